@@ -17,8 +17,8 @@ from typing import Any
 
 from batchyard.api.views.queues import cluster_queue_view, flavor_view
 from batchyard.api.views.workload import workload_view
-from batchyard.scheduling.cluster_queue import Admitted
-from batchyard.scheduling.cycle import Cycle, Policy
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Head
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -67,14 +67,14 @@ def cycles(count: int) -> Iterator[tuple[float, int]]:
     snapshot = world()
     for number in range(count):
         heads = [Head(workload_view(workload(i, number)), f"cq-{i}") for i in range(QUEUES)]
-        cycle = Cycle(snapshot, Policy(), {"team": {}}, number + 1)
+        cycle = Cycle(snapshot, SchedulingPolicy(), {"team": {}}, number + 1)
         start = time.process_time()
         decisions = cycle.run(heads)
         spent = (time.process_time() - start) * 1000
         admitted = [d for d in decisions if isinstance(d, Admit)]
         for d in admitted:
             view = d.head.workload
-            snapshot.hold(Admitted(view.key, view.uid, d.queue, d.assignment.usage))
+            snapshot.hold(AdmittedWorkload(view.key, view.uid, d.queue, d.assignment.usage))
         yield spent, len(admitted)
 
 

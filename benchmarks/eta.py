@@ -21,7 +21,7 @@ from batchyard.api.scheme import WORKLOAD
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND
 from batchyard.sim.forecasting.calibration import Calibration
-from batchyard.sim.forecasting.service import Answering
+from batchyard.sim.forecasting.service import ForecastAnswers
 from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.world import World
 
@@ -76,15 +76,15 @@ def workload(number: int, queues: int) -> dict[str, Any]:
 
 def of_place(world: World, name: str) -> str:
     """The forecast of one Workload."""
-    told = Answering().forecast_of(
+    reported = ForecastAnswers().forecast_of(
         world.store.list, world.kernel.now(), Key(WORKLOAD, "team", name), 0, lambda _: True, Calibration()
     )
-    return f"{told['forks']} forks, waits {told['waitSeconds']}, within {told['within']}"
+    return f"{reported['forks']} forks, waits {reported['waitSeconds']}, within {reported['within']}"
 
 
 def of_sample(world: World) -> str:
     """The forecasts that a platform learns from."""
-    found = Answering().samples_of(world.store.list, world.kernel.now(), Calibration())
+    found = ForecastAnswers().samples_of(world.store.list, world.kernel.now(), Calibration())
     return f"{len(found)} Workloads"
 
 
@@ -96,8 +96,8 @@ def measured(what: str, work: Callable[[], str]) -> None:
     if not pid:
         gc.disable()
         used = process_time()
-        told = work()
-        os.write(writing, f"{process_time() - used:.2f} CPU-s, {told}".encode())
+        reported = work()
+        os.write(writing, f"{process_time() - used:.2f} CPU-s, {reported}".encode())
         os._exit(0)
     held_up = process_time() - before
     os.close(writing)

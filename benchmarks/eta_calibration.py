@@ -35,9 +35,9 @@ from batchyard.api.scheme import WORKLOAD
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.base.seeded_draws import draw
 from batchyard.sim.event_log import Record
-from batchyard.sim.forecast import HORIZON, OF_SERVER, WORK_MAX, Asked, Forecast, forecasts
-from batchyard.sim.forecasting.arrivals import Stretches
-from batchyard.sim.forecasting.calibration import LEVELS, Calibration, Fate, remembering, settled
+from batchyard.sim.forecast import HORIZON, OF_SERVER, WORK_MAX, Forecast, ForecastOptions, forecasts
+from batchyard.sim.forecasting.arrivals import BlockBootstrap
+from batchyard.sim.forecasting.calibration import LEVELS, Calibration, StartOutcome, remembering, settled
 from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.scenario import Scenario
@@ -90,13 +90,13 @@ def main() -> None:
     times = run(scenario)
     cases = [case for half in options.half or (1, 2) for case in chosen(times, half, options.moments, options.each)]
     began = process_time()
-    asked = Asked(forks=options.forks, work_max=options.work)
+    asked = ForecastOptions(forks=options.forks, work_max=options.work)
     by_forks = list(kept(scenario, cases, asked, times, options.keep))
     print(f"{len(by_forks)} forecasts at {len(cases)} moments, {process_time() - began:.0f} CPU-s")
     corrected = replayed(by_forks)
     for name, part in parts(by_forks).items():
-        told(f"{name}, as forks say", [by_forks[place] for place in part])
-        told(f"{name}, corrected", [corrected[place] for place in part])
+        reported(f"{name}, as forks say", [by_forks[place] for place in part])
+        reported(f"{name}, corrected", [corrected[place] for place in part])
     if options.plot is not None:
         lines = {"as forks say": by_forks, "corrected": corrected}
         shares = {name: [covered(found, nominal) for nominal in NOMINAL] for name, found in lines.items()}
@@ -183,7 +183,11 @@ def chosen(times: Mapping[str, tuple[float, float]], half: int, count: int, each
 
 
 def kept(
-    scenario: Scenario, cases: Sequence[Case], asked: Asked, times: Mapping[str, tuple[float, float]], file: Path | None
+    scenario: Scenario,
+    cases: Sequence[Case],
+    asked: ForecastOptions,
+    times: Mapping[str, tuple[float, float]],
+    file: Path | None,
 ) -> Iterable[Outcome]:
     """What forks said of the cases, in order of time; what is in the file already is not worked out again."""
     lines = file.read_text("utf-8").splitlines() if file is not None and file.exists() else []
@@ -218,9 +222,9 @@ def replayed(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return told_so_far
 
 
-def fate(starts: Instant, now: Instant) -> Fate:
+def fate(starts: Instant, now: Instant) -> StartOutcome:
     """What is known of who starts then: nothing before."""
-    return Fate(starts if starts <= now else None)
+    return StartOutcome(starts if starts <= now else None)
 
 
 def known(state: State) -> State:
@@ -265,7 +269,7 @@ def bounds(outcomes: Sequence[Outcome], nominal: int) -> tuple[float, float]:
     rows = list(moments.values())
     shares = []
     for seed in range(BOOTSTRAPS):
-        places = Stretches(len(rows), seed, "bounds")
+        places = BlockBootstrap(len(rows), seed, "bounds")
         found = [each for _ in rows for each in rows[places.next()]]
         shares.append(100 * sum(found) / len(found))
     shares.sort()
@@ -293,7 +297,7 @@ def width(outcomes: Sequence[Outcome]) -> float:
     return float(exp(widths[len(widths) // 2]))
 
 
-def told(name: str, outcomes: Sequence[Outcome]) -> None:
+def reported(name: str, outcomes: Sequence[Outcome]) -> None:
     """Print the table of some forecasts."""
     early = sum(truth < (forecast.quantile(0.1) or 0) for _, forecast, truth in outcomes)
     late = sum((far := forecast.quantile(0.9)) is not None and truth > far for _, forecast, truth in outcomes)

@@ -62,7 +62,7 @@ class Creates:
         self._creates = creates
         self._begun = 0
         self._answered: dict[str, float] = {}
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         self._is_over = asyncio.Event()
         self.latencies: list[float] = []
 
@@ -79,7 +79,7 @@ class Creates:
 
     def behind(self) -> Sequence[float]:
         """How much later than the answer the watch told of each."""
-        return sorted(max(0.0, self._told[name] - answered) for name, answered in self._answered.items())
+        return sorted(max(0.0, self._reported[name] - answered) for name, answered in self._answered.items())
 
     def _create(self) -> None:
         number, self._begun = self._begun, self._begun + 1
@@ -98,11 +98,11 @@ class Creates:
 
     async def _watch(self) -> None:
         async for line in self._running.wire.watched(f"{KUEUE}/workloads?watch=true"):
-            self._told.setdefault(_decode(line).object.metadata.name, time.perf_counter())
+            self._reported.setdefault(_decode(line).object.metadata.name, time.perf_counter())
             self._look()
 
     def _look(self) -> None:
-        if len(self._answered) == len(self._told) == self._creates:
+        if len(self._answered) == len(self._reported) == self._creates:
             self._is_over.set()
 
 
@@ -146,11 +146,11 @@ async def main() -> None:
         scraper = Scraper(running, arguments.scrape_every) if arguments.scrape_every else None
         took = await creates.run(arguments.connections)
         each = (running.cpu() - cpu) / arguments.creates * 1e6
-        told = f"creates {shares(creates.latencies)}; watch behind {shares(creates.behind())}"
+        reported = f"creates {shares(creates.latencies)}; watch behind {shares(creates.behind())}"
         if scraper is not None:
             scraper.task.cancel()
-            told += f"; {scraper.scrapes} scrapes"
-        print(f"{arguments.creates / took:.0f} creates/s, {each:.0f} us of CPU each; {told}")
+            reported += f"; {scraper.scrapes} scrapes"
+        print(f"{arguments.creates / took:.0f} creates/s, {each:.0f} us of CPU each; {reported}")
 
 
 if __name__ == "__main__":

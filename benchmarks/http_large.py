@@ -65,8 +65,8 @@ async def read_pages(running: Running) -> int:
         path = f"{KUEUE}/workloads?limit=500{following}"
         code, body = await running.wire.asked("GET", path, accept=_ROWS)
         assert code == 200, body
-        told = _decode(body).metadata.further
-        pages, following = pages + 1, f"&continue={told}" if told else ""
+        reported = _decode(body).metadata.further
+        pages, following = pages + 1, f"&continue={reported}" if reported else ""
     return pages
 
 

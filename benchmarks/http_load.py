@@ -189,10 +189,10 @@ async def main() -> None:
         load = Load(running.wire, marking, planned)
         wall = await load.run()
         waits = sorted(load.latencies)
-        told = ", ".join(f"p{share} {waits[len(waits) * share // 100] * 1000:.1f} ms" for share in (50, 99))
+        reported = ", ".join(f"p{share} {waits[len(waits) * share // 100] * 1000:.1f} ms" for share in (50, 99))
         needed = f"{running.cpu() - cpu:.1f} CPU-s ({running.main_thread_cpu() - main:.1f} of them in the main thread)"
         needed += f" and {running.memory()} MB in the platform, {time.process_time() - own:.1f} CPU-s in the client"
-        print(f"{len(planned)} Workloads finished after {wall:.1f} s; {needed}; {len(waits)} requests, {told}")
+        print(f"{len(planned)} Workloads finished after {wall:.1f} s; {needed}; {len(waits)} requests, {reported}")
 
 
 if __name__ == "__main__":

@@ -153,9 +153,9 @@ async def main() -> None:
 
 def _print(load: Load, written: Mapping[str, str], used: float, between: tuple[Left, Left]) -> None:
     waits = sorted(load.waits.values())
-    told = ", ".join(f"p{share} {waits[len(waits) * share // 100] * 1000:.0f} ms" for share in (50, 90, 99))
+    reported = ", ".join(f"p{share} {waits[len(waits) * share // 100] * 1000:.0f} ms" for share in (50, 90, 99))
     cost = f"{used / len(waits) * 1000:.1f} ms of CPU in the platform each"
-    print(f"{len(waits)} pods; from create to running: {told}; {cost}")
+    print(f"{len(waits)} pods; from create to running: {reported}; {cost}")
     lost = [name for name in load.waits if name not in written]
     twice = [name for name, text in written.items() if text.count("\n") != 1]
     print(f"lost: {lost or 'none'}; ran twice: {twice or 'none'}; failed: {load.failed or 'none'}")

@@ -19,22 +19,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from batchyard.dashboard.history import History
+from batchyard.dashboard.history import PlatformHistory
 from batchyard.interfaces.observers import DecisionRecord
 from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Decision
-from batchyard.scheduling.observer import CycleWatch, Unwatched
+from batchyard.scheduling.observer import CycleObserver, NoCycleObserver
 from batchyard.server.logging.cycles import CycleLog
 from batchyard.server.logging.decisions import DecisionLog
-from batchyard.server.metrics import Figures, Observed
+from batchyard.server.metrics import CommonMetrics, ObservedPlatform
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
 from batchyard.store.ledger import LedgerFile
-from batchyard.store.memory import remembered
-from batchyard.wiring import Platform, Ports, build_platform
+from batchyard.store.memory import changes_reader
+from batchyard.wiring import Ports, WiredPlatform, build_platform
 
 METRICS, LEDGER, HISTORY = "metrics", "ledger", "history"
 CHOICES: Final = {"nobody": (), "metrics": (METRICS,), "ledger": (LEDGER,), "history": (HISTORY,)}
@@ -55,7 +55,7 @@ class Took(NamedTuple):
 class Stopwatch:
     """What cycles take, those who are told of them included. A CycleWatch before another."""
 
-    def __init__(self, watch: CycleWatch) -> None:
+    def __init__(self, watch: CycleObserver) -> None:
         self._watch = watch
         self._at = 0.0
         self.cycles, self.deciding, self.applying = 0, 0.0, 0.0
@@ -87,20 +87,20 @@ class Watched(World):
         self._those = those
         super().__init__(scenario)
         if HISTORY in those:
-            history = History(self.kernel.now, self.platform.index.cluster_queue_of)
+            history = PlatformHistory(self.kernel.now, self.platform.index.cluster_queue_of)
             self.client.subscribe(history.observe)
 
-    def _start_platform(self) -> Platform:
-        figures = Figures()
-        watch: CycleWatch = CycleLog(figures.cycles, None) if METRICS in self._those else Unwatched()
+    def _start_platform(self) -> WiredPlatform:
+        figures = CommonMetrics()
+        watch: CycleObserver = CycleLog(figures.cycles, None) if METRICS in self._those else NoCycleObserver()
         self.stopwatch = Stopwatch(watch)
         sink = DecisionLog(self._record, self.entries.append) if LEDGER in self._those else self._record
-        runtime = (BareWorkloads(), Kubelets(pace_of(self.scenario.cluster, 0), with_nodes=False))
+        runtime = (BareWorkloads(), Kubelets(container_delays_of(self.scenario.cluster, 0), with_nodes=False))
         loop = figures.cycles.loop if METRICS in self._those else self._on_loop
         ports = Ports(self.kernel, self.client, runtime, (), sink, loop, cycles=self.stopwatch)
-        platform = build_platform(replace(ports, history=remembered(self.store)), self._settings)
+        platform = build_platform(replace(ports, history=changes_reader(self.store)), self._settings)
         if METRICS in self._those:
-            figures.begin(Observed(platform, self.client, self.kernel.now, fair_sharing=False), ())
+            figures.begin(ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=False), ())
         return platform
 
 

@@ -24,7 +24,7 @@ from playwright.async_api import Browser, Page, async_playwright
 from wire import Running, Wire, platform
 
 from batchyard.base.instant import SECOND
-from batchyard.server.clocks.timers import passing
+from batchyard.server.clocks.timers import sleep_for
 
 API: Final = "kueue.x-k8s.io/v1beta2"
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
@@ -99,11 +99,15 @@ async def load(running: Running, count: int) -> None:
 
     await asyncio.gather(*(client() for _ in range(_CLIENTS)))
     while True:
-        told = (await asked(running, "overview"))["model"]
-        gpus = next(line for line in told["cluster"]["resources"] if line["resource"] == GPU)
-        if told["runningCount"] == count // 10 and told["waitingCount"] == count - count // 10 and gpus["share"] > 0.99:
+        reported = (await asked(running, "overview"))["model"]
+        gpus = next(line for line in reported["cluster"]["resources"] if line["resource"] == GPU)
+        if (
+            reported["runningCount"] == count // 10
+            and reported["waitingCount"] == count - count // 10
+            and gpus["share"] > 0.99
+        ):
             return
-        await passing(SECOND)
+        await sleep_for(SECOND)
 
 
 async def made(running: Running, path: str, obj: dict[str, Any]) -> None:
@@ -138,10 +142,10 @@ async def paints(browser: Browser, url: str, rounds: int, shots: Path | None) ->
             page = await browser.new_page(viewport={"width": 1280, "height": 900})
             await page.goto(f"{url}#/{view}")
             await page.wait_for_function("() => performance.getEntriesByName('batchyard-drawn').length")
-            told = "() => [performance.getEntriesByName('first-contentful-paint')[0]?.startTime, "
-            told += "performance.getEntriesByName('batchyard-drawn')[0].startTime]"
+            reported = "() => [performance.getEntriesByName('first-contentful-paint')[0]?.startTime, "
+            reported += "performance.getEntriesByName('batchyard-drawn')[0].startTime]"
             await page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length")
-            for times, value in zip((first, drawn), await page.evaluate(told), strict=True):
+            for times, value in zip((first, drawn), await page.evaluate(reported), strict=True):
                 times.append(value)
             if shots is not None:
                 await page.screenshot(path=shots / f"{view.partition('/')[0] or 'overview'}.png")
@@ -172,8 +176,8 @@ async def shown(page: Page, text: str) -> None:
 async def cpu(browser: Browser, running: Running, url: str, seconds: float) -> None:
     """CPU time of the platform with a steady load, and so many who look on."""
     number = 20_000_000
-    for lookers in (0, 1, 5, 0, 1, 5):
-        pages = [await browser.new_page() for _ in range(lookers)]
+    for open_streams in (0, 1, 5, 0, 1, 5):
+        pages = [await browser.new_page() for _ in range(open_streams)]
         for page in pages:
             await page.goto(f"{url}#/")
             await page.wait_for_selector("main table")
@@ -182,11 +186,11 @@ async def cpu(browser: Browser, running: Running, url: str, seconds: float) -> N
             await made(running, WORKLOADS, workload(number))
             await running.wire.asked("DELETE", f"{WORKLOADS}/w-{number}")
             number += 1
-            await passing(SECOND // 20)
+            await sleep_for(SECOND // 20)
         share = (running.cpu() - began) / (time.perf_counter() - start)
         for page in pages:
             await page.close()
-        print(f"{lookers} look on: {share * 100:5.1f} % of a core")
+        print(f"{open_streams} look on: {share * 100:5.1f} % of a core")
 
 
 async def main() -> None:

@@ -92,8 +92,8 @@ async def measure(running: Running, choice: str, scrapes: int) -> str:
         await scraped(running, choice)
     probe.left = 0
     await probe.task
-    told = f"{size / 1e6:.1f} MB, {took * 1000:.0f} ms, {used * 1000:.0f} ms of CPU"
-    return f"{told}; others wait {probe.worst * 1000:.0f} ms at most"
+    reported = f"{size / 1e6:.1f} MB, {took * 1000:.0f} ms, {used * 1000:.0f} ms of CPU"
+    return f"{reported}; others wait {probe.worst * 1000:.0f} ms at most"
 
 
 async def main() -> None:

@@ -21,10 +21,10 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.ids import fnv1a_64
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, WriteResult
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.store.memory import Store
 
 JOB, POD = "Job.batch", "Pod"
@@ -44,15 +44,15 @@ class JobController:
         owner = event.obj["metadata"]["ownerReferences"][0]["name"]
         return (Key(JOB, event.key.namespace, owner),)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         job = reader.get(key)
         if job is None or job["spec"]["suspend"] or "completionTime" in job.get("status", {}):
-            return Outcome()
+            return ReconcileResult()
         pods = reader.owned_by(job["metadata"]["uid"], key.namespace)
         wanted = job["spec"]["parallelism"]
         if sum(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods) == wanted:
-            return Outcome([UpdateStatus(with_status(job, {"completionTime": format_time(now)}))])
-        return Outcome([Create(pod_of(job, index)) for index in range(len(pods), wanted)])
+            return ReconcileResult([UpdateStatus(with_status(job, {"completionTime": format_time(now)}))])
+        return ReconcileResult([Create(pod_of(job, index)) for index in range(len(pods), wanted)])
 
 
 class Kubelet:
@@ -63,19 +63,21 @@ class Kubelet:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         return () if event.type is DELETED else (event.key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         pod = reader.get(key)
         if pod is None:
-            return Outcome()
+            return ReconcileResult()
         status = pod.get("status")
         if status is None:
-            return Outcome([UpdateStatus(with_status(pod, {"phase": "Running", "startTime": format_time(now)}))])
+            return ReconcileResult(
+                [UpdateStatus(with_status(pod, {"phase": "Running", "startTime": format_time(now)}))]
+            )
         if status["phase"] == "Succeeded":
-            return Outcome()
+            return ReconcileResult()
         end = parse_time(status["startTime"]) + pod["spec"]["activeDeadlineSeconds"] * SECOND
         if now < end:
-            return Outcome(requeue_at=end)
-        return Outcome([UpdateStatus(with_status(pod, {**status, "phase": "Succeeded"}))])
+            return ReconcileResult(requeue_at=end)
+        return ReconcileResult([UpdateStatus(with_status(pod, {**status, "phase": "Succeeded"}))])
 
 
 class Gate:
@@ -97,7 +99,7 @@ class Gate:
             return ()
         return (self.key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         started = list(self.pending)[: max(0, ROOM - len(self.running))]
         writes = []
         for job_key in started:
@@ -106,7 +108,7 @@ class Gate:
             job = reader.get(job_key)
             assert job is not None
             writes.append(Update(with_path(job, ("spec", "suspend"), False)))
-        return Outcome([*writes])
+        return ReconcileResult([*writes])
 
 
 def job_of(seed: int, number: int) -> Obj:
@@ -151,7 +153,7 @@ def pod_of(job: Obj, index: int) -> Obj:
 class World:
     """All that one run is made of."""
 
-    kernel: VirtualKernel
+    kernel: VirtualEventLoop
     store: Store
     client: LocalClient
     runner: Runner
@@ -159,7 +161,7 @@ class World:
 
 def world_of(seed: int, jobs: int) -> World:
     """A day of arrivals, ready to run."""
-    kernel = VirtualKernel(START)
+    kernel = VirtualEventLoop(START)
     store = Store(window=32)  # nobody watches, and what is forgotten early is still in the cache
     client = LocalClient(store, kernel, seed)
     runner = Runner(kernel, client, [JobController(), Kubelet(), Gate()])

@@ -20,9 +20,9 @@ from batchyard.base.gc_tuning import no_collections
 from batchyard.base.instant import SECOND
 from batchyard.explain.explainer import Explainer
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cycle import Cycle, Policy
-from batchyard.scheduling.decisions import Admit, Wait
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
+from batchyard.scheduling.decisions import Admit, StayPending
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 API = "kueue.x-k8s.io/v1beta2"
 NOW = 1_000_000 * SECOND
@@ -81,26 +81,26 @@ def workload(number: int, queue: str) -> dict[str, Any]:
     return made("Workload", f"w-{number}", spec, namespace="team", creationTimestamp=born)
 
 
-def platform(count: int, queues: int, cohorts: int) -> tuple[AdmissionIndex, Objects]:
+def platform(count: int, queues: int, cohorts: int) -> tuple[SchedulerCache, Objects]:
     """So many Workloads in so many queues, decided upon until nothing more happens."""
-    index, objects = AdmissionIndex(), Objects()
+    index, objects = SchedulerCache(), Objects()
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": {}}}
-    told = [namespace, made("ResourceFlavor", "default", {})]
+    reported = [namespace, made("ResourceFlavor", "default", {})]
     for number in range(queues):
-        told.append(queue_of(f"q-{number}", f"c-{number % cohorts}"))
-        told.append(made("LocalQueue", f"q-{number}", {"clusterQueue": f"q-{number}"}, namespace="team"))
-    told += [workload(number, f"q-{number % queues}") for number in range(count)]
-    for obj in told:
+        reported.append(queue_of(f"q-{number}", f"c-{number % cohorts}"))
+        reported.append(made("LocalQueue", f"q-{number}", {"clusterQueue": f"q-{number}"}, namespace="team"))
+    reported += [workload(number, f"q-{number % queues}") for number in range(count)]
+    for obj in reported:
         index.observe(objects.put(obj), NOW)
     settle(index)
     return index, objects
 
 
-def settle(index: AdmissionIndex) -> None:
+def settle(index: SchedulerCache) -> None:
     """Let the scheduler's cycles run; whom it would preempt stays, and who would preempt is admitted no more."""
     for number in range(1, 10_000):
         heads = index.heads(NOW)
-        decisions = Cycle(index.snapshot, Policy(), index.namespaces, number).run(heads)
+        decisions = Cycle(index.snapshot, SchedulingPolicy(), index.namespaces, number).run(heads)
         moved = False
         for decision in decisions:
             if isinstance(decision, Admit):
@@ -108,8 +108,8 @@ def settle(index: AdmissionIndex) -> None:
                 index.book.assume(decision, NOW, admitted=True)
                 moved = True
             else:
-                parked = index.line_up.requeue(decision.head, decision.last, decision.requeue)
-                moved |= parked and isinstance(decision, Wait)
+                parked = index.queue_manager.requeue(decision.head, decision.last, decision.requeue)
+                moved |= parked and isinstance(decision, StayPending)
         if not moved:
             return
 
@@ -118,8 +118,8 @@ def settle(index: AdmissionIndex) -> None:
 def measured(shape: str, count: int, asks: int) -> str:
     """What answers take on one of the platforms."""
     index, objects = platform(count, *SHAPES[shape])
-    explainer = Explainer(index, Policy(), objects)
-    waiting = [view for queue in index.line_up.pending.values() for view in queue.views()]
+    explainer = Explainer(index, SchedulingPolicy(), objects)
+    waiting = [view for queue in index.queue_manager.pending.values() for view in queue.views()]
     times, changes = [], []
     gc.collect()
     for view in waiting[:: max(1, len(waiting) // asks)][:asks]:
@@ -128,9 +128,9 @@ def measured(shape: str, count: int, asks: int) -> str:
         times.append((time.process_time() - begun) * 1000)
         changes.append(len((document or {}).get("changes", ())))
     median, longest = statistics.median(times), max(times)
-    told = f"{statistics.mean(changes):.1f} changes each"
+    reported = f"{statistics.mean(changes):.1f} changes each"
     figures = f"{len(times)} answers, median {median:.1f} ms, longest {longest:.1f} ms"
-    return f"{shape}: {len(waiting):,} wait; {figures}; {told}"
+    return f"{shape}: {len(waiting):,} wait; {figures}; {reported}"
 
 
 def main() -> None:

@@ -261,11 +261,11 @@ def main() -> None:
                     sender.wait()
             sent = Counter((Path(place) / "codes").read_text("ascii").split())
             blocked = (folder / "up.log").read_text("utf-8").count("is blocked")
-    told = {name: summary(times) for name, times in found.items()}
+    reported = {name: summary(times) for name, times in found.items()}
     if given.output == "json":
-        sys.stdout.write(json.dumps({"times": told, "sent": sent, "blocked": blocked}) + "\n")
+        sys.stdout.write(json.dumps({"times": reported, "sent": sent, "blocked": blocked}) + "\n")
         return
-    for name, row in told.items():
+    for name, row in reported.items():
         figures = "  ".join(f"{field} {row[field]:.3f} s" for field in ("p50", "p99", "max"))
         sys.stdout.write(f"{name:22} {row['count']:5} times  {figures}\n")
     sys.stdout.write(f"sent: {dict(sent)}; blocked for more than a second: {blocked} times; {os.cpu_count()} CPUs\n")

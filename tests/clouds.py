@@ -63,7 +63,7 @@ class Cloud:
         self.out = folder / "out"
         (self.out / "terraform").mkdir(parents=True)
         #: What our processes tell.
-        self.told = folder / "told"
+        self.reported = folder / "told"
 
     def goes_wrong(self, call: int, how: str) -> None:
         """At this call, counted from now: `kill` us and end, `orphan`: kill us and go on, `fail`, or `hang`."""
@@ -102,19 +102,19 @@ class Cloud:
         return {str(path.relative_to(self.state)): path.read_text("utf-8") for path in files}
 
 
-def in_a_process(work: Callable[[], None], told: Path, printed: Path | None = None) -> int:
+def in_a_process(work: Callable[[], None], reported: Path, printed: Path | None = None) -> int:
     """The exit code of a process of ours that does this, minus the signal that ended it; its outputs go to files."""
-    return ended(started(work, told, printed))
+    return ended(started(work, reported, printed))
 
 
-def started(work: Callable[[], None], told: Path, printed: Path | None = None) -> int:
+def started(work: Callable[[], None], reported: Path, printed: Path | None = None) -> int:
     """A process of ours that does this."""
     child = os.fork()
     if child == 0:
         code = 70
         try:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for stream, path in ((1, printed or told), (2, told)):
+            for stream, path in ((1, printed or reported), (2, reported)):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
             sys.stdout, sys.stderr = (os.fdopen(stream, "w", closefd=False) for stream in (1, 2))
             sys.stdin = os.fdopen(0, closefd=False)

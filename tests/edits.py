@@ -46,7 +46,7 @@ def _steps(path: str) -> list[str | int]:
     return [int(index) if index else quoted or plain for quoted, index, plain in parts]
 
 
-def told(faults: Sequence[FieldError]) -> list[str]:
+def reported(faults: Sequence[FieldError]) -> list[str]:
     """`path: problem` of each fault; every fault says what would be right."""
     assert all(fault.remedy for fault in faults)
     return [f"{fault.path}: {fault.problem}" for fault in faults]
@@ -54,5 +54,5 @@ def told(faults: Sequence[FieldError]) -> list[str]:
 
 def begins(faults: Sequence[FieldError], *starts: str) -> bool:
     """Whether there are as many faults as starts, each line starting so."""
-    lines = told(faults)
+    lines = reported(faults)
     return len(lines) == len(starts) and all(map(str.startswith, lines, starts))

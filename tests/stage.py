@@ -9,7 +9,7 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 from batchyard.interfaces.controller import Controller, EventRecord
@@ -21,7 +21,7 @@ class Stage:
     """Objects go in, time passes, objects come out."""
 
     def __init__(self, *controllers: Controller) -> None:
-        self.kernel = VirtualKernel(make.NOW)
+        self.kernel = VirtualEventLoop(make.NOW)
         self.store = Store()
         self.client = LocalClient(self.store, self.kernel)
         self.runner = Runner(self.kernel, self.client, controllers, self._record)
@@ -96,7 +96,7 @@ class Stage:
         self.events.append(event)
 
 
-def said(obj: Mapping[str, Any], type: str) -> tuple[str, str, str]:  # noqa: A002 - the field's name
+def stated(obj: Mapping[str, Any], type: str) -> tuple[str, str, str]:  # noqa: A002 - the field's name
     """Status, reason and message of a condition that must be there."""
     found = find_condition(obj, type)
     assert found is not None, f"there is no condition {type}"

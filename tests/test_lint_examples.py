@@ -8,7 +8,7 @@ import pytest
 from batchyard.api.manifests import read_manifests
 from batchyard.apiserver.patch import merged
 from batchyard.lint.findings import Severity
-from batchyard.lint.run import Report, lint
+from batchyard.lint.run import LintReport, lint
 from batchyard.sim.files import read_sources
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +31,7 @@ FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.name != "why" 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the manifests are not beside us")
 
 
-def counted(report: Report, *, notes: bool = False) -> dict[str, int]:
+def counted(report: LintReport, *, notes: bool = False) -> dict[str, int]:
     """How often each rule had something to say; notes only where they are wanted."""
     return dict(Counter(f.rule for f in report.findings if notes or f.severity is not Severity.NOTE))
 
@@ -106,9 +106,9 @@ def test_jobs_of_a_queue_that_covers_only_gpus_are_told_what_it_leaves_out(tmp_p
     text = (SHARED / "refarch" / "dws" / "kueue-dws-config.yaml").read_text()
     queue.write_text(text.replace('namespace: "team-a"', "namespace: default"))
     findings = lint([str(queue), str(SHARED / "dws")]).findings
-    told = {finding.problem for finding in findings if finding.rule == "uncovered-resource"}
-    assert len(told) == 1
-    assert "covers only nvidia.com/gpu: it is never admitted" in told.pop()
+    reported = {finding.problem for finding in findings if finding.rule == "uncovered-resource"}
+    assert len(reported) == 1
+    assert "covers only nvidia.com/gpu: it is never admitted" in reported.pop()
 
 
 @needs_shared

@@ -147,9 +147,9 @@ def test_a_torn_checkpoint_is_passed_over_and_told(tmp_path: Path, tear: Callabl
         checkpoints.save(tmp_path, step, b"after %d" % step)
     torn = max(tmp_path.iterdir())
     torn.write_bytes(tear(torn.read_bytes()))
-    told: list[str] = []
-    assert checkpoints.newest(tmp_path, told.append) == (1, b"after 1")
-    assert told == [f"{torn.name} is torn: passed over"]
+    reported: list[str] = []
+    assert checkpoints.newest(tmp_path, reported.append) == (1, b"after 1")
+    assert reported == [f"{torn.name} is torn: passed over"]
 
 
 def test_where_nothing_was_saved_there_is_nothing(tmp_path: Path) -> None:

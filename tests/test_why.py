@@ -74,7 +74,7 @@ def world(path: str, at: str) -> World:
     return made
 
 
-def told(case: Case) -> dict[str, Any]:
+def reported(case: Case) -> dict[str, Any]:
     """The document about the Job of a situation."""
     found = world(f"why/{case.file}.yaml", case.at)
     document = found.platform.explainer.why(Key(scheme.JOB, case.namespace, case.job), found.kernel.now())
@@ -84,7 +84,7 @@ def told(case: Case) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
 def test_the_answer_names_limit_holder_and_smallest_change(case: Case) -> None:
-    document = told(case)
+    document = reported(case)
     binding = document["binding"]
     assert binding["limit"] == case.limit
     assert f"{binding['where']['kind']} {binding['where']['name']}".startswith(case.where)
@@ -96,13 +96,13 @@ def test_the_answer_names_limit_holder_and_smallest_change(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
 def test_the_answer_fits_on_a_screen(case: Case) -> None:
-    lines = list(lines_of(told(case), is_wide=False))
+    lines = list(lines_of(reported(case), is_wide=False))
     assert len(lines) <= 40
     assert max(map(len, lines)) <= WIDTH + 60
 
 
 def test_what_waits_for_a_request_tells_of_it_and_what_waits_for_machines_tells_of_those() -> None:
-    queued, empty = (told(case) for case in CASES if case.file in {"admission-check", "stock-out"})
+    queued, empty = (reported(case) for case in CASES if case.file in {"admission-check", "stock-out"})
     assert queued["requests"][0]["kind"] == "ProvisioningRequest"
     assert "Accepted=True" in queued["requests"][0]["told"]
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in empty["nodes"]["waitsFor"][0]
@@ -111,7 +111,7 @@ def test_what_waits_for_a_request_tells_of_it_and_what_waits_for_machines_tells_
 @pytest.mark.parametrize(("fewer", "has_nodes"), [(0, True), (1, False)])
 def test_the_machines_that_are_proposed_give_its_pods_nodes_and_one_less_does_not(fewer: int, has_nodes: bool) -> None:
     case = next(case for case in CASES if case.file == "quota-above-hardware")
-    (patch,) = next(change["apply"] for change in told(case)["changes"] if change["kind"] == "nodes")
+    (patch,) = next(change["apply"] for change in reported(case)["changes"] if change["kind"] == "nodes")
     changed = World(read_scenario([str(EXAMPLES / "why" / f"{case.file}.yaml")])[0])
     changed.run_until(parse_duration(case.at))
     pool = changed.client.get(Key(scheme.NODE_POOL, "", patch["name"]))

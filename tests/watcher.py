@@ -5,10 +5,10 @@ from typing import Any
 import make
 from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cycle import Cycle, Policy
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit
 from batchyard.scheduling.messages import RequeueReason
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from yard import queue, workload
 
@@ -17,7 +17,7 @@ class Watcher:
     """An index, and the watch events that reach it."""
 
     def __init__(self, *objects: Obj) -> None:
-        self.index = AdmissionIndex()
+        self.index = SchedulerCache()
         self.now = make.NOW
         self._known: dict[Key, Obj] = {}
         self.put(make.namespace(), make.flavor("spot"))
@@ -47,18 +47,18 @@ class Watcher:
         """The heads, which wait no more."""
         heads = self.index.heads(self.now)
         for head in heads:
-            self.index.line_up.pending[head.queue].remove(head.workload.key, forget_sticky=False)
+            self.index.queue_manager.pending[head.queue].remove(head.workload.key, forget_sticky=False)
         return [head.workload.name for head in heads]
 
     def park(self) -> None:
         """Find every head inadmissible, until nobody is in line."""
         while heads := self.index.heads(self.now):
             for head in heads:
-                self.index.line_up.requeue(head, None, RequeueReason.GENERIC)
+                self.index.queue_manager.requeue(head, None, RequeueReason.GENERIC)
 
     def waiting(self, name: str = "cq") -> list[str]:
         """All that wait in a ClusterQueue."""
-        return [view.name for view in self.index.line_up.pending[name].views()]
+        return [view.name for view in self.index.queue_manager.pending[name].views()]
 
     def used(self, name: str = "cq") -> int:
         """What is used of a ClusterQueue, in whole cpus of flavor spot."""
@@ -91,7 +91,7 @@ def assumed(watcher: Watcher) -> Obj:
     """Decide on the one head and count its admission before it is written."""
     index = watcher.index
     heads = index.heads(watcher.now)
-    (decision,) = Cycle(index.snapshot, Policy(), index.namespaces, 1).run(heads)
+    (decision,) = Cycle(index.snapshot, SchedulingPolicy(), index.namespaces, 1).run(heads)
     assert isinstance(decision, Admit)
     index.book.assume(decision, watcher.now, admitted=False)
     return workload(heads[0].workload.name, 3)

@@ -8,9 +8,9 @@ from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.views.queues import ResourceGroup, cluster_queue_view, cohort_view, flavor_view
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.assignment import LastAssignment
-from batchyard.scheduling.cluster_queue import Admitted
-from batchyard.scheduling.cycle import Cycle, Policy
-from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, Wait
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
+from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
 from batchyard.scheduling.quota import QuotaNode, available
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -85,7 +85,7 @@ class Yard:
     def __init__(self, *objects: Obj, fair_sharing: bool = False) -> None:
         self.snapshot = Snapshot()
         self.namespaces: dict[str, Mapping[str, str]] = {"team": {"kubernetes.io/metadata.name": "team"}}
-        self.policy = Policy(fair_sharing=fair_sharing)
+        self.policy = SchedulingPolicy(fair_sharing=fair_sharing)
         self.number = 0
         self.put(*objects)
 
@@ -104,12 +104,12 @@ class Yard:
                 self.snapshot.put_queue(queue_as_seen)
         self.snapshot.settle()
 
-    def hold(self, name: str, cpu: int, queue: str = "cq", **fields: Any) -> Admitted:
+    def hold(self, name: str, cpu: int, queue: str = "cq", **fields: Any) -> AdmittedWorkload:
         """Let a Workload hold whole cpus of a flavor, or the amounts of `usage` by (flavor, resource)."""
         amounts = fields.pop("usage", {(fields.pop("flavor", "spot"), "cpu"): cpu * 1000})
         usage = tuple((self.snapshot.id_of(*pair), amount) for pair, amount in amounts.items())
         self.snapshot.settle()
-        held = Admitted(
+        held = AdmittedWorkload(
             f"team/{name}",
             f"uid-{name}",
             self.snapshot.queues[queue],
@@ -151,10 +151,10 @@ class Yard:
         assert isinstance(decision, Admit), line(decision)
         return decision
 
-    def wait(self, head: Obj | Head) -> Wait:
+    def wait(self, head: Obj | Head) -> StayPending:
         """The decision about one head, which must be to wait."""
         (decision,) = self.cycle(head)
-        assert isinstance(decision, Wait), line(decision)
+        assert isinstance(decision, StayPending), line(decision)
         return decision
 
     def preemption(self, head: Obj | Head) -> Preempt:
@@ -189,7 +189,7 @@ def line(decision: Decision) -> str:
         case Preempt():
             targets = (f"{t.workload.key.removeprefix('team/')} ({t.reason})" for t in decision.targets)
             return f"{name} preempts {', '.join(targets)}"
-        case Wait():
+        case StayPending():
             return f"{name} waits ({decision.why.reason}): {decision.why.message}"
 
 

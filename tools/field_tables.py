@@ -57,7 +57,7 @@ NATIVE_ROOTS: Final = (
     "admissionregistration_v1.MutatingWebhookConfiguration",
     "admissionregistration_v1.ValidatingWebhookConfiguration",
 )
-#: Mappings of other things than texts, by `Type.field` or by the name of the field wherever it is.
+#: Mappings of other things than texts, by `DnsType.field` or by the name of the field wherever it is.
 MAPS: Final = {
     "ConfigMap.binaryData": "{bytes}",
     "Secret.data": "{bytes}",

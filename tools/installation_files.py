@@ -14,7 +14,7 @@ from typing import Any
 
 from batchyard.cli.install import files as kustomization
 from batchyard.controller_groups import REMOTE, kinds_seen
-from batchyard.operator_manifests import Settings, parts
+from batchyard.operator_manifests import InstallSettings, parts
 from batchyard.operator_manifests.rights import controller_rules
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -29,11 +29,13 @@ def main() -> None:
 
 def files() -> dict[Path, str]:
     """Their places and texts."""
-    base = {DEPLOY / "operator/base" / name: text for name, text in kustomization(Settings()).items()}
+    base = {DEPLOY / "operator/base" / name: text for name, text in kustomization(InstallSettings()).items()}
     chart = {
         "definitions.json": [{"groups": groups, "definition": obj} for groups, obj in definitions()],
         "rights.json": {group: controller_rules([group]) for group in REMOTE},
-        "roles.json": [obj for obj in parts(Settings())["rights"] if obj["metadata"]["name"].startswith("kueue-")],
+        "roles.json": [
+            obj for obj in parts(InstallSettings())["rights"] if obj["metadata"]["name"].startswith("kueue-")
+        ],
         "webhooks.json": {group: webhooks(group) for group in REMOTE},
     }
     return base | {DEPLOY / "charts/batchyard/files" / name: _text(held) for name, held in chart.items()}
@@ -42,7 +44,7 @@ def files() -> dict[Path, str]:
 def definitions() -> list[tuple[list[str], Mapping[str, Any]]]:
     """All kinds, each with the groups that need it; converted by a Service that the chart names."""
     found = []
-    for obj in parts(Settings(controllers=REMOTE))["definitions"]:
+    for obj in parts(InstallSettings(controllers=REMOTE))["definitions"]:
         spec = obj["spec"]
         groups = [group for group in REMOTE if f"{spec['names']['kind']}.{spec['group']}" in kinds_seen([group])]
         found.append((groups, obj))
@@ -51,7 +53,7 @@ def definitions() -> list[tuple[list[str], Mapping[str, Any]]]:
 
 def webhooks(group: str) -> dict[str, Any]:
     """The webhooks of a group, by whether they change objects."""
-    configurations = parts(Settings(controllers=(group,))).get("webhooks", ())
+    configurations = parts(InstallSettings(controllers=(group,))).get("webhooks", ())
     found = {obj["kind"].removesuffix("WebhookConfiguration"): obj["webhooks"] for obj in configurations}
     return {word: found.get(word, []) for word in ("Mutating", "Validating")}
 

@@ -36,8 +36,8 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         for number in range(args.rounds):
             backup(Path(folder), number, answers, SYNCS[number % 2])
-            told = f"{len(answers.acknowledged)} answered, {len(answers.watched)} watched"
-            tell(f"round {number + 1}: {told}, {len(answers.faults)} faults")
+            reported = f"{len(answers.acknowledged)} answered, {len(answers.watched)} watched"
+            tell(f"round {number + 1}: {reported}, {len(answers.faults)} faults")
         last_look(Path(folder), answers)
     answers.faults += converged(args.kills)
     for fault in answers.faults:

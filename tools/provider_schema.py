@@ -88,8 +88,8 @@ class Sources:
         is_block, shape, kind = self.written.get(owner, {}).get(name, (False, "", ""))
         flags = [
             word
-            for word, said in zip(("required", "optional", "computed"), (required, optional, computed), strict=True)
-            if said == "true"
+            for word, stated in zip(("required", "optional", "computed"), (required, optional, computed), strict=True)
+            if stated == "true"
         ]
         nested = NESTED.search(code)
         if nested and self.is_class(nested[1]):
@@ -123,7 +123,7 @@ def type_of(shape: str, kind: str, code: str) -> str:
 def resources_used(provider: str) -> list[str]:
     """The resources of a provider that our modules use, without their prefix."""
     found = [row for path in MODULES.rglob("*.tf") for row in USED.findall(path.read_text("utf-8"))]
-    return sorted({name for name, said in found if (said or "google") == provider})
+    return sorted({name for name, stated in found if (stated or "google") == provider})
 
 
 def texts_of(wheel: str, places: set[str]) -> dict[str, list[str]]:

@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from batchyard.admission_plugins.namespaces import new_namespace
 from batchyard.base.instant import MILLISECOND, SECOND
-from batchyard.server.clocks.timers import passing
+from batchyard.server.clocks.timers import sleep_for
 from batchyard.server.http.connections import Connections
-from batchyard.server.http.protocol import HttpConnection
-from batchyard.server.platform.data_dir import Place
-from batchyard.server.platform.platform import Embedded
+from batchyard.server.http.protocol import HttpProtocol
+from batchyard.server.platform.data_dir import PlatformOptions
+from batchyard.server.platform.platform import EmbeddedPlatform
 from live.bad_proxy import Badness, BadProxy
 from live.operating import plain_kubeconfig
 from oracle.many import apart, namespaces_of
@@ -46,7 +46,7 @@ _SETTLES = 8 * SECOND
 BAD = Badness(0, 3, 0.5, 5, 6, 3)
 
 
-class Stored(Embedded):
+class Stored(EmbeddedPlatform):
     """A platform into whose store is put what upstream wrote."""
 
     def put_into(self) -> Served:
@@ -85,10 +85,10 @@ async def followed(names: Sequence[str], cases: Any, badness: Badness | None, *,
     try:
         async with AsyncExitStack() as open_:
             loop = asyncio.get_running_loop()
-            place = Place(folder, controllers=("api", "namespaces"), is_insecure=True)
+            place = PlatformOptions(folder, controllers=("api", "namespaces"), is_insecure=True)
             stored = Stored(place, None, 1.0)
             open_.push_async_callback(stored.close)
-            connect = partial(HttpConnection, stored.answers(), Connections(), is_secure=False)
+            connect = partial(HttpProtocol, stored.answers(), Connections(), is_secure=False)
             server = await loop.create_server(connect, "127.0.0.1", 0)
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             if badness is not None:
@@ -97,21 +97,21 @@ async def followed(names: Sequence[str], cases: Any, badness: Badness | None, *,
             shadow = partial(begun, plain_kubeconfig(folder, url), options)
             moments = moments_of(names, cases, stored.put_into())
             one = await shadow()
-            told = []
+            reported = []
             for number, moment in enumerate(moments):
                 if number and moment.at - moments[number - 1].at:
-                    await passing(min(_APART, moment.at - moments[number - 1].at))
+                    await sleep_for(min(_APART, moment.at - moments[number - 1].at))
                 if badness is not None and number == len(moments) // 2:
-                    told.append(await ended(one))
+                    reported.append(await ended(one))
                     one = await shadow()
                 stored.work(moment)
-            await passing(_SETTLES)
-            told.append(await ended(one))
+            await sleep_for(_SETTLES)
+            reported.append(await ended(one))
             server.close()
             stored.end_watches()
     finally:
         shutil.rmtree(folder)
-    return all_of(told)
+    return all_of(reported)
 
 
 async def begun(kubeconfig: Path, options: Sequence[str]) -> asyncio.subprocess.Process:
@@ -143,12 +143,12 @@ async def all_followed(args: argparse.Namespace, cases: Any) -> Told:
 
     async def one(some: Sequence[str]) -> Told:
         async with gate:
-            told = await followed(some, cases, badness, fair_sharing=shares[some[0]])
-        sys.stdout.write(f"{', '.join(some)}: {told.agreed} as foreseen, {len(told.findings)} partings\n")
-        for finding in told.findings:
+            reported = await followed(some, cases, badness, fair_sharing=shares[some[0]])
+        sys.stdout.write(f"{', '.join(some)}: {reported.agreed} as foreseen, {len(reported.findings)} partings\n")
+        for finding in reported.findings:
             sys.stdout.write(f"  {finding['type']} {finding['workload']}: {finding['message']}\n")
         sys.stdout.flush()
-        return told
+        return reported
 
     found: list[Sequence[str]] = []
     for fair_sharing in (False, True):
@@ -157,10 +157,10 @@ async def all_followed(args: argparse.Namespace, cases: Any) -> Told:
     return all_of(await asyncio.gather(*map(one, found)))
 
 
-def all_of(told: Sequence[Told]) -> Told:
+def all_of(reported: Sequence[Told]) -> Told:
     """What several have told, together."""
-    findings = [finding for each in told for finding in each.findings]
-    return Told(findings, sum(each.agreed for each in told), sum(each.unseen for each in told))
+    findings = [finding for each in reported for finding in each.findings]
+    return Told(findings, sum(each.agreed for each in reported), sum(each.unseen for each in reported))
 
 
 def main() -> int:
@@ -172,11 +172,11 @@ def main() -> int:
     parser.add_argument("--bad", type=int, metavar="SEED")
     args = parser.parse_args()
     cases = {**packed_cases(), **shared_cases()}
-    told = asyncio.run(all_followed(args, cases))
+    reported = asyncio.run(all_followed(args, cases))
     count = len(args.names or cases)
-    sys.stdout.write(f"{count} scenarios: {told.agreed} decisions as foreseen, {told.unseen} not seen; ")
-    sys.stdout.write(f"{len(told.findings)} partings\n")
-    return 1 if told.findings else 0
+    sys.stdout.write(f"{count} scenarios: {reported.agreed} decisions as foreseen, {reported.unseen} not seen; ")
+    sys.stdout.write(f"{len(reported.findings)} partings\n")
+    return 1 if reported.findings else 0
 
 
 if __name__ == "__main__":

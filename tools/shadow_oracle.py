@@ -34,12 +34,12 @@ def main() -> int:
     troubles = [drawn_trouble(seed) for seed in args.trouble] or [(Trouble(late=late), ())]
     for name in args.names or cases:
         for trouble, restarts in troubles:
-            told = shadowed_case(name, *cases[name], trouble=trouble, restarts_at=restarts)
-            agreed += sum(told.counts.agreed.values())
-            parted += bool(told.findings)
-            reordered += told.reordered
-            unseen += told.counts.unseen
-            for finding in told.findings:
+            reported = shadowed_case(name, *cases[name], trouble=trouble, restarts_at=restarts)
+            agreed += sum(reported.counts.agreed.values())
+            parted += bool(reported.findings)
+            reordered += reported.reordered
+            unseen += reported.counts.unseen
+            for finding in reported.findings:
                 where = f"{name}, {trouble.seed}, at {format_time(finding.at)}"
                 sys.stdout.write(f"{where}: {finding.parting.value} {finding.workload}: {finding.message}\n")
     count = len(args.names or cases) * len(troubles)

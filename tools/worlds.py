@@ -24,16 +24,16 @@ def main() -> int:
     seeds = range(args.first, args.first + 1 if args.end is None else args.end)
     broken = 0
     for seed in seeds:
-        told = _told(seed, args.conflicts, args.crash_every)
-        if told:
+        reported = _reported(seed, args.conflicts, args.crash_every)
+        if reported:
             broken += 1
-            sys.stdout.write(f"seed {seed}: {told}\n")
+            sys.stdout.write(f"seed {seed}: {reported}\n")
             sys.stdout.flush()
     sys.stdout.write(f"{len(seeds)} worlds, {broken} of them broke a law\n")
     return 1 if broken else 0
 
 
-def _told(seed: int, conflicts: float, crash_every: int) -> str:
+def _reported(seed: int, conflicts: float, crash_every: int) -> str:
     try:
         return told_of_cluster(seed, conflicts=conflicts, crash_every=crash_every)
     except AssertionError as error:

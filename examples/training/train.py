@@ -74,7 +74,7 @@ class Ranks:
         alone = dist.HashStore() if self.count == 1 else None  # without torchrun: nobody to find
         dist.init_process_group(self.backend, store=alone, rank=self.rank, world_size=self.count, timeout=_PATIENCE)
 
-    def told(self, loss: float, stops: bool) -> tuple[float, bool]:
+    def reported(self, loss: float, stops: bool) -> tuple[float, bool]:
         """The mean loss, and whether any rank was told to stop: every rank gets the same answer after the same step."""
         both = torch.tensor([loss, float(stops)], dtype=torch.float64, device=self.device)
         dist.all_reduce(both)
@@ -187,7 +187,7 @@ def train(wanted: argparse.Namespace, ranks: Ranks, told_to_stop: threading.Even
         began = time.perf_counter()
         loss = training.advance()
         told_to_stop.wait(wanted.seconds_per_step)
-        training.loss, stops = ranks.told(loss, told_to_stop.is_set())
+        training.loss, stops = ranks.reported(loss, told_to_stop.is_set())
         took = time.perf_counter() - began
         say(f"step {training.step} loss {training.loss!r} ranks {ranks.count} seconds {took:.3f}")
         is_last = training.step >= wanted.steps

@@ -55,8 +55,8 @@ def join() -> None:
 def loss_of(weights: Any, samples: jax.Array, labels: jax.Array) -> jax.Array:
     """The mean cross entropy."""
     hidden = jax.nn.relu(samples @ weights["first"] + weights["bias"])
-    told = jax.nn.log_softmax(hidden @ weights["second"])
-    return -jnp.take_along_axis(told, labels[:, None], 1).mean()
+    reported = jax.nn.log_softmax(hidden @ weights["second"])
+    return -jnp.take_along_axis(reported, labels[:, None], 1).mean()
 
 
 @jax.jit
@@ -92,8 +92,8 @@ class Training:
         here = self._wanted.batch * jax.local_device_count()
         first = place * size + jax.process_index() * here
         chosen = order[first : first + here]
-        told = np.full(jax.local_device_count(), stops, np.int32)
-        parts = [self._part(each) for each in (self._samples[chosen], self._labels[chosen], told)]
+        reported = np.full(jax.local_device_count(), stops, np.int32)
+        parts = [self._part(each) for each in (self._samples[chosen], self._labels[chosen], reported)]
         self._state, loss, stopping = advanced(self._state, *parts)
         self.step += 1
         self.loss = float(loss)

@@ -20,12 +20,12 @@ from batchyard.api.meta import Obj
 from batchyard.api.selectors import Selector
 from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
 from batchyard.base.ids import uid_for
-from batchyard.client.local import ANY_OTHER, Admission, Check, Prepare
+from batchyard.client.local import ANY_OTHER, AdmissionHooks, Check, Prepare
 from batchyard.client.object_updates import generated_name
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority
-from batchyard.kubelet.simulated.checkpointing import held_until_saved
+from batchyard.kubelet.simulated.checkpointing import with_work_finalizer
 from batchyard.quotas.admission import QuotaAdmission
 
 _NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
@@ -45,9 +45,9 @@ class AdmissionChain:
         """Record a change."""
         self._quotas.observe(event)
 
-    def rules(self) -> Admission:
+    def rules(self) -> AdmissionHooks:
         """The admission rules for created, updated and deleted objects."""
-        return Admission(self._preparations(), {scheme.NAMESPACE: check_deletion}, self._checks())
+        return AdmissionHooks(self._preparations(), {scheme.NAMESPACE: check_deletion}, self._checks())
 
     def _preparations(self) -> Mapping[str, Prepare]:
         further: Mapping[str, Prepare] = {
@@ -57,7 +57,7 @@ class AdmissionChain:
         }
         prepared: dict[str, Prepare] = {kind: partial(self._prepared, further.get(kind)) for kind in _NAMESPACED}
         if self._with_api:
-            prepared |= {ANY_OTHER: self._prepared_wherever, scheme.PRIORITY_CLASS: _prepared_class}
+            prepared |= {ANY_OTHER: self._prepare_custom_object, scheme.PRIORITY_CLASS: _prepared_class}
             prepared[scheme.NAMESPACE] = _prepared_namespace
         return prepared
 
@@ -79,7 +79,7 @@ class AdmissionChain:
         self._quotas.check_new(done, reader)
         return done
 
-    def _prepared_wherever(self, obj: Obj, reader: Reader) -> Obj:
+    def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
         """Prepare an object of a user-defined kind: only the object shows whether the kind is namespaced."""
         return self._prepared(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
@@ -90,7 +90,7 @@ class AdmissionChain:
             volume = generated_name(VOLUME_PREFIX, uid_for(0, VOLUME_PREFIX, pod["metadata"]["uid"]))
             done = with_service_account(done, reader.get, volume)
         classes = reader.list(scheme.PRIORITY_CLASS)
-        done = held_until_saved(admit_pod(done, reader.get, default_class(classes)), reader)
+        done = with_work_finalizer(admit_pod(done, reader.get, default_class(classes)), reader)
         done = admit_queued_pod(mutate_pod(done, reader)) if self._with_nodes else with_priority(done)
         if ranges:
             check_limits(done, ranges)

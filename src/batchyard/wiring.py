@@ -7,7 +7,7 @@ from typing import Final
 
 from batchyard import controller_groups
 from batchyard.accounting.budget_controller import Budgets
-from batchyard.accounting.controller import Costs
+from batchyard.accounting.controller import CostController
 from batchyard.accounting.resuming import History, nothing_remembered
 from batchyard.admissionchecks.config import ProvisioningChecks
 from batchyard.admissionchecks.controller import ProvisioningController
@@ -20,16 +20,16 @@ from batchyard.base.instant import Duration
 from batchyard.client.view_expiry import ViewExpiry
 from batchyard.controller_runtime.runner import Defects, EventSink, Runner, stop_at_defect
 from batchyard.disruption.controller import DisruptionBudgets
-from batchyard.explain.capacity import Capacity
+from batchyard.explain.capacity import NodeCapacityView
 from batchyard.explain.explainer import Explainer
 from batchyard.housekeeping.accounts_and_roles import ClusterRoleAggregation, RootCertificates, ServiceAccounts
 from batchyard.housekeeping.custom_resources import CustomResourceDefinitions
 from batchyard.housekeeping.expiry import EventExpiry, TtlAfterFinished
 from batchyard.housekeeping.namespaces import Namespaces
-from batchyard.interfaces.client import Client
-from batchyard.interfaces.controller import Controller, Kernel, Pace
-from batchyard.jobframework.reconciler import JobController
-from batchyard.jobs.job.controller import JobPods
+from batchyard.interfaces.client import ObjectClient
+from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
+from batchyard.jobframework.reconciler import JobReconciler
+from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacement
@@ -38,19 +38,19 @@ from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pod_gc import PodGarbageCollector
 from batchyard.placement.controller import PlacementController
 from batchyard.placement.hotswap import Hotswap
-from batchyard.placement.resources import Profile
+from batchyard.placement.resources import AutoscalingProfile
 from batchyard.quotas.controller import ResourceQuotas
 from batchyard.scheduling.block_admission import PodsReadyGate
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
-from batchyard.scheduling.observer import CycleWatch, Unwatched
+from batchyard.scheduling.observer import CycleObserver, NoCycleObserver
 from batchyard.scheduling.preemption_loops import PreemptionLoop
-from batchyard.scheduling.queue_status import QueueStatus
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.queue_status import QueueStatusController
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
 from batchyard.scheduling.workload.priority import PriorityClassValues
-from batchyard.scheduling.workload.resource_in_use import InUse
+from batchyard.scheduling.workload.resource_in_use import ResourceInUseFinalizer
 
 _CREATION: Final = RequeuingTimestamp.CREATION
 
@@ -60,7 +60,7 @@ class Ports:
     """The interfaces that differ between worlds."""
 
     kernel: Kernel
-    client: Client
+    client: ObjectClient
     #: The controllers that run pods and bare Workloads.
     runtime: Sequence[Controller]
     #: The controllers that create machines; none in a world without nodes.
@@ -68,24 +68,24 @@ class Ports:
     events: EventSink
     on_loop: Callable[[PreemptionLoop], None]
     #: The limit on real time for decisions; None if time is virtual.
-    pace: Pace | None = None
+    pace: ReconcileThrottle | None = None
     #: The handler of unexpected exceptions in controllers.
     defects: Defects = stop_at_defect
     #: Observes every scheduling cycle.
-    cycles: CycleWatch = field(default_factory=Unwatched)
+    cycles: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
     history: History = nothing_remembered
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PlatformSettings:
     """The settings of a platform."""
 
     kueue: KueueSettings = SIMULATED
     #: Whether pods are scheduled to nodes; otherwise they run without one.
     with_nodes: bool = False
     #: The scoring profile of nodes.
-    profile: Profile = Profile.BALANCED
+    profile: AutoscalingProfile = AutoscalingProfile.BALANCED
     #: Whether a gang that lost a machine takes over the machines of a whole gang of lower priority.
     hotswap: bool = True
     #: Whether clients use the API: Events are objects with a TTL of an hour, Namespaces have ServiceAccounts,
@@ -104,43 +104,43 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class WiredPlatform:
     """A wired platform."""
 
     runner: Runner
-    index: AdmissionIndex
+    index: SchedulerCache
     explainer: Explainer
     #: The costs controller, if costs are recorded here.
-    costs: Costs | None = None
+    costs: CostController | None = None
 
 
-def build_platform(ports: Ports, settings: Settings) -> Platform:
+def build_platform(ports: Ports, settings: PlatformSettings) -> WiredPlatform:
     """Wire the controllers to the ports."""
     waits = settings.kueue.pods_ready
     by_creation = waits is not None and waits.requeuing_timestamp is _CREATION
-    index = AdmissionIndex(view_by_creation if by_creation else workload_view)
-    index.line_up.gathers = settings.gathers
+    index = SchedulerCache(view_by_creation if by_creation else workload_view)
+    index.queue_manager.gathers = settings.gathers
     scaling = ScalingIndex()
     autoscaler = Autoscaler(scaling)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)
     nodes = _nodes(settings, placement, (autoscaler, ProvisioningRequests(scaling))) if settings.with_nodes else ()
     grouped = _grouped(index, nodes, ports, settings)
     controllers = [each for group, some in grouped if group in settings.controllers for each in some]
-    costs = next((each for each in controllers if isinstance(each, Costs)), None)
+    costs = next((each for each in controllers if isinstance(each, CostController)), None)
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
     ports.client.subscribe(ViewExpiry().observe)
-    capacity = Capacity(scaling, autoscaler, placement) if settings.with_nodes else None
-    return Platform(runner, index, Explainer(index, settings.kueue.policy, ports.client, capacity), costs)
+    capacity = NodeCapacityView(scaling, autoscaler, placement) if settings.with_nodes else None
+    return WiredPlatform(runner, index, Explainer(index, settings.kueue.policy, ports.client, capacity), costs)
 
 
 def _grouped(
-    index: AdmissionIndex, nodes: Sequence[tuple[str, Sequence[Controller]]], ports: Ports, settings: Settings
+    index: SchedulerCache, nodes: Sequence[tuple[str, Sequence[Controller]]], ports: Ports, settings: PlatformSettings
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
     """All controllers with their groups, in the order in which they observe changes."""
     return (
         (controller_groups.ADMISSION, _admission(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
-        (controller_groups.JOBS, (JobPods(),)),
+        (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
@@ -157,36 +157,39 @@ def _grouped(
         (controller_groups.COSTS, _costs(ports, settings) if settings.with_costs else ()),
         (
             controller_groups.ADMISSION,
-            (InUse(index), QueueStatus(index, fair_sharing=settings.kueue.policy.fair_sharing)),
+            (
+                ResourceInUseFinalizer(index),
+                QueueStatusController(index, fair_sharing=settings.kueue.policy.fair_sharing),
+            ),
         ),
     )
 
 
-def _costs(ports: Ports, settings: Settings) -> Sequence[Controller]:
+def _costs(ports: Ports, settings: PlatformSettings) -> Sequence[Controller]:
     """The controllers of costs and budgets."""
-    costs = Costs(ports.history, is_endless=settings.is_endless)
+    costs = CostController(ports.history, is_endless=settings.is_endless)
     return (costs, Budgets(costs, is_endless=settings.is_endless))
 
 
-def _api(settings: Settings) -> Sequence[Controller]:
+def _api(settings: PlatformSettings) -> Sequence[Controller]:
     """The controllers for clients of the API."""
     roots = (RootCertificates(settings.root_certificate),) if settings.root_certificate else ()
     return (CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation(), *roots)
 
 
-def _of_ended(settings: Settings) -> Sequence[Controller]:
+def _of_ended(settings: PlatformSettings) -> Sequence[Controller]:
     """The TTL controller, for the job kinds whose controllers run here."""
     kinds = {controller_groups.JOBS: scheme.JOB, controller_groups.JOBSET: scheme.JOB_SET}
     return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 
 
-def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:
+def _admission(index: SchedulerCache, ports: Ports, settings: PlatformSettings) -> Sequence[Controller]:
     """Kueue's controllers: the scheduler, and the jobs' integration."""
     kueue, ready = settings.kueue, settings.kueue.pods_ready
     gate = PodsReadyGate(ready) if ready is not None and ready.block_admission else None
     scheduler = Scheduler(index, kueue.policy, ports.on_loop, gate, ports.cycles, weighs=settings.with_api)
     jobs = partial(
-        JobController,
+        JobReconciler,
         copied_labels=kueue.copied_labels,
         wait_for_pods_ready=ready is not None,
         managed_namespaces=kueue.managed_namespaces,
@@ -201,7 +204,7 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
 
 
 def _nodes(
-    settings: Settings, placement: Controller, scaling: Sequence[Controller]
+    settings: PlatformSettings, placement: Controller, scaling: Sequence[Controller]
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
     """The controllers of nodes."""
     return (

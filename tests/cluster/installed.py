@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import yaml
 
-from batchyard.operator_manifests import Settings, manifests
+from batchyard.operator_manifests import InstallSettings, manifests
 from batchyard.operator_manifests.deployment import arguments
 from cluster.kubernetes import Kubernetes, Terms, wait_for
 from live.granted import audited, refused
 from live.operating import Operating, free_port
 
-SETTINGS: Final = Settings()
+SETTINGS: Final = InstallSettings()
 #: The API server finds the operators by a Service that names this machine, since they are in no pods.
 _HERE: Final = {"type": "ExternalName", "externalName": "localhost"}
 _BEGINS_WITHIN: Final = 60.0  # seconds

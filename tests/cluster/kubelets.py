@@ -9,13 +9,13 @@ from typing import Final
 import uvloop
 
 from batchyard.api import scheme
-from batchyard.client.rest import RestClient, Wiring
+from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
 from batchyard.controller_runtime.runner import Runner
 from batchyard.kubelet.simulated.kubelet import Kubelets
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.clocks.timers import RealTime
-from batchyard.server.kubeconfig.access import Source
+from batchyard.server.clocks.timers import LoopTimers
+from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from cluster.kubernetes import Kubernetes
@@ -55,11 +55,11 @@ class SimulatedKubelets:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        source = Source(str(self._kubernetes.kubeconfig), "")
+        source = KubeconfigSource(str(self._kubernetes.kubeconfig), "")
         wire = HttpTransport(await read_access(source), lambda: read_access(source))
-        timers = RealTime(self._loop)
+        timers = LoopTimers(self._loop)
         kernel = LiveKernel(self._loop, timers.now())
-        wiring = Wiring(kernel, timers, wire.carrying_to(kernel.post), RateLimit(300, 500), lambda: True)
+        wiring = ClientDependencies(kernel, timers, wire.carrying_to(kernel.post), RateLimit(300, 500), lambda: True)
         client = RestClient(wiring, _SEEN)
         client.on_news = lambda _: self._begin(kernel, client)
         client.start()

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self
 import yaml
 
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import Authority
+from batchyard.server.platform.credentials import CertificateAuthority
 from live.operating import free_port
 from live.running import kubectl
 
@@ -62,7 +62,7 @@ class Kubernetes:
         self._etcd = f"http://127.0.0.1:{free_port()}"
         self.url = f"https://127.0.0.1:{free_port()}"
         self.audit_log = folder / "audit.log"
-        self.authority = Authority(folder, wall_clock())
+        self.authority = CertificateAuthority(folder, wall_clock())
         self.kubeconfig = self.kubeconfig_of("admin", "system:masters")
         self.kubeconfig_of("tokens")  # whose key signs those of ServiceAccounts
         self._server: Process | None = None
@@ -205,11 +205,11 @@ class Process:
         return self._log.read_text("utf-8", "replace")[-4000:]
 
 
-def wait_for(holds: Callable[[], bool], told: Callable[[], str] = str, within: float = _STARTS_WITHIN) -> None:
+def wait_for(holds: Callable[[], bool], reported: Callable[[], str] = str, within: float = _STARTS_WITHIN) -> None:
     """Wait until something holds; what is told goes with the failure."""
     pause, tries = threading.Event(), int(within * 10)
     for _ in range(tries):
         if holds():
             return
         pause.wait(0.1)
-    raise AssertionError(f"it does not come to that: {told()}")
+    raise AssertionError(f"it does not come to that: {reported()}")

@@ -21,8 +21,8 @@ def test_a_job_of_a_queue_waits_from_the_beginning_and_goes_where_its_flavor_is(
 def test_what_breaks_rules_is_refused_in_words(cluster: Installed) -> None:
     policy = {"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "LowerPriority"}}
     wrong = kueue("ClusterQueue", "wrong", {"preemption": policy})
-    told = cluster.kubectl("create", "-f", "-", sent=json.dumps(wrong), fails=True)
-    assert 'admission webhook "vclusterqueue.kb.io" denied the request: spec.preemption: Invalid value' in told
+    reported = cluster.kubectl("create", "-f", "-", sent=json.dumps(wrong), fails=True)
+    assert 'admission webhook "vclusterqueue.kb.io" denied the request: spec.preemption: Invalid value' in reported
 
 
 def test_versions_are_converted_both_ways(cluster: Installed) -> None:
@@ -54,10 +54,10 @@ def test_a_job_set_whose_jobs_are_refused_is_told_why(cluster: Installed) -> Non
     privileged = template("1")
     privileged["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     cluster.create(*queue("refused"), job_set("refused", "refused", privileged, 2))
-    told = ("events", "--field-selector=involvedObject.name=refused,reason=JobCreationFailed")
-    wait_for(lambda: bool(cluster.get(*told)["items"]), cluster.log)
+    reported = ("events", "--field-selector=involvedObject.name=refused,reason=JobCreationFailed")
+    wait_for(lambda: bool(cluster.get(*reported)["items"]), cluster.log)
     place = "spec.template.spec.containers[0].securityContext.privileged"
     why = f'Job.batch "refused-workers-0" is invalid: {place}: Forbidden: disallowed by cluster policy'
-    message = cluster.get(*told)["items"][0]["message"]
+    message = cluster.get(*reported)["items"][0]["message"]
     assert message == f'job "refused-workers-0" creation failed with error: {why}'
     cluster.kubectl("delete", "jobset", "refused")

@@ -27,11 +27,11 @@ def test_what_kubernetes_stores_of_a_minimal_object(cluster: Installed, kind: st
     made = json.loads(
         cluster.kubectl("create", "-f", "-", "-o", "json", sent=json.dumps({**head, **yaml.safe_load(sent)}))
     )
-    told = {field: value for field, value in made.items() if field not in head and value}
+    reported = {field: value for field, value in made.items() if field not in head and value}
     kept = {field: value for field, value in yaml.safe_load(stored).items() if value}
     if name == "PriorityClass":
-        assert told.pop("preemptionPolicy") == kept.pop("preemptionPolicy")
-    assert without_allocated(told) == without_allocated(kept)
+        assert reported.pop("preemptionPolicy") == kept.pop("preemptionPolicy")
+    assert without_allocated(reported) == without_allocated(kept)
 
 
 def without_allocated(value: Any) -> Any:

@@ -15,7 +15,7 @@ from batchyard.base.instant import SECOND, seconds
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.event_log import Record
 from batchyard.sim.recovery import Loss, Recoveries
-from batchyard.sim.scenario import Scenario, Step, make_scenario
+from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
 from batchyard.sim.world import EPOCH, World
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,7 +42,7 @@ def objects(*paths: Path) -> list[Obj]:
 
 def then(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
     """The scenario, and what users apply later."""
-    later = [Step(round(at * SECOND), objs, ()) for at, objs in steps]
+    later = [ScenarioStep(round(at * SECOND), objs, ()) for at, objs in steps]
     return replace(scenario, steps=[*scenario.steps, *later])
 
 
@@ -77,7 +77,7 @@ class Chronicle:
         self.records: list[Record] = []
         #: Who was on which pool, after every change.
         self.seats: list[tuple[float, list[Seat]]] = []
-        self._told: dict[Key, list[Told]] = {}
+        self._reported: dict[Key, list[Told]] = {}
         self._pools: dict[str, str] = {}
         self._sizes: dict[str, list[tuple[float, int]]] = {}
         self._recoveries = Recoveries()
@@ -98,11 +98,11 @@ class Chronicle:
 
     def conditions(self, kind: str, name: str) -> list[Told]:
         """How the conditions of an object in the default namespace came to be."""
-        return self._told.get(Key(kind, "default", name), [])
+        return self._reported.get(Key(kind, "default", name), [])
 
     def names(self, kind: str) -> list[str]:
         """The names that objects of a kind had."""
-        return [key.name for key in self._told if key.kind == kind]
+        return [key.name for key in self._reported if key.kind == kind]
 
     def sizes(self, pool: str) -> list[int]:
         """How many nodes a pool had, one after the other."""
@@ -158,13 +158,13 @@ class Chronicle:
 
     def _note(self, event: WatchEvent, at: float) -> None:
         """Keep what conditions say anew."""
-        told = self._told.setdefault(event.key, [])
-        known = {each.type: each for each in told}
+        reported = self._reported.setdefault(event.key, [])
+        known = {each.type: each for each in reported}
         for each in (event.obj.get("status") or {}).get("conditions") or ():
             new = Told(at, each["type"], each["status"], each.get("reason", ""))
             last = known.get(new.type)
             if last is None or last[2:] != new[2:]:
-                told.append(new)
+                reported.append(new)
 
     def _seat(self, pod: Obj) -> Seat:
         job = label(pod, "job-name") or ""

@@ -8,7 +8,7 @@ from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.manifests import read_manifests
 from batchyard.api.well_known import NODE_POOL
 from batchyard.scheduling.workload.lifecycle import is_finished
-from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.faults.faulty_client import WriteFaults
 from batchyard.sim.invariants.checker import attach
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
@@ -214,7 +214,7 @@ class End(NamedTuple):
 
 def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
     """The end of a world whose platform crashes after these writes, and how many writes there were."""
-    written, trouble = [0], Trouble()
+    written, trouble = [0], WriteFaults()
     world = World(make_scenario(read_manifests([(name, WORLDS[name])])), trouble=trouble)
 
     def note(count: int) -> None:

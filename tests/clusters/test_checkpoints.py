@@ -9,8 +9,8 @@ from batchyard.api.meta import Obj, annotation
 from batchyard.api.times import parse_time
 from batchyard.api.views.checkpoints import resumed_work
 from batchyard.base.instant import HOUR, seconds
-from batchyard.sim.accounting import Books
-from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.accounting import RunAccounting
+from batchyard.sim.faults.faulty_client import WriteFaults
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import EPOCH, World
 
@@ -88,12 +88,12 @@ spec: {faults: [FAULT]}
 SAVES = "batchyard.dev/runtime: 60s, batchyard.dev/checkpoint-every: 10s"
 
 
-def world(*texts: str, trouble: Trouble | None = None, **words: str) -> World:
+def world(*texts: str, trouble: WriteFaults | None = None, **words: str) -> World:
     """A world of these manifests, with words filled in."""
     text = "---".join(texts)
     words = {"MODE": "completionMode: Indexed", "NOTES": SAVES, **words}
-    for word, said in words.items():
-        text = text.replace(word, said)
+    for word, stated in words.items():
+        text = text.replace(word, stated)
     found = read_manifests([("w.yaml", text)])
     assert [*map(str, found.faults)] == []
     return World(make_scenario(found), trouble=trouble)
@@ -140,13 +140,13 @@ def test_what_was_saved_is_told_until_it_is_done() -> None:
 
 @pytest.mark.parametrize("manifest", [JOB, JOB.replace("MODE, ", ""), JOB_SET])
 def test_a_platform_that_crashes_forgets_nothing_that_was_saved(manifest: str) -> None:
-    counted = Trouble()
+    counted = WriteFaults()
     writes: list[int] = []
     counted.on_write = writes.append
     wanted = ended(world(QUEUE, manifest, URGENT, trouble=counted))
     assert len(writes) > 30
     for crash_after in writes:
-        trouble = Trouble()
+        trouble = WriteFaults()
         played = world(QUEUE, manifest, URGENT, trouble=trouble)
         trouble.on_write = lambda count, after=crash_after, it=played: it.crash() if count == after else None
         assert (crash_after, ended(played)) == (crash_after, wanted)
@@ -156,7 +156,7 @@ def test_a_platform_that_crashes_forgets_nothing_that_was_saved(manifest: str) -
 def test_a_machine_that_is_lost_loses_only_what_was_not_saved(manifest: str) -> None:
     """Its pods run for 34 s before, and for the other 30 s afterwards; to start takes them a second."""
     played = world(QUEUE, manifest, CLUSTER, FAULT="{at: 35s, fail: {pool: p, count: 2}}")
-    books = Books(played.client, played.kernel)
+    books = RunAccounting(played.client, played.kernel)
     ended(played)
     assert [seconds(resumed_work(pod)) for pod in played.objects(scheme.POD)] == [30, 30]
     hours = {line.use: line.machine_hours for line in books.statement(played.kernel.now()).by_team}

@@ -8,19 +8,19 @@ import pytest
 from batchyard import simulate
 from batchyard.accounting.accounts import WHOLE
 from batchyard.accounting.report import report
-from batchyard.accounting.resuming import History, nothing_remembered, resumed
+from batchyard.accounting.resuming import History, nothing_remembered, resume_ledger
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.base.instant import HOUR, MINUTE
-from batchyard.metrics.costs import CostFigures
-from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.metrics.costs import CostMetrics
+from batchyard.sim.faults.faulty_client import WriteFaults
 from batchyard.sim.files import read_sources
 from batchyard.sim.invariants.checker import attach
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import EPOCH, World
-from batchyard.store.memory import remembered
+from batchyard.store.memory import changes_reader
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "budgets"
 FOREVER = 1 << 62
@@ -34,7 +34,7 @@ def scenario() -> Scenario:
 
 def world_at(hours: float, crash_every: int = 0) -> World:
     """The example after so many hours; its platform crashes after so many writes each."""
-    trouble = Trouble()
+    trouble = WriteFaults()
     world = World(scenario(), trouble=trouble)
     if crash_every:
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 else None
@@ -55,8 +55,8 @@ def queue(world: World, namespace: str) -> Obj:
 def admissions(**options: Any) -> dict[str, float]:
     """When the example's Jobs were admitted last, in hours."""
     result = simulate(str(EXAMPLE), **options)
-    told = [event for event in result.events if type(event).__name__ == "Admitted"]
-    return {event.workload.partition("/")[2].rpartition("-")[0]: event.time / 3600 for event in told}  # type: ignore[attr-defined]
+    reported = [event for event in result.events if type(event).__name__ == "Admitted"]
+    return {event.workload.partition("/")[2].rpartition("-")[0]: event.time / 3600 for event in reported}  # type: ignore[attr-defined]
 
 
 def test_who_has_spent_his_budget_waits_for_the_next_day() -> None:
@@ -131,7 +131,7 @@ def test_teams_cost_the_same_in_the_records_and_in_the_statement() -> None:
 @pytest.mark.parametrize("remembers", [True, False])
 def test_a_ledger_that_starts_anew_is_what_it_was(remembers: bool) -> None:
     world = World(scenario())
-    history: History = remembered(world.store) if remembers else nothing_remembered
+    history: History = changes_reader(world.store) if remembers else nothing_remembered
     for minutes in range(7, 60 * 6, 37):
         world.run_until(minutes * MINUTE)
         now = EPOCH + minutes * MINUTE
@@ -139,7 +139,7 @@ def test_a_ledger_that_starts_anew_is_what_it_was(remembers: bool) -> None:
         assert costs is not None
         assert costs.ledger is not None
         expected = costs.ledger.accounts(now)
-        ledger, missed, _ = resumed(world.client, history, now)
+        ledger, missed, _ = resume_ledger(world.client, history, now)
         for change, then in missed:
             ledger.observe((change,), then)
         found = ledger.accounts(now)
@@ -155,7 +155,7 @@ def test_figures_for_prometheus_come_to_the_same() -> None:
     world = world_at(5)
     costs = world.platform.costs
     assert costs is not None
-    text = "".join(CostFigures().texts(costs, world.client, world.kernel.now()))
+    text = "".join(CostMetrics().texts(costs, world.client, world.kernel.now()))
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     vision = 'team="vision",cluster_queue="gpus",local_queue="main"'
     spent = float(budget(world, "vision")["status"]["spent"])

@@ -67,13 +67,13 @@ def with_stockout() -> Scenario:
 @pytest.mark.parametrize("job", JOBS)
 def test_a_request_is_accepted_then_provisioned_and_then_its_job_admitted(whose: str, job: str) -> None:
     chronicle = played(whose)
-    told = request(chronicle, job)
-    assert [(each.type, each.status) for each in told] == [
+    reported = request(chronicle, job)
+    assert [(each.type, each.status) for each in reported] == [
         ("Accepted", "False"),
         ("Accepted", "True"),
         ("Provisioned", "True"),
     ]
-    assert chronicle.happened("Admitted", job) == [told[-1].at]
+    assert chronicle.happened("Admitted", job) == [reported[-1].at]
 
 
 @both
@@ -131,6 +131,6 @@ def test_a_queue_for_gpus_alone_keeps_jobs_that_ask_for_more_waiting() -> None:
     scenario = make_scenario(read_manifests([("cluster.yaml", cluster), ("kueue.yaml", kueue)]))
     chronicle = Chronicle(then(scenario, (60, objects(THEIRS / "sample-job.yaml"))))
     (workload,) = chronicle.world.objects(scheme.WORKLOAD)
-    told = {each["type"]: each["message"] for each in workload["status"]["conditions"]}
-    assert "unavailable in ClusterQueue" in told["QuotaReserved"]
+    reported = {each["type"]: each["message"] for each in workload["status"]["conditions"]}
+    assert "unavailable in ClusterQueue" in reported["QuotaReserved"]
     assert chronicle.sizes("dws-t4-nodepool") == [0]

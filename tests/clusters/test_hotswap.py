@@ -129,8 +129,8 @@ def test_the_high_one_runs_where_the_low_one_was(whose: str) -> None:
 @whoever
 def test_the_low_one_leaves_whole_and_queues_again(whose: str) -> None:
     chronicle = played(whose, "hotswap")
-    (told,) = [record for record in chronicle.records if record["event"] == "Preempted"]
-    assert told["reason"] == "Hotswap"
+    (reported,) = [record for record in chronicle.records if record["event"] == "Preempted"]
+    assert reported["reason"] == "Hotswap"
     (preempted,) = chronicle.happened("Preempted", LOW)
     first, second = chronicle.happened("QuotaReserved", LOW)
     assert first < preempted <= second < preempted + 10

@@ -9,7 +9,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.event_log import Record
-from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.faults.faulty_client import WriteFaults
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
 from clusters.test_checkpoints import QUEUE
@@ -63,19 +63,19 @@ def happened(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
     played = World(scenario(waits, *jobs), sink=records.append)
     played.run_until(HOUR)
     assert played.refused == []
-    told = [record for record in records if record["event"] in {"QuotaReserved", "Evicted", "Finished"}]
-    return [(r["time"], r["event"], r["workload"].split("-")[1], r.get("reason", "")) for r in told]
+    reported = [record for record in records if record["event"] in {"QuotaReserved", "Evicted", "Finished"}]
+    return [(r["time"], r["event"], r["workload"].split("-")[1], r.get("reason", "")) for r in reported]
 
 
 def test_who_is_not_ready_in_time_is_evicted_and_tries_again() -> None:
     strategy = "{backoffBaseSeconds: 60, backoffMaxSeconds: 120}"
-    told = happened(f"{{timeout: 5m, requeuingStrategy: {strategy}}}", job("wide", 2))
-    assert told[:3] == [
+    reported = happened(f"{{timeout: 5m, requeuingStrategy: {strategy}}}", job("wide", 2))
+    assert reported[:3] == [
         (0, "QuotaReserved", "wide", ""),
         (300, "Evicted", "wide", "PodsReadyTimeout"),
         (360, "QuotaReserved", "wide", ""),
     ]
-    assert [what for _, what, *_ in told[3:]] == ["Finished"]
+    assert [what for _, what, *_ in reported[3:]] == ["Finished"]
 
 
 def test_who_is_never_ready_in_time_is_given_up() -> None:
@@ -90,10 +90,10 @@ def test_who_is_never_ready_in_time_is_given_up() -> None:
 
 @pytest.mark.parametrize(("waits", "blocks"), [("{blockAdmission: true}", True), ("{}", False)])
 def test_nobody_is_admitted_while_somebody_is_not_ready_if_that_blocks_admission(waits: str, blocks: bool) -> None:
-    told = happened(waits, job("wide", 2), job("small", 1, "1s").replace("cpu: 2", "cpu: 0"))
-    admitted = {job: at for at, what, job, _ in told if what == "QuotaReserved"}
+    reported = happened(waits, job("wide", 2), job("small", 1, "1s").replace("cpu: 2", "cpu: 0"))
+    admitted = {job: at for at, what, job, _ in reported if what == "QuotaReserved"}
     assert (admitted["wide"], admitted["small"] > 360) == (0, blocks)
-    assert [job for _, what, job, _ in told if what == "Finished"] == (
+    assert [job for _, what, job, _ in reported if what == "Finished"] == (
         ["wide", "small"] if blocks else ["small", "wide"]
     )
 
@@ -105,15 +105,15 @@ def overtaken() -> list[str]:
 
 
 def test_who_waits_for_pods_is_admitted_before_whoever_comes_meanwhile() -> None:
-    told = happened("{blockAdmission: true}", *overtaken())
-    admitted = {job: at for at, what, job, _ in told if what == "QuotaReserved"}
+    reported = happened("{blockAdmission: true}", *overtaken())
+    admitted = {job: at for at, what, job, _ in reported if what == "QuotaReserved"}
     assert list(admitted) == ["wide", "low", "high"]
     assert 360 < admitted["low"] < admitted["high"]
 
 
 def test_who_waits_for_pods_is_admitted_first_though_the_platform_crashes_meanwhile() -> None:
     records: list[Record] = []
-    played = World(scenario("{blockAdmission: true}", *overtaken()), sink=records.append, trouble=Trouble())
+    played = World(scenario("{blockAdmission: true}", *overtaken()), sink=records.append, trouble=WriteFaults())
     played.run_until(60 * SECOND)
     played.crash()
     played.run_until(HOUR)
@@ -132,18 +132,18 @@ def why(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
 
 def test_who_asks_why_is_told_until_when_it_is_held_back() -> None:
     waits = "{timeout: 5m, requeuingStrategy: {backoffBaseSeconds: 60, backoffMaxSeconds: 120}}"
-    limit, told = why(330, waits, "wide", job("wide", 2))
-    assert (limit, told) == ("backoff", "it was requeued with backoff until 2026-01-01T00:06:00Z")
+    limit, reported = why(330, waits, "wide", job("wide", 2))
+    assert (limit, reported) == ("backoff", "it was requeued with backoff until 2026-01-01T00:06:00Z")
 
 
 def test_who_asks_why_is_told_of_the_gate() -> None:
     waits = "{timeout: 30m, blockAdmission: true}"
     small = job("next", 1, "10s").replace("cpu: 2", "cpu: 0")
-    limit, told = why(60, waits, "next", job("wide", 2), small)
-    assert (limit, told) == ("podsReady", "waiting for all admitted workloads to be in PodsReady condition")
+    limit, reported = why(60, waits, "next", job("wide", 2), small)
+    assert (limit, reported) == ("podsReady", "waiting for all admitted workloads to be in PodsReady condition")
 
 
 def test_who_comes_meanwhile_is_told_who_is_admitted_before_it() -> None:
-    limit, told = why(60, "{timeout: 30m, blockAdmission: true}", "high", *overtaken())
-    assert (limit, told.startswith("it would fit, and team/job-low-")) == ("podsReady", True)
-    assert told.endswith(" is admitted before it, once all admitted workloads are ready")
+    limit, reported = why(60, "{timeout: 30m, blockAdmission: true}", "high", *overtaken())
+    assert (limit, reported.startswith("it would fit, and team/job-low-")) == ("podsReady", True)
+    assert reported.endswith(" is admitted before it, once all admitted workloads are ready")

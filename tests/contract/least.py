@@ -11,7 +11,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.schema import settle
 from batchyard.api.scheme import ServedKind
-from batchyard.operator_manifests import Settings
+from batchyard.operator_manifests import InstallSettings
 from batchyard.operator_manifests.definitions import definitions
 
 NAME: Final = "a"
@@ -31,7 +31,7 @@ def allowed() -> Mapping[str, Allowed]:
     """Such objects of every kind that an operator brings along."""
     by_name = {f"{info.plural}.{info.group}": info for info in scheme.KINDS}
     found = {}
-    for definition in definitions(Settings()):
+    for definition in definitions(InstallSettings()):
         info = by_name[definition["metadata"]["name"]]
         schema = next(v["schema"]["openAPIV3Schema"] for v in definition["spec"]["versions"] if v["storage"])
         bodies = list(_fuller(schema, _DEPTH))

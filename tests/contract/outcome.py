@@ -20,7 +20,7 @@ def outcome(objects: List) -> dict[str, Any]:
     """The outcome so far."""
     names = {obj["metadata"]["uid"]: obj["metadata"]["name"] for kind in _OWNED for obj in objects(kind)}
 
-    def said(text: str) -> str:
+    def stated(text: str) -> str:
         known = _UID.sub(lambda uid: names.get(uid[0], "gone"), text)
         return _LASTED.sub("a while", _HASH.sub("", known))
 
@@ -28,11 +28,11 @@ def outcome(objects: List) -> dict[str, Any]:
         return _HASH.sub("", obj["metadata"]["name"])
 
     return {
-        "workloads": {of(obj): _workload(obj, said) for obj in objects(scheme.WORKLOAD)},
-        "jobs": {of(obj): _job(obj, said) for obj in objects(scheme.JOB)},
-        "jobsets": {of(obj): _jobset(obj, said) for obj in objects(scheme.JOB_SET)},
+        "workloads": {of(obj): _workload(obj, stated) for obj in objects(scheme.WORKLOAD)},
+        "jobs": {of(obj): _job(obj, stated) for obj in objects(scheme.JOB)},
+        "jobsets": {of(obj): _jobset(obj, stated) for obj in objects(scheme.JOB_SET)},
         "queues": {of(obj): _queue(obj) for obj in objects(scheme.CLUSTER_QUEUE)},
-        "requests": {of(obj): _conditions(obj, said) for obj in objects(scheme.PROVISIONING_REQUEST)},
+        "requests": {of(obj): _conditions(obj, stated) for obj in objects(scheme.PROVISIONING_REQUEST)},
         "pods": dict(sorted(Counter(_pod(obj) for obj in objects(scheme.POD)).items())),
     }
 
@@ -46,12 +46,12 @@ def differences(wanted: Any, found: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {wanted} expected, found {found}"
 
 
-def _conditions(obj: Obj, said: Callable[[str], str]) -> list[str]:
+def _conditions(obj: Obj, stated: Callable[[str], str]) -> list[str]:
     conditions = (obj.get("status") or {}).get("conditions") or ()
-    return sorted(f"{c['type']}={c['status']} {c.get('reason')}: {said(c.get('message') or '')}" for c in conditions)
+    return sorted(f"{c['type']}={c['status']} {c.get('reason')}: {stated(c.get('message') or '')}" for c in conditions)
 
 
-def _workload(obj: Obj, said: Callable[[str], str]) -> dict[str, Any]:
+def _workload(obj: Obj, stated: Callable[[str], str]) -> dict[str, Any]:
     status = obj.get("status") or {}
     admission = status.get("admission") or {}
     assigned, checks = admission.get("podSetAssignments") or (), status.get("admissionChecks") or ()
@@ -59,25 +59,25 @@ def _workload(obj: Obj, said: Callable[[str], str]) -> dict[str, Any]:
     return {
         "in": admission.get("clusterQueue"),
         "flavors": [(each.get("count"), dict(each.get("flavors") or {})) for each in assigned],
-        "checks": [(each["name"], each["state"], said(each.get("message") or "")) for each in checks],
-        "conditions": _conditions(obj, said),
+        "checks": [(each["name"], each["state"], stated(each.get("message") or "")) for each in checks],
+        "conditions": _conditions(obj, stated),
         "evictions": [(each["reason"], each["count"]) for each in evictions],
     }
 
 
-def _job(obj: Obj, said: Callable[[str], str]) -> dict[str, Any]:
+def _job(obj: Obj, stated: Callable[[str], str]) -> dict[str, Any]:
     status = obj.get("status") or {}
     counts = {field: status.get(field, 0) for field in ("active", "succeeded", "failed")}
-    return {**counts, "suspend": obj["spec"].get("suspend"), "conditions": _conditions(obj, said)}
+    return {**counts, "suspend": obj["spec"].get("suspend"), "conditions": _conditions(obj, stated)}
 
 
-def _jobset(obj: Obj, said: Callable[[str], str]) -> dict[str, Any]:
+def _jobset(obj: Obj, stated: Callable[[str], str]) -> dict[str, Any]:
     status = obj.get("status") or {}
     return {
         "restarts": status.get("restarts", 0),
         "state": status.get("terminalState"),
         "suspend": obj["spec"].get("suspend"),
-        "conditions": _conditions(obj, said),
+        "conditions": _conditions(obj, stated),
     }
 
 

@@ -15,7 +15,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.client.resource_paths import path_of, path_of_kind
 from batchyard.cloud.catalog import instances
 from batchyard.interfaces.client import UpdateStatus
-from batchyard.scheduling.queue_manager import GATHERED_BY_KUEUE
+from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 from contract.outcome import differences, outcome
@@ -49,7 +49,7 @@ class InProcess:
         texts = [] if scene.cluster is None else [(str(scene.cluster), scene.cluster.read_text("utf-8"))]
         texts.append(("scene.yaml", _SCENE.format(fair_sharing=str(scene.fair_sharing).lower())))
         self.world = World(make_scenario(read_manifests(texts)))
-        self.world.platform.index.line_up.gathers = GATHERED_BY_KUEUE  # as an operator does
+        self.world.platform.index.queue_manager.gathers = KUEUE_REQUEUE_BATCH_PERIOD  # as an operator does
         self._until = 0
         self.play(Step(lasts=1))
 

@@ -32,16 +32,16 @@ def seen(objects: Objects, scene: str) -> dict[str, Any]:
     }
 
 
-def _without_names(told: Any, pods: Sequence[Obj]) -> Any:
+def _without_names(reported: Any, pods: Sequence[Obj]) -> Any:
     """What is told, with pods named as those that made them named them."""
-    if isinstance(told, dict):
-        return {name: _without_names(each, pods) for name, each in told.items()}
-    if isinstance(told, list):
-        return [_without_names(each, pods) for each in told]
-    if isinstance(told, str):
+    if isinstance(reported, dict):
+        return {name: _without_names(each, pods) for name, each in reported.items()}
+    if isinstance(reported, list):
+        return [_without_names(each, pods) for each in reported]
+    if isinstance(reported, str):
         for name in (pod["metadata"]["name"] for pod in pods):
-            told = told.replace(name, _DRAWN.sub("", name))
-    return told
+            reported = reported.replace(name, _DRAWN.sub("", name))
+    return reported
 
 
 def _name(reference: Obj) -> str:

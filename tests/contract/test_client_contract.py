@@ -12,12 +12,12 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict, InvalidObject, NotFound
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path, with_status
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import (
-    Client,
     Create,
     Delete,
     EventType,
+    ObjectClient,
     Update,
     UpdateStatus,
     WatchEvent,
@@ -34,14 +34,14 @@ KIND = scheme.POD_DISRUPTION_BUDGET
 class World:
     """A client, how to let everything happen, and what it told in order."""
 
-    client: Client
+    client: ObjectClient
     run: Callable[[], object]
     check: Callable[[], None]
-    told: list[object] = field(default_factory=list)
+    reported: list[object] = field(default_factory=list)
     results: list[WriteResult | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.client.subscribe(self.told.extend)
+        self.client.subscribe(self.reported.extend)
 
     def submit(self, write: Write) -> None:
         """Write; the result is told, and kept in the order of the writes."""
@@ -49,7 +49,7 @@ class World:
         self.results.append(None)
 
         def done(result: WriteResult) -> None:
-            self.told.append(result)
+            self.reported.append(result)
             self.results[at] = result
 
         self.client.submit([write], done)
@@ -66,11 +66,11 @@ class World:
         return result.obj
 
     def events(self) -> list[tuple[EventType, str]]:
-        return [(event.type, event.key.name) for event in self.told if isinstance(event, WatchEvent)]
+        return [(event.type, event.key.name) for event in self.reported if isinstance(event, WatchEvent)]
 
 
 def local() -> World:
-    store, kernel = Store(detect_mutation=True), VirtualKernel(1_767_225_600_000_000)
+    store, kernel = Store(detect_mutation=True), VirtualEventLoop(1_767_225_600_000_000)
     client = LocalClient(store, kernel)
 
     def check() -> None:
@@ -178,10 +178,10 @@ def test_status_and_the_rest_are_written_apart(world: World) -> None:
 
 def test_a_write_that_changes_nothing_succeeds_in_silence(world: World) -> None:
     stored = world.write(Create(budget()))
-    world.told.clear()
+    world.reported.clear()
     assert world.write(Update(stored)) == stored
     assert world.write(UpdateStatus(stored)) == stored
-    assert world.told == []
+    assert world.reported == []
 
 
 def test_a_deleted_object_is_gone(world: World) -> None:
@@ -206,9 +206,9 @@ def test_finalizers_hold_a_deletion_up_until_the_last_is_removed(world: World) -
 
 def test_nothing_is_told_from_within_a_call(world: World) -> None:
     world.submit(Create(budget()))
-    assert world.told == []
+    assert world.reported == []
     world.run()
-    assert len(world.told) == 2
+    assert len(world.reported) == 2
     assert world.client.settled()
 
 
@@ -216,11 +216,11 @@ def test_every_change_is_told_before_the_result_of_its_write(world: World) -> No
     for name in ("a", "b"):
         world.submit(Create(budget(name)))
     world.run()
-    told = [event.key.name if isinstance(event, WatchEvent) else "result" for event in world.told]
-    assert told.index("a") < told.index("b")
-    assert told.index("b") < len(told) - 1
-    assert told.count("result") == 2
-    assert told[-1] == "result"
+    reported = [event.key.name if isinstance(event, WatchEvent) else "result" for event in world.reported]
+    assert reported.index("a") < reported.index("b")
+    assert reported.index("b") < len(reported) - 1
+    assert reported.count("result") == 2
+    assert reported[-1] == "result"
 
 
 def test_results_of_writes_to_one_object_come_in_their_order(world: World) -> None:
@@ -314,7 +314,7 @@ def test_any_writes_leave_a_consistent_world(
 
 def assert_answered(world: World, writes: Sequence[Write]) -> None:
     """Each write has its result: the object, or the one refusal that is possible."""
-    assert len([told for told in world.told if isinstance(told, WriteResult)]) == len(writes)
+    assert len([reported for reported in world.reported if isinstance(reported, WriteResult)]) == len(writes)
     for write, result in zip(writes, world.results, strict=True):
         assert result is not None
         wanted = write.key if isinstance(write, Delete) else key_of(write.obj)
@@ -327,7 +327,7 @@ def assert_answered(world: World, writes: Sequence[Write]) -> None:
 def assert_told_all(world: World) -> None:
     """The events, replayed, give the present objects."""
     replayed: dict[Key, Obj] = {}
-    for event in world.told:
+    for event in world.reported:
         if isinstance(event, WatchEvent):
             assert event.old == replayed.get(event.key)
             replayed[event.key] = event.obj

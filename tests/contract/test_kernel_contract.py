@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from batchyard.base.instant import Instant
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.controller import Kernel
 
 Run = Callable[[], object]
@@ -13,7 +13,7 @@ START: Instant = 1_000
 
 
 def virtual() -> tuple[Kernel, Run]:
-    kernel = VirtualKernel(START)
+    kernel = VirtualEventLoop(START)
     return kernel, kernel.run
 
 

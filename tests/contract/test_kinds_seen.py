@@ -12,12 +12,12 @@ from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.client.writes import kind_of
 from batchyard.controller_groups import FINALIZERS, REMOTE, kinds_seen, kinds_written
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write
-from batchyard.interfaces.controller import Controller, Outcome
+from batchyard.interfaces.controller import Controller, ReconcileResult
 from batchyard.sim.world import World
 from batchyard.store.memory import Store
-from batchyard.wiring import Ports, Settings, build_platform
+from batchyard.wiring import PlatformSettings, Ports, build_platform
 from contract import scenes
 from contract.places import InProcess
 
@@ -54,7 +54,7 @@ class Observed:
         self.name, self.rank, self.kinds = controller.name, controller.rank, controller.kinds
         self.keys_for = controller.keys_for
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         outcome = self._controller.reconcile(key, Noting(reader, self._note), now)
         self._written.update(dict.fromkeys(each for write in outcome.writes for each in written_of(write, reader)))
         return outcome
@@ -65,9 +65,9 @@ class Observed:
 
 def names_in(group: str) -> list[str]:
     """The controllers of a group."""
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     ports = Ports(kernel, LocalClient(Store(), kernel), (), (), lambda *_: None, lambda _: None)
-    platform = build_platform(ports, replace(Settings(with_nodes=True), controllers=(group,)))
+    platform = build_platform(ports, replace(PlatformSettings(with_nodes=True), controllers=(group,)))
     return [load.name for load in platform.runner.loads()]
 
 

@@ -13,12 +13,12 @@ from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
 from batchyard.client.resource_paths import received
 from batchyard.controller_groups import ON_KUBERNETES
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create
 from batchyard.store.memory import Store
-from batchyard.webhooks.hooks import Lookups, Question, Unknown
+from batchyard.webhooks.hooks import FetchedObjects, ObjectNotFetched, ObjectQuery
 from batchyard.webhooks.reviews import converted, mutated, validated
-from batchyard.wiring import Ports, Settings, build_platform
+from batchyard.wiring import PlatformSettings, Ports, build_platform
 from contract.least import NAME, allowed
 
 ALLOWED = allowed()
@@ -34,9 +34,9 @@ ADMISSIONS: tuple[Obj | None, ...] = (
 
 def decide(objects: Sequence[Obj]) -> None:
     """Let the controllers of an operator see these objects, one after the other."""
-    kernel = VirtualKernel(make.NOW)
+    kernel = VirtualEventLoop(make.NOW)
     client = LocalClient(Store(), kernel)
-    settings = Settings(with_nodes=True, controllers=ON_KUBERNETES)
+    settings = PlatformSettings(with_nodes=True, controllers=ON_KUBERNETES)
     build_platform(Ports(kernel, client, (), (), lambda *_: None, lambda _: None), settings)
     for obj in [NAMESPACE, *objects]:
         client.submit([Create(obj)], lambda _: None)
@@ -91,12 +91,12 @@ def answer(asked: Obj) -> None:
     """Ask both webhooks about it, where nothing else is to be found."""
     review = {"request": {"uid": "u", "namespace": NAME, **asked}}
     for hook in (mutated, validated):
-        known: dict[Question, Sequence[Obj]] = {}
+        known: dict[ObjectQuery, Sequence[Obj]] = {}
         while True:
             try:
-                assert hook(review, ON_KUBERNETES, Lookups(NAME, known))["response"]["uid"] == "u"
+                assert hook(review, ON_KUBERNETES, FetchedObjects(NAME, known))["response"]["uid"] == "u"
                 break
-            except Unknown as unknown:
+            except ObjectNotFetched as unknown:
                 known[unknown.question] = []
 
 
@@ -104,6 +104,6 @@ def answer(asked: Obj) -> None:
 def test_whatever_a_schema_allows_is_converted(kind: str) -> None:
     info, objects = ALLOWED[kind]
     for version in map(info.api_version_for, info.versions):
-        told = [from_storage(obj, version) for obj in objects]
-        review = {"request": {"desiredAPIVersion": info.api_version, "objects": told}}
+        reported = [from_storage(obj, version) for obj in objects]
+        review = {"request": {"desiredAPIVersion": info.api_version, "objects": reported}}
         assert converted(review)["response"]["result"] == {"status": "Success"}

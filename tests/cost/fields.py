@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from batchyard.api.schema.tables import Field, Scope, scope_for
+from batchyard.api.schema.tables import Field, TypeScope, scope_for
 from batchyard.api.scheme import KINDS, ServedKind
 
 #: How deep a place may lie; a schema within a schema has no end.
@@ -35,7 +35,12 @@ def places() -> Iterator[Place]:
 
 
 def _within(
-    info: ServedKind, version: str, of: Scope, type_name: str, above: tuple[Step, ...], known: set[tuple[str, str, str]]
+    info: ServedKind,
+    version: str,
+    of: TypeScope,
+    type_name: str,
+    above: tuple[Step, ...],
+    known: set[tuple[str, str, str]],
 ) -> Iterator[Place]:
     if len(above) > _DEPTH_MAX:
         return

@@ -13,7 +13,7 @@ from batchyard.api.validation.errors import nano
 from batchyard.api.yaml_documents import scalar_value
 from batchyard.apiserver.selection import requirements_of
 from batchyard.base.instant import SECOND, parse_duration
-from batchyard.base.memoize import remembered
+from batchyard.base.memoize import memoized_if_short
 from unit.apiserver.api import Api
 
 MILLION = 1_000_000
@@ -80,7 +80,7 @@ def test_durations_have_gos_units(text: str, expected: int) -> None:
 def test_results_of_long_texts_are_not_kept() -> None:
     asked: list[str] = []
 
-    @remembered(maxsize=8, length_max=3)
+    @memoized_if_short(maxsize=8, length_max=3)
     def length(text: str) -> int:
         asked.append(text)
         return len(text)

@@ -25,8 +25,8 @@ def test_a_pattern_takes_linear_time(pattern: Pattern) -> None:
                 long_best = min(taken, _seconds(run, long), _seconds(run, long))
                 short = prefix + pump * (SHORT // len(pump)) + end
                 short_best = min(_seconds(run, short) for _ in range(3))
-                told = f"{pattern.where}: {function} of {prefix!r} + {pump!r} * n + {end!r}"
-                assert long_best <= RATIO * short_best, f"{told}: {short_best:.4f} s at n, {long_best:.4f} s at 4n"
+                reported = f"{pattern.where}: {function} of {prefix!r} + {pump!r} * n + {end!r}"
+                assert long_best <= RATIO * short_best, f"{reported}: {short_best:.4f} s at n, {long_best:.4f} s at 4n"
 
 
 def _seconds(run, text: str) -> float:  # type: ignore[no-untyped-def]

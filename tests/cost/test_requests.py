@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.request import ApiRequest, Response
 from cost.fields import Place, places, with_value
 from cost.measured import check_growth
 from fuzz.requests import good_objects
@@ -70,12 +70,12 @@ class Server:
 
     def head_of_size(self, name: str, value: Callable[[int], str], size: int) -> None:
         """Send a request with a header of some size."""
-        self.api.server.handle(Request("GET", MAPS, {}, {name: value(size)}, b"", OWNER))
+        self.api.server.handle(ApiRequest("GET", MAPS, {}, {name: value(size)}, b"", OWNER))
 
     def send(
         self, method: str, path: str, body: bytes, content_type: str = "application/json", **query: str
     ) -> Response:
-        answer = self.api.server.handle(Request(method, path, query, {"content-type": content_type}, body, OWNER))
+        answer = self.api.server.handle(ApiRequest(method, path, query, {"content-type": content_type}, body, OWNER))
         assert isinstance(answer, Response)
         body_bytes(answer)
         return answer

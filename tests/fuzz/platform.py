@@ -57,10 +57,10 @@ class Fuzzed:
         with closing(http.client.HTTPConnection(str(place.hostname), place.port, timeout=_WITHIN)) as connection:
             for asked in _with_good(fuzz, count):
                 try:
-                    self._take(_code(connection, asked), asked.told)
+                    self._take(_code(connection, asked), asked.reported)
                 except _BROKEN:  # it goes on with another connection
                     connection.close()
-                    self._check_answers(asked.told)
+                    self._check_answers(asked.reported)
 
     def send_shapes(self) -> None:
         """Send what is no good request."""
@@ -79,7 +79,7 @@ class Fuzzed:
         for _ in range(count):
             asked = fuzz.next()
             for code in codes(dial, garbled(asked, dice), 0.05):
-                self._take(code, asked.told)
+                self._take(code, asked.reported)
         self._check_answers("garbled requests")
 
     def send_by_schema(self, document: str, examples: int, phases: str = "fuzzing") -> None:
@@ -122,23 +122,25 @@ class Fuzzed:
             self.faults.append(f"it went on from revision {kept}, and {last} was told")
         if self._running.end() != 0:
             self.faults.append("it did not end in order")
-        told = "".join(self._log)
-        self.faults += [f"its log has {word}: {told[:5000]}" for word in ("Traceback", "defect") if word in told]
+        reported = "".join(self._log)
+        self.faults += [
+            f"its log has {word}: {reported[:5000]}" for word in ("Traceback", "defect") if word in reported
+        ]
 
     def _begin(self) -> None:
         self._running = Running(self._folder, *_OPTIONS)
         threading.Thread(target=self._log.extend, args=(self._running.process.stderr,), daemon=True).start()
 
-    def _take(self, code: int, told: str) -> None:
+    def _take(self, code: int, reported: str) -> None:
         self.codes[code] = self.codes.get(code, 0) + 1
         if code >= 500 and code not in _OWN:
-            self.faults.append(f"{code} to {told}")
+            self.faults.append(f"{code} to {reported}")
 
-    def _check_answers(self, told: str) -> None:
+    def _check_answers(self, reported: str) -> None:
         """Whatever was sent, it answers whoever asks for what is there."""
         code = ask(self.url, "GET", f"{MAPS}?limit=1")[0]
         if code != 200:
-            self.faults.append(f"{code} to a good request after {told}")
+            self.faults.append(f"{code} to a good request after {reported}")
 
     def __enter__(self) -> Self:
         return self

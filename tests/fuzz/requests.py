@@ -128,7 +128,7 @@ class Asked(NamedTuple):
         return quote(self.path, safe="/%") + (f"?{text}" if text else "")
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """For whoever wants to send it again."""
         return f"{self.method} {self.target[:300]} {dict(self.headers)!s:.300} {self.body[:2000]!r}"
 

@@ -107,8 +107,8 @@ def _lengths() -> Iterator[Shape]:
 
 def garbled(asked: Asked, dice: Dice) -> bytes:
     """A request whose bytes are changed in a few places."""
-    told = {"host": "localhost", "content-length": str(len(asked.body)), **asked.headers}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    reported = {"host": "localhost", "content-length": str(len(asked.body)), **asked.headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in reported.items())
     sent = bytearray(f"{asked.method} {asked.target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1", "replace") + asked.body)
     for _ in range(dice.below(4)):
         at = dice.below(len(sent))

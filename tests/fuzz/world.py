@@ -6,15 +6,15 @@ from typing import Final
 import msgspec
 import yaml
 
-from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.request import ApiRequest, Response
 from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.responses import Conversation, Later
+from batchyard.apiserver.responses import DeferredResponse, UpgradeResponse
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.runner import ignore_event
 from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
 from batchyard.kubelet.simulated.node_agent import NodeAgents
-from batchyard.wiring import Ports, Settings, build_platform
+from batchyard.wiring import PlatformSettings, Ports, build_platform
 from fuzz.requests import Asked, Place
 from unit.apiserver.api import OWNER, Api, body_bytes
 
@@ -29,9 +29,9 @@ class FuzzedApi(Api):
     def __init__(self) -> None:
         super().__init__()
         stored = self.stored
-        runtime = (BareWorkloads(), Kubelets(pace_of(None, 0), with_nodes=True), NodeAgents())
+        runtime = (BareWorkloads(), Kubelets(container_delays_of(None, 0), with_nodes=True), NodeAgents())
         ports = Ports(stored.kernel, stored.client, runtime, simulated_cloud(0), ignore_event, lambda _: None)
-        build_platform(ports, Settings(with_nodes=True, with_api=True))
+        build_platform(ports, PlatformSettings(with_nodes=True, with_api=True))
         self.post(_DEFINITIONS, yaml.safe_load(ROCKETS.read_text("utf-8")))
         self.pass_time(1)
 
@@ -46,11 +46,11 @@ class FuzzedApi(Api):
 
     def meet(self, asked: Asked) -> int:
         """The code of the answer, whole as it would be sent, when all that follows at once has happened."""
-        request = Request(asked.method, asked.path, asked.query, asked.headers, asked.body, OWNER)
+        request = ApiRequest(asked.method, asked.path, asked.query, asked.headers, asked.body, OWNER)
         answer = self.server.handle(request)
         if isinstance(answer, Response):
             body_bytes(answer)
-        elif not isinstance(answer, Conversation | Later):
+        elif not isinstance(answer, UpgradeResponse | DeferredResponse):
             _encode(list(answer.take()))
             answer.end()
         self.stored.kernel.run(until=self.stored.kernel.now())
@@ -60,15 +60,15 @@ class FuzzedApi(Api):
 class Noted:
     """Whatever is raised within has a note of what was asked."""
 
-    def __init__(self, told: str) -> None:
-        self._told = told
+    def __init__(self, reported: str) -> None:
+        self._reported = reported
 
     def __enter__(self) -> None:
         """Nothing yet."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
         if error is not None:
-            error.add_note(self._told)
+            error.add_note(self._reported)
 
 
 def _parts(resource: Resource) -> tuple[str, ...]:

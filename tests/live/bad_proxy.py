@@ -9,7 +9,7 @@ from aiohttp import ClientSession, ClientTimeout, web
 
 from batchyard.base.instant import SECOND
 from batchyard.base.seeded_draws import draw
-from batchyard.server.clocks.timers import passing
+from batchyard.server.clocks.timers import sleep_for
 
 _GONE = {"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired", "message": "too old resource version"}
 _MILLION = 1_000_000
@@ -64,22 +64,22 @@ class BadProxy:
             if "watch" not in request.query or answer.status != 200:
                 body = await answer.read()
                 return web.Response(status=answer.status, body=body, content_type="application/json")
-            told = web.StreamResponse(headers={"Content-Type": "application/json"})
+            reported = web.StreamResponse(headers={"Content-Type": "application/json"})
             try:
-                await told.prepare(request)
+                await reported.prepare(request)
             except ConnectionError:  # whoever asked is gone
-                return told
+                return reported
             kind = request.path.rpartition("/")[2]
             self._begun[kind] = self._begun.get(kind, 0) + 1
             self.done["watches"] += 1
             if self._begun[kind] > 1 and self._happens(self._wrong.gone):
                 self.done["gone"] += 1
-                await told.write(json.dumps({"type": "ERROR", "object": _GONE}).encode() + b"\n")
-                return told
-            await self._tell(kind, answer.content.readline, told)
-            return told
+                await reported.write(json.dumps({"type": "ERROR", "object": _GONE}).encode() + b"\n")
+                return reported
+            await self._notify(kind, answer.content.readline, reported)
+            return reported
 
-    async def _tell(self, kind: str, read: Callable[[], Awaitable[bytes]], told: web.StreamResponse) -> None:
+    async def _notify(self, kind: str, read: Callable[[], Awaitable[bytes]], reported: web.StreamResponse) -> None:
         """Tell line by line what a server tells, each later than it came."""
         wrong, loop = self._wrong, asyncio.get_running_loop()
         lines: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
@@ -94,10 +94,10 @@ class BadProxy:
         try:
             async with asyncio.timeout(self._drawn_up_to(2 * wrong.breaks_after) or None):
                 while (each := await lines.get())[1]:
-                    await passing(max(0, round((each[0] - loop.time()) * SECOND)))
+                    await sleep_for(max(0, round((each[0] - loop.time()) * SECOND)))
                     repeated = 1 + self._happens(wrong.repeats)
                     self.done["repeated"] += repeated - 1
-                    await told.write(each[1] * repeated)
+                    await reported.write(each[1] * repeated)
         except TimeoutError:
             self.done["broken"] += 1
         except ConnectionError:

@@ -33,7 +33,8 @@ class Looking:
         self.wrong: list[str] = []
         self.asked: list[str] = []
         self.page.on(
-            "console", lambda told: self.wrong.append(told.text) if told.type in {"error", "warning"} else None
+            "console",
+            lambda reported: self.wrong.append(reported.text) if reported.type in {"error", "warning"} else None,
         )
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from batchyard.operator_manifests import Settings, parts
+from batchyard.operator_manifests import InstallSettings, parts
 from live.running import kubectl
 
 #: What only a platform whose time runs faster has: the operator asks it what time it is.
@@ -25,7 +25,7 @@ roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: clock}}
 """
 
 
-def granted(owner: Path, folder: Path, settings: Settings) -> Path:
+def granted(owner: Path, folder: Path, settings: InstallSettings) -> Path:
     """Install the account and its rights by the owner's kubeconfig; the kubeconfig of the account."""
     found = parts(settings)
     clock = yaml.safe_load_all(_CLOCK.format(name=settings.name, namespace=settings.namespace))
@@ -41,7 +41,7 @@ def granted(owner: Path, folder: Path, settings: Settings) -> Path:
     return path
 
 
-def audited(audit_log: Path, settings: Settings) -> Iterator[Mapping[str, Any]]:
+def audited(audit_log: Path, settings: InstallSettings) -> Iterator[Mapping[str, Any]]:
     """All that the account asked for, as far as it has an answer."""
     account = f"system:serviceaccount:{settings.namespace}:{settings.name}"
     for line in audit_log.read_text("utf-8").splitlines():
@@ -50,7 +50,7 @@ def audited(audit_log: Path, settings: Settings) -> Iterator[Mapping[str, Any]]:
             yield event
 
 
-def used(audit_log: Path, settings: Settings) -> set[tuple[str, str, str]]:
+def used(audit_log: Path, settings: InstallSettings) -> set[tuple[str, str, str]]:
     """Which verbs it used on which resources: group, resource with its part, verb."""
     found = set()
     for event in audited(audit_log, settings):
@@ -61,7 +61,7 @@ def used(audit_log: Path, settings: Settings) -> set[tuple[str, str, str]]:
     return found
 
 
-def refused(audit_log: Path, settings: Settings) -> list[str]:
+def refused(audit_log: Path, settings: InstallSettings) -> list[str]:
     """What it asked for and was not allowed."""
     return [
         f"{event['verb']} {event['requestURI']}"

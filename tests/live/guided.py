@@ -5,21 +5,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from batchyard.cli.live_guide import Started, platform
+from batchyard.cli.live_guide import StartedPlatform, platform
 from batchyard.controller_groups import GROUPS, ON_KUBERNETES
-from batchyard.operator_manifests import Settings
+from batchyard.operator_manifests import InstallSettings
 from batchyard.sim.guide import Guide
 from live.granted import granted
 from live.operating import Operating
 
-SETTINGS = Settings(webhooks=False, page=False)
+SETTINGS = InstallSettings(webhooks=False, page=False)
 SPEED = 60.0
 
 
 class Guided(NamedTuple):
     """A platform without those controllers, and the kubeconfig of the operators' account."""
 
-    started: Started
+    started: StartedPlatform
     kubeconfig: Path
     audit_log: Path
 

@@ -108,14 +108,14 @@ def check_journal(folder: Path, answers: Answers) -> None:
     numbers = [change.revision for change in contents.changes]
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         answers.faults.append("the journal has a gap")
-    told = {revision: (name, word) for revision, name, word in answers.watched}
-    last = max(told, default=0)
+    reported = {revision: (name, word) for revision, name, word in answers.watched}
+    last = max(reported, default=0)
     for change in contents.changes:
         if change.key.kind == "ConfigMap" and change.key.namespace == "default" and change.revision <= last:
             word = None if change.type is EventType.DELETED else change.obj["data"]["word"]
-            if told.get(change.revision) != (change.key.name, word):
+            if reported.get(change.revision) != (change.key.name, word):
                 answers.faults.append(f"revision {change.revision} is {change.key.name}={word} in the journal")
-    ahead = [revision for revision in told if revision > contents.revision]
+    ahead = [revision for revision in reported if revision > contents.revision]
     answers.faults += [f"revision {revision} was told, and is not in the journal" for revision in ahead]
 
 
@@ -125,8 +125,8 @@ def last_look(folder: Path, answers: Answers) -> None:
         kept = _check_kept(running.url, answers)
         _catch_up(running.url, answers)
         assert running.end() == 0
-    told = [revision for revision, _, _ in answers.watched]
-    if told != sorted(set(told)):
+    reported = [revision for revision, _, _ in answers.watched]
+    if reported != sorted(set(reported)):
         answers.faults.append("the watch was told a revision twice, or an older one later")
     by_revision = {revision: (name, word) for revision, name, word in answers.watched}
     for revision, (name, word) in answers.acknowledged.items():

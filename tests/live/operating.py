@@ -59,7 +59,7 @@ class Operating(Child):
         return code
 
     def _read(self) -> None:
-        for line in self.told:
+        for line in self.reported:
             with self._news:
                 self._lines.append(line)
                 self._news.notify_all()

@@ -52,11 +52,11 @@ class Caller:
     def ask(self, method: str, path: str | bytes, body: Any = None, **headers: str) -> Answer:
         """Send a request, and read the answer."""
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        told = {"host": "batchyard", "content-type": "application/json", "content-length": str(len(sent))}
-        told |= {"authorization": f"Bearer {self._token}"} if self._token else {}
-        told |= {name.replace("_", "-"): value for name, value in headers.items()}
+        reported = {"host": "batchyard", "content-type": "application/json", "content-length": str(len(sent))}
+        reported |= {"authorization": f"Bearer {self._token}"} if self._token else {}
+        reported |= {name.replace("_", "-"): value for name, value in headers.items()}
         line = method.encode() + b" " + (path if isinstance(path, bytes) else path.encode()) + b" HTTP/1.1\r\n"
-        head = "".join(f"{name}: {value}\r\n" for name, value in told.items()).encode()
+        head = "".join(f"{name}: {value}\r\n" for name, value in reported.items()).encode()
         with (
             socket.create_connection(self._address, _WITHIN) as plain,
             self._context.wrap_socket(plain, server_hostname=str(self._address[0])) as wire,

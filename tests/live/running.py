@@ -26,7 +26,7 @@ class Child:
             self.process = subprocess.Popen(command, stdout=stream, stderr=subprocess.PIPE, text=True)
 
     @property
-    def told(self) -> IO[str]:
+    def reported(self) -> IO[str]:
         """What it tells."""
         assert self.process.stderr is not None
         return self.process.stderr
@@ -51,7 +51,7 @@ class Child:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
-        self.told.close()
+        self.reported.close()
 
 
 class Running(Child):
@@ -60,7 +60,7 @@ class Running(Child):
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__("up", "--data-dir", str(folder), *options)
         lines = []
-        for line in self.told:
+        for line in self.reported:
             lines.append(line)
             if _READY in line:
                 self.url = line.partition(_READY)[2].partition(",")[0]
@@ -72,7 +72,7 @@ class Running(Child):
     def ended(self) -> int:
         """Its exit code, once it has ended; what it told meanwhile is lost."""
         code = super().ended()
-        self.told.close()
+        self.reported.close()
         return code
 
     def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:

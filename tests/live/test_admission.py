@@ -69,9 +69,9 @@ def test_a_quota_is_told_of_and_holds(platform: Running) -> None:
 
 def test_a_pod_finds_the_token_of_its_account_and_the_certificate(platform: Running) -> None:
     platform.kubectl("run", "plain", "--image=i")
-    told = platform.kubectl("describe", "pod", "plain")
-    assert "Service Account:  default" in told
-    assert "/var/run/secrets/kubernetes.io/serviceaccount from kube-api-access-" in told
+    reported = platform.kubectl("describe", "pod", "plain")
+    assert "Service Account:  default" in reported
+    assert "/var/run/secrets/kubernetes.io/serviceaccount from kube-api-access-" in reported
     assert "BEGIN CERTIFICATE" in platform.kubectl("get", "configmap", "kube-root-ca.crt", "-o", "yaml")
     refused = platform.kubectl("run", "x", "--image=i", '--overrides={"spec":{"serviceAccountName":"no"}}', fails=True)
     assert 'error looking up service account default/no: serviceaccount "no" not found' in refused

@@ -65,9 +65,9 @@ def refused(platform: Running, controllers: str, *options: str) -> str:
 
 def test_webhooks_are_a_sign_whatever_their_configuration_is_called(platform: Running) -> None:
     create(platform, hooks("sets", "vjobset.kb.io"), hooks("team-queues", WORKLOAD, "vjobset.kb.io"))
-    told = refused(platform, "jobset")
-    assert "JobSet's controller is on this cluster (its webhooks are sets)" in told
-    assert "leave jobset out of --controllers" in told
+    reported = refused(platform, "jobset")
+    assert "JobSet's controller is on this cluster (its webhooks are sets)" in reported
+    assert "leave jobset out of --controllers" in reported
     for group in ("admission", "provisioning"):
         assert "Kueue is on this cluster (its webhooks are team-queues)" in refused(platform, group)
 
@@ -118,6 +118,6 @@ def test_who_answers_webhooks_waits_until_kueue_is_gone(platform: Running) -> No
 
 
 def test_a_platform_that_decides_itself_needs_nobody_else(platform: Running) -> None:
-    told = refused(platform, "admission,namespaces")
-    assert "this platform runs namespaces itself" in told
-    assert "--controllers '*,-namespaces'" in told
+    reported = refused(platform, "admission,namespaces")
+    assert "this platform runs namespaces itself" in reported
+    assert "--controllers '*,-namespaces'" in reported

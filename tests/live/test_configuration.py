@@ -57,8 +57,8 @@ def one_job(platform: Running) -> None:
 
 def conditions(workload: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Status and reason of each condition."""
-    told = (workload.get("status") or {}).get("conditions") or ()
-    return {each["type"]: (each["status"], each["reason"]) for each in told}
+    reported = (workload.get("status") or {}).get("conditions") or ()
+    return {each["type"]: (each["status"], each["reason"]) for each in reported}
 
 
 def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Iterator[Mapping[str, Any]]:
@@ -125,5 +125,5 @@ def test_a_bad_file_ends_it_before_it_does_anything(
     file = written(tmp_path, f"{HEAD}waitForPodsReady: {{enable: false}}\nmanageJobsWithoutQueueName: true\n")
     child = started.enter_context(Child(*command, "--config", str(file)))
     assert child.ended() == 1
-    assert f"{file}:3: waitForPodsReady.enable: unknown field; v1beta2 has no such switch" in child.told.read()
+    assert f"{file}:3: waitForPodsReady.enable: unknown field; v1beta2 has no such switch" in child.reported.read()
     assert not (tmp_path / "data").exists()

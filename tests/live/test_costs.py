@@ -125,10 +125,10 @@ def test_a_team_sees_its_own_costs_alone(folder: Path) -> None:
         command = [sys.executable, "-m", "batchyard", "user", "ann", "--group", "red", "-n", "red"]
         subprocess.run([*command, "--data-dir", str(folder)], check=True, capture_output=True)
         ann = folder / "users" / "ann.kubeconfig"
-        told = cost("--kubeconfig", str(ann))
-        assert "red" in told
-        assert "blue" not in told
-        assert "limited to your own namespace" in told
+        reported = cost("--kubeconfig", str(ann))
+        assert "red" in reported
+        assert "blue" not in reported
+        assert "limited to your own namespace" in reported
         assert "Forbidden" in kubectl(ann, "get", "costrecords", "-n", "blue", fails=True)
         assert "Forbidden" in kubectl(ann, "apply", "-f", "-", sent=BUDGET, fails=True)
 

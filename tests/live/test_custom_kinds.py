@@ -49,31 +49,31 @@ def _defined(platform: Running) -> None:
     header, row = platform.kubectl("get", f"crd/{NAME}").splitlines()
     assert header.split() == ["NAME", "CREATED", "AT"]
     assert row.startswith(NAME)
-    told = platform.kubectl("explain", "rockets.spec.orbit")
-    assert "ENUM:\n    low\n    high\n" in told
-    assert "How far up it goes." in told
+    reported = platform.kubectl("explain", "rockets.spec.orbit")
+    assert "ENUM:\n    low\n    high\n" in reported
+    assert "How far up it goes." in reported
 
 
 def _good_and_bad(platform: Running) -> None:
-    told = platform.kubectl("apply", "-f", "-", sent=rocket("ariane", **GOOD), fails=True)
-    assert 'strict decoding error: unknown field "spec.unknown"' in told
+    reported = platform.kubectl("apply", "-f", "-", sent=rocket("ariane", **GOOD), fails=True)
+    assert 'strict decoding error: unknown field "spec.unknown"' in reported
     platform.kubectl("apply", "--validate=ignore", "-f", "-", sent=rocket("ariane", **GOOD))
     spec = json.loads(platform.kubectl("get", "rk", "ariane", "-o", "jsonpath={.spec}"))
     assert spec["crew"] == [{"name": "ann", "role": "pilot"}]
     assert "unknown" not in spec
-    told = platform.kubectl("create", "-f", "-", sent=rocket("bad", **BAD), fails=True)
-    assert '* spec.orbit: Unsupported value: "sideways": supported values: "low", "high"' in told
-    assert 'spec.engines in body must be of type integer: "string"' in told
-    assert '* spec.crew[1]: Duplicate value: {"name":"a"}' in told
+    reported = platform.kubectl("create", "-f", "-", sent=rocket("bad", **BAD), fails=True)
+    assert '* spec.orbit: Unsupported value: "sideways": supported values: "low", "high"' in reported
+    assert 'spec.engines in body must be of type integer: "string"' in reported
+    assert '* spec.crew[1]: Duplicate value: {"name":"a"}' in reported
     patch = ("patch", "rk", "ariane", "--type=merge", "-p")
-    told = platform.kubectl(*patch, '{"spec": {"orbit": "low"}}', fails=True)
-    assert "spec.orbit: Forbidden: the orbit is fixed" in told
+    reported = platform.kubectl(*patch, '{"spec": {"orbit": "low"}}', fails=True)
+    assert "spec.orbit: Forbidden: the orbit is fixed" in reported
 
 
 def _parts(platform: Running) -> None:
     platform.kubectl("scale", "rocket/ariane", "--replicas=3")
-    told = platform.kubectl("scale", "rocket/ariane", "--replicas=8", fails=True)
-    assert "engines must be at most 4" in told
+    reported = platform.kubectl("scale", "rocket/ariane", "--replicas=8", fails=True)
+    assert "engines must be at most 4" in reported
     status = '{"spec": {"engines": 1}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}'
     platform.kubectl("patch", "rk", "ariane", "--type=merge", "--subresource=status", "-p", status)
     header, row = platform.kubectl("get", "rockets", "-o", "wide").splitlines()

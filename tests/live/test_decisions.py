@@ -18,8 +18,8 @@ NAMESPACES = "".join(
 
 def decisions(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """What `batchyard decisions` lists."""
-    told = (sys.executable, "-m", "batchyard", "decisions", "--data-dir", str(folder), "-o", "json", *arguments)
-    done = subprocess.run(told, capture_output=True, text=True, timeout=60, check=False)
+    reported = (sys.executable, "-m", "batchyard", "decisions", "--data-dir", str(folder), "-o", "json", *arguments)
+    done = subprocess.run(reported, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     items: list[dict[str, Any]] = json.loads(done.stdout)["items"]
     return items
@@ -72,8 +72,8 @@ def test_a_preemption_says_for_whom_and_by_which_rule(folder: Path) -> None:
 def test_the_log_tells_each_decision_with_its_number(tmp_path: Path) -> None:
     with Running(tmp_path, "--log-level", "info", "--log-format", "json") as platform:
         platform.kubectl("create", "job", "one", "--image", "busybox")
-        lines = (json.loads(line) for line in platform.told if line.startswith("{"))
-        told = next(line for line in lines if line.get("reason") == "SuccessfulCreate")
+        lines = (json.loads(line) for line in platform.reported if line.startswith("{"))
+        reported = next(line for line in lines if line.get("reason") == "SuccessfulCreate")
         (kept,) = decisions(tmp_path, "job/one", "--reason", "SuccessfulCreate")
-    assert kept["metadata"]["name"] == str(told["decision"])
-    assert (kept["time"], kept["message"]) == (told["at"], told["message"].partition(": ")[2])
+    assert kept["metadata"]["name"] == str(reported["decision"])
+    assert (kept["time"], kept["message"]) == (reported["at"], reported["message"].partition(": ")[2])

@@ -72,11 +72,11 @@ def test_a_disk_that_may_not_be_written_is_told_and_left_as_it_is(disk: Path) ->
         ask(running.url, "POST", MAPS, config_map(1))
         running.kill()
     assert mount("-o", "remount,ro", str(disk))
-    code, told = refusal(disk / "data")
-    assert (code, "Traceback" in told) == (1, False)
-    assert "Read-only file system" in told
-    code, told = refusal(disk / "other")
-    assert (code, "Traceback" in told, "Read-only file system" in told) == (1, False, True)
+    code, reported = refusal(disk / "data")
+    assert (code, "Traceback" in reported) == (1, False)
+    assert "Read-only file system" in reported
+    code, reported = refusal(disk / "other")
+    assert (code, "Traceback" in reported, "Read-only file system" in reported) == (1, False, True)
     assert mount("-o", "remount,rw", str(disk))
     with Running(disk / "data", PLAIN) as again:
         assert kept(again.url) == ["m0001"]
@@ -84,6 +84,6 @@ def test_a_disk_that_may_not_be_written_is_told_and_left_as_it_is(disk: Path) ->
 
 def test_one_in_the_background_that_has_no_room_to_say_so_is_told_of(disk: Path) -> None:
     assert mount("-o", "remount,size=64k", str(disk))
-    code, told = refusal(disk / "data", "--detach")
-    assert (code, "Traceback" in told) == (1, False)
-    assert f"{disk / 'data' / 'up.log'} gives no reason; check the free disk space" in told
+    code, reported = refusal(disk / "data", "--detach")
+    assert (code, "Traceback" in reported) == (1, False)
+    assert f"{disk / 'data' / 'up.log'} gives no reason; check the free disk space" in reported

@@ -14,7 +14,7 @@ import pytest
 from batchyard.apiserver.auth.tokens import ISSUER, Tokens
 from batchyard.base.instant import HOUR, Instant
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import Authority, SigningKey
+from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
 from live.raw import Caller
 from live.running import Running
 
@@ -384,7 +384,7 @@ def _made(owner: Caller, path: str, obj: dict[str, Any]) -> dict[str, Any]:
 
 def _certificate(folder: Path, user: str, *groups: str, at: Instant | None = None) -> Path:
     """A certificate of the authority in a folder, good for a day from an instant on."""
-    signed = Authority(folder, at or wall_clock()).client(user, groups, DAY)
+    signed = CertificateAuthority(folder, at or wall_clock()).client(user, groups, DAY)
     path = folder / f"{user}{at or ''}.pem"
     path.write_bytes(signed.certificate + signed.key)
     return path

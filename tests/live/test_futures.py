@@ -36,9 +36,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_the_server_tells_when_somebody_starts(platform: Running) -> None:
-    told = json.loads(platform.kubectl("get", "--raw", WAITING))
-    assert (told["kind"], told["basis"], told["within"]) == ("Forecast", "manifest", 1)
-    assert 3000 < told["waitSeconds"]["p50"] <= 3600
+    reported = json.loads(platform.kubectl("get", "--raw", WAITING))
+    assert (reported["kind"], reported["basis"], reported["within"]) == ("Forecast", "manifest", 1)
+    assert 3000 < reported["waitSeconds"]["p50"] <= 3600
 
 
 def test_many_who_ask_at_once_are_all_answered(platform: Running) -> None:
@@ -68,8 +68,8 @@ def test_no_child_is_left_behind(platform: Running) -> None:
 
 
 def test_of_who_is_not_there_nothing_is_told(platform: Running) -> None:
-    told = platform.kubectl("get", "--raw", WAITING.replace("/b/", "/x/"), fails=True)
-    assert 'workloads.kueue.x-k8s.io "x" not found' in told
+    reported = platform.kubectl("get", "--raw", WAITING.replace("/b/", "/x/"), fails=True)
+    assert 'workloads.kueue.x-k8s.io "x" not found' in reported
     assert "no number" in platform.kubectl("get", "--raw", f"{WAITING}?seed=x", fails=True)
 
 

@@ -35,9 +35,9 @@ data: {who: somebody, when: now}
 def test_what_was_applied_is_unchanged_when_applied_again(platform: Running) -> None:
     generations = ("get", "clusterqueues,localqueues", "-A", "-o", "jsonpath={.items[*].metadata.generation}")
     before = platform.kubectl(*generations)
-    told = platform.kubectl("apply", "-R", *PLATFORM)
+    reported = platform.kubectl("apply", "-R", *PLATFORM)
     # As with Kueue, kubectl sends quotas that are written as numbers again: they are kept as texts.
-    assert {line.rpartition(" ")[2] for line in told.splitlines()} == {"unchanged", "configured"}
+    assert {line.rpartition(" ")[2] for line in reported.splitlines()} == {"unchanged", "configured"}
     assert platform.kubectl(*generations) == before
 
 
@@ -106,8 +106,8 @@ def test_what_typed_clients_send_is_understood(platform: Running) -> None:
 
 
 def test_fields_are_explained(platform: Running) -> None:
-    told = platform.kubectl("explain", "clusterqueue.spec.queueingStrategy")
-    assert told.splitlines()[:2] == ["GROUP:      kueue.x-k8s.io", "KIND:       ClusterQueue"]
-    assert "ENUM:\n    StrictFIFO\n    BestEffortFIFO\n" in told
+    reported = platform.kubectl("explain", "clusterqueue.spec.queueingStrategy")
+    assert reported.splitlines()[:2] == ["GROUP:      kueue.x-k8s.io", "KIND:       ClusterQueue"]
+    assert "ENUM:\n    StrictFIFO\n    BestEffortFIFO\n" in reported
     assert "backoffLimit" in platform.kubectl("explain", "job.spec")
     assert "How many pods are to succeed." in platform.kubectl("explain", "job.spec.completions")

@@ -103,8 +103,8 @@ READS = [
 
 @pytest.mark.parametrize(("command", "wanted"), READS, ids=[command for command, _ in READS])
 def test_what_is_read(platform: Running, command: str, wanted: str) -> None:
-    told = run(platform, command)
-    assert re.search(f"^{wanted}", told, re.MULTILINE), told
+    reported = run(platform, command)
+    assert re.search(f"^{wanted}", reported, re.MULTILINE), reported
 
 
 #: Each generator of `kubectl create` with the object that it makes.
@@ -129,8 +129,8 @@ GENERATORS = [
 
 
 def test_generators_make_what_they_say(platform: Running) -> None:
-    told = [run(platform, f"create {words}") for words, _ in GENERATORS]
-    assert told == [f"{made} created\n" for _, made in GENERATORS]
+    reported = [run(platform, f"create {words}") for words, _ in GENERATORS]
+    assert reported == [f"{made} created\n" for _, made in GENERATORS]
     assert run(platform, "create token made").count(".") == 2
     deleted = run(platform, "delete " + " ".join(made for _, made in GENERATORS[:0:-1]))
     assert deleted.count('"made') == len(GENERATORS) - 1
@@ -153,8 +153,8 @@ def test_a_conflict_is_told_and_taken_by_force(platform: Running) -> None:
     shared = MAP.replace("told", "shared")
     assert run(platform, "apply --server-side -f -", shared) == "configmap/shared serverside-applied\n"
     other = "apply --server-side --field-manager=other -f -"
-    told = run(platform, f"!{other}", shared.replace('"1"', '"2"'))
-    assert 'Apply failed with 1 conflict: conflict with "kubectl": .data.a' in told
+    reported = run(platform, f"!{other}", shared.replace('"1"', '"2"'))
+    assert 'Apply failed with 1 conflict: conflict with "kubectl": .data.a' in reported
     run(platform, f"{other} --force-conflicts", shared.replace('"1"', '"2"'))
     assert run(platform, "get configmap shared -o jsonpath={.data.a}") == "2"
     managers = run(
@@ -280,6 +280,6 @@ def test_a_watch_shows_what_happens(platform: Running) -> None:
 
 
 def test_all_is_dumped(platform: Running, tmp_path: Path) -> None:
-    told = run(platform, f"cluster-info dump --namespaces=default --output-directory={tmp_path}")
-    assert told == f"Cluster info dumped to {tmp_path}\n"
+    reported = run(platform, f"cluster-info dump --namespaces=default --output-directory={tmp_path}")
+    assert reported == f"Cluster info dumped to {tmp_path}\n"
     assert '"kind": "NodeList"' in (tmp_path / "nodes.json").read_text("utf-8")

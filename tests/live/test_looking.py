@@ -37,8 +37,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def test_who_follows_a_log_sees_it_through(platform: Running) -> None:
     platform.kubectl("wait", "--for=jsonpath={.status.active}=1", "--timeout=20s", "job/saver")
-    told = platform.kubectl("logs", "-f", "job/saver")
-    assert [line.split()[1] for line in told.splitlines()] == ["started:", "saved:", "saved:", "finished:"]
+    reported = platform.kubectl("logs", "-f", "job/saver")
+    assert [line.split()[1] for line in reported.splitlines()] == ["started:", "saved:", "saved:", "finished:"]
     assert len(platform.kubectl("logs", "-l", "job-name=saver", "--tail=1").splitlines()) == 1
 
 

@@ -55,8 +55,8 @@ FLAVOR: Final = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ResourceFlavor\nmetad
 
 
 def job(name: str, queue: str, cpu: str, runtime: str, *, priority: str = "", **where: str) -> str:
-    told = {"selector": "{}", "gpus": "", "code": "0", **where}
-    text = JOB.format(name=name, queue=queue, cpu=cpu, runtime=runtime, priority=priority, **told)
+    reported = {"selector": "{}", "gpus": "", "code": "0", **where}
+    text = JOB.format(name=name, queue=queue, cpu=cpu, runtime=runtime, priority=priority, **reported)
     return text if priority else text.replace(', kueue.x-k8s.io/priority-class: ""', "")
 
 
@@ -144,21 +144,21 @@ def test_answers_that_come_later_count_with_their_codes(monitored: Monitored) ->
     labels = ('resource="jobs",subresource="eta"', 'resource="resourceflavors",dry_run="All"')
     asked = [f"sum by (code) (apiserver_request_total{{{each}}})" for each in labels]
     found = monitored.prometheus.answers(asked, 150)
-    told = [[(one["metric"]["code"], one["value"][1]) for one in found[text]] for text in asked]
-    assert told == [[("200", "1")], [("201", "1")]]
+    reported = [[(one["metric"]["code"], one["value"][1]) for one in found[text]] for text in asked]
+    assert reported == [[("200", "1")], [("201", "1")]]
 
 
 def test_who_was_given_no_right_is_refused(monitored: Monitored) -> None:
     platform = monitored.platform
     refused = platform.kubectl("get", "--raw", "/metrics", "--as=anna", fails=True)
     assert 'User "anna" cannot get path "/metrics"' in refused
-    told = platform.kubectl("get", "--raw", "/metrics", "--as=anna", "--as-group=system:monitoring")
-    assert "kueue_pending_workloads{" in told
+    reported = platform.kubectl("get", "--raw", "/metrics", "--as=anna", "--as-group=system:monitoring")
+    assert "kueue_pending_workloads{" in reported
 
 
 def test_groups_can_be_asked_for_alone(monitored: Monitored) -> None:
-    told = monitored.platform.kubectl("get", "--raw", "/metrics?collect[]=gpus&collect[]=batchyard")
-    names = set(re.findall(r"^# TYPE (\w+)", told, re.MULTILINE))
+    reported = monitored.platform.kubectl("get", "--raw", "/metrics?collect[]=gpus&collect[]=batchyard")
+    names = set(re.findall(r"^# TYPE (\w+)", reported, re.MULTILINE))
     assert {name.partition("_")[0] for name in names} == {"DCGM", "batchyard"}
     wrong = monitored.platform.kubectl("get", "--raw", "/metrics?collect[]=nodes", fails=True)
     assert "not nodes" in wrong
@@ -166,9 +166,9 @@ def test_groups_can_be_asked_for_alone(monitored: Monitored) -> None:
 
 def test_no_rule_fails(monitored: Monitored) -> None:
     groups = monitored.prometheus.get("rules")["groups"]
-    told = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
-    assert len(told) > 8
-    assert set(told.values()) == {"ok"}
+    reported = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
+    assert len(reported) > 8
+    assert set(reported.values()) == {"ok"}
 
 
 def test_what_is_served_is_in_the_table(monitored: Monitored) -> None:

@@ -43,7 +43,7 @@ class Watched(NamedTuple):
 
     platform: Running
     folder: Path
-    said: Any
+    stated: Any
     queries: PrometheusQueries
 
 
@@ -59,13 +59,13 @@ def watched(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Itera
     running.kubectl("apply", "-f", str(HERE / "monitored_queues.yaml"))
     options = ("--data-dir", str(folder), "--port", "0", "--no-grafana", "--output", "json")
     with Child("monitoring", *options, printed=printed) as monitoring:
-        lines = [monitoring.told.readline()]
+        lines = [monitoring.reported.readline()]
         assert "Prometheus listening on" in lines[0]
-        while not (said := printed.read_text()).endswith("}\n"):
+        while not (stated := printed.read_text()).endswith("}\n"):
             assert monitoring.process.poll() is None
-        said = json.loads(said)
-        yield Watched(running, folder, said, PrometheusQueries(said["prometheus"]["url"], monitoring.process))
-        pid = said["prometheus"]["pid"]
+        stated = json.loads(stated)
+        yield Watched(running, folder, stated, PrometheusQueries(stated["prometheus"]["url"], monitoring.process))
+        pid = stated["prometheus"]["pid"]
         assert monitoring.end() == 0
         assert not Path(f"/proc/{pid}").exists()
         assert not (folder / "monitoring" / "monitoring.json").exists()
@@ -93,8 +93,8 @@ def test_the_platform_is_scraped_and_our_rules_are_recorded(watched: Watched) ->
 @needs_kubectl
 @needs_prometheus
 def test_prometheus_listens_on_the_loopback_and_may_read_nothing_but_metrics(watched: Watched) -> None:
-    assert watched.said["prometheus"]["url"].startswith("http://127.0.0.1:")
-    own = Path(watched.said["prometheus"]["configuration"]).parent
+    assert watched.stated["prometheus"]["url"].startswith("http://127.0.0.1:")
+    own = Path(watched.stated["prometheus"]["configuration"]).parent
     assert {(own / name).stat().st_mode & 0o077 for name in ("client.key", "prometheus.yml")} == {0}
     config = yaml.safe_load(watched.platform.kubeconfig.read_text())
     keys = {"client-certificate": str(own / "client.crt"), "client-key": str(own / "client.key")}
@@ -109,11 +109,11 @@ def test_prometheus_listens_on_the_loopback_and_may_read_nothing_but_metrics(wat
 @needs_kubectl
 @needs_prometheus
 def test_grafana_is_given_its_data_source_and_dashboards(watched: Watched) -> None:
-    grafana = watched.said["grafana"]
+    grafana = watched.stated["grafana"]
     assert (grafana["url"], grafana["pid"]) == (None, None)
     provisioning = Path(grafana["provisioning"])
     source = yaml.safe_load((provisioning / "datasources" / "batchyard.yml").read_text())
-    assert source["datasources"][0]["url"] == watched.said["prometheus"]["url"]
+    assert source["datasources"][0]["url"] == watched.stated["prometheus"]["url"]
     provider = yaml.safe_load((provisioning / "dashboards" / "batchyard.yml").read_text())
     assert provider["providers"][0]["options"]["path"] == grafana["dashboards"]
     titles = {json.loads(path.read_text())["title"] for path in Path(grafana["dashboards"]).glob("*.json")}
@@ -143,12 +143,12 @@ def test_in_the_background_with_grafana_until_it_is_ended(tmp_path: Path) -> Non
             "monitoring", "--data-dir", tmp_path / "data", *ports, "--detach", "--output", "json", PATH=path
         )
         assert done.returncode == 0, done.stderr
-        said = json.loads(done.stdout)
+        stated = json.loads(done.stdout)
         try:
-            assert urlopen(f"{said['grafana']['url']}/api/health").status == 200
-            assert urlopen(f"{said['prometheus']['url']}/-/ready").status == 200
-            assert said["platform"] == platform.url
-            config = yaml.safe_load(Path(said["prometheus"]["configuration"]).read_text())
+            assert urlopen(f"{stated['grafana']['url']}/api/health").status == 200
+            assert urlopen(f"{stated['prometheus']['url']}/-/ready").status == 200
+            assert stated["platform"] == platform.url
+            config = yaml.safe_load(Path(stated["prometheus"]["configuration"]).read_text())
             assert {job["scheme"] for job in config["scrape_configs"]} == {"http"}
         finally:
             ended = batchyard("monitoring", "--end", "--data-dir", tmp_path / "data")
@@ -164,11 +164,11 @@ def test_a_prometheus_that_ends_ends_the_command_with_its_log(tmp_path: Path) ->
         Running(tmp_path / "data", "--insecure-loopback"),
         Child("monitoring", "--data-dir", str(tmp_path / "data"), "--port", "0", "--no-grafana") as monitoring,
     ):
-        assert "Prometheus listening on" in monitoring.told.readline()
+        assert "Prometheus listening on" in monitoring.reported.readline()
         state = json.loads((tmp_path / "data" / "monitoring" / "monitoring.json").read_text())
         os.kill(state["Prometheus"]["pid"], signal.SIGKILL)
         assert monitoring.ended() == 1
-        assert "Prometheus ended with code -9; see" in monitoring.told.read()
+        assert "Prometheus ended with code -9; see" in monitoring.reported.read()
 
 
 def test_it_needs_a_platform_that_runs(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from batchyard.controller_groups import GROUPS, ON_KUBERNETES
-from batchyard.operator_manifests import Settings, manifests
+from batchyard.operator_manifests import InstallSettings, manifests
 from live.granted import granted, refused, used
 from live.operating import Operating
 from live.running import Running
 
-SETTINGS = Settings(webhooks=False, page=False)
+SETTINGS = InstallSettings(webhooks=False, page=False)
 OTHERS = ",".join(group for group in GROUPS if group not in ON_KUBERNETES)
 WORK = Path(__file__).with_name("rights.yaml")
 _LOOKS_MAX = 600
@@ -37,13 +37,13 @@ def allowed() -> set[tuple[str, str, str]]:
     return {right for right in found if not right[1].endswith("/finalizers")}
 
 
-def wait_for(is_so: Callable[[], bool], told: Callable[[], object]) -> None:
+def wait_for(is_so: Callable[[], bool], reported: Callable[[], object]) -> None:
     """Wait until something is so."""
     for _ in range(_LOOKS_MAX):
         if is_so():
             return
         threading.Event().wait(0.1)
-    raise AssertionError(told())
+    raise AssertionError(reported())
 
 
 class Story:
@@ -105,8 +105,8 @@ class Story:
         for number in range(_LOOKS_MAX):
             if ("", "events", "patch") in self.used():
                 return
-            said = json.dumps({"status": {"admissionChecks": [{**check, "message": f"{number}"}]}})
-            self.platform.kubectl("patch", "workload", asks, "--subresource=status", "--type=merge", "-p", said)
+            stated = json.dumps({"status": {"admissionChecks": [{**check, "message": f"{number}"}]}})
+            self.platform.kubectl("patch", "workload", asks, "--subresource=status", "--type=merge", "-p", stated)
         raise AssertionError("no Event was told again")
 
     def stop_queue(self, policy: str) -> None:

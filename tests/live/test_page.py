@@ -136,7 +136,7 @@ def test_every_view_opens_and_nothing_goes_wrong(site: Site, looking: Looking) -
     looking.go(f"#/node/{node}", node)
     looking.go("#/costs", "By team")
     looking.go("#/workload/team-a/none", "Not found")
-    assert [told for told in looking.wrong if "404" not in told] == []
+    assert [reported for reported in looking.wrong if "404" not in reported] == []
     assert {url.split("/")[2] for url in looking.asked} == {site.platform.url.split("/")[2]}
 
 
@@ -285,7 +285,7 @@ def test_a_token_that_is_none_is_told_and_another_one_taken(site: Site) -> None:
 
 def test_an_address_that_was_written_by_hand_is_taken_as_it_is(looking: Looking) -> None:
     looking.go("#/queue/%zz", "Not found")
-    assert [told for told in looking.wrong if "404" not in told] == []
+    assert [reported for reported in looking.wrong if "404" not in reported] == []
 
 
 def test_where_one_is_can_be_seen_on_a_small_screen(site: Site) -> None:

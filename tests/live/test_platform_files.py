@@ -10,7 +10,7 @@ import yaml
 
 from batchyard.cli.platform.render import write
 from batchyard.package_data import read_folder
-from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render
 from live.running import Running, kubectl
 
@@ -24,7 +24,7 @@ UNWATCHED = TEXT.replace("engine: batchyard", "engine: batchyard\n  monitoring: 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rendered")
-    write(render(read_platform(Source("refarch.yaml", UNWATCHED))), folder, overwrite=False)
+    write(render(read_platform(PlatformSource("refarch.yaml", UNWATCHED))), folder, overwrite=False)
     return folder
 
 
@@ -42,9 +42,9 @@ def test_all_of_it_is_sound_for_the_server(platform: Running, rendered: Path) ->
     built = kubectl(platform.kubeconfig, "kustomize", str(rendered / "manifests"))
     objects = [f"{each['kind']}/{each['metadata']['name']}" for each in yaml.safe_load_all(built)]
     checked = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
-    told = platform.kubectl(*checked, sent=built).splitlines()
-    assert len(told) == len(objects) == 53
-    assert all(line.endswith("serverside-applied (server dry run)") for line in told)
+    reported = platform.kubectl(*checked, sent=built).splitlines()
+    assert len(reported) == len(objects) == 53
+    assert all(line.endswith("serverside-applied (server dry run)") for line in reported)
 
 
 def test_every_queue_admits_and_every_team_has_its_rights(platform: Running, rendered: Path) -> None:
@@ -61,7 +61,7 @@ def test_every_queue_admits_and_every_team_has_its_rights(platform: Running, ren
 
 
 def test_the_whole_is_built_with_rules_and_dashboards(platform: Running, tmp_path: Path) -> None:
-    write(render(read_platform(Source("refarch.yaml", TEXT))), tmp_path, overwrite=False)
+    write(render(read_platform(PlatformSource("refarch.yaml", TEXT))), tmp_path, overwrite=False)
     built = kubectl(platform.kubeconfig, "kustomize", str(tmp_path / "manifests"))
     kinds = [each["kind"] for each in yaml.safe_load_all(built)]
     assert (kinds.count("ConfigMap"), kinds.count("ClusterRules")) == (6, 1)
@@ -71,9 +71,9 @@ def test_the_whole_is_built_with_rules_and_dashboards(platform: Running, tmp_pat
 def test_prometheus_and_grafana_in_the_cluster_are_taken(
     platform: Running, tmp_path: Path, engine: str, count: int
 ) -> None:
-    said = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
-    text = TEXT.replace("engine: batchyard", said)
-    write(render(read_platform(Source("refarch.yaml", text))), tmp_path, overwrite=False)
+    stated = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
+    text = TEXT.replace("engine: batchyard", stated)
+    write(render(read_platform(PlatformSource("refarch.yaml", text))), tmp_path, overwrite=False)
     stack = str(tmp_path / "manifests" / "80-monitoring-stack.yaml")
     platform.kubectl("apply", "--validate=strict", "-f", stack)
     namespace = {"batchyard": "batchyard-system", "kueue": "kueue-system"}[engine]
@@ -91,8 +91,8 @@ def test_prometheus_and_grafana_in_the_cluster_are_taken(
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on this machine")
 @pytest.mark.parametrize("engine", ["batchyard", "kueue"])
 def test_prometheus_takes_its_configuration(tmp_path: Path, engine: str) -> None:
-    said = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
-    files = render(read_platform(Source("refarch.yaml", TEXT.replace("engine: batchyard", said))))
+    stated = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
+    files = render(read_platform(PlatformSource("refarch.yaml", TEXT.replace("engine: batchyard", stated))))
     objects = yaml.safe_load_all(files["manifests/80-monitoring-stack.yaml"])
     (data,) = [obj["data"] for obj in objects if obj["metadata"]["name"] == "prometheus-configuration"]
     for name, content in data.items():

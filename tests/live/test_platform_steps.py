@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from batchyard.cli.platform import drive
-from batchyard.cli.platform.target import Wanted
+from batchyard.cli.platform.target import ClusterOptions
 from clouds import PLATFORM, in_a_process
 from live.running import Running
 
@@ -42,14 +42,14 @@ class Place:
         del document["spec"]["google"]
         self.file = folder / "platform.yaml"
         self.file.write_text(yaml.safe_dump(document, sort_keys=False), "utf-8")
-        wanted = Wanted(str(running.kubeconfig), "")
-        self.request = drive.Request(str(self.file), folder / "out", "", wanted, is_yes=True)
-        self.told = folder / "told"
+        wanted = ClusterOptions(str(running.kubeconfig), "")
+        self.request = drive.PlatformRequest(str(self.file), folder / "out", "", wanted, is_yes=True)
+        self.reported = folder / "told"
 
     def create(self, is_pruning: bool = False) -> str:
         """What it tells."""
         request = replace(self.request, is_pruning=is_pruning)
-        return self._told(in_a_process(lambda: drive.run_create(drive.work_of(request), request), self.told))
+        return self._reported(in_a_process(lambda: drive.run_create(drive.work_of(request), request), self.reported))
 
     def destroy(self) -> str:
         """What it tells."""
@@ -57,13 +57,13 @@ class Place:
         def work() -> None:
             drive.run_destroy(drive.work_of(self.request), self.request, is_unprotecting=False)
 
-        return self._told(in_a_process(work, self.told))
+        return self._reported(in_a_process(work, self.reported))
 
-    def _told(self, code: int) -> str:
-        told = self.told.read_text("utf-8")
-        self.told.unlink()
-        assert code == 0, told
-        return told
+    def _reported(self, code: int) -> str:
+        reported = self.reported.read_text("utf-8")
+        self.reported.unlink()
+        assert code == 0, reported
+        return reported
 
 
 def test_a_platform_comes_and_goes_on_a_cluster_that_is_there(tmp_path: Path, running: Running) -> None:
@@ -99,9 +99,9 @@ def test_what_the_file_says_no_longer_is_told_and_removed_when_that_is_wanted(tm
     place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
     goes = "ClusterQueue cq-team-a-lp, Namespace team-a with all that is in it"
     assert f"no-longer-said: gone on: {goes}; --prune removes it" in place.create()
-    told = place.create(is_pruning=True)
-    assert f"The file says no longer: {goes}. This deletes it. What runs there ends: 1 (team-a/job-long-" in told
-    assert "no-longer-said: done" in told
+    reported = place.create(is_pruning=True)
+    assert f"The file says no longer: {goes}. This deletes it. What runs there ends: 1 (team-a/job-long-" in reported
+    assert "no-longer-said: done" in reported
     running.kubectl("wait", "--for=delete", "namespace/team-a", "clusterqueue/cq-team-a-lp", "--timeout=60s")
     place.file.write_text(text, "utf-8")
     assert "no-longer-said: gone on: ClusterQueue cq-team-b-lp" in place.destroy()

@@ -130,10 +130,10 @@ def test_a_status_is_a_part_of_its_own(platform: Running) -> None:
     template = {"metadata": {"labels": {"app": "kept"}}, "spec": {"containers": [container]}}
     spec = {"selector": {"matchLabels": {"app": "kept"}}, "template": template, "replicas": 1}
     apps.create_namespaced_deployment("default", {"metadata": {"name": "kept"}, "spec": spec})
-    told = apps.patch_namespaced_deployment_status(*at, {"spec": {"replicas": 5}, "status": {"replicas": 3}})
-    assert (told.spec.replicas, told.status.replicas) == (1, 3)
-    told = apps.patch_namespaced_deployment(*at, {"spec": {"replicas": 2}, "status": {"replicas": 9}})
-    assert (told.spec.replicas, told.status.replicas) == (2, 3)
+    reported = apps.patch_namespaced_deployment_status(*at, {"spec": {"replicas": 5}, "status": {"replicas": 3}})
+    assert (reported.spec.replicas, reported.status.replicas) == (1, 3)
+    reported = apps.patch_namespaced_deployment(*at, {"spec": {"replicas": 2}, "status": {"replicas": 9}})
+    assert (reported.spec.replicas, reported.status.replicas) == (2, 3)
 
 
 def test_kueues_objects_are_custom_objects(platform: Running) -> None:
@@ -188,11 +188,15 @@ def test_one_of_two_leads(platform: Running) -> None:
 def test_credentials_can_come_from_a_program(platform: Running) -> None:
     core = kube.client.CoreV1Api()
     token = core.create_namespaced_service_account_token("default", "team", {"spec": {"expirationSeconds": 600}}).status
-    told = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token.token}}
+    reported = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": token.token},
+    }
     program = {
-        "apiVersion": told["apiVersion"],
+        "apiVersion": reported["apiVersion"],
         "command": sys.executable,
-        "args": ["-c", f"print({json.dumps(told)!r})"],
+        "args": ["-c", f"print({json.dumps(reported)!r})"],
     }
     config = yaml.safe_load(platform.kubeconfig.read_text("utf-8"))
     config["users"][0]["user"] = {"exec": {**program, "interactiveMode": "Never"}}
@@ -204,7 +208,7 @@ def test_credentials_can_come_from_a_program(platform: Running) -> None:
 
 
 def test_its_asynchronous_side_writes_and_watches(platform: Running) -> None:
-    async def told() -> list[str]:
+    async def reported() -> list[str]:
         configuration = kube.aio.client.Configuration()
         await kube.aio.config.load_kube_config(str(platform.kubeconfig), client_configuration=configuration)
         async with kube.aio.client.ApiClient(configuration) as api, kube.aio.watch.Watch() as watch:
@@ -215,7 +219,7 @@ def test_its_asynchronous_side_writes_and_watches(platform: Running) -> None:
                 each["type"] async for each in watch.stream(core.list_namespaced_config_map, timeout_seconds=1, **named)
             ]
 
-    assert asyncio.run(told()) == ["ADDED"]
+    assert asyncio.run(reported()) == ["ADDED"]
 
 
 # --- kr8s ---

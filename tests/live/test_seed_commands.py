@@ -77,10 +77,10 @@ def test_the_commands_do_what_they_say(platform: Running, files: Path) -> None:
 
 @pytest.mark.skipif(not TEXTS, reason="the texts are not in ../shared/seeds")
 def test_each_command_of_the_texts_is_run_or_told_of() -> None:
-    told = (ROOT / "docs/compatibility.md").read_text("utf-8")
+    reported = (ROOT / "docs/compatibility.md").read_text("utf-8")
     found = [command for text in TEXTS for command in commands_of(text.read_text("utf-8"))]
     assert len(found) == 28
-    assert [command for command in found if command not in RUN and f"`{command}`" not in told] == []
+    assert [command for command in found if command not in RUN and f"`{command}`" not in reported] == []
 
 
 def commands_of(text: str) -> Iterator[str]:

@@ -107,7 +107,7 @@ def shadow(platform: Running, *options: str) -> Operating:
     return Operating(kubeconfig, "--shadow", *options, printed=folder / "printed").wait_until("comparing with Kueue")
 
 
-def told(platform: Running) -> list[dict[str, Any]]:
+def reported(platform: Running) -> list[dict[str, Any]]:
     """What a shadow printed, once it has printed something."""
     for _ in range(_LOOKS_MAX):
         text = (platform.kubeconfig.parent / "printed").read_text("utf-8")
@@ -121,7 +121,7 @@ def test_a_shadow_of_upstream_foresees_all_it_decides(platform: Running) -> None
     with shadow(platform) as beside:
         play(platform, "single-1")
         assert beside.end() == 0
-        (summary,) = told(platform)
+        (summary,) = reported(platform)
         assert summary["agreed"] == {"admission": 7, "preemption": 1}
 
 
@@ -130,7 +130,7 @@ def test_a_shadow_tells_of_one_who_is_left_waiting_and_ends_with_1(platform: Run
     left_out = next(record["workload"] for record in log if record["event"] == "QuotaReserved")
     with shadow(platform, "--patience", "200ms") as beside:
         play(platform, "single-1", left_out)
-        (of_it,) = [each for each in told(platform) if each["workload"] == left_out]
+        (of_it,) = [each for each in reported(platform) if each["workload"] == left_out]
         assert of_it["type"] == "NotAdmitted"
         assert of_it["predicted"]["decision"] == "admit"
         assert beside.end() == 1

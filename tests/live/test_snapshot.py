@@ -93,13 +93,13 @@ def test_what_kueue_decides_by_is_in_it(platform: Running, tmp_path: Path) -> No
     )
     try:
         done = taken(platform, "-o", str(file))
-        told = batchyard("eta", "workload/b", "-n", "team", "-f", str(file)).code
+        reported = batchyard("eta", "workload/b", "-n", "team", "-f", str(file)).code
     finally:
         platform.kubectl("delete", "namespace", "kueue-system")
     (found,) = (item for item in json.loads(file.read_text("utf-8"))["items"] if item["kind"] == "Configuration")
     assert found["fairSharing"] == {"preemptionStrategies": ["LessThanInitialShare"]}
     assert "metrics" not in found
-    assert (done.code, told) == (0, 0)
+    assert (done.code, reported) == (0, 0)
     assert "Kueue's Configuration is that of ConfigMap kueue-manager-config of kueue-system" in done.stderr
 
 

@@ -41,8 +41,8 @@ def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
 def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
     """Its exit code, and what it printed and told."""
     with submitting(platform, *arguments) as process:
-        printed, told = process.communicate(timeout=_ENDS_WITHIN)
-        return process.returncode, printed, told
+        printed, reported = process.communicate(timeout=_ENDS_WITHIN)
+        return process.returncode, printed, reported
 
 
 def runs(seconds: int, code: int = 0) -> tuple[str, ...]:
@@ -52,9 +52,9 @@ def runs(seconds: int, code: int = 0) -> tuple[str, ...]:
 
 
 def test_a_job_is_followed_to_its_end(platform: Running) -> None:
-    code, printed, told = submitted(platform, *TEAM, *runs(3), "--name", "well", "--", "python", "train.py")
+    code, printed, reported = submitted(platform, *TEAM, *runs(3), "--name", "well", "--", "python", "train.py")
     assert (code, [line.split()[1] for line in printed.splitlines()]) == (0, ["started:", "finished:"])
-    lines = told.splitlines()
+    lines = reported.splitlines()
     assert lines[0] == "batchyard: job well created in namespace team-a, queue lq-team-a"
     assert "batchyard: admitted by cq-team-a, on this-machine" in lines
     assert lines[-1] == "batchyard: complete in 3 s"
@@ -62,10 +62,10 @@ def test_a_job_is_followed_to_its_end(platform: Running) -> None:
 
 def test_its_exit_code_is_that_of_its_container_and_each_line_says_whose_it_is(platform: Running) -> None:
     several = ("--completions", "2", "--cpu", "500m")
-    code, printed, told = submitted(platform, *TEAM, *runs(3, 7), *several, "--name", "ill", "--", "false")
+    code, printed, reported = submitted(platform, *TEAM, *runs(3, 7), *several, "--name", "ill", "--", "false")
     assert code == 7
     assert {line.partition("] ")[0].rpartition("-")[0] for line in printed.splitlines()} == {"[ill-0", "[ill-1"}
-    assert told.endswith("Job has reached the specified backoff limit; exit code 7\n")
+    assert reported.endswith("Job has reached the specified backoff limit; exit code 7\n")
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_its_exit_code_is_that_of_its_container_and_each_line_says_whose_it_is(p
     ],
 )
 def test_who_names_what_is_not_there_is_told_what_is(platform: Running, arguments: tuple[str, ...], why: str) -> None:
-    code, printed, told = submitted(platform, *arguments, "--", "true")
+    code, printed, reported = submitted(platform, *arguments, "--", "true")
     assert (code, printed) == (1, "")
-    assert why in told
+    assert why in reported
 
 
 def test_who_waits_is_told_why_and_who_interrupts_how_to_find_it_again(platform: Running) -> None:
@@ -91,9 +91,9 @@ def test_who_waits_is_told_why_and_who_interrupts_how_to_find_it_again(platform:
         assert process.stderr is not None
         next(line for line in process.stderr if "waits: couldn't assign flavors" in line)
         process.send_signal(signal.SIGINT)
-        told = process.stderr.read()
+        reported = process.stderr.read()
         assert process.wait(_ENDS_WITHIN) == 130
-    assert "kubectl --namespace team-a describe job large" in told
+    assert "kubectl --namespace team-a describe job large" in reported
     platform.kubectl("delete", "job", "large", "--namespace", "team-a")
 
 
@@ -115,8 +115,8 @@ def test_what_is_shipped_goes_when_the_job_goes(platform: Running, tmp_path: Pat
     (tmp_path / "train.py").write_text("")
     (tmp_path / ".git").mkdir()
     arguments = (*TEAM, "--detach", "--name", "along", str(tmp_path), "--", "python", "train.py")
-    code, _, told = submitted(platform, *arguments)
-    assert (code, "1 files shipped, 0.1 kB; left out: .git/" in told) == (0, True)
+    code, _, reported = submitted(platform, *arguments)
+    assert (code, "1 files shipped, 0.1 kB; left out: .git/" in reported) == (0, True)
     found = platform.kubectl("get", "configmap", "along-files-0", "-n", "team-a", "-o", "json")
     owner: dict[str, Any] = json.loads(found)["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == ("Job", "along")
@@ -127,16 +127,16 @@ def test_what_is_shipped_goes_when_the_job_goes(platform: Running, tmp_path: Pat
 def test_what_is_refused_leaves_nothing(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     platform.kubectl("create", "configmap", "twice-files-0", "-n", "team-a")
-    code, _, told = submitted(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
-    assert (code, 'ConfigMap twice-files-0: 409: configmaps "twice-files-0" already exists' in told) == (1, True)
+    code, _, reported = submitted(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
+    assert (code, 'ConfigMap twice-files-0: 409: configmaps "twice-files-0" already exists' in reported) == (1, True)
     assert "not found" in platform.kubectl("get", "job", "twice", "-n", "team-a", fails=True)
 
 
 def test_a_job_that_lacks_its_files_is_deleted(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "hard.bin").write_bytes(b"".join(sha256(b"%d" % each).digest() for each in range(40_000)))
     platform.kubectl("create", "configmap", "half-files-1", "-n", "team-a")
-    code, _, told = submitted(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
-    assert (code, "ConfigMap half-files-1: 409" in told) == (1, True)
+    code, _, reported = submitted(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
+    assert (code, "ConfigMap half-files-1: 409" in reported) == (1, True)
     platform.kubectl("wait", "--for=delete", "job/half", "-n", "team-a", "--timeout=30s")
 
 

@@ -84,9 +84,9 @@ def test_people_work_in_their_own_team(people: dict[str, Path]) -> None:
 
 
 def test_people_see_nothing_of_another_team(people: dict[str, Path]) -> None:
-    told = kubectl(people["team-b"], "get", "jobs", "-n", "team-a", fails=True)
+    reported = kubectl(people["team-b"], "get", "jobs", "-n", "team-a", fails=True)
     wanted = 'cannot list resource "jobs" in API group "batch" in the namespace "team-a"'
-    assert told == f'Error from server (Forbidden): jobs.batch is forbidden: User "of-team-b" {wanted}\n'
+    assert reported == f'Error from server (Forbidden): jobs.batch is forbidden: User "of-team-b" {wanted}\n'
     assert "Forbidden" in kubectl(people["team-b"], "get", "secrets", "--all-namespaces", fails=True)
     assert kubectl(people["team-b"], "auth", "can-i", "get", "workloads", "-n", "team-a", fails=True) == "no\n"
 

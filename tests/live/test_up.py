@@ -15,8 +15,8 @@ import pytest
 from batchyard.cli import backup as backups
 from batchyard.cli.options import Output
 from batchyard.cli.status import status
-from batchyard.cli.up import Wanted, down, up
-from batchyard.server.platform.data_dir import Place, process_in
+from batchyard.cli.up import UpOptions, down, up
+from batchyard.server.platform.data_dir import PlatformOptions, process_in
 from live.killing import Client, ask
 from live.running import Running
 
@@ -51,7 +51,7 @@ def test_all_that_a_platform_keeps_is_private(platform: Running) -> None:
 
 def test_a_second_one_in_the_same_folder_says_who_runs(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="1"):
-        up(Wanted(Place(folder_of(platform)), None, 1.0), detach=True)
+        up(UpOptions(PlatformOptions(folder_of(platform)), None, 1.0), detach=True)
     assert f"a platform already runs here, pid {platform.process.pid}, {platform.url}" in capsys.readouterr().err
 
 
@@ -59,7 +59,7 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(SystemExit, match="1"):
-            up(Wanted(Place(tmp_path, port), None, 1.0), detach=False)
+            up(UpOptions(PlatformOptions(tmp_path, port), None, 1.0), detach=False)
     assert f"port {port} of 127.0.0.1: Address already in use; name another" in capsys.readouterr().err
 
 
@@ -72,10 +72,10 @@ def test_whoever_follows_its_kubeconfig_reaches_it_wherever_it_listens(tmp_path:
 
 def test_status_says_how_it_is(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
     status(folder_of(platform), Output.JSON)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["health"], told["speed"], told["sync"]) == ("ok", 60.0, "full")
-    assert told["revision"] >= told["objects"]["Namespace"] == 4
-    assert told["workloads"] == {"pending": 0, "admitted": 0, "all": 0}
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["health"], reported["speed"], reported["sync"]) == ("ok", 60.0, "full")
+    assert reported["revision"] >= reported["objects"]["Namespace"] == 4
+    assert reported["workloads"] == {"pending": 0, "admitted": 0, "all": 0}
     status(folder_of(platform), Output.TABLE)
     assert f"{platform.url}  pid {platform.process.pid}" in capsys.readouterr().out
 

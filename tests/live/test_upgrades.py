@@ -64,8 +64,8 @@ def test_a_stored_version_is_replaced_and_brought_back(tmp_path: Path) -> None:
         upgraded.apply("v2", "v1", "v2")
         assert upgraded.stored_versions() == ["v1", "v2"]
         assert upgraded.sizes("v1") == upgraded.sizes("v2") == [3]
-        told = platform.kubectl("apply", "--server-side", "-f", "-", sent=definition("v2", ["v2"]), fails=True)
-        assert 'status.storedVersions[0]: Invalid value: "v1": must appear in spec.versions' in told
+        reported = platform.kubectl("apply", "--server-side", "-f", "-", sent=definition("v2", ["v2"]), fails=True)
+        assert 'status.storedVersions[0]: Invalid value: "v1": must appear in spec.versions' in reported
         upgraded.apply("v1", "v1", "v2")  # back: nothing was lost by trying
         assert upgraded.sizes("v1") == [3]
         upgraded.apply("v2", "v1", "v2")

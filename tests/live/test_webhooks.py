@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from batchyard.operator_manifests import Settings, manifests
+from batchyard.operator_manifests import InstallSettings, manifests
 from batchyard.server.kubeconfig.access import tls_of_owner
 from live.granted import granted, refused
 from live.operating import Operating, ask_text
 from live.running import Running
 
-SETTINGS = Settings(controllers=("admission", "jobset"), page=False)
+SETTINGS = InstallSettings(controllers=("admission", "jobset"), page=False)
 HOST = f"{SETTINGS.webhook_service}.{SETTINGS.namespace}.svc"
 HOOKS = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{SETTINGS.webhook_service}"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusterqueues.kueue.x-k8s.io"
@@ -75,8 +75,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         platform.kubectl("apply", "--server-side", "-f", "-", sent=yaml.safe_dump_all(objects))
         ports, figures = (free_port(), free_port()), free_port()
         operators = [
-            started.enter_context(Operating(kubeconfig, *OPTIONS, "--webhook-port", str(port), "--port", str(told)))
-            for port, told in zip(ports, (figures, 0), strict=True)
+            started.enter_context(Operating(kubeconfig, *OPTIONS, "--webhook-port", str(port), "--port", str(reported)))
+            for port, reported in zip(ports, (figures, 0), strict=True)
         ]
         for operator in operators:
             operator.wait_until("webhooks at https")

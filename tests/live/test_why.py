@@ -81,8 +81,16 @@ def test_situations_are_explained(platform: Running, namespace: str, job: str, l
 def test_a_change_that_is_applied_as_it_is_told_admits(platform: Running) -> None:
     found = document(platform, "job/burst", "-n", "red")
     (patch,) = found["changes"][0]["apply"]
-    told = ("patch", patch["kind"].lower(), patch["name"], "--type", patch["type"], "-p", json.dumps(patch["patch"]))
-    platform.kubectl(*told)
+    reported = (
+        "patch",
+        patch["kind"].lower(),
+        patch["name"],
+        "--type",
+        patch["type"],
+        "-p",
+        json.dumps(patch["patch"]),
+    )
+    platform.kubectl(*reported)
     platform.kubectl("wait", "--for=condition=Admitted", "workloads", "--all", "-n", "red", "--timeout=30s")
 
 

@@ -91,6 +91,6 @@ def test_the_guard_answers_for_a_platform_that_is_blocked_and_ends_it(tmp_path: 
         down = [sys.executable, "-m", "batchyard", "down", "--data-dir", str(tmp_path)]
         subprocess.run(down, check=True, capture_output=True, timeout=60)
         assert platform.process.wait(10) == -signal.SIGKILL
-        told = platform.told.read()
-    assert "the event loop is blocked for" in told
-    assert "killing it, all acknowledged writes are kept" in told
+        reported = platform.reported.read()
+    assert "the event loop is blocked for" in reported
+    assert "killing it, all acknowledged writes are kept" in reported

@@ -58,15 +58,15 @@ def test_applied_twice_a_list_is_what_was_applied_last(platform: Running) -> Non
 def test_kinds_of_others_are_applied_again_too(platform: Running) -> None:
     platform.kubectl("apply", "-f", "-", sent=QUEUE)
     assert "configured" in platform.kubectl("apply", "-f", "-", sent=QUEUE.replace("size: big", "size: huge"))
-    told = platform.kubectl("patch", "resourceflavor", "big", "--type", "strategic", "-p", "{}", fails=True)
-    assert "the body of the request was in an unknown format" in told
+    reported = platform.kubectl("patch", "resourceflavor", "big", "--type", "strategic", "-p", "{}", fails=True)
+    assert "the body of the request was in an unknown format" in reported
 
 
 def test_two_who_apply_server_side_conflict(platform: Running) -> None:
     apply = ("apply", "--server-side", "-f", "-")
     platform.kubectl(*apply, sent=config_map(x="1", y="2"))
-    told = platform.kubectl(*apply, "--field-manager=other", sent=config_map(x="9"), fails=True)
-    assert 'Apply failed with 1 conflict: conflict with "kubectl": .data.x' in told
+    reported = platform.kubectl(*apply, "--field-manager=other", sent=config_map(x="9"), fails=True)
+    assert 'Apply failed with 1 conflict: conflict with "kubectl": .data.x' in reported
     platform.kubectl(*apply, "--field-manager=other", "--force-conflicts", sent=config_map(x="9"))
     platform.kubectl(*apply, sent=config_map(z="3"))
     assert seen(platform, "configmap/shared", ".data") == '{"x":"9","z":"3"}'
@@ -100,8 +100,8 @@ def test_an_editor_changes_what_is_there(platform: Running, tmp_path: Path, monk
 
 def test_misspelt_fields_are_refused_or_told(platform: Running) -> None:
     sent = config_map().replace('"data"', '"dada"')
-    told = platform.kubectl("apply", "-f", "-", sent=sent, fails=True)
-    assert 'strict decoding error: unknown field "dada"' in told
+    reported = platform.kubectl("apply", "-f", "-", sent=sent, fails=True)
+    assert 'strict decoding error: unknown field "dada"' in reported
     platform.kubectl("delete", "-n", "team", "configmap", "shared", "--ignore-not-found")
     assert "created" in platform.kubectl("apply", "--validate=warn", "-f", "-", sent=sent)
 

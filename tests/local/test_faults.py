@@ -76,5 +76,5 @@ def test_who_fills_a_volume_beyond_its_limit_is_evicted(platform: Running) -> No
         pytest.skip("volumes cannot be mounted here")
     platform.kubectl("create", "-f", "-", sent=fills)
     wait_for(platform, "fills", "Failed")
-    told = platform.kubectl("get", "pod", "fills", "-o", "jsonpath={.status.reason}: {.status.message}")
-    assert told == 'Evicted: Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
+    reported = platform.kubectl("get", "pod", "fills", "-o", "jsonpath={.status.reason}: {.status.message}")
+    assert reported == 'Evicted: Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '

@@ -52,7 +52,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def told(platform: Running, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def reported(platform: Running, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     """What the platform says of its GPUs."""
     status(platform.kubeconfig.parent, Output.JSON)
     gpus: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["local"]["gpus"]
@@ -75,7 +75,7 @@ def test_the_node_has_as_many_as_there_are(platform: Running) -> None:
 
 def test_a_pod_computes_on_the_one_it_was_given(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
     _, count, uuid = computed(platform).split()
-    (mine,) = [gpu for gpu in told(platform, capsys) if gpu["pod"] == "default/computes"]
+    (mine,) = [gpu for gpu in reported(platform, capsys) if gpu["pod"] == "default/computes"]
     assert (count, uuid) == ("1", mine["uuid"])
     assert mine["usedBytes"] >= 64 << 20
 
@@ -93,7 +93,7 @@ def samples(platform: Running, of: str) -> list[tuple[str, dict[str, str], float
 
 def test_metrics_tell_who_has_it_and_what_is_measured(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
     computed(platform)
-    (mine,) = [gpu for gpu in told(platform, capsys) if gpu["pod"] == "default/computes"]
+    (mine,) = [gpu for gpu in reported(platform, capsys) if gpu["pod"] == "default/computes"]
     found = samples(platform, mine["uuid"])
     values = {name.removeprefix("DCGM_FI_DEV_"): value for name, _, value in found}
     assert values["FB_USED"] >= 64  # MiB: what the pod has set

@@ -90,18 +90,18 @@ def test_an_image_runs_what_it_says_as_whom_it_says(platform: Running, image: st
 
 def test_it_is_told_what_brings_images_and_what_runs_them(platform: Running, engine: Engine) -> None:
     asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     ways = {
         "docker": r"podman \S+ pulls(, bubblewrap| and) runs",
         "podman": r"docker \S+ pulls, bubblewrap runs",
     }
-    assert re.search(rf"^images +{ways[engine.without]} images without --image$", told, re.MULTILINE)
+    assert re.search(rf"^images +{ways[engine.without]} images without --image$", reported, re.MULTILINE)
 
 
 def test_arguments_go_with_the_command_of_the_image(platform: Running, image: str) -> None:
     variables = [{"name": "WHO", "value": "pod"}]
-    said = pod("arguments", image, args=["echo $(WHO) $WHO; pwd"], workingDir="/made/for/it", env=variables)
-    platform.kubectl("create", "-f", "-", sent=said)
+    stated = pod("arguments", image, args=["echo $(WHO) $WHO; pwd"], workingDir="/made/for/it", env=variables)
+    platform.kubectl("create", "-f", "-", sent=stated)
     wait_for(platform, "arguments", "Succeeded")
     assert platform.kubectl("logs", "arguments").splitlines() == ["pod pod", "/made/for/it"]
 
@@ -111,19 +111,19 @@ def test_a_server_is_probed_talked_to_and_reads_its_token(platform: Running, ima
     command = ["sh", "-c", "echo page > /tmp/index.html; exec busybox httpd -f -p 8000 -h /tmp"]
     probe = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
     user = {"runAsUser": 1000, "runAsGroup": 3000}
-    said = pod("server", image, command=command, readinessProbe=probe, securityContext=user)
-    platform.kubectl("create", "-f", "-", sent=said)
+    stated = pod("server", image, command=command, readinessProbe=probe, securityContext=user)
+    platform.kubectl("create", "-f", "-", sent=stated)
     platform.kubectl("wait", "pod/server", "--for=condition=Ready", PATIENCE)
     asked = f"id -u; echo $WHO; test -s {token} && echo reads; cat > /tmp/got; cat /tmp/got"
-    told = platform.kubectl("exec", "-i", "server", "--", "sh", "-c", asked, sent="sent")
-    assert told.splitlines() == ["1000", "image", "reads", "sent"]
+    reported = platform.kubectl("exec", "-i", "server", "--", "sh", "-c", asked, sent="sent")
+    assert reported.splitlines() == ["1000", "image", "reads", "sent"]
     platform.kubectl("delete", "pod", "server", "--grace-period=1", PATIENCE)
 
 
 def test_an_image_that_cannot_be_pulled_is_tried_later(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=pod("far", MISSING, command=["true"]))
-    told = waits_for(platform, "far", "ImagePullBackOff")
-    assert told.startswith(f'Back-off pulling image "{MISSING}": ErrImagePull: ')
+    reported = waits_for(platform, "far", "ImagePullBackOff")
+    assert reported.startswith(f'Back-off pulling image "{MISSING}": ErrImagePull: ')
     happened = [row for row in told_of(platform, "far") if row[0] != "Scheduled"]
     assert [reason for reason, _ in happened] == ["Pulling", "Failed", "Failed", "BackOff", "Failed"]
     assert happened[0] == ("Pulling", f'Pulling image "{MISSING}"')
@@ -133,8 +133,8 @@ def test_an_image_that_cannot_be_pulled_is_tried_later(platform: Running) -> Non
 
 def test_who_never_pulls_is_told_so(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=pod("never", MISSING, imagePullPolicy="Never", command=["true"]))
-    told = waits_for(platform, "never", "ErrImageNeverPull")
-    assert told == f'Container image "{MISSING}" is not present with pull policy of Never'
+    reported = waits_for(platform, "never", "ErrImageNeverPull")
+    assert reported == f'Container image "{MISSING}" is not present with pull policy of Never'
     platform.kubectl("delete", "pod", "never", PATIENCE)
 
 

@@ -33,7 +33,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def told(platform: Running, name: str, text: str) -> str:
+def reported(platform: Running, name: str, text: str) -> str:
     """What a pod writes that tries something, to its end."""
     platform.kubectl("create", "-f", "-", sent=script(name, text))
     wait_for(platform, name, "Succeeded")
@@ -47,12 +47,12 @@ def test_who_owns_a_secret_reads_it(platform: Running) -> None:
 def test_another_pods_secret_is_nowhere_to_be_read(platform: Running) -> None:
     data = platform.kubeconfig.parent
     files = f"grep -rsl --exclude=cmdline {WORD.replace('-', '.')} /tmp /run /var /root /home /mnt /srv /opt"
-    found = told(platform, "curious", f"{files}; grep -sl {WORD} /proc/[0-9]*/environ; ls {data} 2>&1; true")
+    found = reported(platform, "curious", f"{files}; grep -sl {WORD} /proc/[0-9]*/environ; ls {data} 2>&1; true")
     assert found.splitlines() == [f"ls: cannot access '{data}': No such file or directory"]
 
 
 def test_another_pods_processes_are_neither_seen_nor_reached(platform: Running) -> None:
-    seen = told(platform, "rude", "trap '' TERM; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; kill -9 -1; true")
+    seen = reported(platform, "rude", "trap '' TERM; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; kill -9 -1; true")
     assert "sleep 600" not in seen
     state = platform.kubectl("get", "pod", "holder", "-o", "jsonpath={.status.containerStatuses[0].state}")
     assert "running" in json.loads(state)
@@ -74,5 +74,5 @@ def test_a_machine_without_isolation_runs_pods_of_its_owner_alone(tmp_path: Path
         wait_for(platform, "mine", "Succeeded")
         manifest = tmp_path / "hers.json"
         manifest.write_text(script("hers", "true"))
-        told = platform.kubectl("create", "-f", str(manifest), "--as=anna", fails=True)
-        assert "this machine cannot isolate pods, so only its owner may run them: it lacks seccomp" in told
+        reported = platform.kubectl("create", "-f", str(manifest), "--as=anna", fails=True)
+        assert "this machine cannot isolate pods, so only its owner may run them: it lacks seccomp" in reported

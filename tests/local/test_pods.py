@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.up import down
-from batchyard.server.local_node.orphans import LeftRunning
+from batchyard.server.local_node.orphans import OrphanedPods
 from live.running import Running
 from local.node import PATIENCE, ended, local_platform, programs_of, script, wait_for
 from node.machine import until
@@ -50,8 +50,8 @@ def test_the_exit_code_of_a_pod_is_told(platform: Running) -> None:
 
 
 def test_a_log_is_followed_to_its_end(platform: Running) -> None:
-    told = "for i in 1 2 3; do echo $i; sleep 0.3; done"
-    platform.kubectl("create", "-f", "-", sent=script("told", told))
+    reported = "for i in 1 2 3; do echo $i; sleep 0.3; done"
+    platform.kubectl("create", "-f", "-", sent=script("told", reported))
     platform.kubectl("wait", "pod/told", "--for=condition=ContainersReady", PATIENCE)
     assert platform.kubectl("logs", "-f", "told").split() == ["1", "2", "3"]
 
@@ -86,8 +86,8 @@ def test_an_image_that_nothing_stands_for_is_said(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("strange", "true", container={"image": "nobody/knows:1"}))
     waiting = "{.status.containerStatuses[0].state.waiting.%s}"
     platform.kubectl("wait", "pod/strange", f"--for=jsonpath={waiting % 'reason'}=ErrImagePull", PATIENCE)
-    told = platform.kubectl("get", "pod", "strange", "-o", f"jsonpath={waiting % 'message'}")
-    assert "--image 'nobody/knows:1=DIRECTORY'" in told
+    reported = platform.kubectl("get", "pod", "strange", "-o", f"jsonpath={waiting % 'message'}")
+    assert "--image 'nobody/knows:1=DIRECTORY'" in reported
     platform.kubectl("delete", "pod", "strange", PATIENCE)
 
 
@@ -115,7 +115,7 @@ def test_pods_end_with_their_platform_only_where_that_is_wanted(
         wait_for(platform, "long", "Running")
         down(tmp_path, end_pods=False)
         assert "1 pod of this machine still run: `batchyard up` adopts them" in capsys.readouterr().err
-        assert LeftRunning(tmp_path).pods()
+        assert OrphanedPods(tmp_path).pods()
         down(tmp_path, end_pods=True)
         assert "ending 1 pod" in capsys.readouterr().err
         until(lambda: not programs_of(tmp_path), "the end of all programs")
@@ -131,7 +131,7 @@ def test_pods_end_with_a_platform_that_is_told_to_end_them(tmp_path: Path) -> No
         with local_platform(tmp_path) as again:
             wait_for(again, "long", "Running")
             down(tmp_path, end_pods=True)
-            assert LeftRunning(tmp_path).pods() == []
+            assert OrphanedPods(tmp_path).pods() == []
             until(lambda: not programs_of(tmp_path), "the end of all programs")
 
 

@@ -123,9 +123,9 @@ def test_who_may_only_read_may_not_execute(platform: Running) -> None:
         ("portforward", "Upgrade request required"),
     ],
 )
-def test_what_is_asked_wrongly_is_told(platform: Running, asked: str, said: str) -> None:
+def test_what_is_asked_wrongly_is_told(platform: Running, asked: str, stated: str) -> None:
     path = f"/api/v1/namespaces/default/pods/idle/{asked}"
-    assert said in platform.kubectl("get", "--raw", path, fails=True)
+    assert stated in platform.kubectl("get", "--raw", path, fails=True)
 
 
 def test_a_container_that_has_ended_is_not_found(platform: Running) -> None:
@@ -205,9 +205,9 @@ def test_a_port_where_nobody_listens_is_told(platform: Running) -> None:
         host, _, port = forwarding.stdout.readline().split()[2].rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as connection:
             assert connection.recv(1) == b""
-        said = forwarding.communicate(timeout=60)[1]
-    assert "error forwarding port 9 to pod server" in said
-    assert "connect: connection refused" in said
+        stated = forwarding.communicate(timeout=60)[1]
+    assert "error forwarding port 9 to pod server" in stated
+    assert "connect: connection refused" in stated
 
 
 def test_the_python_client_executes(core: client.CoreV1Api) -> None:

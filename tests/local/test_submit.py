@@ -46,16 +46,16 @@ def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
 def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
     """Its exit code, and what it printed and told."""
     with submitting(platform, *arguments) as process:
-        printed, told = process.communicate(timeout=_ENDS_WITHIN)
-        return process.returncode, printed, told
+        printed, reported = process.communicate(timeout=_ENDS_WITHIN)
+        return process.returncode, printed, reported
 
 
 def test_a_folder_is_the_working_directory_and_the_exit_code_the_commands(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "said.txt").write_text("shipped\n")
     (tmp_path / "run.sh").write_text('cat parts/said.txt; echo "$GREETING $1" >&2; printf "no newline"; exit 7')
-    code, printed, told = submitted(platform, str(tmp_path), "-e", "GREETING=hello", "--", "sh", "run.sh", "you")
-    assert code == 7, told
+    code, printed, reported = submitted(platform, str(tmp_path), "-e", "GREETING=hello", "--", "sh", "run.sh", "you")
+    assert code == 7, reported
     for part in ("shipped\n", "hello you\n", "no newline"):  # which of the two streams is read first is open
         assert part in printed
         printed = printed.replace(part, "", 1)

@@ -50,8 +50,8 @@ def manifest(name: str, folder: Path, steps: int) -> str:
 
 def last_losses(platform: Running, job: str, namespace: str) -> set[tuple[str, str]]:
     """Loss and weights that the pods of a Job ended with."""
-    told = platform.kubectl("logs", "-n", namespace, "--selector", f"job-name={job}", "--tail=-1")
-    return set(LOST.findall(told))
+    reported = platform.kubectl("logs", "-n", namespace, "--selector", f"job-name={job}", "--tail=-1")
+    return set(LOST.findall(reported))
 
 
 def test_who_is_preempted_goes_on_and_ends_as_if_nothing_had_been(platform: Running, folder: Path) -> None:
@@ -62,8 +62,8 @@ def test_who_is_preempted_goes_on_and_ends_as_if_nothing_had_been(platform: Runn
     wait_until_complete(platform, "train-urgent", "team-a")
     wait_until_complete(platform, "train-a", "team-a")
     wait_until_complete(platform, "train-b", "team-b")
-    told = platform.kubectl("logs", "-n", "team-a", first, "--tail=-1")
-    assert "resumed from step" in told
+    reported = platform.kubectl("logs", "-n", "team-a", first, "--tail=-1")
+    assert "resumed from step" in reported
     events = platform.kubectl("get", "events", "-n", "team-a", "-o", "jsonpath={.items[*].reason}")
     assert "EvictedDueToPreempted" in events
     (loss,) = last_losses(platform, "train-a", "team-a")

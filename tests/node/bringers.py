@@ -29,9 +29,9 @@ def docker() -> Iterator[Mapping[str, str]]:
         variables = {"DOCKER_HOST": f"unix://{made}/socket"}
         own = ["--data-root", f"{made}/data", "--exec-root", f"{made}/exec", "--pidfile", f"{made}/pid"]
         network = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
-        with log.open("wb") as told:
+        with log.open("wb") as reported:
             argv = ["dockerd", "--host", variables["DOCKER_HOST"], *own, *network]
-            daemon = subprocess.Popen(argv, stdout=told, stderr=told, start_new_session=True)
+            daemon = subprocess.Popen(argv, stdout=reported, stderr=reported, start_new_session=True)
         try:
             until(lambda: daemon.poll() is not None or _answers(variables), "docker's daemon answers", 60)
             if daemon.returncode is not None:
@@ -135,11 +135,11 @@ def _context(*says: str) -> bytes:
     return written.getvalue()
 
 
-def asked(engine: str, variables: Mapping[str, str], user: int | None, *said: str, given: bytes = b"") -> str:
+def asked(engine: str, variables: Mapping[str, str], user: int | None, *stated: str, given: bytes = b"") -> str:
     """What an engine answers to a user."""
     environment = {"PATH": os.environ["PATH"], **variables}
     done = subprocess.run(
-        [engine, *said],
+        [engine, *stated],
         input=given,
         env=environment,
         user=user,

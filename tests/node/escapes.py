@@ -135,9 +135,9 @@ def in_child(act: object) -> str:
             os._exit(0)
     os.close(writes)
     with os.fdopen(reads, "rb") as file:
-        told = file.read().decode()
+        reported = file.read().decode()
     os.waitpid(child, 0)
-    return told
+    return reported
 
 
 def foreign_calls() -> dict[str, str]:

@@ -141,9 +141,9 @@ class Machine:
     @property
     def features(self) -> dict[str, Any]:
         """What the spawner says that it can do here."""
-        told = json.loads((self.root / "features.json").read_text())
-        assert isinstance(told, dict)
-        return told
+        reported = json.loads((self.root / "features.json").read_text())
+        assert isinstance(reported, dict)
+        return reported
 
     def ask(self, path: str) -> None:
         """Send the name of a run to the spawner."""
@@ -321,16 +321,18 @@ def is_kept(run: Path) -> bool:
 def state(run: Path) -> dict[str, Any]:
     """What a run's keeper tells of it; nothing where there is nothing yet."""
     try:
-        told = json.loads((run / "state.json").read_text())
+        reported = json.loads((run / "state.json").read_text())
     except OSError:
         return {}
-    assert isinstance(told, dict)
-    return told
+    assert isinstance(reported, dict)
+    return reported
 
 
 def reached(run: Path, phase: str) -> dict[str, Any]:
     """What a run's keeper tells once the run is in a phase."""
-    found: dict[str, Any] = until(lambda: (told := state(run)).get("phase") == phase and told, f"{run} is {phase}")
+    found: dict[str, Any] = until(
+        lambda: (reported := state(run)).get("phase") == phase and reported, f"{run} is {phase}"
+    )
     return found
 
 

@@ -38,10 +38,10 @@ class Registry(NamedTuple):
         """Have it an image, which its engine has no more under that name; the name."""
         name = f"{self.host}/team/{bringer.engine}:1"
         user = None if bringer.engine == "docker" else ordinary_user()
-        said = self.folder / "config.json"
-        said.write_text(json.dumps(self.auth))
-        said.chmod(0o644)
-        known = {**bringer.variables, "DOCKER_CONFIG": str(self.folder), "REGISTRY_AUTH_FILE": str(said)}
+        stated = self.folder / "config.json"
+        stated.write_text(json.dumps(self.auth))
+        stated.chmod(0o644)
+        known = {**bringer.variables, "DOCKER_CONFIG": str(self.folder), "REGISTRY_AUTH_FILE": str(stated)}
         for words in (("tag", bringer.image, name), ("push", name), ("image", "rm", name)):
             asked(bringer.engine, known, user, *words)
         return name
@@ -61,9 +61,9 @@ def registry() -> Iterator[Registry]:
         settings |= {"AUTH_HTPASSWD_PATH": f"{made}/accounts"}
         variables = {f"REGISTRY_{name}": value for name, value in settings.items()}
         log = folder / "log"
-        with log.open("wb") as told:
+        with log.open("wb") as reported:
             argv = ["docker-registry", "serve", f"{made}/config.yml"]
-            server = subprocess.Popen(argv, stdout=told, stderr=told, env=os.environ | variables)
+            server = subprocess.Popen(argv, stdout=reported, stderr=reported, env=os.environ | variables)
         try:
             found = until(lambda: _LISTENS.search(log.read_bytes()), "the registry listens")
             yield Registry(f"127.0.0.1:{int(found[1])}", folder)

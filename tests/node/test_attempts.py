@@ -7,10 +7,10 @@ from threading import Thread
 
 import pytest
 
-from batchyard.shim.container_exec import Container
-from batchyard.shim.probes import Outcome, attempt
+from batchyard.shim.container_exec import RunningContainer
+from batchyard.shim.probes import ProbeOutcome, run_handler
 
-HERE = Container("main", 1, False, {}, {}, "/", None, None, None, "127.0.0.1")
+HERE = RunningContainer("main", 1, False, {}, {}, "/", None, None, None, "127.0.0.1")
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -42,38 +42,38 @@ def port() -> Iterator[int]:
         serving.join()
 
 
-def asked(port: int, path: str) -> Outcome:
+def asked(port: int, path: str) -> ProbeOutcome:
     headers = [{"name": "X-Mine", "value": "mine"}]
-    return attempt({"httpGet": {"path": path, "port": port, "httpHeaders": headers}}, HERE, 5)
+    return run_handler({"httpGet": {"path": path, "port": port, "httpHeaders": headers}}, HERE, 5)
 
 
 def test_a_good_answer_is_a_success_with_its_body(port: int) -> None:
-    assert asked(port, "200") == Outcome("success", "kube-probe/1.32 mine")
+    assert asked(port, "200") == ProbeOutcome("success", "kube-probe/1.32 mine")
 
 
 def test_a_bad_answer_is_a_failure_without_its_body(port: int) -> None:
-    assert asked(port, "/404") == Outcome("failure", "HTTP probe failed with statuscode: 404")
+    assert asked(port, "/404") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 404")
 
 
 def test_a_redirect_on_the_same_host_is_followed(port: int) -> None:
-    assert asked(port, "/302//503") == Outcome("failure", "HTTP probe failed with statuscode: 503")
+    assert asked(port, "/302//503") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 503")
 
 
 def test_a_redirect_elsewhere_is_a_success_with_a_warning(port: int) -> None:
     found = asked(port, "/302/http://elsewhere/200")
-    assert found == Outcome("warning", "Probe terminated redirects, Response body: kube-probe/1.32 mine")
+    assert found == ProbeOutcome("warning", "Probe terminated redirects, Response body: kube-probe/1.32 mine")
 
 
 def test_a_server_that_says_nothing_takes_too_long(port: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         number = silent.getsockname()[1]
-        found = attempt({"httpGet": {"path": "/", "port": number}}, HERE, 0.05)
+        found = run_handler({"httpGet": {"path": "/", "port": number}}, HERE, 0.05)
     text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-    assert found == Outcome("failure", f'Get "http://127.0.0.1:{number}/": {text}')
+    assert found == ProbeOutcome("failure", f'Get "http://127.0.0.1:{number}/": {text}')
 
 
 def test_a_port_that_somebody_listens_to_is_a_success(port: int) -> None:
-    assert attempt({"tcpSocket": {"port": port}}, HERE, 5) == Outcome("success", "")
+    assert run_handler({"tcpSocket": {"port": port}}, HERE, 5) == ProbeOutcome("success", "")
 
 
 def frame(kind: int, flags: int, payload: bytes, stream: int = 1) -> bytes:
@@ -86,22 +86,24 @@ SERVING, NOT_SERVING = (frame(0, 0, b"\0\0\0\0\x02\x08" + bytes([status])) for s
 @pytest.mark.parametrize(
     ("frames", "outcome"),
     [
-        ([frame(0, 0, b"\0\0\0\0\x02\x08\x01")], Outcome("success", "service healthy")),
+        ([frame(0, 0, b"\0\0\0\0\x02\x08\x01")], ProbeOutcome("success", "service healthy")),
         (
             [frame(0, 0, b"\0\0\0\0\x02\x08\x02")],
-            Outcome("failure", 'service unhealthy (responded with "NOT_SERVING")'),
+            ProbeOutcome("failure", 'service unhealthy (responded with "NOT_SERVING")'),
         ),
         (
             [frame(1, 5, b"\x88")],
-            Outcome("failure", "error: health rpc probe failed: the server has ended the request without an answer"),
+            ProbeOutcome(
+                "failure", "error: health rpc probe failed: the server has ended the request without an answer"
+            ),
         ),
     ],
 )
-def test_health_is_asked_for_by_grpc(frames: list[bytes], outcome: Outcome) -> None:
+def test_health_is_asked_for_by_grpc(frames: list[bytes], outcome: ProbeOutcome) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         serving = Thread(target=answer, args=(server, [frame(4, 0, b"", 0), frame(6, 0, b"12345678", 0), *frames]))
         serving.start()
-        assert attempt({"grpc": {"port": server.getsockname()[1], "service": "mine"}}, HERE, 10) == outcome
+        assert run_handler({"grpc": {"port": server.getsockname()[1], "service": "mine"}}, HERE, 10) == outcome
         serving.join()
 
 
@@ -122,4 +124,4 @@ def test_a_grpc_server_that_is_not_there_takes_too_long() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     text = f'timeout: failed to connect service "127.0.0.1:{port}" within 1s: context deadline exceeded'
-    assert attempt({"grpc": {"port": port}}, HERE, 1) == Outcome("failure", text)
+    assert run_handler({"grpc": {"port": port}}, HERE, 1) == ProbeOutcome("failure", text)

@@ -26,13 +26,13 @@ def asked_for(brings: Brings, number: int = 0, **fields: Any) -> Path:
 
 def brought(brings: Brings) -> dict[str, Any]:
     """The image as a container's wish has it."""
-    told = reached(asked_for(brings), "Exited")
-    assert told["exitCode"] == 0, told
-    found = told["image"]
+    reported = reached(asked_for(brings), "Exited")
+    assert reported["exitCode"] == 0, reported
+    found = reported["image"]
     return {"name": brings.image, "engine": brings.engine, "id": found["id"], "unpacked": found["unpacked"]}
 
 
-def said(brings: Brings, script: str, **fields: Any) -> list[str]:
+def stated(brings: Brings, script: str, **fields: Any) -> list[str]:
     """What a script writes in a container of the image."""
     brings.node.sandbox(hostname="a-pod")
     brings.node.ended(shell(script, image=brought(brings), **fields))
@@ -41,26 +41,26 @@ def said(brings: Brings, script: str, **fields: Any) -> list[str]:
 
 def test_a_container_sees_its_images_files_and_what_the_pod_shares(brings: Brings) -> None:
     text = "ls /; hostname; cat /etc/hosts; echo $WHO $KEPT; test -e /usr || echo alone; echo err >&2"
-    found = said(brings, text, environment={"WHO": "pod"}, workingDir="/srv", user="1234")
+    found = stated(brings, text, environment={"WHO": "pod"}, workingDir="/srv", user="1234")
     assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "alone"} <= set(found)
     assert ("stderr", "F", "err") in brings.node.log()
 
 
 def test_who_runs_is_looked_up_in_the_image_and_has_no_privileges(brings: Brings) -> None:
-    found = said(brings, "id -u; id -g; echo $HOME; grep -E 'CapEff|NoNewPrivs' /proc/self/status", user="worker")
+    found = stated(brings, "id -u; id -g; echo $HOME; grep -E 'CapEff|NoNewPrivs' /proc/self/status", user="worker")
     assert found[:3] == ["1234", "50", "/srv"]
     assert [line.split()[1].strip("0") for line in found[3:]] == ["", "1"]
 
 
 def test_a_user_that_the_image_does_not_know_is_told(brings: Brings) -> None:
     brings.node.sandbox()
-    told = brings.node.ended(shell("true", image=brought(brings), user="nobody-here"))
-    assert told["reason"] == "StartError"
-    assert told["message"].endswith("unable to find user nobody-here: no matching entries in passwd file")
+    reported = brings.node.ended(shell("true", image=brought(brings), user="nobody-here"))
+    assert reported["reason"] == "StartError"
+    assert reported["message"].endswith("unable to find user nobody-here: no matching entries in passwd file")
 
 
 def test_what_a_container_writes_is_its_own_and_goes_with_it(brings: Brings) -> None:
-    assert said(brings, "echo x > /srv/x && echo y > /bin/y && cat /srv/x /bin/y", user="1234") == ["x", "y"]
+    assert stated(brings, "echo x > /srv/x && echo y > /bin/y && cat /srv/x /bin/y", user="1234") == ["x", "y"]
     again = shell("ls /srv; test -e /bin/y || echo as it was", image=brought(brings), attempt=1)
     brings.node.ended(again)
     assert [text for _, _, text in brings.node.log(name="main/1.log")] == ["as it was"]
@@ -72,7 +72,7 @@ def test_what_a_container_writes_is_its_own_and_goes_with_it(brings: Brings) -> 
 def test_a_mount_goes_where_the_links_of_the_image_lead(brings: Brings) -> None:
     (brings.node.make("pods/u/volumes/token", 0o755) / "ca.crt").write_text("trusted")
     mount = {"source": "volumes/token", "target": "/var/run/secrets/token", "readOnly": True}
-    found = said(brings, "cat /var/run/secrets/token/ca.crt; ls /run/secrets", mounts=[mount])
+    found = stated(brings, "cat /var/run/secrets/token/ca.crt; ls /run/secrets", mounts=[mount])
     assert found == ["trustedtoken"]
     assert not Path("/run/secrets/token").exists()
 
@@ -80,8 +80,8 @@ def test_a_mount_goes_where_the_links_of_the_image_lead(brings: Brings) -> None:
 def test_its_command_and_its_end_are_told_as_those_of_others(brings: Brings) -> None:
     image = brought(brings)
     brings.node.sandbox()
-    told = brings.node.ended(container("nosuch", image=image))
-    assert told["message"].endswith('exec: "nosuch": executable file not found in $PATH')
+    reported = brings.node.ended(container("nosuch", image=image))
+    assert reported["message"].endswith('exec: "nosuch": executable file not found in $PATH')
     trap = "trap 'echo told; exit 4' USR1; echo up; while :; do sleep 0.01; done"
     run = brings.node.start(shell(trap, image=image, stopSignal="SIGUSR1", attempt=1))
     until(lambda: reached(run, "Running") and brings.node.log(name="main/1.log"), "it is up")
@@ -93,16 +93,16 @@ def test_probes_run_in_it_as_its_user_with_its_variables(brings: Brings) -> None
     ready = {"exec": {"command": ["sh", "-c", "echo $WHO $HOME $(id -u) > /tmp/probed"]}}
     times = {"periodSeconds": 1, "timeoutSeconds": 5, "successThreshold": 1, "failureThreshold": 3}
     script = "while ! test -e /tmp/probed; do sleep 0.01; done; sleep 0.1; cat /tmp/probed"
-    found = said(brings, script, user="1234", probes={"readiness": ready | times})
+    found = stated(brings, script, user="1234", probes={"readiness": ready | times})
     assert found == ["image /srv 1234"]
 
 
 def test_an_image_is_told_with_what_it_says(brings: Brings) -> None:
-    told = reached(asked_for(brings), "Exited")
-    assert [row["message"] for row in told["warnings"]] == [
+    reported = reached(asked_for(brings), "Exited")
+    assert [row["message"] for row in reported["warnings"]] == [
         f'Container image "{brings.image}" already present on machine'
     ]
-    found = told["image"]
+    found = reported["image"]
     assert (found["user"], found["workingDir"]) == ("1234", "/srv")
     assert stop_signal(found["stopSignal"]) == signal.SIGUSR1
     assert (found["entrypoint"], found["environment"]["WHO"]) == (["/bin/sh", "-c"], "image")
@@ -111,11 +111,11 @@ def test_an_image_is_told_with_what_it_says(brings: Brings) -> None:
 
 def test_one_that_is_not_there_fails_as_its_policy_says(brings: Brings) -> None:
     missing = "localhost:1/no/such:1"
-    told = reached(asked_for(brings, name=missing, policy="Never"), "Exited")
-    assert told["message"] == f'Container image "{missing}" is not present with pull policy of Never'
-    told = reached(asked_for(brings, 1, name=missing, policy="Always"), "Exited")
-    assert (told["reason"], told["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
-    assert "connection refused" in told["message"]
+    reported = reached(asked_for(brings, name=missing, policy="Never"), "Exited")
+    assert reported["message"] == f'Container image "{missing}" is not present with pull policy of Never'
+    reported = reached(asked_for(brings, 1, name=missing, policy="Always"), "Exited")
+    assert (reported["reason"], reported["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
+    assert "connection refused" in reported["message"]
 
 
 def test_an_image_is_pulled_by_who_may_have_it(
@@ -125,9 +125,9 @@ def test_an_image_is_pulled_by_who_may_have_it(
     refused = reached(asked_for(brings, name=name), "Exited")
     assert refused["reason"] == "ErrImagePull"
     assert re.search("no basic auth credentials|authentication required|unauthorized", refused["message"])
-    told = reached(asked_for(brings, 1, name=name, auth=images.auth), "Exited")
-    assert re.match(f'Successfully pulled image "{name}" in [0-9.]+m?s', told["warnings"][-1]["message"])
-    image = {"name": name, "engine": brings.engine, "unpacked": told["image"]["unpacked"]}
+    reported = reached(asked_for(brings, 1, name=name, auth=images.auth), "Exited")
+    assert re.match(f'Successfully pulled image "{name}" in [0-9.]+m?s', reported["warnings"][-1]["message"])
+    image = {"name": name, "engine": brings.engine, "unpacked": reported["image"]["unpacked"]}
     brings.node.sandbox()
     brings.node.ended(shell("echo $WHO", image=image))
     assert brings.node.texts() == ["image"]
@@ -185,4 +185,4 @@ def test_a_spawner_that_begins_forgets_what_was_begun(brings: Brings) -> None:
 def test_an_ordinary_user_who_may_ask_docker_has_its_images(pool: Pool, docker_image: Bringer) -> None:
     with pool.lend("podman", ordinary_user(), docker_image.variables) as node:
         assert [engine["name"] for engine in node.features["engines"]] == ["docker"]
-        assert said(Brings(node, "docker", docker_image.image), "id -u; echo $WHO", user="7") == ["7", "image"]
+        assert stated(Brings(node, "docker", docker_image.image), "id -u; echo $WHO", user="7") == ["7", "image"]

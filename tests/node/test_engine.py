@@ -16,7 +16,7 @@ from node.machine import Machine, container, is_alive, is_kept, reached, shell, 
 EngineNode = tuple[Machine, dict[str, str]]
 
 
-def said(script: str, engine: EngineNode, **fields: Any) -> list[str]:
+def stated(script: str, engine: EngineNode, **fields: Any) -> list[str]:
     """What a script writes in a container of the image."""
     node, image = engine
     node.sandbox(hostname="a-pod")
@@ -27,7 +27,7 @@ def said(script: str, engine: EngineNode, **fields: Any) -> list[str]:
 def test_a_container_has_its_images_files_and_what_the_pod_shares(engine: EngineNode) -> None:
     node, _ = engine
     text = "ls /; hostname; cat /etc/hosts; echo $WHO $KEPT; id -u; echo err >&2"
-    found = said(text, engine, environment={"WHO": "pod"}, workingDir="/srv")
+    found = stated(text, engine, environment={"WHO": "pod"}, workingDir="/srv")
     assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "1234"} <= set(found)
     assert "usr" not in found
     assert ("stderr", "F", "err") in node.log()
@@ -44,7 +44,7 @@ def test_variables_come_as_they_are(engine: EngineNode) -> None:
 
 def test_who_runs_is_who_was_said_and_has_no_privileges(engine: EngineNode) -> None:
     script = "id -u; id -G; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status"
-    found = said(script, engine, user="7:8", groups=[9])
+    found = stated(script, engine, user="7:8", groups=[9])
     assert found[:2] == ["7", "8 9"]
     assert [line.split()[1].strip("0") for line in found[2:]] == ["", "", "1"]
 
@@ -69,16 +69,16 @@ def test_volumes_are_seen_at_their_places(engine: EngineNode) -> None:
 def test_its_exit_code_is_that_of_its_command(script: str, code: int, engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
-    told = node.ended(shell(script, image=image))
-    assert (told["exitCode"], told["reason"]) == (code, "Error" if code else "Completed")
+    reported = node.ended(shell(script, image=image))
+    assert (reported["exitCode"], reported["reason"]) == (code, "Error" if code else "Completed")
 
 
 def test_who_eats_memory_is_told_so(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     limits = {"cpu": 500, "memory": 32 << 20, "pids": 50}
-    told = node.ended(shell("a=x; while :; do a=$a$a; done", image=image, limits=limits))
-    assert (told["exitCode"], told["reason"]) == (137, "OOMKilled")
+    reported = node.ended(shell("a=x; while :; do a=$a$a; done", image=image, limits=limits))
+    assert (reported["exitCode"], reported["reason"]) == (137, "OOMKilled")
 
 
 def test_who_forks_is_bounded_and_ended_with_all_that_he_forked(engine: EngineNode) -> None:
@@ -94,9 +94,9 @@ def test_who_forks_is_bounded_and_ended_with_all_that_he_forked(engine: EngineNo
 def test_what_cannot_be_started_is_said_as_runtimes_do(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
-    told = node.ended(container("nosuch", image=image))
-    assert (told["exitCode"], told["reason"]) == (128, "StartError")
-    assert told["message"].endswith('exec: "nosuch": executable file not found in $PATH')
+    reported = node.ended(container("nosuch", image=image))
+    assert (reported["exitCode"], reported["reason"]) == (128, "StartError")
+    assert reported["message"].endswith('exec: "nosuch": executable file not found in $PATH')
     assert node.texts() == []
 
 
@@ -129,17 +129,19 @@ def test_probes_and_hooks_run_in_it(engine: EngineNode) -> None:
 def test_it_has_a_terminal_where_it_is_to_have_one(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
-    told = node.ended(shell("test -t 0 && test -t 1 && echo yes; sleep 0.1; exit 6", image=image, tty=True, stdin=True))
-    assert (told["exitCode"], node.texts()) == (6, ["yes"])
+    reported = node.ended(
+        shell("test -t 0 && test -t 1 && echo yes; sleep 0.1; exit 6", image=image, tty=True, stdin=True)
+    )
+    assert (reported["exitCode"], node.texts()) == (6, ["yes"])
 
 
 def test_the_death_of_its_keeper_ends_it(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("sleep 600", image=image))
-    told = reached(run, "Running")
-    os.kill(told["keeper"], signal.SIGKILL)
-    until(lambda: not is_alive(told["pid"]), "the container has ended")
+    reported = reached(run, "Running")
+    os.kill(reported["keeper"], signal.SIGKILL)
+    until(lambda: not is_alive(reported["pid"]), "the container has ended")
     assert not is_kept(run)
 
 
@@ -147,14 +149,14 @@ def test_so_does_that_of_all_who_look_after_it_and_of_the_spawner(engine: Engine
     node, image = engine
     node.sandbox()
     run = node.start(shell("sleep 600", image=image))
-    told = reached(run, "Running")
+    reported = reached(run, "Running")
     node.spawner.kill()
     node.spawner.wait()
-    for pid in (told["keeper"], *_children(told["keeper"])):
+    for pid in (reported["keeper"], *_children(reported["keeper"])):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     node.spawner = node.start_spawner()
-    until(lambda: not is_alive(told["pid"]), "the container has ended")
+    until(lambda: not is_alive(reported["pid"]), "the container has ended")
     assert state(run)["phase"] == "Running"
 
 
@@ -162,12 +164,12 @@ def test_it_goes_on_when_the_engines_watcher_is_killed(engine: EngineNode) -> No
     node, image = engine
     node.sandbox()
     run = node.start(shell("while ! test -e /tmp/go; do sleep 0.01; done; exit 8", image=image))
-    told = reached(run, "Running")
-    watcher = int(Path(f"/proc/{told['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+    reported = reached(run, "Running")
+    watcher = int(Path(f"/proc/{reported['pid']}/stat").read_text().rpartition(")")[2].split()[1])
     assert "conmon" in Path(f"/proc/{watcher}/comm").read_text()
     os.kill(watcher, signal.SIGKILL)
     until(lambda: not is_alive(watcher), "the watcher has ended")
-    Path(f"/proc/{told['pid']}/root/tmp/go").touch()
+    Path(f"/proc/{reported['pid']}/root/tmp/go").touch()
     assert reached(run, "Exited")["exitCode"] == 8
 
 
@@ -175,11 +177,11 @@ def test_it_outlives_the_spawner(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("while ! test -e /tmp/go; do sleep 0.01; done; exit 8", image=image))
-    told = reached(run, "Running")
+    reported = reached(run, "Running")
     node.spawner.kill()
     node.spawner.wait()
     node.spawner = node.start_spawner()
-    Path(f"/proc/{told['pid']}/root/tmp/go").touch()
+    Path(f"/proc/{reported['pid']}/root/tmp/go").touch()
     assert reached(run, "Exited")["exitCode"] == 8
 
 
@@ -200,11 +202,11 @@ def looked_for(node: Machine, number: int, wish: dict[str, Any]) -> dict[str, An
 
 def test_an_image_that_is_there_is_told_with_what_it_says(engine: EngineNode) -> None:
     node, image = engine
-    told = looked_for(node, 0, image_wish(image["name"], "IfNotPresent"))
-    assert [row["message"] for row in told["warnings"]] == [
+    reported = looked_for(node, 0, image_wish(image["name"], "IfNotPresent"))
+    assert [row["message"] for row in reported["warnings"]] == [
         f'Container image "{image["name"]}" already present on machine'
     ]
-    found = told["image"]
+    found = reported["image"]
     assert (found["id"], found["user"], found["workingDir"]) == (image["id"], "1234", "/srv")
     assert found["entrypoint"][0] == "/bin/sh"
     assert stop_signal(found["stopSignal"]) == signal.SIGUSR1
@@ -213,12 +215,12 @@ def test_an_image_that_is_there_is_told_with_what_it_says(engine: EngineNode) ->
 def test_one_that_is_not_there_fails_as_its_policy_says(engine: EngineNode) -> None:
     node, _ = engine
     missing = "localhost:1/no/such:1"
-    told = looked_for(node, 0, image_wish(missing, "Never"))
-    assert told["reason"] == "ErrImageNeverPull"
-    assert told["message"] == f'Container image "{missing}" is not present with pull policy of Never'
-    told = looked_for(node, 1, image_wish(missing, "Always"))
-    assert (told["reason"], told["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
-    assert "connection refused" in told["message"]
+    reported = looked_for(node, 0, image_wish(missing, "Never"))
+    assert reported["reason"] == "ErrImageNeverPull"
+    assert reported["message"] == f'Container image "{missing}" is not present with pull policy of Never'
+    reported = looked_for(node, 1, image_wish(missing, "Always"))
+    assert (reported["reason"], reported["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
+    assert "connection refused" in reported["message"]
 
 
 def _children(pid: int) -> list[int]:

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the numbers of this p
 
 def by_itself(node: Machine, **fields: Any) -> dict[str, Any]:
     """Run the program as the command of a container."""
-    told = node.ended(container(*PROGRAM, mounts=VOLUME, network="pod", **fields))
-    assert told["exitCode"] == 0, node.texts()
+    reported = node.ended(container(*PROGRAM, mounts=VOLUME, network="pod", **fields))
+    assert reported["exitCode"] == 0, node.texts()
     return found_in("".join(text for _, _, text in node.log()))
 
 
@@ -126,9 +126,9 @@ def tried(request: pytest.FixtureRequest, pool: Pool, owner: str, user: str) -> 
         remember_key()
         with lent(pool, owner) as node:
             before = CORE_PATTERN.read_text()
-            told = WAYS[request.param](node, user=USERS[user])
-            told |= {"core_pattern": [before, CORE_PATTERN.read_text()], "ran": handlers_of(node)}
-            _TRIED[key] = Tried(told, USERS[user])
+            reported = WAYS[request.param](node, user=USERS[user])
+            reported |= {"core_pattern": [before, CORE_PATTERN.read_text()], "ran": handlers_of(node)}
+            _TRIED[key] = Tried(reported, USERS[user])
     return _TRIED[key]
 
 

@@ -76,8 +76,8 @@ def test_runs_outlive_a_spawner_that_is_killed_and_the_next_one_goes_on(node: Ma
     node.spawner.wait()
     node.spawner = node.start_spawner()
     node.ask("pods/u/runs/main/0")
-    told = node.ended(container("true", container="other"))
-    assert (told["exitCode"], reached(run, "Exited")["exitCode"], node.texts()) == (0, 0, ["done"])
+    reported = node.ended(container("true", container="other"))
+    assert (reported["exitCode"], reached(run, "Exited")["exitCode"], node.texts()) == (0, 0, ["done"])
 
 
 def test_a_second_spawner_ends_at_once(plain: Machine) -> None:
@@ -101,9 +101,9 @@ def test_a_spawner_ends_when_its_folder_is_gone(tmp_path: Path) -> None:
 def test_a_keeper_that_is_killed_takes_its_container_with_it(node: Machine) -> None:
     node.sandbox()
     run = node.start(shell("setsid sleep 600 & sleep 600"))
-    told = reached(run, "Running")
-    os.kill(told["keeper"], signal.SIGKILL)
-    until(lambda: not is_alive(told["pid"]), "its first process is gone")
+    reported = reached(run, "Running")
+    os.kill(reported["keeper"], signal.SIGKILL)
+    until(lambda: not is_alive(reported["pid"]), "its first process is gone")
     until(lambda: not any("sleep" in name_of(pid) for pid in node.processes()), "so are the others")
     assert state(run)["phase"] == "Running"
 
@@ -126,8 +126,11 @@ def test_a_folder_that_is_removed_ends_what_ran_in_it(node: Machine) -> None:
 
 
 def test_a_container_without_its_sandbox_is_a_start_error(node: Machine) -> None:
-    told = node.ended(container("true"))
-    assert (told["reason"], told["message"].rpartition(": ")[2]) == ("StartError", "the pod's sandbox is not running")
+    reported = node.ended(container("true"))
+    assert (reported["reason"], reported["message"].rpartition(": ")[2]) == (
+        "StartError",
+        "the pod's sandbox is not running",
+    )
 
 
 def test_a_full_disk_delays_the_end_but_loses_nothing_of_it(tmp_path: Path) -> None:

@@ -16,25 +16,25 @@ NOTHING = "bubblewrap,network,cgroups,userns,podman,docker"
 
 
 def test_who_does_without_everything_is_told_what_that_means(plain: Machine) -> None:
-    told = plain.features
-    assert told["spawner"] == plain.spawner.pid
-    assert (told["bubblewrap"], told["podNetwork"], told["cgroups"]) == (None, False, None)
-    assert {row["what"] for row in told["missing"]} >= {"bubblewrap", "pod network", "cgroups"}
-    assert all(row["means"] and row["remedy"] for row in told["missing"])
+    reported = plain.features
+    assert reported["spawner"] == plain.spawner.pid
+    assert (reported["bubblewrap"], reported["podNetwork"], reported["cgroups"]) == (None, False, None)
+    assert {row["what"] for row in reported["missing"]} >= {"bubblewrap", "pod network", "cgroups"}
+    assert all(row["means"] and row["remedy"] for row in reported["missing"])
 
 
 def test_a_machine_that_can_do_all_misses_nothing(grouped: Machine) -> None:
-    told = grouped.features
-    assert (told["isRoot"], told["userNamespaces"], told["podNetwork"]) == (True, False, True)
-    missing_here = {row["what"] for row in told["missing"]}
+    reported = grouped.features
+    assert (reported["isRoot"], reported["userNamespaces"], reported["podNetwork"]) == (True, False, True)
+    missing_here = {row["what"] for row in reported["missing"]}
     assert not missing_here & {"user namespaces", "bubblewrap", "pod network", "cgroups"}
-    assert "memory" in told["cgroups"]["controllers"]
+    assert "memory" in reported["cgroups"]["controllers"]
 
 
 def test_an_ordinary_user_has_a_user_namespace(node: Machine) -> None:
-    told = node.features
-    assert told["userNamespaces"] == (not told["isRoot"])
-    assert told["podNetwork"]
+    reported = node.features
+    assert reported["userNamespaces"] == (not reported["isRoot"])
+    assert reported["podNetwork"]
 
 
 def test_why_there_is_no_network_is_told() -> None:
@@ -45,8 +45,11 @@ def test_why_there_is_no_network_is_told() -> None:
 
 def test_mounts_are_refused_where_nothing_can_be_mounted(plain: Machine) -> None:
     mount = {"source": "volumes/x", "target": "/x", "readOnly": False}
-    told = plain.ended(shell("true", mounts=[mount]))
-    assert (told["reason"], "/x cannot be mounted without bubblewrap" in told["message"]) == ("StartError", True)
+    reported = plain.ended(shell("true", mounts=[mount]))
+    assert (reported["reason"], "/x cannot be mounted without bubblewrap" in reported["message"]) == (
+        "StartError",
+        True,
+    )
 
 
 def test_plain_processes_are_an_ordinary_users_too() -> None:
@@ -60,9 +63,9 @@ def test_an_engine_that_does_not_answer_is_told_and_not_used(pool: Pool) -> None
     if shutil.which("docker") is None:
         pytest.skip("no docker is here: apt-get install docker.io")
     with pool.lend("podman", variables={"DOCKER_HOST": "unix:///nowhere"}) as node:
-        told = node.features
-        assert told["engines"] == []
-        (row,) = [row for row in told["missing"] if row["what"] == "container engine"]
+        reported = node.features
+        assert reported["engines"] == []
+        (row,) = [row for row in reported["missing"] if row["what"] == "container engine"]
         assert "docker: Cannot connect to the Docker daemon at unix:///nowhere" in row["means"]
 
 

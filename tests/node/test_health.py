@@ -44,8 +44,8 @@ def test_a_startup_probe_goes_before_the_others(node: Machine) -> None:
         "liveness": execute("test -e /tmp/up", failureThreshold=1),
     }
     run = node.start(shell("sleep 0.3; touch /tmp/up; sleep 600", probes=probes))
-    told = reached(run, "Running")
-    assert (told["started"], told["ready"]) == (False, False)
+    reported = reached(run, "Running")
+    assert (reported["started"], reported["ready"]) == (False, False)
     until(lambda: state(run)["started"] and state(run)["ready"], "it has started and is ready")
     assert "failed" not in state(run)
 
@@ -96,8 +96,8 @@ def test_what_a_probe_executes_is_in_the_container_and_as_little_privileged(node
     script = "echo $MARK $HOME $PWD $(hostname) $(ls /tmp) $(grep CapEff /proc/self/status); exit 1"
     probes = {"readiness": execute(script)}
     run = node.start(shell("touch /tmp/mine; sleep 600", environment={"MARK": "m"}, workingDir="/w", probes=probes))
-    said = "Unhealthy: Readiness probe failed: m /root /w p mine CapEff: 0000000000000000\n"
-    until(lambda: said in messages(run), "it has said where it is")
+    stated = "Unhealthy: Readiness probe failed: m /root /w p mine CapEff: 0000000000000000\n"
+    until(lambda: stated in messages(run), "it has said where it is")
 
 
 def test_a_container_has_started_when_its_post_start_hook_has_succeeded(node: Machine) -> None:
@@ -133,6 +133,6 @@ def test_a_pre_stop_hook_that_takes_too_long_is_no_reprieve(node: Machine) -> No
     run = node.start(shell("trap '' TERM; while :; do sleep 0.01; done", hooks={"preStop": hook}))
     reached(run, "Running")
     node.stop(run, grace=0.3)
-    told = reached(run, "Exited")
-    assert told["exitCode"] == 137
-    assert told["finishedAt"] - told["startedAt"] < 10e6
+    reported = reached(run, "Exited")
+    assert reported["exitCode"] == 137
+    assert reported["finishedAt"] - reported["startedAt"] < 10e6

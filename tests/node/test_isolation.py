@@ -9,8 +9,8 @@ from node.machine import Machine, container, is_kept, shell, state, until
 
 def test_a_container_runs_in_a_namespace_of_its_own(node: Machine) -> None:
     node.sandbox(hostname="some-pod")
-    told = node.ended(shell("hostname; ls /proc | grep -c '^[0-9]*$'; id -u; pwd; echo $HOME $HOSTNAME"))
-    assert (told["exitCode"], node.texts()[0]) == (0, "some-pod")
+    reported = node.ended(shell("hostname; ls /proc | grep -c '^[0-9]*$'; id -u; pwd; echo $HOME $HOSTNAME"))
+    assert (reported["exitCode"], node.texts()[0]) == (0, "some-pod")
     assert int(node.texts()[1]) < 10
     assert node.texts()[2:] == ["0", "/", "/root some-pod"]
 
@@ -40,13 +40,13 @@ def test_it_has_no_capabilities_and_gets_none(node: Machine) -> None:
 
 def test_a_command_that_is_not_there_is_a_start_error_in_runcs_words(node: Machine) -> None:
     node.sandbox()
-    told = node.ended(container("nosuch"))
-    assert (told["exitCode"], told["reason"], node.texts()) == (128, "StartError", [])
-    assert told["message"].endswith(
+    reported = node.ended(container("nosuch"))
+    assert (reported["exitCode"], reported["reason"], node.texts()) == (128, "StartError", [])
+    assert reported["message"].endswith(
         "runc create failed: unable to start container process: error during container init: "
         'exec: "nosuch": executable file not found in $PATH'
     )
-    assert "startedAt" not in told
+    assert "startedAt" not in reported
 
 
 def test_a_container_is_who_it_is_to_be(node: Machine) -> None:
@@ -73,8 +73,8 @@ def test_volumes_are_where_they_are_mounted_and_shared_by_the_pod(node: Machine)
     writes = {"source": "volumes/data", "target": "/data", "readOnly": False}
     reads = {"source": "volumes/data/sub", "target": "/deep/sub", "readOnly": True}
     node.ended(shell("echo mine > /data/sub/file", mounts=[writes]))
-    told = node.ended(shell("cat /deep/sub/file; touch /deep/sub/other", container="second", mounts=[reads]))
-    assert told["exitCode"] == 1
+    reported = node.ended(shell("cat /deep/sub/file; touch /deep/sub/other", container="second", mounts=[reads]))
+    assert reported["exitCode"] == 1
     assert node.log(name="second/0.log")[0] == ("stdout", "F", "mine")
 
 
@@ -99,8 +99,11 @@ def test_a_working_directory_of_the_machine_is_as_it_is(node: Machine) -> None:
 def test_a_volume_leads_nowhere_else(node: Machine) -> None:
     (node.make("pods/u/volumes/data") / "out").symlink_to("/etc")
     node.sandbox()
-    told = node.ended(shell("ls /x", mounts=[{"source": "volumes/data/out", "target": "/x", "readOnly": True}]))
-    assert (told["reason"], "volumes/data/out leads out of its volume" in told["message"]) == ("StartError", True)
+    reported = node.ended(shell("ls /x", mounts=[{"source": "volumes/data/out", "target": "/x", "readOnly": True}]))
+    assert (reported["reason"], "volumes/data/out leads out of its volume" in reported["message"]) == (
+        "StartError",
+        True,
+    )
 
 
 def test_a_volume_in_memory_is_as_large_as_it_may_be_and_the_pods_alone(node: Machine) -> None:
@@ -136,8 +139,8 @@ def test_an_image_with_a_root_of_its_own_is_all_that_is_seen_and_stays_as_it_is(
         put_in(image, program)
     node.sandbox()
     script = "ls /; echo x > /new; cat /new"
-    told = node.ended(container("/bin/sh", "-c", script, image={"name": "own", "root": str(image)}))
-    assert (told["exitCode"], {"bin", "proc", "dev"} <= set(node.texts()), node.texts()[-1]) == (0, True, "x")
+    reported = node.ended(container("/bin/sh", "-c", script, image={"name": "own", "root": str(image)}))
+    assert (reported["exitCode"], {"bin", "proc", "dev"} <= set(node.texts()), node.texts()[-1]) == (0, True, "x")
     assert "usr" not in node.texts()
     assert not (image / "new").exists()
 

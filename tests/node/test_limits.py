@@ -16,29 +16,29 @@ LIMITS = {"cpu": None, "memory": 64 << 20, "pids": 1000}
 
 def test_who_eats_more_memory_than_he_may_is_oom_killed(grouped: Machine) -> None:
     grouped.sandbox()
-    told = grouped.ended(container("python3", "-c", EATER, limits=LIMITS))
-    assert (told["exitCode"], told["reason"], grouped.texts()) == (137, "OOMKilled", [])
+    reported = grouped.ended(container("python3", "-c", EATER, limits=LIMITS))
+    assert (reported["exitCode"], reported["reason"], grouped.texts()) == (137, "OOMKilled", [])
 
 
 @pytest.mark.parametrize("goes_on", ["exit 0", "sleep 600"])
 def test_a_container_is_killed_with_its_child_that_had_no_memory_left(grouped: Machine, goes_on: str) -> None:
     grouped.sandbox()
-    told = grouped.ended(shell(f'python3 -c "{EATER}"; {goes_on}', limits=LIMITS))
-    assert (told["exitCode"], told["reason"]) == (137, "OOMKilled")
+    reported = grouped.ended(shell(f'python3 -c "{EATER}"; {goes_on}', limits=LIMITS))
+    assert (reported["exitCode"], reported["reason"]) == (137, "OOMKilled")
 
 
 def test_who_keeps_to_his_limit_is_left_alone(grouped: Machine) -> None:
     grouped.sandbox()
-    told = grouped.ended(container("python3", "-c", EATER, limits=LIMITS | {"memory": 600 << 20}))
-    assert (told["reason"], grouped.texts()) == ("Completed", ["ate"])
+    reported = grouped.ended(container("python3", "-c", EATER, limits=LIMITS | {"memory": 600 << 20}))
+    assert (reported["reason"], grouped.texts()) == ("Completed", ["ate"])
 
 
 def test_a_user_without_control_groups_is_refused_the_memory(node: Machine) -> None:
     if node.features["cgroups"]:
         pytest.skip("there are control groups")
     node.sandbox()
-    told = node.ended(container("python3", "-c", EATER, limits=LIMITS))
-    assert (told["exitCode"], node.texts()) == (1, [*node.texts()[:-1], "MemoryError"])
+    reported = node.ended(container("python3", "-c", EATER, limits=LIMITS))
+    assert (reported["exitCode"], node.texts()) == (1, [*node.texts()[:-1], "MemoryError"])
 
 
 def test_a_container_has_no_more_processes_than_it_may(node: Machine) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from batchyard.shim import state_dir
-from batchyard.shim.logs import Log, Stream
+from batchyard.shim.logs import LogLineSplitter, RotatingLog
 from node.machine import Machine, container, reached, shell
 
 SMALL = {"maxBytes": 4096, "maxFiles": 3}
@@ -15,8 +15,8 @@ FLOOD = "yes 'a line that is about as long as lines of logs often are' | head -c
 def written(tmp_path: Path, *chunks: bytes) -> list[tuple[str, bytes]]:
     """The tag and text of each line of a log that chunks were written to."""
     opened = state_dir.open_folder(str(tmp_path))
-    log = Log(opened, "0.log", 1 << 20, 5)
-    stream = Stream(log, "stdout")
+    log = RotatingLog(opened, "0.log", 1 << 20, 5)
+    stream = LogLineSplitter(log, "stdout")
     for chunk in chunks:
         stream.feed(chunk)
     stream.end()
@@ -51,8 +51,8 @@ def test_a_carriage_return_before_a_newline_is_dropped(tmp_path: Path) -> None:
 
 def test_the_texts_of_the_last_lines_are_told(tmp_path: Path) -> None:
     opened = state_dir.open_folder(str(tmp_path))
-    log = Log(opened, "0.log", 1 << 20, 5)
-    Stream(log, "stderr").feed(b"".join(b"line %d\n" % number for number in range(100)))
+    log = RotatingLog(opened, "0.log", 1 << 20, 5)
+    LogLineSplitter(log, "stderr").feed(b"".join(b"line %d\n" % number for number in range(100)))
     assert log.tail(2, 2048) == b"line 98\nline 99\n"
     assert log.tail(80, 10) == b"8\nline 99\n"
     log.close()
@@ -90,15 +90,15 @@ def status_of(pid: int) -> str:
 
 def test_last_words_are_those_of_the_file(node: Machine) -> None:
     node.sandbox()
-    told = node.ended(shell("echo out; printf 'last words' > /dev/termination-log; exit 1"))
-    assert told["message"] == "last words"
+    reported = node.ended(shell("echo out; printf 'last words' > /dev/termination-log; exit 1"))
+    assert reported["message"] == "last words"
 
 
 def test_last_words_are_cut_at_their_beginning(node: Machine) -> None:
     node.sandbox()
-    told = node.ended(shell("yes | head -c 5000 > /last; printf end >> /last", terminationMessagePath="/last"))
-    assert len(told["message"]) == 4096
-    assert told["message"].endswith("y\nend")
+    reported = node.ended(shell("yes | head -c 5000 > /last; printf end >> /last", terminationMessagePath="/last"))
+    assert len(reported["message"]) == 4096
+    assert reported["message"].endswith("y\nend")
 
 
 def test_last_words_are_the_logs_only_where_that_is_wanted_and_it_failed(plain: Machine) -> None:

@@ -35,9 +35,11 @@ def inner(target: str, *, is_read_only: bool = False) -> dict[str, Any]:
 @pytest.mark.parametrize("target", ["/proc/self/root/oldroot/tmp", "/proc/1", "/proc", "/", "/proc/self/cwd/x"])
 def test_nothing_is_mounted_in_proc_or_at_the_root(node: Machine, target: str) -> None:
     with_volumes(node)
-    told = node.ended(shell("true", mounts=[inner(target)]))
-    assert told["reason"] == "StartError"
-    assert "cannot be mounted because it is inside /proc" in told["message"] or "a mount at /" in told["message"]
+    reported = node.ended(shell("true", mounts=[inner(target)]))
+    assert reported["reason"] == "StartError"
+    assert (
+        "cannot be mounted because it is inside /proc" in reported["message"] or "a mount at /" in reported["message"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,23 +48,23 @@ def test_nothing_is_mounted_in_proc_or_at_the_root(node: Machine, target: str) -
 def test_a_link_of_a_volume_is_no_place_to_mount_at(node: Machine, target: str) -> None:
     link(node, with_volumes(node) / "link", target)
     for attempt, place in enumerate(("/outer/link", "/outer/link/x")):
-        told = node.ended(shell("true", attempt=attempt, mounts=[OUTER, inner(place)]))
-        assert (told["reason"], "through a link of another volume" in told["message"]) == ("StartError", True)
+        reported = node.ended(shell("true", attempt=attempt, mounts=[OUTER, inner(place)]))
+        assert (reported["reason"], "through a link of another volume" in reported["message"]) == ("StartError", True)
 
 
 def test_a_link_of_the_machine_leads_to_no_other_volume_unnoticed(node: Machine) -> None:
     link(node, with_volumes(node) / "link", "/oldroot")
     outer = OUTER | {"target": "/usr/bin/outer"}
-    told = node.ended(shell("true", mounts=[outer, inner("/bin/outer/link/x")]))
-    assert "through a link of another volume" in told["message"]
+    reported = node.ended(shell("true", mounts=[outer, inner("/bin/outer/link/x")]))
+    assert "through a link of another volume" in reported["message"]
 
 
 @pytest.mark.parametrize("field", ["terminationMessagePath", "workingDir"])
 def test_neither_last_words_nor_a_working_directory_are_made_behind_a_link(node: Machine, field: str) -> None:
     link(node, with_volumes(node) / "link", f"/oldroot{node.root}")
     for attempt, place in enumerate(("/outer/link/made", f"/proc/self/root/oldroot{node.root}/made")):
-        told = node.ended(shell("true", attempt=attempt, mounts=[OUTER], **{field: place}))
-        assert told["reason"] == "StartError"
+        reported = node.ended(shell("true", attempt=attempt, mounts=[OUTER], **{field: place}))
+        assert reported["reason"] == "StartError"
     assert not (node.root / "made").exists()
 
 
@@ -78,8 +80,8 @@ def test_an_image_whose_proc_is_a_link_is_refused(node: Machine) -> None:
     node.make("image/usr")
     link(node, node.root / "image/proc", "usr")
     node.sandbox()
-    told = node.ended(shell("true", image={"name": "own", "root": str(node.root / "image")}))
-    assert (told["reason"], "/proc of the image is a link" in told["message"]) == ("StartError", True)
+    reported = node.ended(shell("true", image={"name": "own", "root": str(node.root / "image")}))
+    assert (reported["reason"], "/proc of the image is a link" in reported["message"]) == ("StartError", True)
 
 
 def test_volumes_lie_in_each_other_each_as_it_is_to_be(node: Machine) -> None:
@@ -115,10 +117,12 @@ def test_a_volume_in_another_is_seen_there_alone(node: Machine) -> None:
 
 def test_last_words_may_lie_in_a_volume(node: Machine) -> None:
     with_volumes(node)
-    told = node.ended(shell("echo so > /outer/deep/words", mounts=[OUTER], terminationMessagePath="/outer/words"))
-    assert told["message"] == ""
-    told = node.ended(shell("echo so > /outer/words", attempt=1, mounts=[OUTER], terminationMessagePath="/outer/words"))
-    assert told["message"] == "so\n"
+    reported = node.ended(shell("echo so > /outer/deep/words", mounts=[OUTER], terminationMessagePath="/outer/words"))
+    assert reported["message"] == ""
+    reported = node.ended(
+        shell("echo so > /outer/words", attempt=1, mounts=[OUTER], terminationMessagePath="/outer/words")
+    )
+    assert reported["message"] == "so\n"
 
 
 def test_a_folder_of_the_machine_with_a_link_in_its_path_is_refused(node: Machine) -> None:
@@ -127,8 +131,8 @@ def test_a_folder_of_the_machine_with_a_link_in_its_path_is_refused(node: Machin
     link(node, node.root / "link", "real")
     for attempt, (path, is_right) in enumerate(((real, True), (node.root / "link/below", False))):
         mount = {"source": str(path), "target": "/machine", "readOnly": False}
-        told = node.ended(shell("touch /machine/made", attempt=attempt, mounts=[mount]))
-        assert ("leads out of its volume" in told["message"]) is not is_right
+        reported = node.ended(shell("touch /machine/made", attempt=attempt, mounts=[mount]))
+        assert ("leads out of its volume" in reported["message"]) is not is_right
     assert [path.name for path in real.iterdir()] == ["made"]
 
 
@@ -148,8 +152,8 @@ def test_a_working_directory_that_became_a_link_to_an_open_file_leads_nowhere(no
     (outer / "here").rename(outer / "was")
     for number in range(3, 32):
         link(node, outer / "here", f"/proc/self/fd/{number}")
-        told = session(node, run, command)
-        assert "started" not in told or "error" in told, told
+        reported = session(node, run, command)
+        assert "started" not in reported or "error" in reported, reported
         (outer / "here").unlink()
     link(node, outer / "here", "/proc/self/fd/5")
     node.stop(run)
@@ -159,11 +163,11 @@ def test_a_working_directory_that_became_a_link_to_an_open_file_leads_nowhere(no
 
 def session(node: Machine, run: Path, argv: list[str]) -> dict[str, Any]:
     """What is told of one more command in a container."""
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb+") as nothing:
         asks.connect(state_dir.address(node.folder, "sessions"))
         asked = {"run": str(run.relative_to(node.root)), "argv": argv, "tty": False}
         socket.send_fds(asks, [json.dumps(asked).encode()], [nothing.fileno()] * 3)
-        while not {"error", "exit_code"} & told.keys():
-            told |= json.loads(asks.recv(4096))
-    return told
+        while not {"error", "exit_code"} & reported.keys():
+            reported |= json.loads(asks.recv(4096))
+    return reported

@@ -30,8 +30,8 @@ def test_pods_of_the_next_spawner_reach_those_of_the_last(node: Machine) -> None
     node.spawner = node.start_spawner()
     node.sandbox("b", address="10.99.0.6/16", **PLUGGED)
     assert node.ended(shell(FETCH, network="pod"), "b")["exitCode"] == 0
-    told = node.ended(shell("echo also", container="second", network="pod"), "a")
-    assert (told["exitCode"], reached(server, "Exited")["exitCode"]) == (0, 0)
+    reported = node.ended(shell("echo also", container="second", network="pod"), "a")
+    assert (reported["exitCode"], reached(server, "Exited")["exitCode"]) == (0, 0)
 
 
 def test_an_address_can_be_given_again_at_once(node: Machine) -> None:

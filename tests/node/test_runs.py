@@ -7,14 +7,14 @@ from node.machine import Machine, container, is_alive, is_kept, reached, shell, 
 
 
 def test_a_command_that_ends_well_is_completed(plain: Machine) -> None:
-    told = plain.ended(container("echo", "hello"))
-    assert (told["exitCode"], told["reason"], plain.log()) == (0, "Completed", [("stdout", "F", "hello")])
-    assert told["startedAt"] <= told["finishedAt"]
+    reported = plain.ended(container("echo", "hello"))
+    assert (reported["exitCode"], reported["reason"], plain.log()) == (0, "Completed", [("stdout", "F", "hello")])
+    assert reported["startedAt"] <= reported["finishedAt"]
 
 
 def test_a_command_that_fails_is_an_error_with_its_code(plain: Machine) -> None:
-    told = plain.ended(shell("echo no >&2; exit 3"))
-    assert (told["exitCode"], told["reason"], plain.log()) == (3, "Error", [("stderr", "F", "no")])
+    reported = plain.ended(shell("echo no >&2; exit 3"))
+    assert (reported["exitCode"], reported["reason"], plain.log()) == (3, "Error", [("stderr", "F", "no")])
 
 
 def test_a_signal_is_told_as_128_and_its_number(plain: Machine) -> None:
@@ -62,7 +62,7 @@ def test_who_ignores_term_is_killed_after_the_grace(plain: Machine) -> None:
 
 def test_a_keeper_that_is_killed_leaves_nothing_of_its_run(plain: Machine) -> None:
     run = plain.start(shell("setsid sleep 600 & sleep 600 & echo $!; wait"))
-    told = until(lambda: state(run).get("phase") == "Running" and plain.texts() and state(run), "it is up")
+    reported = until(lambda: state(run).get("phase") == "Running" and plain.texts() and state(run), "it is up")
     child = int(plain.texts()[0])
-    os.kill(told["keeper"], signal.SIGKILL)
-    until(lambda: not is_alive(told["pid"]) and not is_alive(child), "all are gone")
+    os.kill(reported["keeper"], signal.SIGKILL)
+    until(lambda: not is_alive(reported["pid"]) and not is_alive(child), "all are gone")

@@ -28,12 +28,12 @@ def outcomes(rules: bytes, *calls: tuple[str, Sequence[int]]) -> list[str]:
             linux.drop_privileges()
             linux.filter_calls(rules)
             libc = ctypes.CDLL(None, use_errno=True)
-            told = []
+            reported = []
             for name, arguments in calls:
                 number = PROCESSOR.numbers.get(name, 100000)
                 result = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
-                told.append(errno.errorcode[ctypes.get_errno()] if result == -1 else "")
-            os.write(writes, json.dumps(told).encode())
+                reported.append(errno.errorcode[ctypes.get_errno()] if result == -1 else "")
+            os.write(writes, json.dumps(reported).encode())
         finally:
             os._exit(0)
     os.close(writes)
@@ -107,10 +107,10 @@ def test_calls_that_are_newer_than_a_profile_do_not_exist_for_it(tmp_path: Path)
         ('{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 5000}', "invalid errno 5000"),
     ],
 )
-def test_a_malformed_profile_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_a_malformed_profile_is_refused(tmp_path: Path, text: str, reported: str) -> None:
     path = tmp_path / "profile.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         seccomp.filter_of_file(str(path))
 
 

@@ -44,7 +44,7 @@ def unpacked(place: Path, *members: Member, cut: int | None = None) -> dict[str,
 
 def test_files_are_as_they_were_but_for_what_nobody_may(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    told = unpacked(
+    reported = unpacked(
         root,
         member("./bin", tarfile.DIRTYPE, mode=0o555),
         member("bin/su", content=b"12345", mode=0o4755, uid=1234),
@@ -58,7 +58,7 @@ def test_files_are_as_they_were_but_for_what_nobody_may(tmp_path: Path) -> None:
     assert ((root / "bin/su").stat().st_uid, (root / "bin/su").stat().st_mtime) == (os.geteuid(), 86400)
     assert list((root / "dev").iterdir()) == []
     assert (root / ("a" * 150) / ("b" * 200)).read_bytes() == b"long"
-    assert told == {"bytes": 5 + 1 + len(PASSWD) + 4, "passwd": PASSWD, "group": ""}
+    assert reported == {"bytes": 5 + 1 + len(PASSWD) + 4, "passwd": PASSWD, "group": ""}
 
 
 def test_no_link_leads_out(tmp_path: Path) -> None:
@@ -125,7 +125,9 @@ def test_links_of_a_root_lead_into_it(tmp_path: Path) -> None:
     (tmp_path / "var").mkdir()
     for link, target in {"var/run": "/run", "var/up": "../../../etc", "loop": "loop", "lib": "usr/lib"}.items():
         (tmp_path / link).symlink_to(target)
-    found = [overlays.inside(str(tmp_path), path) for path in ("/var/run/a/b", "/var/up/x", "/lib/./x/../y", "/")]
+    found = [
+        overlays.resolve_in_root(str(tmp_path), path) for path in ("/var/run/a/b", "/var/up/x", "/lib/./x/../y", "/")
+    ]
     assert found == ["/run/a/b", "/etc/x", "/usr/lib/y", "/"]
     with pytest.raises(ValueError, match="too many levels"):
-        overlays.inside(str(tmp_path), "/loop/x")
+        overlays.resolve_in_root(str(tmp_path), "/loop/x")

@@ -6,7 +6,7 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.sim.scenario import Scenario, Step
+from batchyard.sim.scenario import Scenario, ScenarioStep
 from oracle.upstream import Record
 
 #: The label of a namespace that is its name.
@@ -22,7 +22,9 @@ def namespaces_of(scenario: Scenario) -> list[str]:
 def apart(word: str, scenario: Scenario, log: Sequence[Record]) -> tuple[Scenario, list[Record]]:
     """The same with names of its own, which begin with a word."""
     steps = tuple(
-        Step(step.at, tuple(_renamed(word, obj) for obj in step.apply), tuple(_key(word, key) for key in step.delete))
+        ScenarioStep(
+            step.at, tuple(_renamed(word, obj) for obj in step.apply), tuple(_key(word, key) for key in step.delete)
+        )
         for step in scenario.steps
     )
     return replace(scenario, steps=steps), [_record(word, record) for record in log]
@@ -30,10 +32,10 @@ def apart(word: str, scenario: Scenario, log: Sequence[Record]) -> tuple[Scenari
 
 def together(cases: Sequence[tuple[Scenario, Sequence[Record]]]) -> tuple[Scenario, list[Record]]:
     """Scenarios that are apart as one."""
-    steps: dict[int, Step] = {}
+    steps: dict[int, ScenarioStep] = {}
     for step in (step for scenario, _ in cases for step in scenario.steps):
-        before = steps.get(step.at, Step(step.at, (), ()))
-        steps[step.at] = Step(step.at, (*before.apply, *step.apply), (*before.delete, *step.delete))
+        before = steps.get(step.at, ScenarioStep(step.at, (), ()))
+        steps[step.at] = ScenarioStep(step.at, (*before.apply, *step.apply), (*before.delete, *step.delete))
     log = sorted((record for _, records in cases for record in records), key=lambda record: float(record["time"]))
     return replace(cases[0][0], steps=tuple(steps[at] for at in sorted(steps))), log
 
@@ -78,9 +80,9 @@ def _named(word: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _own_names(word: str, told: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+def _own_names(word: str, reported: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     """The same with names of its own in these fields."""
-    return {**told, **{field: f"{word}-{told[field]}" for field in fields if told.get(field)}}
+    return {**reported, **{field: f"{word}-{reported[field]}" for field in fields if reported.get(field)}}
 
 
 def _record(word: str, record: Record) -> Record:

@@ -8,14 +8,14 @@ from batchyard.admission_plugins.namespaces import new_namespace
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.client.rest import RestClient, Wiring
+from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
-from batchyard.controller_runtime.kernel import VirtualKernel
-from batchyard.scheduling.cycle import Policy
+from batchyard.controller_runtime.kernel import VirtualEventLoop
+from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import KINDS
-from batchyard.shadow.controller import Looking
-from batchyard.shadow.findings import Counts, Finding
-from batchyard.shadow.state import Terms
+from batchyard.shadow.controller import ShadowController
+from batchyard.shadow.findings import ComparisonCounts, Divergence
+from batchyard.shadow.state import ShadowSettings
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import EPOCH
 from batchyard.store.memory import Store
@@ -52,8 +52,8 @@ class Served:
 class Shadowed:
     """What a shadow told."""
 
-    findings: list[Finding] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
+    findings: list[Divergence] = field(default_factory=list)
+    counts: ComparisonCounts = field(default_factory=ComparisonCounts)
     asked: list[str] = field(default_factory=list)
     reordered: int = 0
     #: How many trees were followed at the end.
@@ -63,12 +63,12 @@ class Shadowed:
 class Shadowing:
     """A follower at the end of a wire, woken when it wants to be."""
 
-    def __init__(self, line: Line, kernel: VirtualKernel, policy: Policy, terms: Terms) -> None:
+    def __init__(self, line: Line, kernel: VirtualEventLoop, policy: SchedulingPolicy, terms: ShadowSettings) -> None:
         self._line, self._kernel, self._how = line, kernel, (policy, terms)
-        self.told = Shadowed()
-        wiring = Wiring(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
+        self.reported = Shadowed()
+        wiring = ClientDependencies(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
         client = RestClient(wiring, KINDS)
-        self._looking = Looking(client, line, kernel, self._how, report=self.told.findings.append)
+        self._looking = ShadowController(client, line, kernel, self._how, report=self.reported.findings.append)
         self.followers = self._looking.followers
         client.on_news = self._looking.heard
         client.start()
@@ -91,13 +91,13 @@ def shadowed(
 
     With a hurry in the trouble what happens is so many times as close together.
     """
-    kernel = VirtualKernel(EPOCH - _BEFORE)
+    kernel = VirtualEventLoop(EPOCH - _BEFORE)
     api = Api(100_000, EPOCH - _BEFORE)
     line = UnsteadyLine(kernel, api, trouble or Trouble())
     for name in {obj["metadata"].get("namespace", "team") for step in scenario.steps for obj in step.apply}:
         api.stored.store.put(Key(scheme.NAMESPACE, "", name), new_namespace(name))
-    policy = Policy(fair_sharing=scenario.fair_sharing and is_told_of_fair_sharing)
-    one = [Shadowing(line, kernel, policy, Terms())]
+    policy = SchedulingPolicy(fair_sharing=scenario.fair_sharing and is_told_of_fair_sharing)
+    one = [Shadowing(line, kernel, policy, ShadowSettings())]
     for at in restarts_at:
         kernel.call_at(EPOCH + at, lambda: one.append(one[-1].again()))
     now: Instant = EPOCH
@@ -105,13 +105,13 @@ def shadowed(
         now = max(now + MILLISECOND, EPOCH + (moment.at - EPOCH) // line.wrong.hurry)
         kernel.call_at(now, moment.work)
     kernel.run(until=now + _AFTER)
-    told = Shadowed(asked=line.asked)
+    reported = Shadowed(asked=line.asked)
     for shadowing in one:
-        told.findings += shadowing.told.findings
-        told.counts = told.counts.plus(shadowing.followers.counts)
-        told.reordered += shadowing.followers.reordered
-    told.trees = one[-1].followers.trees
-    return told
+        reported.findings += shadowing.reported.findings
+        reported.counts = reported.counts.plus(shadowing.followers.counts)
+        reported.reordered += shadowing.followers.reordered
+    reported.trees = one[-1].followers.trees
+    return reported
 
 
 def shadowed_case(name: str, text: str, expected: str, **how: Any) -> Shadowed:

@@ -6,10 +6,10 @@ from batchyard.admission_plugins.namespaces import new_namespace
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
-from batchyard.client.rest import RestClient, Wiring
-from batchyard.client.staleness import CaughtUp
+from batchyard.client.rest import ClientDependencies, RestClient
+from batchyard.client.staleness import StalenessCheck
 from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from oracle.unsteady import Trouble, UnsteadyLine
 from unit.apiserver.api import Api
 
@@ -18,12 +18,14 @@ class Watching:
     """A client whose watch of namespaces is five seconds late."""
 
     def __init__(self) -> None:
-        self.kernel, self.api = VirtualKernel(0), Api()
+        self.kernel, self.api = VirtualEventLoop(0), Api()
         self.line = UnsteadyLine(self.kernel, self.api, Trouble(late={"namespaces": 5 * SECOND}))
-        wiring = Wiring(self.kernel, self.kernel, self.line, RateLimit(1000.0, 100), lambda: False)
+        wiring = ClientDependencies(self.kernel, self.kernel, self.line, RateLimit(1000.0, 100), lambda: False)
         self.client = RestClient(wiring, (scheme.NAMESPACE, scheme.WORKLOAD))
-        self.told: list[int] = []
-        self.caught_up = CaughtUp(self.client, self.line, self.kernel, lambda: self.told.append(self.kernel.now()))
+        self.reported: list[int] = []
+        self.caught_up = StalenessCheck(
+            self.client, self.line, self.kernel, lambda: self.reported.append(self.kernel.now())
+        )
         self.client.on_news = self.caught_up.heard
         self.client.start()
         self.pass_seconds(1)
@@ -37,7 +39,7 @@ class Watching:
         begin = self.kernel.now()
         self.caught_up.ask()
         self.pass_seconds(9)
-        return [(when - begin) // SECOND for when in self.told]
+        return [(when - begin) // SECOND for when in self.reported]
 
 
 def test_what_is_told_late_is_known_late() -> None:

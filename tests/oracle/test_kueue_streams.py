@@ -18,10 +18,10 @@ import pytest
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MILLISECOND, MINUTE, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cycle import Policy
-from batchyard.shadow.findings import Finding, Parting
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.shadow.followers import Followers
-from batchyard.shadow.state import Terms
+from batchyard.shadow.state import ShadowSettings
 
 ARCHIVE = Path(__file__).parent / "kueue_streams.tar.xz"
 #: By run, what was decided.
@@ -58,10 +58,10 @@ def events_of(text: str) -> Iterator[tuple[Instant, bool, WatchEvent]]:
         yield at * MILLISECOND, how == "LISTED", WatchEvent(kind, key, obj, old, revision)
 
 
-def followed(text: str, *, fair: bool = False) -> tuple[Followers, list[Finding]]:
+def followed(text: str, *, fair: bool = False) -> tuple[Followers, list[Divergence]]:
     """Followers that were shown all of it, and what they told."""
-    told: list[Finding] = []
-    follower = Followers(Policy(fair_sharing=fair), Terms(), told.append, lambda _: True)
+    reported: list[Divergence] = []
+    follower = Followers(SchedulingPolicy(fair_sharing=fair), ShadowSettings(), reported.append, lambda _: True)
     came = list(events_of(text))
     follower.recall([event for _, is_first, event in came if is_first], came[0][0])
     for at, is_first, event in came:
@@ -69,7 +69,7 @@ def followed(text: str, *, fair: bool = False) -> tuple[Followers, list[Finding]
             look_until(follower, at)
             follower.observe([event], at)
     look_until(follower, came[-1][0] + MINUTE)
-    return follower, told
+    return follower, reported
 
 
 def look_until(follower: Followers, end: Instant) -> None:
@@ -79,13 +79,17 @@ def look_until(follower: Followers, end: Instant) -> None:
 
 @pytest.mark.parametrize("name", DECIDED)
 def test_all_that_kueue_decided_is_foreseen(name: str) -> None:
-    follower, told = followed(streams()[name], fair=name.startswith("fair"))
-    assert told == []
+    follower, reported = followed(streams()[name], fair=name.startswith("fair"))
+    assert reported == []
     assert follower.counts.agreed == DECIDED[name]
 
 
 def test_quota_that_kueue_never_gave_is_found() -> None:
     beginning = "".join(streams()["kueue-9"].splitlines(keepends=True)[:100])
-    follower, told = followed(beginning.replace('"nominalQuota":"', '"nominalQuota":"1'))
+    follower, reported = followed(beginning.replace('"nominalQuota":"', '"nominalQuota":"1'))
     assert follower.counts.parted
-    assert {finding.parting for finding in told} & {Parting.NOT_ADMITTED, Parting.NOT_PREEMPTED, Parting.FLAVORS}
+    assert {finding.parting for finding in reported} & {
+        DivergenceType.NOT_ADMITTED,
+        DivergenceType.NOT_PREEMPTED,
+        DivergenceType.FLAVORS,
+    }

@@ -21,6 +21,6 @@ def test_shared_cases_that_were_not_packed_agree_too() -> None:
 def test_a_decision_that_differs_is_told_with_its_instant() -> None:
     scenario, expected = packed_cases()["single-1"]
     first, *rest = expected.splitlines()
-    told = difference("single-1", Case(scenario, "\n".join([first.replace('"time":', '"time":1'), *rest])))
-    assert told.startswith("at ")
-    assert "upstream [" in told
+    reported = difference("single-1", Case(scenario, "\n".join([first.replace('"time":', '"time":1'), *rest])))
+    assert reported.startswith("at ")
+    assert "upstream [" in reported

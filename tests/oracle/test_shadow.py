@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.shadow.findings import Finding, Parting
+from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.sim.scenario import Scenario
 from oracle import planted
 from oracle.recorded import packed_cases
@@ -29,9 +29,9 @@ def decided(log: list[Record]) -> int:
 @pytest.mark.parametrize("name", CASES)
 def test_all_that_upstream_decided_is_foreseen(name: str) -> None:
     scenario, log = case(name)
-    told = shadowed(scenario, log)
-    assert told.findings == []
-    assert sum(told.counts.agreed.values()) == decided(log)
+    reported = shadowed(scenario, log)
+    assert reported.findings == []
+    assert sum(reported.counts.agreed.values()) == decided(log)
 
 
 @pytest.mark.parametrize("name", ["updates-21", "updates-1", "mixed-25"])
@@ -41,14 +41,14 @@ def test_watches_may_tell_of_one_kind_later_than_of_others(name: str, late: str)
 
 
 def test_a_shadow_asks_and_writes_nothing() -> None:
-    told = shadowed(*case("single-1"))
-    assert {line.partition(" ")[0] for line in told.asked} == {"GET"}
+    reported = shadowed(*case("single-1"))
+    assert {line.partition(" ")[0] for line in reported.asked} == {"GET"}
 
 
-def found(scenario: Scenario, log: list[Record]) -> tuple[Finding, Shadowed]:
-    told = shadowed(scenario, log)
-    assert told.findings, "nothing was found"
-    return told.findings[0], told
+def found(scenario: Scenario, log: list[Record]) -> tuple[Divergence, Shadowed]:
+    reported = shadowed(scenario, log)
+    assert reported.findings, "nothing was found"
+    return reported.findings[0], reported
 
 
 @pytest.mark.parametrize("name", ["cohort-1", "fungibility-1"])
@@ -56,7 +56,7 @@ def test_another_flavor_is_found(name: str) -> None:
     scenario, log = case(name)
     changed, record = planted.another_flavor(scenario, log)
     first, _ = found(scenario, changed)
-    assert (first.parting, first.workload) == (Parting.FLAVORS, record["workload"])
+    assert (first.parting, first.workload) == (DivergenceType.FLAVORS, record["workload"])
     assert first.upstream["podSets"] != first.predicted["podSets"]
 
 
@@ -65,7 +65,7 @@ def test_another_victim_is_found_and_it_is_told_who_should_have_gone(name: str) 
     scenario, log = case(name)
     changed, record = planted.another_victim(log)
     first, _ = found(scenario, changed)
-    assert (first.parting, first.workload) == (Parting.VICTIMS, record["workload"])
+    assert (first.parting, first.workload) == (DivergenceType.VICTIMS, record["workload"])
     assert first.upstream["by"] == record["by"]
     assert "we preempt" in first.message
 
@@ -74,7 +74,7 @@ def test_another_victim_is_found_and_it_is_told_who_should_have_gone(name: str) 
 def test_an_admission_for_which_there_is_no_quota_is_found_with_what_is_lacking(name: str) -> None:
     changed, record = planted.too_early(case(name)[1], by=4)
     first, _ = found(case(name)[0], changed)
-    assert (first.parting, first.workload) == (Parting.ADMITTED, record["workload"])
+    assert (first.parting, first.workload) == (DivergenceType.ADMITTED, record["workload"])
     assert "more needed" in first.message
 
 
@@ -82,7 +82,7 @@ def test_an_admission_for_which_there_is_no_quota_is_found_with_what_is_lacking(
 def test_one_who_is_left_waiting_is_found_with_what_he_would_have_got(name: str) -> None:
     changed, record = planted.left_waiting(case(name)[1])
     first, _ = found(case(name)[0], changed)
-    assert (first.parting, first.workload) == (Parting.NOT_ADMITTED, record["workload"])
+    assert (first.parting, first.workload) == (DivergenceType.NOT_ADMITTED, record["workload"])
     assert first.predicted["clusterQueue"] == record["clusterQueue"]
 
 
@@ -91,17 +91,17 @@ def test_who_is_admitted_after_all_is_told_of_as_late() -> None:
     place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
     late = {**log[place], "time": log[place]["time"] + 20}
     moved = sorted([*log[:place], late, *log[place + 1 :]], key=lambda record: float(record["time"]))
-    first, told = found(scenario, moved)
-    assert first.parting is Parting.NOT_ADMITTED
-    assert [each.parting for each in told.findings if each.workload == first.workload][1] is Parting.LATE
-    assert told.counts.late == 1
+    first, reported = found(scenario, moved)
+    assert first.parting is DivergenceType.NOT_ADMITTED
+    assert [each.parting for each in reported.findings if each.workload == first.workload][1] is DivergenceType.LATE
+    assert reported.counts.late == 1
 
 
 def test_an_eviction_that_does_not_come_is_found() -> None:
     scenario, log = case(_with_evictions())
     gone = next(record for record in log if record["event"] == "Evicted")
-    _, told = found(scenario, [record for record in log if record is not gone])
-    of_it = next(each for each in told.findings if each.parting is Parting.NOT_DONE)
+    _, reported = found(scenario, [record for record in log if record is not gone])
+    of_it = next(each for each in reported.findings if each.parting is DivergenceType.NOT_DONE)
     assert (of_it.workload, gone["reason"] in of_it.message) == (gone["workload"], True)
 
 
@@ -110,7 +110,7 @@ def test_an_eviction_without_a_reason_is_found() -> None:
     place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
     evicted = {**log[place], "event": "Evicted", "reason": "ClusterQueueStopped", "time": log[place]["time"] + 5}
     first, _ = found(scenario, sorted([*log, evicted], key=lambda record: float(record["time"])))
-    assert (first.parting, first.workload) == (Parting.EVICTED, evicted["workload"])
+    assert (first.parting, first.workload) == (DivergenceType.EVICTED, evicted["workload"])
 
 
 def _with_evictions() -> str:

@@ -9,8 +9,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.shadow.findings import Parting
-from batchyard.shadow.follower import Trees, nodes_of, sorted_out
+from batchyard.shadow.findings import DivergenceType
+from batchyard.shadow.follower import CohortTrees, group_by_tree, nodes_of
 from batchyard.sim.scenario import Scenario
 from oracle.many import apart, together
 from oracle.recorded import packed_cases, run
@@ -76,9 +76,9 @@ def decided(log: list[Record]) -> int:
 @pytest.mark.parametrize("late", [{}, {"cohorts": 1_300_000, "clusterqueues": 1_300_000}, {"workloads": 3 * SECOND}])
 def test_where_trees_join_and_fall_apart_all_is_foreseen(objects: list[dict[str, Any]], late: dict[str, int]) -> None:
     scenario, log = played(objects)
-    told = shadowed(scenario, log, Trouble(late=late))
-    assert (told.findings, told.trees, told.counts.unseen) == ([], 2, 0)
-    assert sum(told.counts.agreed.values()) == decided(log)
+    reported = shadowed(scenario, log, Trouble(late=late))
+    assert (reported.findings, reported.trees, reported.counts.unseen) == ([], 2, 0)
+    assert sum(reported.counts.agreed.values()) == decided(log)
 
 
 def test_trees_that_stay_joined_have_one_follower() -> None:
@@ -90,8 +90,11 @@ def test_trees_that_stay_joined_have_one_follower() -> None:
 def test_who_is_left_waiting_before_or_after_is_found(second: int) -> None:
     scenario, log = played(REROOTED)
     left = next(each for each in log if each["event"] == "QuotaReserved" and each["time"] > second)
-    told = shadowed(scenario, [each for each in log if each.get("workload") != left["workload"]])
-    assert (told.findings[0].parting, told.findings[0].workload) == (Parting.NOT_ADMITTED, left["workload"])
+    reported = shadowed(scenario, [each for each in log if each.get("workload") != left["workload"]])
+    assert (reported.findings[0].parting, reported.findings[0].workload) == (
+        DivergenceType.NOT_ADMITTED,
+        left["workload"],
+    )
 
 
 def busy(*names: str) -> Shadowed:
@@ -102,8 +105,8 @@ def busy(*names: str) -> Shadowed:
 
 
 def test_busy_trees_beside_each_other_have_each_an_order_of_their_own() -> None:
-    told = busy("hierarchy-41", "hierarchy-61", "hierarchy-5")
-    assert (told.findings, told.trees) == ([], 3)
+    reported = busy("hierarchy-41", "hierarchy-61", "hierarchy-5")
+    assert (reported.findings, reported.trees) == ([], 3)
 
 
 def named(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> WatchEvent:
@@ -119,10 +122,10 @@ def test_what_names_one_another_is_of_one_tree_in_whichever_order_it_comes() -> 
         named(scheme.CLUSTER_QUEUE, "q", {"cohortName": "child"}),
     ]
     other = named(scheme.CLUSTER_QUEUE, "root", {})  # of the Cohort's name alone
-    found = sorted_out([of_one[0], other, *of_one[1:]], Trees())
+    found = group_by_tree([of_one[0], other, *of_one[1:]], CohortTrees())
     assert sorted(found.values(), key=len) == [[other], of_one]
 
 
 def test_what_bears_on_all_trees_is_of_none() -> None:
     flavor = named(scheme.RESOURCE_FLAVOR, "f", {})
-    assert (nodes_of(flavor.key, flavor.obj), sorted_out([flavor], Trees())) == ((), {})
+    assert (nodes_of(flavor.key, flavor.obj), group_by_tree([flavor], CohortTrees())) == ((), {})

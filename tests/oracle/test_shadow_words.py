@@ -11,12 +11,12 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.metrics.forks import ShadowFigures
+from batchyard.metrics.forks import ShadowMetrics
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload import lifecycle as r
-from batchyard.shadow.findings import Counts, Finding, Parting
-from batchyard.shadow.state import Terms
-from batchyard.shadow.steps import Steps
+from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType
+from batchyard.shadow.state import ShadowSettings
+from batchyard.shadow.steps import LifecycleCheck
 from batchyard.sim.scenario import Scenario
 from oracle import planted
 from oracle.recorded import packed_cases
@@ -29,7 +29,7 @@ def case(name: str) -> tuple[Scenario, list[Record]]:
     return read_case(name, *packed_cases()[name])
 
 
-def told(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Finding, Shadowed]:
+def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, Shadowed]:
     """What is told of a planted parting, and all; it is the first, and is counted."""
     found = shadowed(scenario, changed[0])
     first = found.findings[0]
@@ -40,45 +40,45 @@ def told(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Find
 
 def test_one_who_is_admitted_out_of_turn_is_told_with_who_is_before_him_and_why() -> None:
     scenario, log = case("single-5")
-    first, found = told(scenario, planted.out_of_turn(scenario, log))
-    assert (first.parting, len(found.findings)) == (Parting.ADMITTED, 1)
+    first, found = reported(scenario, planted.out_of_turn(scenario, log))
+    assert (first.parting, len(found.findings)) == (DivergenceType.ADMITTED, 1)
     assert "it is not its turn: 5 before it in cq-1, team/wl-010 first (priority 100, queued 2026-" in first.message
     assert first.predicted["reason"] == "NotItsTurn"
 
 
 def test_another_reason_is_told_with_ours() -> None:
     scenario, log = case("preempt-1")
-    first, found = told(scenario, planted.another_reason(log))
-    assert (first.parting, len(found.findings)) == (Parting.VICTIMS, 1)
+    first, found = reported(scenario, planted.another_reason(log))
+    assert (first.parting, len(found.findings)) == (DivergenceType.VICTIMS, 1)
     assert first.message.endswith("(InCohortReclamation); we preempt it as InClusterQueue")
 
 
 def test_another_number_of_pods_is_told_with_ours() -> None:
     scenario, log = case("partial-37")
-    first, _ = told(scenario, planted.fewer_pods(log, "team/wl-001", 8))
-    assert first.parting is Parting.FLAVORS
+    first, _ = reported(scenario, planted.fewer_pods(log, "team/wl-001", 8))
+    assert first.parting is DivergenceType.FLAVORS
     assert "with 7 of workers on f0; we admit it with 8 of workers on f0" in first.message
 
 
 def test_a_victim_of_another_queue_is_told_with_what_decides_between_both() -> None:
     scenario, log = case("fair-49")
-    first, _ = told(scenario, planted.victim_of_another_queue(log))
-    assert first.parting is Parting.VICTIMS
+    first, _ = reported(scenario, planted.victim_of_another_queue(log))
+    assert first.parting is DivergenceType.VICTIMS
     assert "we preempt team/wl-008 (cq-2, priority 0, quota since " in first.message
     assert "not team/wl-002 (cq-1, priority 5, quota since " in first.message
 
 
 def test_one_who_is_preempted_for_nobody_is_told_with_what_the_preemptor_does() -> None:
     scenario, log = case("cohort-1")
-    first, _ = told(scenario, planted.preempted_for_nobody(log))
-    assert first.parting is Parting.PREEMPTED
+    first, _ = reported(scenario, planted.preempted_for_nobody(log))
+    assert first.parting is DivergenceType.PREEMPTED
     assert first.message.endswith("already, and waits for nothing")
 
 
 def test_an_admission_in_a_queue_in_which_it_does_not_wait_is_told_with_the_one_in_which_it_does() -> None:
     scenario, log = case("cohort-1")
-    first, _ = told(scenario, planted.in_another_queue(log))
-    assert first.parting is Parting.FLAVORS
+    first, _ = reported(scenario, planted.in_another_queue(log))
+    assert first.parting is DivergenceType.FLAVORS
     assert "admitted in cq-0 with 1 of main on f0; it waits in cq-2, and we admit it" in first.message
 
 
@@ -86,8 +86,8 @@ def test_a_preemption_that_does_not_come_is_told_with_how_long_it_is_missed() ->
     scenario, log = case("preempt-1")
     changed, first = planted.not_preempted(log)
     found = next(each for each in shadowed(scenario, changed).findings)
-    assert (found.parting, found.workload) == (Parting.NOT_PREEMPTED, first["by"])
-    assert f"for {Terms().patience // SECOND} s; we preempt {first['workload']} for it" in found.message
+    assert (found.parting, found.workload) == (DivergenceType.NOT_PREEMPTED, first["by"])
+    assert f"for {ShadowSettings().patience // SECOND} s; we preempt {first['workload']} for it" in found.message
 
 
 def test_that_kueue_shares_fairly_and_the_shadow_was_not_told_so_is_told() -> None:
@@ -124,10 +124,10 @@ WORKLOAD = workload("w", 1, queue="jobs")
 AT = Key(scheme.WORKLOAD, WORKLOAD["metadata"]["namespace"], "w")
 
 
-def after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Finding], Counts]:
+def after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Divergence], ComparisonCounts]:
     """What is told of a Workload that changes so, in a queue that is stopped or not, until it was waited for."""
-    found: list[Finding] = []
-    steps = Steps(Terms(), lambda _: True)
+    found: list[Divergence] = []
+    steps = LifecycleCheck(ShadowSettings(), lambda _: True)
     queues = [
         added(scheme.CLUSTER_QUEUE, obj("ClusterQueue", "cq", {"stopPolicy": stop})),
         added(scheme.LOCAL_QUEUE, obj("LocalQueue", "jobs", {"clusterQueue": "cq"}, AT.namespace)),
@@ -144,7 +144,7 @@ def holding(now: Instant = 0) -> Obj:
     return lifecycle.reserve_quota(WORKLOAD, admission, now, admitted=True)
 
 
-def said(before: Obj, kind: str, message: str) -> Obj:
+def stated(before: Obj, kind: str, message: str) -> Obj:
     """The same Workload, of which a condition says something else."""
     conditions = [
         {**each, "message": message} if each["type"] == kind else each for each in before["status"]["conditions"]
@@ -161,13 +161,13 @@ def test_a_message_that_tells_of_another_reason_is_found() -> None:
         preempted="InClusterQueue",
     )
     (found,), _ = after([holding(), evicted])
-    assert found.parting is Parting.MESSAGE
+    assert found.parting is DivergenceType.MESSAGE
     assert "preempted due to reclamation within the cohort; for InClusterQueue, that is prioritization" in found.message
 
 
 def test_a_message_that_tells_of_another_queue_is_found() -> None:
     assert after([WORKLOAD, holding()])[0] == []
-    told_so = said(holding(), r.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
+    told_so = stated(holding(), r.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
     (found,), counts = after([WORKLOAD, told_so])
     assert found.message == "it says: Quota reserved in ClusterQueue other; its admission is in cq"
     assert counts.parted == {"Message": 1}
@@ -183,7 +183,7 @@ def stopped() -> tuple[Obj, Obj]:
 def test_one_who_is_queued_again_while_his_queue_is_stopped_is_found() -> None:
     waits, again = stopped()
     (found,), _ = after([waits, again], "HoldAndDrain")
-    assert found.parting is Parting.REQUEUED
+    assert found.parting is DivergenceType.REQUEUED
     assert found.message == (
         "queued again for ClusterQueueRestarted; we leave it: it is active, LocalQueue jobs: None,"
         " ClusterQueue cq: HoldAndDrain"
@@ -197,24 +197,24 @@ def test_one_who_is_queued_again_when_his_queue_goes_on_is_not_told_of() -> None
 
 @pytest.mark.parametrize(("cause", "is_told"), [("", True), ("AdmissionCheck", False)])
 def test_one_who_is_active_again_and_not_queued_is_told_of_where_kueue_would_queue_him(
-    cause: str, is_told: bool
+    cause: str, is_visible: bool
 ) -> None:
     evicted = lifecycle.evict(holding(), reason=r.DEACTIVATED, cause=cause, message="", now=0)
     waits = lifecycle.release_after_eviction(evicted, 0)
     inactive = {**waits, "spec": {**waits["spec"], "active": False}}
     found, _ = after([inactive, waits])
-    assert [each.parting for each in found] == ([Parting.NOT_DONE] if is_told else [])
+    assert [each.parting for each in found] == ([DivergenceType.NOT_DONE] if is_visible else [])
 
 
 @pytest.mark.parametrize(("count", "is_told"), [(2, False), (0, False), (5, True)])
-def test_a_count_of_requeues_that_jumps_is_found(count: int, is_told: bool) -> None:
+def test_a_count_of_requeues_that_jumps_is_found(count: int, is_visible: bool) -> None:
     before = {**WORKLOAD, "status": {"requeueState": {"count": 1}}}
     found, _ = after([before, {**WORKLOAD, "status": {"requeueState": {"count": count}}}])
-    told_of = [each.message for each in found if each.parting is Parting.REQUEUED]
-    assert ["requeueState.count goes from 1 to 5" in message for message in told_of] == [True] * is_told
+    told_of = [each.message for each in found if each.parting is DivergenceType.REQUEUED]
+    assert ["requeueState.count goes from 1 to 5" in message for message in told_of] == [True] * is_visible
 
 
 def test_each_sort_is_counted_by_its_name() -> None:
-    parted = {each.value: number for number, each in enumerate(Parting, 1) if each is not Parting.LATE}
-    text = "".join(ShadowFigures(lambda: Counts(parted=parted), lambda: 0, lambda: 0).texts())
+    parted = {each.value: number for number, each in enumerate(DivergenceType, 1) if each is not DivergenceType.LATE}
+    text = "".join(ShadowMetrics(lambda: ComparisonCounts(parted=parted), lambda: 0, lambda: 0).texts())
     assert all(f'batchyard_shadow_divergences_total{{type="{name}"}} {count}' in text for name, count in parted.items())

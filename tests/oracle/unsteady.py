@@ -12,7 +12,7 @@ from typing import NamedTuple
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.base.seeded_draws import draw
 from batchyard.client.transport import HttpAnswer, HttpRequest
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
 from unit.client.served import Line
 
@@ -46,7 +46,7 @@ class Trouble(NamedTuple):
 class UnsteadyLine(Line):
     """See the module."""
 
-    def __init__(self, kernel: VirtualKernel, api: Api, trouble: Trouble) -> None:
+    def __init__(self, kernel: VirtualEventLoop, api: Api, trouble: Trouble) -> None:
         super().__init__(kernel, api)
         self.wrong = trouble
         self._drawn = 0
@@ -55,34 +55,34 @@ class UnsteadyLine(Line):
         self._too_old: dict[str, None] = {}
 
     def watch(
-        self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         kind = request.path.partition("?")[0].rpartition("/")[2]
         if kind in self._too_old:
             del self._too_old[kind]
             self.kernel.call_at(self.kernel.now() + MILLISECOND, lambda: ended(_GONE))
             return
-        telling = _Telling(self.kernel, told, ended)
+        reporting = _Telling(self.kernel, reported, ended)
 
         def tell(lines: Sequence[bytes]) -> None:
             now = self.kernel.now()
-            telling.at = max(telling.at, now + self._late[kind] + self._draw(self.wrong.jitter))
-            self.kernel.call_at(telling.at, partial(telling.tell, self._repeated(lines)))
+            reporting.at = max(reporting.at, now + self._late[kind] + self._draw(self.wrong.jitter))
+            self.kernel.call_at(reporting.at, partial(reporting.tell, self._repeated(lines)))
 
-        super().watch(request, tell, telling.end)
+        super().watch(request, tell, reporting.end)
         if self.wrong.breaks_after:
             lasts = self._draw(2 * self.wrong.breaks_after)
-            self.kernel.call_at(self.kernel.now() + lasts, partial(self._break, kind, telling))
+            self.kernel.call_at(self.kernel.now() + lasts, partial(self._break, kind, reporting))
 
     def _draw(self, below: int) -> int:
         self._drawn += 1
         return draw(self.wrong.seed, "wire", str(self._drawn)) % below if below else 0
 
-    def _break(self, kind: str, telling: "_Telling") -> None:
-        if not telling.is_over:
+    def _break(self, kind: str, reporting: "_Telling") -> None:
+        if not reporting.is_over:
             if self.wrong.gone and not self._draw(self.wrong.gone):
                 self._too_old[kind] = None
-            telling.end(HttpAnswer(200, trouble="cut"))
+            reporting.end(HttpAnswer(200, trouble="cut"))
 
     def _repeated(self, lines: Sequence[bytes]) -> Sequence[bytes]:
         if not self.wrong.repeats:
@@ -95,17 +95,17 @@ class _Telling:
 
     def __init__(
         self,
-        kernel: VirtualKernel,
-        told: Callable[[Sequence[bytes]], None],
+        kernel: VirtualEventLoop,
+        reported: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        self._kernel, self._told, self._ended = kernel, told, ended
+        self._kernel, self._reported, self._ended = kernel, reported, ended
         self.at: Instant = 0
         self.is_over = False
 
     def tell(self, lines: Sequence[bytes]) -> None:
         if not self.is_over:
-            self._told(lines)
+            self._reported(lines)
 
     def end(self, answer: HttpAnswer) -> None:
         if not self.is_over:

@@ -148,12 +148,13 @@ def admission_of(record: Record, workload: Obj) -> dict[str, Any]:
     """The admission that a record tells, with what the pods ask for."""
     templates = {pod_set.name: pod_set.template for pod_set in workload_view(workload).pod_sets}
     assignments = []
-    for told in record["podSets"]:
-        requests = {"pods": 1, **dict(templates[told["name"]].requests)}
+    for reported in record["podSets"]:
+        requests = {"pods": 1, **dict(templates[reported["name"]].requests)}
         usage = {
-            resource: format_amount(resource, requests.get(resource, 0) * told["count"]) for resource in told["flavors"]
+            resource: format_amount(resource, requests.get(resource, 0) * reported["count"])
+            for resource in reported["flavors"]
         }
-        assignments.append({**told, "resourceUsage": usage})
+        assignments.append({**reported, "resourceUsage": usage})
     return {"clusterQueue": record["clusterQueue"], "podSetAssignments": assignments}
 
 

@@ -9,7 +9,7 @@ from batchyard.api.quantity import format_amount, quota_amount
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Update
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
-from batchyard.sim.random_worlds.queues import Bounds, Draws, random_objects, scenario_of
+from batchyard.sim.random_worlds.queues import RandomSource, WorldBounds, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 
@@ -28,7 +28,7 @@ KINDS = {
 Change = Mapping[str, Any]
 
 
-def lasting_scenario(draws: Draws, bounds: Bounds) -> Scenario:
+def lasting_scenario(draws: RandomSource, bounds: WorldBounds) -> Scenario:
     """A random world whose Workloads run for ever."""
     fair, objects = random_objects(draws, bounds)
     for obj in objects:

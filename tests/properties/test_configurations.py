@@ -5,27 +5,27 @@ from typing import Any
 
 import pytest
 
-from batchyard.sim.compare.comparison import Settings, contrast, document_of
-from batchyard.sim.compare.inputs import Pair
+from batchyard.sim.compare.comparison import ComparisonSettings, compare_configurations, document_of
+from batchyard.sim.compare.inputs import VariantPair
 from batchyard.sim.random_worlds.cluster import random_cluster_scenario
-from batchyard.sim.random_worlds.queues import Bounds, SeededDraws, random_scenario
+from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds, random_scenario
 from batchyard.sim.scenario import Scenario
 
 UNTIL = 3_600_000_000
 
 
 def compared(a: Scenario, b: Scenario) -> dict[str, Any]:
-    return document_of(contrast(("a", "b"), Pair(a, b, ()), Settings(UNTIL)))
+    return document_of(compare_configurations(("a", "b"), VariantPair(a, b, ()), ComparisonSettings(UNTIL)))
 
 
 def rows(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [(section, row) for section, told in found["figures"].items() for row in told]
+    return [(section, row) for section, reported in found["figures"].items() for row in reported]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_configuration_is_no_different_from_itself(seed: int) -> None:
     draws = SeededDraws(seed)
-    scenario = random_cluster_scenario(draws) if seed % 2 else random_scenario(draws, Bounds())
+    scenario = random_cluster_scenario(draws) if seed % 2 else random_scenario(draws, WorldBounds())
     found = compared(scenario, scenario)
     assert all(not any(row["difference"].values()) for _, row in rows(found))
     assert (found["changes"]["better"], found["changes"]["worse"]) == ([], [])
@@ -33,7 +33,7 @@ def test_a_configuration_is_no_different_from_itself(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_other_way_round_all_differences_turn(seed: int) -> None:
-    a, b = (random_scenario(SeededDraws(seed), Bounds(fair_sharing=fair)) for fair in (False, True))
+    a, b = (random_scenario(SeededDraws(seed), WorldBounds(fair_sharing=fair)) for fair in (False, True))
     there, back = compared(a, b), compared(b, a)
     assert [(section, row["name"]) for section, row in rows(there)] == [(s, row["name"]) for s, row in rows(back)]
     for (_, one), (_, other) in zip(rows(there), rows(back), strict=True):

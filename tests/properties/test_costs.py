@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.faults.faulty_client import WriteFaults
 from batchyard.sim.invariants.checker import attach
 from batchyard.sim.invariants.costs import CostsAddUp
 from batchyard.sim.random_worlds.cluster import random_cluster_scenario
 from batchyard.sim.random_worlds.queues import SeededDraws
 from batchyard.sim.world import World
-from properties.worlds import STEPS_MAX, told
+from properties.worlds import STEPS_MAX, reported
 
 SEEDS = range(4000, 4008)
 
@@ -19,14 +19,14 @@ def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> 
     """What a cluster broke whose platform records its costs, and crashes after so many writes each."""
     scenario = random_cluster_scenario(SeededDraws(seed))
     scenario = replace(scenario, counts={**scenario.counts, "Budget": 1})
-    trouble = Trouble(conflicts)
+    trouble = WriteFaults(conflicts)
     world = World(scenario, trouble=trouble)
     if crash_every:
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 else None
     inspection = attach(world, [CostsAddUp])
     world.kernel.run(steps_max=STEPS_MAX)
     assert world.kernel.pending() == 0, f"the world still spins after {world.kernel.steps} steps, at {world.now()}"
-    return told(inspection.finish())
+    return reported(inspection.finish())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.well_known import SUBMIT_AT
-from batchyard.sim.random_worlds.queues import Bounds, SeededDraws, random_objects, scenario_of
+from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds, random_objects, scenario_of
 from properties.worlds import event_log
 
 SEEDS = range(2000, 2012)
@@ -20,7 +20,7 @@ HASH_SEEDS = (0, 1, 2)
 
 def objects_of(seed: int) -> tuple[bool, list[dict[str, Any]]]:
     """A world's objects; every second world shares fairly."""
-    return random_objects(SeededDraws(seed), Bounds(fair_sharing=seed % 2 == 0))
+    return random_objects(SeededDraws(seed), WorldBounds(fair_sharing=seed % 2 == 0))
 
 
 def log_of(seed: int) -> str:

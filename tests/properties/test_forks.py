@@ -12,11 +12,11 @@ import pytest
 
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, seconds
 from batchyard.sim.random_worlds.cluster import random_cluster_scenario
-from batchyard.sim.random_worlds.queues import Bounds, SeededDraws, random_scenario
-from batchyard.sim.scenario import Scenario, Step
-from batchyard.sim.simulate import Options, Simulation
+from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds, random_scenario
+from batchyard.sim.scenario import Scenario, ScenarioStep
+from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
-from batchyard.sim.whatif import Change, Start, course
+from batchyard.sim.whatif import PlannedChange, RunStart, course
 from batchyard.sim.world import World
 from properties.worlds import STEPS_MAX
 
@@ -26,7 +26,7 @@ CLUSTER_CUTS = [20_500 * MILLISECOND, 400_500 * MILLISECOND]
 
 def queues_of(seed: int) -> Scenario:
     """A world of queues; every second one shares fairly."""
-    return random_scenario(SeededDraws(seed), Bounds(fair_sharing=seed % 2 == 0))
+    return random_scenario(SeededDraws(seed), WorldBounds(fair_sharing=seed % 2 == 0))
 
 
 def cluster_of(seed: int) -> Scenario:
@@ -75,10 +75,10 @@ def test_a_fork_of_a_cluster_goes_on_as_it_does(seed: int) -> None:
         assert in_order(forked(scenario, at), at) == in_order(log, at)
 
 
-def change_of(seed: int) -> Change:
+def change_of(seed: int) -> PlannedChange:
     """What the users of another random world do, all at once, a while later."""
     steps = queues_of(seed).steps
-    return Change([Step(2 * SECOND, [obj for step in steps for obj in step.apply], ())])
+    return PlannedChange([ScenarioStep(2 * SECOND, [obj for step in steps for obj in step.apply], ())])
 
 
 @pytest.mark.parametrize("seed", range(4200, 4210))
@@ -86,14 +86,16 @@ def test_what_a_what_if_tells_is_what_doing_it_brings(seed: int) -> None:
     scenario, change, at = queues_of(seed), change_of(seed + 1000), CUTS[1]
     done = {step.at: step for step in scenario.steps}
     for step in change.steps:
-        there = done.get(at + step.at, Step(0, (), ()))
-        done[at + step.at] = Step(at + step.at, (*there.apply, *step.apply), there.delete)
+        there = done.get(at + step.at, ScenarioStep(0, (), ()))
+        done[at + step.at] = ScenarioStep(at + step.at, (*there.apply, *step.apply), there.delete)
     log: list[Any] = []
-    simulation = Simulation(replace(scenario, steps=[done[each] for each in sorted(done)]), Options(sink=log.append))
+    simulation = Simulation(
+        replace(scenario, steps=[done[each] for each in sorted(done)]), SimulationOptions(sink=log.append)
+    )
     simulation.advance()
     simulation.result()
-    told = course(Start(scenario, at=at), change).log
-    assert in_order(told, 0) == in_order([moved(each, -at) for each in log], 0)
+    reported = course(RunStart(scenario, at=at), change).log
+    assert in_order(reported, 0) == in_order([moved(each, -at) for each in log], 0)
 
 
 @pytest.mark.parametrize("seed", range(4300, 4310))
@@ -101,7 +103,7 @@ def test_a_what_if_of_a_state_tells_what_doing_it_there_brings(seed: int) -> Non
     scenario, change, at = queues_of(seed), change_of(seed + 1000), CUTS[1]
     world = World(scenario)
     world.run_until(at)
-    told = course(Start(Scenario((), kueue=scenario.kueue), world.state()), change).log
+    reported = course(RunStart(Scenario((), kueue=scenario.kueue), world.state()), change).log
     alone = replace(scenario, steps=change.steps, faults=())
     log = whole_log(alone, world.state())
-    assert in_order([each for each in told if each["event"] != "Final"], 0) == in_order(log, 0)
+    assert in_order([each for each in reported if each["event"] != "Final"], 0) == in_order(log, 0)

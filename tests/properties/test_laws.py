@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.sim.random_worlds.queues import Bounds, SeededDraws, random_scenario
+from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds, random_scenario
 from properties.worlds import SMALL, Drawn, broken_laws, event_log, examples, troubled_laws
 
 CORPUS = [
@@ -50,6 +50,6 @@ def test_worlds_that_once_broke_a_law_keep_them_all(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", LOOPING)
 def test_worlds_that_loop_say_so_and_come_to_an_end(seed: int) -> None:
-    scenario = random_scenario(SeededDraws(seed), Bounds(workloads_max=14))
+    scenario = random_scenario(SeededDraws(seed), WorldBounds(workloads_max=14))
     assert broken_laws(scenario) == ""
     assert any(record["event"] == "PreemptionLoop" and record["steps"] for record in event_log(scenario))

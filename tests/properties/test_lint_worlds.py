@@ -11,7 +11,7 @@ from batchyard.lint.findings import Severity
 from batchyard.lint.run import lint
 from batchyard.sim.event_log import Record
 from batchyard.sim.random_worlds.cluster import random_cluster_scenario
-from batchyard.sim.random_worlds.queues import Bounds, Draws, SeededDraws, random_objects, scenario_of
+from batchyard.sim.random_worlds.queues import RandomSource, SeededDraws, WorldBounds, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 from properties.worlds import STEPS_MAX, Drawn, examples
@@ -27,7 +27,7 @@ NEVER_PLACED = (
     "queued-pool-without-check",
 )
 #: Nobody edits anything: lint looks at one state of the objects.
-STILL = Bounds(queues_max=4, workloads_max=10, edits_max=0)
+STILL = WorldBounds(queues_max=4, workloads_max=10, edits_max=0)
 
 
 def ruled_out(objects: Iterable[Mapping[str, Any]], rules: tuple[str, ...]) -> dict[str, str]:
@@ -43,21 +43,23 @@ def happened(scenario: Scenario, event: str, field: str) -> list[str]:
     return [str(record[field]) for record in records if record["event"] == event]
 
 
-def false_alarms(told: Mapping[str, str], seen: Iterable[str]) -> list[str]:
+def false_alarms(reported: Mapping[str, str], seen: Iterable[str]) -> list[str]:
     """The work that was ruled out, and happened: itself, its Workload, or a pod of it."""
     names = list(seen)
     found = []
-    for who, rule in told.items():
+    for who, rule in reported.items():
         namespace, _, name = who.partition("/")
         starts = (f"{namespace}/job-{name}-", f"{namespace}/jobset-{name}-", f"{who}-")
         found += [f"{rule} of {who}" for each in names if each == who or each.startswith(starts)]
     return found
 
 
-def false_alarms_of(draws: Draws) -> list[str]:
+def false_alarms_of(draws: RandomSource) -> list[str]:
     fair_sharing, objects = random_objects(draws, STILL)
-    told = ruled_out(objects, NEVER_ADMITTED)
-    return false_alarms(told, happened(scenario_of(objects, fair_sharing=fair_sharing), "QuotaReserved", "workload"))
+    reported = ruled_out(objects, NEVER_ADMITTED)
+    return false_alarms(
+        reported, happened(scenario_of(objects, fair_sharing=fair_sharing), "QuotaReserved", "workload")
+    )
 
 
 @settings(max_examples=examples() // 4)

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.api.views.queues import ClusterQueueView, CohortView, Fungibility, Preemption, Quota, ResourceGroup
+from batchyard.api.views.queues import (
+    ClusterQueueView,
+    CohortView,
+    FlavorResourceQuota,
+    Fungibility,
+    PreemptionRules,
+    ResourceGroup,
+)
 from batchyard.scheduling.quota import (
     QuotaNode,
     available,
@@ -51,7 +58,7 @@ def groups(draw: st.DrawFn, *, has_parent: bool) -> tuple[ResourceGroup, ...]:
     """A resource group with quota for some flavors."""
     limits = LIMIT if has_parent else st.none()
     chosen = [pair for pair in PAIRS if draw(st.booleans())]
-    quotas = tuple(Quota(*pair, draw(AMOUNT), draw(limits), draw(limits)) for pair in chosen)
+    quotas = tuple(FlavorResourceQuota(*pair, draw(AMOUNT), draw(limits), draw(limits)) for pair in chosen)
     return (ResourceGroup(("cpu",), tuple(flavor for flavor, _ in chosen), quotas),)
 
 
@@ -82,7 +89,7 @@ def forests(draw: st.DrawFn) -> Forest:
 
 
 def _queue(name: str, cohort: str, of: tuple[ResourceGroup, ...]) -> ClusterQueueView:
-    return ClusterQueueView(name, cohort, of, False, None, Preemption(), Fungibility(), "None", 1.0, ())
+    return ClusterQueueView(name, cohort, of, False, None, PreemptionRules(), Fungibility(), "None", 1.0, ())
 
 
 def figures(forest: Forest) -> dict[str, Any]:
@@ -259,7 +266,9 @@ def test_an_edit_of_quota_has_the_trees_follow(
     if not first.cohort or not first.groups[0].quotas:
         return
     limits = borrowing_limit, lending_limit
-    quotas = tuple(Quota(quota.flavor, quota.resource, nominal, *limits) for quota in first.groups[0].quotas)
+    quotas = tuple(
+        FlavorResourceQuota(quota.flavor, quota.resource, nominal, *limits) for quota in first.groups[0].quotas
+    )
     views[0] = replace(first, groups=(replace(first.groups[0], quotas=quotas),))
     snapshot.put_queue(views[0])
     snapshot.settle()

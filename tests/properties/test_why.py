@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.sim.random_worlds.queues import Bounds, SeededDraws
+from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds
 from batchyard.sim.scenario import Scenario
 from properties.proposed import admits, asked, lasting_scenario, one_less, waiting
 from properties.worlds import Drawn, examples
 
-SMALL = Bounds(queues_max=4, workloads_max=12, edits_max=0)
+SMALL = WorldBounds(queues_max=4, workloads_max=12, edits_max=0)
 #: Of each world so many Workloads are asked about: each change is tried in worlds of its own.
 ASKED_MAX = 2
 CORPUS = [
@@ -30,10 +30,10 @@ def broken_promises(scenario: Scenario, most: int = ASKED_MAX) -> list[str]:
     """The changes that do not do, and those of which less would."""
     world, broken = asked(scenario), list[str]()
     for key in waiting(world)[:most]:
-        told = world.platform.explainer.why(key, world.kernel.now())
-        assert told is not None
-        assert told["summary"]
-        for change in filter(lambda each: each["apply"], told.get("changes", [])):
+        reported = world.platform.explainer.why(key, world.kernel.now())
+        assert reported is not None
+        assert reported["summary"]
+        for change in filter(lambda each: each["apply"], reported.get("changes", [])):
             if not admits(scenario, key, change["apply"]):
                 broken.append(f"{key.name} is not admitted: {change['text']}")
             broken += [

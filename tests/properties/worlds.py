@@ -6,11 +6,11 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.faults.faulty_client import WriteFaults
 from batchyard.sim.invariants.checker import attach
-from batchyard.sim.invariants.invariant import Violation
+from batchyard.sim.invariants.invariant import InvariantViolation
 from batchyard.sim.random_worlds.cluster import random_cluster_scenario
-from batchyard.sim.random_worlds.queues import Bounds, SeededDraws
+from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 
@@ -39,7 +39,7 @@ def examples() -> int:
 
 def troubled_laws(scenario: Scenario, *, conflicts: float, crash_every: int) -> str:
     """The same where writes meet conflicts, and the platform crashes five times, each after so many more."""
-    trouble = Trouble()
+    trouble = WriteFaults()
     world = World(scenario, trouble=trouble)
     trouble.conflicts = conflicts
     crashes = [crash_every * number for number in range(1, 6)]
@@ -57,12 +57,12 @@ def _broken(world: World) -> str:
     world.kernel.run(steps_max=STEPS_MAX)
     assert world.kernel.pending() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"
     world.settle()
-    return told(inspection.finish())
+    return reported(inspection.finish())
 
 
 def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
     """What the random cluster of a seed broke, and how to see it again; with more trouble than it draws itself."""
-    trouble = Trouble(conflicts) if conflicts or crash_every else None
+    trouble = WriteFaults(conflicts) if conflicts or crash_every else None
     world = World(random_cluster_scenario(SeededDraws(seed)), trouble=trouble)
     if trouble is not None and crash_every:
         last = CRASHES_MAX * crash_every
@@ -73,11 +73,11 @@ def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) 
     world.kernel.run(steps_max=STEPS_MAX)
     again = f"again: python tools/worlds.py {seed} --conflicts {conflicts:g} --crash-every {crash_every}"
     assert world.kernel.pending() == 0, f"the world still spins after {world.kernel.steps} steps\n{again}"
-    broken = told(inspection.finish())
+    broken = reported(inspection.finish())
     return f"{broken}\n{again}" if broken else ""
 
 
-def told(violations: Sequence[Violation]) -> str:
+def reported(violations: Sequence[InvariantViolation]) -> str:
     """The first few, in full."""
     return "\n".join(map(str, violations[:5]))
 
@@ -91,4 +91,4 @@ def event_log(scenario: Scenario) -> list[dict[str, Any]]:
     return log
 
 
-SMALL = Bounds(queues_max=4, workloads_max=14, edits_max=4)
+SMALL = WorldBounds(queues_max=4, workloads_max=14, edits_max=4)

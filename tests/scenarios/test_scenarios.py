@@ -56,17 +56,17 @@ def line(record: Mapping[str, Any]) -> str:
 def _pod_set(pod_set: Mapping[str, Any]) -> str:
     """`2 spot`, or `driver 2 spot` where the pod set is not the main one."""
     flavors = "+".join(dict.fromkeys(pod_set["flavors"].values()))
-    told = f"{pod_set['count']} {flavors}"
-    return told if pod_set["name"] == "main" else f"{pod_set['name']} {told}"
+    reported = f"{pod_set['count']} {flavors}"
+    return reported if pod_set["name"] == "main" else f"{pod_set['name']} {reported}"
 
 
 def happenings(records: list[Mapping[str, Any]]) -> dict[str, list[str]]:
     """What happened at every instant."""
     found: dict[str, list[str]] = {}
     for record in records:
-        told = line(record)
-        if told:
-            found.setdefault(f"{record['time']:g}s", []).append(told)
+        reported = line(record)
+        if reported:
+            found.setdefault(f"{record['time']:g}s", []).append(reported)
     return {instant: sorted(lines) for instant, lines in found.items()}
 
 

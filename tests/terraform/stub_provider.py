@@ -148,10 +148,10 @@ def _block(body: Body) -> bytes:
 
 def _attribute(name: str, entry: Any) -> bytes:
     flags = (entry if isinstance(entry, str) else entry["said"]).split()
-    said = b"".join(
+    stated = b"".join(
         _number(field, 1) for field, flag in ((4, "required"), (5, "optional"), (6, "computed")) if flag in flags
     )
-    return _bytes(1, name.encode()) + _bytes(2, json.dumps(_type(entry)).encode()) + said
+    return _bytes(1, name.encode()) + _bytes(2, json.dumps(_type(entry)).encode()) + stated
 
 
 def _nested(name: str, entry: Mapping[str, Any]) -> bytes:

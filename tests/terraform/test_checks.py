@@ -73,9 +73,9 @@ def test_every_output_of_a_module_is_used(modules: Mapping[str, Module]) -> None
 
 
 @pytest.mark.parametrize(("good", "bad", "told"), PLANTED)
-def test_a_planted_fault_is_found(good: str, bad: str, told: str) -> None:
+def test_a_planted_fault_is_found(good: str, bad: str, reported: str) -> None:
     assert list(flaws(read_module([GOOD]), {}, SCHEMA)) == []
-    assert told in list(flaws(read_module([GOOD.replace(good, bad)]), {}, SCHEMA))
+    assert reported in list(flaws(read_module([GOOD.replace(good, bad)]), {}, SCHEMA))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_a_planted_fault_is_found(good: str, bad: str, told: str) -> None:
         ('module "m" {\n  source = "./modules/m"\n  name = "n"\n  zone = "z"\n}', "module.m has no variable zone"),
     ],
 )
-def test_a_call_that_does_not_fit_its_module_is_found(call: str, told: str) -> None:
-    assert list(flaws(read_module([call]), {"./modules/m": read_module([GOOD])}, SCHEMA)) == [told]
+def test_a_call_that_does_not_fit_its_module_is_found(call: str, reported: str) -> None:
+    assert list(flaws(read_module([call]), {"./modules/m": read_module([GOOD])}, SCHEMA)) == [reported]
 
 
 @pytest.mark.parametrize("schema", [GOOGLE, BETA])

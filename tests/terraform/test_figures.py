@@ -32,7 +32,7 @@ def the(plan: Plan, kind: str) -> Mapping[str, Any]:
 
 
 def test_the_pools_of_the_reference_architecture_are_those_of_its_table(refarch_plan: Plan) -> None:
-    told = {
+    reported = {
         name: (
             node(refarch_plan, name)["machine_type"],
             [(gpu["type"], gpu["count"]) for gpu in node(refarch_plan, name)["guest_accelerator"]],
@@ -45,7 +45,7 @@ def test_the_pools_of_the_reference_architecture_are_those_of_its_table(refarch_
         for name in ("default-pool", "reserved-np", "ondemand-np", "spot-np")
     }  # fmt: skip
     two_gpus = [("nvidia-l4", 2)]
-    assert told == {
+    assert reported == {
         "default-pool": ("e2-medium", [], False, 2, ZONES, []),
         "reserved-np": ("g2-standard-24", two_gpus, False, 4, {"us-central1-a"}, []),
         "ondemand-np": ("g2-standard-24", two_gpus, False, None, ZONES, [(0, 24, "ANY")]),

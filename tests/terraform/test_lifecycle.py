@@ -93,9 +93,9 @@ def script(name: str) -> str:
 def test_what_a_build_makes_is_left_alone_by_the_next_plan_and_goes_by_another_build(refarch: Workplace) -> None:
     refarch.run_script(script("create"))
     assert "No changes." in refarch.must("plan", "-input=false", "-no-color", "-detailed-exitcode")
-    told = refarch.run_script(script("destroy"))
-    pools = told.rindex("google_container_node_pool.this")
-    assert pools < told.index("google_container_cluster.this: Destroying")
+    reported = refarch.run_script(script("destroy"))
+    pools = reported.rindex("google_container_node_pool.this")
+    assert pools < reported.index("google_container_cluster.this: Destroying")
     assert refarch.must("state", "list") == ""
 
 
@@ -103,9 +103,9 @@ def test_what_a_build_makes_is_left_alone_by_the_next_plan_and_goes_by_another_b
 def test_wrong_variables_are_refused_in_words(refarch: Workplace, wrong: str, errors: list[str]) -> None:
     (refarch.folder / "wrong.tfvars").write_text(wrong, "utf-8")
     refused = refarch.run("plan", "-input=false", "-no-color", "-var-file=wrong.tfvars")
-    said = " ".join(refused.stderr.replace("│", " ").split())
+    stated = " ".join(refused.stderr.replace("│", " ").split())
     assert refused.returncode == 1
-    assert [error for error in errors if error not in said] == []
+    assert [error for error in errors if error not in stated] == []
 
 
 def test_who_runs_builds_is_planned_by_itself(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.loading import PlatformSource, read_platform
 from terraform.workplace import needs_terraform, workplace
 
 pytestmark = needs_terraform
@@ -83,7 +83,7 @@ Plan = Mapping[str, Mapping[str, Any]]
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """What would be made of it."""
-    with workplace(read_platform(Source("yard.yaml", YARD)), tmp_path_factory.mktemp("yard")) as opened:
+    with workplace(read_platform(PlatformSource("yard.yaml", YARD)), tmp_path_factory.mktemp("yard")) as opened:
         return opened.planned()
 
 
@@ -195,7 +195,7 @@ def closed_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """Where Kueue decides, and nobody is said to reach the control plane."""
     authorized = next(line for line in YARD.splitlines(keepends=True) if "authorized" in line)
     text = YARD.replace(authorized, "").replace("spec:\n", "spec:\n  engine: kueue\n", 1)
-    with workplace(read_platform(Source("yard.yaml", text)), tmp_path_factory.mktemp("closed")) as opened:
+    with workplace(read_platform(PlatformSource("yard.yaml", text)), tmp_path_factory.mktemp("closed")) as opened:
         return opened.planned()
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.provision.loading import Source, read_platform
-from batchyard.provision.model import Platform
+from batchyard.provision.loading import PlatformSource, read_platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.terraform.files import files
 from terraform.schema import beta_schema, provider_schema
 from terraform.stub_provider import serving
@@ -36,12 +36,12 @@ def found_command() -> Sequence[str]:
 needs_terraform = pytest.mark.skipif(not found_command(), reason="there is no Terraform: make terraform")
 
 
-def example(name: str) -> Platform:
+def example(name: str) -> PlatformModel:
     """One of the platforms of examples/platforms."""
-    return read_platform(Source(name, (EXAMPLES / f"{name}.yaml").read_text("utf-8")))
+    return read_platform(PlatformSource(name, (EXAMPLES / f"{name}.yaml").read_text("utf-8")))
 
 
-def rendered(platform: Platform, folder: Path) -> Path:
+def rendered(platform: PlatformModel, folder: Path) -> Path:
     """The platform's files, written below a folder."""
     for path, text in files(platform).items():
         place = folder / path
@@ -104,7 +104,7 @@ def _resources(module: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 
 @contextmanager
-def workplace(platform: Platform, folder: Path, configuration: str = "terraform") -> Iterator[Workplace]:
+def workplace(platform: PlatformModel, folder: Path, configuration: str = "terraform") -> Iterator[Workplace]:
     """The platform's Terraform, initialized; its state is in the folder, since there is no bucket to be had."""
     place = rendered(platform, folder) / configuration
     (place / "override.tf").write_text('terraform {\n  backend "local" {}\n}\n', "utf-8")

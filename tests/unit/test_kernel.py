@@ -6,11 +6,11 @@ import pytest
 
 from batchyard.base.instant import Instant
 from batchyard.base.invariants import InvariantError
-from batchyard.controller_runtime.kernel import EndlessInstant, VirtualKernel
+from batchyard.controller_runtime.kernel import EndlessInstant, VirtualEventLoop
 
 
 def test_the_clock_moves_only_with_work() -> None:
-    kernel = VirtualKernel(100)
+    kernel = VirtualEventLoop(100)
     kernel.call_at(150, lambda: None)
     kernel.call_at(300, lambda: None)
     assert kernel.run(until=200) == 1
@@ -19,7 +19,7 @@ def test_the_clock_moves_only_with_work() -> None:
 
 
 def test_until_includes_its_instant() -> None:
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     done: list[Instant] = []
     for when in (10, 20, 30):
         kernel.call_at(when, lambda: done.append(kernel.now()))
@@ -29,7 +29,7 @@ def test_until_includes_its_instant() -> None:
 
 
 def test_until_the_present_does_what_is_due_now() -> None:
-    kernel = VirtualKernel(10)
+    kernel = VirtualEventLoop(10)
     done: list[str] = []
     kernel.call_soon(lambda: done.append("now"))
     kernel.call_at(11, lambda: done.append("later"))
@@ -38,14 +38,14 @@ def test_until_the_present_does_what_is_due_now() -> None:
 
 
 def test_until_a_past_instant_does_nothing() -> None:
-    kernel = VirtualKernel(10)
+    kernel = VirtualEventLoop(10)
     kernel.call_soon(lambda: None)
     assert kernel.run(until=9) == 0
     assert kernel.pending() == 1
 
 
 def test_what_was_cancelled_is_forgotten() -> None:
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     kept = kernel.call_at(7, lambda: None)
     for number in range(5_000):
         kernel.cancel(kernel.call_at(10_000 - number, lambda: None))
@@ -58,7 +58,7 @@ def test_what_was_cancelled_is_forgotten() -> None:
 
 
 def test_a_step_does_one_piece_of_work() -> None:
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     done: list[str] = []
     kernel.call_soon(lambda: done.append("a"))
     kernel.call_at(5, lambda: done.append("b"))
@@ -71,7 +71,7 @@ def test_a_step_does_one_piece_of_work() -> None:
 
 
 def test_a_run_can_be_cut_into_pieces() -> None:
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     done: list[int] = []
     for number in range(10):
         kernel.call_at(number // 3, lambda number=number: done.append(number))  # type: ignore[misc]
@@ -81,14 +81,14 @@ def test_a_run_can_be_cut_into_pieces() -> None:
 
 
 def test_no_steps_leave_the_clock_alone() -> None:
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     kernel.call_at(5, lambda: None)
     assert kernel.run(steps_max=0) == 0
     assert kernel.now() == 0
 
 
 def test_an_endless_instant_is_refused_with_its_work() -> None:
-    kernel = VirtualKernel(7, work_per_instant_max=100)
+    kernel = VirtualEventLoop(7, work_per_instant_max=100)
 
     def again() -> None:
         kernel.call_soon(again)
@@ -102,7 +102,7 @@ def test_an_endless_instant_is_refused_with_its_work() -> None:
 
 
 def test_the_bound_counts_each_instant_anew() -> None:
-    kernel = VirtualKernel(work_per_instant_max=3)
+    kernel = VirtualEventLoop(work_per_instant_max=3)
     for when in range(1, 6):
         for _ in range(3):
             kernel.call_at(when, lambda: None)
@@ -112,7 +112,7 @@ def test_the_bound_counts_each_instant_anew() -> None:
 
 
 def test_as_much_work_as_the_bound_allows_is_done() -> None:
-    kernel = VirtualKernel(work_per_instant_max=3)
+    kernel = VirtualEventLoop(work_per_instant_max=3)
     for _ in range(3):
         kernel.call_soon(lambda: None)
     assert kernel.run(steps_max=3) == 3
@@ -122,7 +122,7 @@ def test_as_much_work_as_the_bound_allows_is_done() -> None:
 
 
 def test_an_exception_leaves_the_rest_of_the_work() -> None:
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     done: list[str] = []
 
     def broken() -> None:
@@ -138,7 +138,7 @@ def test_an_exception_leaves_the_rest_of_the_work() -> None:
 
 
 def test_work_cannot_run_the_kernel_that_runs_it() -> None:
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
 
     def rerun() -> None:
         kernel.run()
@@ -150,7 +150,7 @@ def test_work_cannot_run_the_kernel_that_runs_it() -> None:
 
 
 def test_nothing_to_do_has_no_next_instant() -> None:
-    kernel = VirtualKernel(3)
+    kernel = VirtualEventLoop(3)
     assert kernel.next_instant() is None
     kernel.call_soon(lambda: None)
     assert kernel.next_instant() == 3
@@ -158,7 +158,7 @@ def test_nothing_to_do_has_no_next_instant() -> None:
 
 def test_a_run_gives_the_collector_back_as_it_was() -> None:
     before = gc.get_threshold()
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     during: list[tuple[int, int, int]] = []
     kernel.call_soon(lambda: during.append(gc.get_threshold()))
     kernel.run()
@@ -167,7 +167,7 @@ def test_a_run_gives_the_collector_back_as_it_was() -> None:
 
 
 def test_skipped_time_leaves_its_work_in_order_to_be_done_once() -> None:
-    kernel = VirtualKernel()
+    kernel = VirtualEventLoop()
     done: list[tuple[str, Instant]] = []
 
     def again() -> None:

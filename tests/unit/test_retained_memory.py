@@ -16,15 +16,15 @@ from batchyard.base.instant import SECOND
 from batchyard.client import view_expiry
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import EventRecorder
-from batchyard.controller_runtime.kernel import VirtualKernel
-from batchyard.dashboard.history import History, HistoryLimits
+from batchyard.controller_runtime.kernel import VirtualEventLoop
+from batchyard.dashboard.history import HistoryLimits, PlatformHistory
 from batchyard.housekeeping import expiry
 from batchyard.interfaces.client import Create, WriteResult
 from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
 from batchyard.scheduling.preemption_loops import PreemptionLoop
 from batchyard.store.memory import Store
-from batchyard.wiring import Ports, Settings, build_platform
+from batchyard.wiring import PlatformSettings, Ports, build_platform
 from yard import queue
 
 JOBS: Final = 50
@@ -36,16 +36,16 @@ class Platform:
     """A platform in virtual time, with all that a running one keeps of Jobs; what it bounds has small bounds."""
 
     def __init__(self) -> None:
-        self.kernel = VirtualKernel(make.NOW)
+        self.kernel = VirtualEventLoop(make.NOW)
         store, chain = Store(window=100), AdmissionChain(with_nodes=False, with_api=True)
         self.client = LocalClient(store, self.kernel, admission=chain.rules())
         store.listen(chain.observe)
-        runtime = (BareWorkloads(), Kubelets(pace_of(None, 0), with_nodes=False))
+        runtime = (BareWorkloads(), Kubelets(container_delays_of(None, 0), with_nodes=False))
         events = EventRecorder(self.client, "here")
         ports = Ports(self.kernel, self.client, runtime, (), events, self._fail)
-        self._platform = build_platform(ports, Settings(with_api=True, is_endless=True))
+        self._platform = build_platform(ports, PlatformSettings(with_api=True, is_endless=True))
         index = self._platform.index
-        self._history = History(self.kernel.now, index.cluster_queue_of, HistoryLimits(workloads=20, stays=20))
+        self._history = PlatformHistory(self.kernel.now, index.cluster_queue_of, HistoryLimits(workloads=20, stays=20))
         self.client.subscribe(self._history.observe)
         self._jobs = 0
         for obj in (

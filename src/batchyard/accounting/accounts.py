@@ -19,7 +19,7 @@ USES: Final = (BOOT, IDLE, DONE, LOST, RUNS)
 _Row = TypeVar("_Row", bound=Hashable)
 
 
-class Place(NamedTuple):
+class AccountKey(NamedTuple):
     """The key of an account. For unused time only the pool, the provisioning mode and the use are set."""
 
     pool: str
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class Account:
+class CostAccount:
     """The time and the cost of one use."""
 
     #: Microseconds times parts of a machine.
@@ -46,35 +46,35 @@ class Account:
     #: Millionths of a dollar per hour, times microseconds, times parts of a machine.
     cost: int = 0
 
-    def add(self, other: "Account") -> None:
+    def add(self, other: "CostAccount") -> None:
         """Add another account."""
         self.time += other.time
         self.accelerators += other.accelerators
         self.cost += other.cost
 
-    def take(self, other: "Account") -> None:
+    def take(self, other: "CostAccount") -> None:
         """Subtract another account."""
         self.time -= other.time
         self.accelerators -= other.accelerators
         self.cost -= other.cost
 
-    def split(self, time: int) -> tuple["Account", "Account"]:
+    def split(self, time: int) -> tuple["CostAccount", "CostAccount"]:
         """Split off an amount of machine time with its cost; return this part and the rest."""
         accelerators = self.accelerators * time // self.time if time else 0
         cost = self.cost * time // self.time if time else 0
-        return Account(time, accelerators, cost), Account(
+        return CostAccount(time, accelerators, cost), CostAccount(
             self.time - time, self.accelerators - accelerators, self.cost - cost
         )
 
 
-class Totals(NamedTuple):
+class CostTotals(NamedTuple):
     """All charges, and the settlements of running time of closed hours."""
 
-    accounts: dict[Place, Account]
-    settled: dict[Place, Account]
+    accounts: dict[AccountKey, CostAccount]
+    settled: dict[AccountKey, CostAccount]
 
 
-def rounded(amounts: Mapping[_Row, int], unit: int) -> dict[_Row, int]:
+def round_preserving_sum(amounts: Mapping[_Row, int], unit: int) -> dict[_Row, int]:
     """Round amounts to whole units that add up to the rounded sum: the largest remainders are rounded up.
 
     Equal remainders are rounded up in the order of their rows.
@@ -100,7 +100,7 @@ _StatementRow: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StatementLine:
     """The time and cost of one use, of a pool's machines or by a team."""
 
     #: The pool; '' where all pools count together.
@@ -123,8 +123,8 @@ class Line:
 class Statement:
     """The lines of a statement, and their total."""
 
-    by_pool: Sequence[Line]
-    by_team: Sequence[Line]
+    by_pool: Sequence[StatementLine]
+    by_team: Sequence[StatementLine]
     #: The sum of either side.
     cents: int
 
@@ -134,28 +134,28 @@ class Statement:
         return self.cents / 100
 
 
-def statement_of(accounts: Mapping[Place, Account]) -> Statement:
+def statement_of(accounts: Mapping[AccountKey, CostAccount]) -> Statement:
     """Build the statement of all accounts."""
-    spent: dict[_StatementRow, Account] = {}
+    spent: dict[_StatementRow, CostAccount] = {}
     for place, account in accounts.items():
-        spent.setdefault(place[:4], Account()).add(account)
-    cents = rounded({row: account.cost for row, account in spent.items()}, _CENT)
+        spent.setdefault(place[:4], CostAccount()).add(account)
+    cents = round_preserving_sum({row: account.cost for row, account in spent.items()}, _CENT)
     pools: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in spent}
     teams: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in spent}
     return Statement(_lines(spent, cents, pools), _lines(spent, cents, teams), sum(cents.values()))
 
 
 def _lines(
-    spent: Mapping[_StatementRow, Account],
+    spent: Mapping[_StatementRow, CostAccount],
     cents: Mapping[_StatementRow, int],
     rows: Mapping[_StatementRow, _StatementRow],
-) -> list[Line]:
+) -> list[StatementLine]:
     """Sum the accounts of each row."""
-    sums: dict[_StatementRow, Account] = {}
+    sums: dict[_StatementRow, CostAccount] = {}
     costs: dict[_StatementRow, int] = {}
     for place, row in rows.items():
-        sums.setdefault(row, Account()).add(spent[place])
+        sums.setdefault(row, CostAccount()).add(spent[place])
         costs[row] = costs.get(row, 0) + cents[place]
     hour = HOUR * WHOLE
     order = sorted(sums, key=lambda row: (*row[:3], USES.index(row[3])))
-    return [Line(*row, sums[row].time / hour, sums[row].accelerators / hour, costs[row]) for row in order]
+    return [StatementLine(*row, sums[row].time / hour, sums[row].accelerators / hour, costs[row]) for row in order]

@@ -7,25 +7,25 @@ expected to be reached, and when a period ends. Usage comes from the records, an
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from batchyard.accounting.accounts import RUNS, Place
+from batchyard.accounting.accounts import RUNS, AccountKey
 from batchyard.accounting.budgets import (
     DAY,
-    Period,
-    Use,
-    Verdict,
+    BudgetPeriod,
+    BudgetUse,
+    BudgetVerdict,
+    budget_amount_text,
     crosses_at,
-    demoted,
-    held,
     is_in_dollars,
     newly_reached,
     period_of,
     status_of,
-    told,
     verdict_of,
+    with_priority_boost,
+    with_stop_policy,
 )
-from batchyard.accounting.controller import EVERY, Costs
-from batchyard.accounting.ledger import Ledger
-from batchyard.accounting.records import Amount, Record, amounts_of, is_open, read
+from batchyard.accounting.controller import EVERY, CostController
+from batchyard.accounting.ledger import CostLedger
+from batchyard.accounting.records import ParsedCostRecord, RecordedAmount, amounts_of, is_open, read
 from batchyard.accounting.report import latest, spent
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
@@ -33,7 +33,7 @@ from batchyard.api.meta import Key, Obj, annotation, key_of, with_status
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.workload.lifecycle import is_finished
 
 _KIND: Final = "Budgets"
@@ -44,7 +44,7 @@ class _Span(NamedTuple):
 
     begin: Instant
     #: The usage by LocalQueue and by whether the pods still run.
-    used: Mapping[tuple[str, bool], Amount]
+    used: Mapping[tuple[str, bool], RecordedAmount]
 
 
 class Budgets:
@@ -54,13 +54,13 @@ class Budgets:
     rank = 0
     kinds = (scheme.BUDGET, scheme.LOCAL_QUEUE, scheme.WORKLOAD)
 
-    def __init__(self, costs: Costs, *, is_endless: bool) -> None:
+    def __init__(self, costs: CostController, *, is_endless: bool) -> None:
         self._costs = costs
         self._is_endless = is_endless
         #: Budgets by namespace; an empty entry for a namespace that had some.
         self._budgets: dict[str, dict[Key, None]] = {}
         #: The parsed records by key, each with its object.
-        self._read: dict[Key, tuple[Obj, Record]] = {}
+        self._read: dict[Key, tuple[Obj, ParsedCostRecord]] = {}
         #: The namespaces that are requeued, and those whose Workloads are demoted.
         self._awake: dict[str, None] = {}
         self._demoting: dict[str, bool] = {}
@@ -78,25 +78,25 @@ class Budgets:
                 if event.old is not None and event.old.get("spec") == obj.get("spec"):
                     return ()  #  a status update by this controller
             return batch
-        if event.key.kind == scheme.WORKLOAD and not self._minds(event):
+        if event.key.kind == scheme.WORKLOAD and not self._may_need_reconcile(event):
             return ()
         note = well_known.HELD_BY if event.key.kind == scheme.LOCAL_QUEUE else well_known.PRIORITY_BOOST
         return batch if self._budgets.get(namespace) or annotation(obj, note) is not None else ()
 
-    def _minds(self, event: WatchEvent) -> bool:
+    def _may_need_reconcile(self, event: WatchEvent) -> bool:
         """Whether a Workload may need a demotion, or may be the first one that incurs costs again."""
         namespace = event.key.namespace
         if event.old is None or annotation(event.obj, well_known.PRIORITY_BOOST) is not None:
             return self._demoting.get(namespace, False) or namespace not in self._awake
         return namespace not in self._awake and _turns(event)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Reconcile all Budgets of a namespace."""
         ledger = self._costs.ledger
         if ledger is None:  #  no machine was billed yet, or the process is starting
-            return Outcome(requeue_at=now + SECOND)
+            return ReconcileResult(requeue_at=now + SECOND)
         budgets = [obj for name in self._budgets.get(key.namespace, ()) if (obj := reader.get(name)) is not None]
-        outcome = Outcome(independent=True)
+        outcome = ReconcileResult(independent=True)
         spans = self._spans(key.namespace, reader, ledger, now) if budgets else ()
         verdicts, times = [], []
         for budget in budgets:
@@ -119,10 +119,10 @@ class Budgets:
             self._awake[key.namespace] = None
         return outcome
 
-    def _act(self, namespace: str, verdicts: Sequence[Verdict], reader: Reader, outcome: Outcome) -> None:
+    def _act(self, namespace: str, verdicts: Sequence[BudgetVerdict], reader: Reader, outcome: ReconcileResult) -> None:
         """Stop queues and lower priorities, or restore them."""
         for queue in reader.list(scheme.LOCAL_QUEUE, namespace):
-            wanted = held(queue, verdicts)
+            wanted = with_stop_policy(queue, verdicts)
             if wanted is not queue:
                 outcome.writes.append(Update(wanted))
                 outcome.events.append(_about(queue, wanted))
@@ -130,13 +130,15 @@ class Budgets:
         for workload in reader.list(scheme.WORKLOAD, namespace):
             is_marked = annotation(workload, well_known.PRIORITY_BOOST) is not None
             if (may_differ or is_marked) and not is_finished(workload):
-                wanted = demoted(workload, verdicts)
+                wanted = with_priority_boost(workload, verdicts)
                 if wanted is not workload:
                     outcome.writes.append(Update(wanted))
 
     # --- usage ---
 
-    def _use(self, budget: Obj, period: Period, spans: Sequence[_Span], reader: Reader, now: Instant) -> Use:
+    def _use(
+        self, budget: Obj, period: BudgetPeriod, spans: Sequence[_Span], reader: Reader, now: Instant
+    ) -> BudgetUse:
         field = 2 if is_in_dollars(budget) else 1
         queues = frozenset(budget["spec"].get("queues") or ())
         total = running = recent = 0
@@ -156,9 +158,9 @@ class Budgets:
             rate += each
             workload = reader.get(Key(scheme.WORKLOAD, owner.team, owner.workload))
             committed += each * max(0, _until(workload, period, now) - now) // HOUR
-        return Use(total, running, recent, rate, committed)
+        return BudgetUse(total, running, recent, rate, committed)
 
-    def _spans(self, namespace: str, reader: Reader, ledger: Ledger, now: Instant) -> Sequence[_Span]:
+    def _spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_Span]:
         """Return the usage of a namespace's queues, by hour or by longer spans."""
         objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
@@ -167,22 +169,22 @@ class Budgets:
         spans = [_Span(each.begin, _by_queue(spent(records, [each]))) for each in over]
         return [*spans, _Span(ledger.begun, amounts_of(ledger.used(namespace, now)))]
 
-    def _record(self, key: Key, obj: Obj) -> Record:
+    def _record(self, key: Key, obj: Obj) -> ParsedCostRecord:
         known = self._read.get(key)
         if known is None or known[0] is not obj:
             known = self._read[key] = obj, read(obj)
         return known[1]
 
 
-def _by_queue(lines: Mapping[Place, Amount]) -> dict[tuple[str, bool], Amount]:
-    used: dict[tuple[str, bool], Amount] = {}
+def _by_queue(lines: Mapping[AccountKey, RecordedAmount]) -> dict[tuple[str, bool], RecordedAmount]:
+    used: dict[tuple[str, bool], RecordedAmount] = {}
     for place, amount in lines.items():
         which = place.local_queue, place.use == RUNS
-        used[which] = used.get(which, Amount()).plus(amount)
+        used[which] = used.get(which, RecordedAmount()).plus(amount)
     return used
 
 
-def _until(workload: Obj | None, period: Period, now: Instant) -> Instant:
+def _until(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
     """Return the latest end of a Workload within a period; one hour from now if neither has an end."""
     end = now + HOUR if period.end is None else period.end
     admitted = None if workload is None else find_condition(workload, "Admitted")
@@ -201,7 +203,7 @@ def _turns(event: WatchEvent) -> bool:
     return [each and each["status"] for each in before] != [each and each["status"] for each in after]
 
 
-def _events(budget: Obj, verdict: Verdict, period: Period, use: Use) -> list[EventRecord]:
+def _events(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod, use: BudgetUse) -> list[EventRecord]:
     """Return an Event for each threshold that was just reached."""
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     return [
@@ -209,7 +211,8 @@ def _events(budget: Obj, verdict: Verdict, period: Period, use: Use) -> list[Eve
             key_of(budget),
             "Warning",
             "ThresholdReached",
-            f"{each['percent']}% is reached: {told(budget, use.spent)} {unit} are used ({each['action']})",
+            f"{each['percent']}% is reached: {budget_amount_text(budget, use.spent)} {unit} "
+            f"are used ({each['action']})",
         )
         for each in newly_reached(budget, verdict, period)
     ]

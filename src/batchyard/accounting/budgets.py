@@ -23,7 +23,7 @@ _STOPS: Final = ("None", "Hold", "HoldAndDrain")
 _REASONS: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
-class Use(NamedTuple):
+class BudgetUse(NamedTuple):
     """The usage of a Budget's Workloads in the period."""
 
     spent: int = 0
@@ -37,14 +37,14 @@ class Use(NamedTuple):
     committed: int = 0
 
 
-class Period(NamedTuple):
+class BudgetPeriod(NamedTuple):
     """The period of a Budget; no end if the Budget counts in total."""
 
     begin: Instant
     end: Instant | None
 
 
-class Verdict(NamedTuple):
+class BudgetVerdict(NamedTuple):
     """The thresholds that a Budget has reached, and the resulting actions."""
 
     name: str
@@ -69,18 +69,18 @@ class Verdict(NamedTuple):
         return not self.queues or queue in self.queues
 
 
-def period_of(budget: Obj, now: Instant) -> Period:
+def period_of(budget: Obj, now: Instant) -> BudgetPeriod:
     """Return the current period of a Budget."""
     kind = budget["spec"].get("period", "Month")
     if kind == "Total":
-        return Period(0, None)
+        return BudgetPeriod(0, None)
     if kind == "Day":
-        return Period(now - now % DAY, now - now % DAY + DAY)
+        return BudgetPeriod(now - now % DAY, now - now % DAY + DAY)
     if kind == "Week":
         monday = now - (now - _MONDAY) % (7 * DAY)
-        return Period(monday, monday + 7 * DAY)
+        return BudgetPeriod(monday, monday + 7 * DAY)
     month = _month(now)
-    return Period(month, _month(month + 31 * DAY))
+    return BudgetPeriod(month, _month(month + 31 * DAY))
 
 
 def is_in_dollars(budget: Obj) -> bool:
@@ -95,14 +95,14 @@ def amount_of(budget: Obj) -> int:
     return quantity.parse(budget["spec"].get("acceleratorHours") or 0) * HOUR // quantity.NANO
 
 
-def verdict_of(budget: Obj, spent: int) -> Verdict:
+def verdict_of(budget: Obj, spent: int) -> BudgetVerdict:
     """Return the thresholds that a Budget has reached at a usage of `spent`."""
     spec, whole = budget["spec"], amount_of(budget)
     reached = [each for each in _thresholds(budget) if spent * 100 >= whole * each["percent"]]
-    return Verdict(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached)
+    return BudgetVerdict(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached)
 
 
-def crosses_at(budget: Obj, use: Use, now: Instant) -> Instant | None:
+def crosses_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
     """Return the time at which the next threshold is reached at the current rate; None if none will be."""
     whole = amount_of(budget)
     left = [each["percent"] * whole - use.spent * 100 for each in _thresholds(budget)]
@@ -110,7 +110,7 @@ def crosses_at(budget: Obj, use: Use, now: Instant) -> Instant | None:
     return now + -(-min(ahead) * HOUR // (use.rate * 100)) if ahead and use.rate > 0 else None
 
 
-def status_of(budget: Obj, use: Use, period: Period, now: Instant) -> dict[str, Any]:
+def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -> dict[str, Any]:
     """Return the status of a Budget."""
     whole, verdict = amount_of(budget), verdict_of(budget, use.spent)
     before = budget.get("status") or {}
@@ -118,7 +118,7 @@ def status_of(budget: Obj, use: Use, period: Period, now: Instant) -> dict[str, 
     reached = verdict.reached[-1:]
     reason = _REASONS[reached[0]["action"]] if reached else "WithinBudget"
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
-    message = f"{told(budget, use.spent)} of {told(budget, whole)} {unit} are used"
+    message = f"{budget_amount_text(budget, use.spent)} of {budget_amount_text(budget, whole)} {unit} are used"
     conditions = before.get("conditions") or ()
     for kind, holds in (("Within", not is_exceeded), ("Exceeded", is_exceeded)):
         conditions = with_condition(
@@ -131,7 +131,7 @@ def status_of(budget: Obj, use: Use, period: Period, now: Instant) -> dict[str, 
             generation=budget["metadata"].get("generation"),
         )
     amounts = {"spent": use.spent, "running": use.running, "committed": use.committed, "remaining": whole - use.spent}
-    status: dict[str, Any] = {field: told(budget, amount) for field, amount in amounts.items()}
+    status: dict[str, Any] = {field: budget_amount_text(budget, amount) for field, amount in amounts.items()}
     status["conditions"] = conditions
     if reached:
         status["reachedPercent"] = reached[0]["percent"]
@@ -139,11 +139,11 @@ def status_of(budget: Obj, use: Use, period: Period, now: Instant) -> dict[str, 
         status["periodStart"], status["periodEnd"] = format_time(period.begin), format_time(period.end)
         is_held = verdict.stop_policy != "None"
         ahead = use.committed if is_held else _ahead(use, period, period.end, now)
-        status["forecast"] = told(budget, use.spent + ahead)
+        status["forecast"] = budget_amount_text(budget, use.spent + ahead)
     return status
 
 
-def newly_reached(budget: Obj, verdict: Verdict, period: Period) -> Sequence[Mapping[str, Any]]:
+def newly_reached(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod) -> Sequence[Mapping[str, Any]]:
     """Return the thresholds reached since the status was written, or in a new period."""
     status = budget.get("status") or {}
     same = period.end is None or status.get("periodStart") == format_time(period.begin)
@@ -151,7 +151,7 @@ def newly_reached(budget: Obj, verdict: Verdict, period: Period) -> Sequence[Map
     return [each for each in verdict.reached if each["percent"] > before]
 
 
-def told(budget: Obj, amount: int) -> str:
+def budget_amount_text(budget: Obj, amount: int) -> str:
     """Format an amount in dollars to the cent, or in hours to the hundredth, rounded down."""
     unit = 10_000 if is_in_dollars(budget) else HOUR // 100
     sign, parts = ("-", -amount // unit) if amount < 0 else ("", amount // unit)
@@ -161,7 +161,7 @@ def told(budget: Obj, amount: int) -> str:
 # --- actions ---
 
 
-def held(queue: Obj, verdicts: Iterable[Verdict]) -> Obj:
+def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetVerdict]) -> Obj:
     """Return a LocalQueue with the stopPolicy that Budgets require, or with its own one restored.
 
     The previous stopPolicy is kept in an annotation. If nothing changes, the queue itself is returned.
@@ -183,7 +183,7 @@ def held(queue: Obj, verdicts: Iterable[Verdict]) -> Obj:
     return {**queue, "metadata": changed, "spec": {**queue["spec"], "stopPolicy": wanted}}
 
 
-def demoted(workload: Obj, verdicts: Iterable[Verdict]) -> Obj:
+def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetVerdict]) -> Obj:
     """Return a Workload with the priority boost that Budgets require; itself if nothing changes."""
     metadata = workload["metadata"]
     queue = workload["spec"].get("queueName", "")
@@ -210,7 +210,7 @@ def _thresholds(budget: Obj) -> list[Mapping[str, Any]]:
     return sorted(given, key=lambda each: each["percent"])
 
 
-def _ahead(use: Use, period: Period, end: Instant, now: Instant) -> int:
+def _ahead(use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
     """Return the expected usage until the end of the period, at the rate of the last day."""
     elapsed: Duration = min(DAY, now - period.begin)
     return use.recent * (end - now) // elapsed if elapsed else 0

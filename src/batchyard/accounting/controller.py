@@ -8,29 +8,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from batchyard.accounting.accounts import Account, Place, Totals
-from batchyard.accounting.ledger import Ledger
+from batchyard.accounting.accounts import AccountKey, CostAccount, CostTotals
+from batchyard.accounting.ledger import CostLedger
 from batchyard.accounting.records import (
     OPEN,
     PLATFORM,
-    Amount,
+    RecordedAmount,
     amounts_of,
     checkpoint,
     combined,
-    folded,
     hour_name,
     is_open,
+    limit_named_workloads,
     read,
     record,
     specs_of,
 )
-from batchyard.accounting.resuming import KINDS, History, resumed
+from batchyard.accounting.resuming import KINDS, History, resume_ledger
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.interfaces.client import Create, Delete, Reader, Update, WatchEvent, Write
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 # --- retention ---
 #
@@ -49,7 +49,7 @@ _STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
 )
 
 
-def shortened(reader: Reader, now: Instant) -> list[Write]:
+def retention_writes(reader: Reader, now: Instant) -> list[Write]:
     """Return the writes that replace records past their retention by records of longer periods."""
     records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
     writes: list[Write] = []
@@ -61,11 +61,11 @@ def shortened(reader: Reader, now: Instant) -> list[Write]:
                 groups.setdefault((metadata["namespace"], obj["spec"]["from"][:length]), []).append(obj)
         due = [(group, some) for group, some in groups.items() if _end(group[1]) + kept <= now]
         for (namespace, text), some in due[:_AT_ONCE]:
-            writes += _put_together(reader, Key(scheme.COST_RECORD, namespace, f"{longer}-{text}"), text, some)
+            writes += _merge_records(reader, Key(scheme.COST_RECORD, namespace, f"{longer}-{text}"), text, some)
     return writes
 
 
-def _put_together(reader: Reader, key: Key, text: str, some: Sequence[Obj]) -> Iterator[Write]:
+def _merge_records(reader: Reader, key: Key, text: str, some: Sequence[Obj]) -> Iterator[Write]:
     """Create the longer record; once it exists, delete the records that it replaces."""
     found = reader.get(key)
     if found is not None:
@@ -98,7 +98,7 @@ _TRIES_MAX: Final = 20
 _TIMES: Final = ("through", "revision")
 
 
-class Costs:
+class CostController:
     """The cost controller. `is_endless`: time advances without events, so that hours end by themselves."""
 
     name = "costs"
@@ -109,7 +109,7 @@ class Costs:
         self._history = history
         self._is_endless = is_endless
         self._every = EVERY if is_endless else _SELDOM
-        self.ledger: Ledger | None = None
+        self.ledger: CostLedger | None = None
         #: The revision of the last event that the ledger has seen.
         self._revision = 0
         #: Records that are not written yet.
@@ -120,7 +120,7 @@ class Costs:
         self._is_untidy = True
         self._tries = 0
         #: The accounts of all hours that this process has closed.
-        self._totals = Totals({}, {})
+        self._totals = CostTotals({}, {})
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Feed the event to the ledger; return the batch key unless it is already queued."""
@@ -135,7 +135,7 @@ class Costs:
         self._is_awake = True
         return (BATCH,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Write the records that are due."""
         self._is_awake = False
         ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
@@ -146,21 +146,21 @@ class Costs:
             if now < self._due:
                 return self._wake_at(self._due)
             self._due = now + self._every
-            together = shortened(reader, now) if self._is_untidy else []
+            together = retention_writes(reader, now) if self._is_untidy else []
             self._is_untidy = bool(together)
             self.unwritten = self._open_hour(ledger, reader, now)
         self._tries += 1
         writes = [*(_write(reader, name, obj) for name, obj in self.unwritten.items()), *together]
-        return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
+        return ReconcileResult(writes, independent=True, requeue_at=now + _AGAIN)
 
-    def totals(self, now: Instant) -> Totals:
+    def totals(self, now: Instant) -> CostTotals:
         """Return all charges since this process started, summed over Workloads and flavors."""
         accounts, settled = ({place: replace(a) for place, a in some.items()} for some in self._totals)
         ledger = self.ledger
         if ledger is not None:
             _add_up(accounts, ledger.accounts(now))
             _add_up(settled, {place: account for (_, place), account in ledger.settled.items()})
-        return Totals(accounts, settled)
+        return CostTotals(accounts, settled)
 
     def _note_written(self, reader: Reader) -> None:
         """Drop records that are written, and records that cannot be written."""
@@ -172,15 +172,15 @@ class Costs:
         if not self.unwritten:
             self._tries = 0
 
-    def _wake_at(self, due: Instant) -> Outcome:
+    def _wake_at(self, due: Instant) -> ReconcileResult:
         ledger = self.ledger
         if ledger is None or not (ledger.is_busy or (self._is_endless and ledger.machines)):
-            return Outcome()
+            return ReconcileResult()
         self._is_awake = True
-        return Outcome(requeue_at=min(due, ledger.begun + HOUR))
+        return ReconcileResult(requeue_at=min(due, ledger.begun + HOUR))
 
-    def _resume(self, reader: Reader, now: Instant) -> Ledger:
-        self.ledger, missed, revision = resumed(reader, self._history, now)
+    def _resume(self, reader: Reader, now: Instant) -> CostLedger:
+        self.ledger, missed, revision = resume_ledger(reader, self._history, now)
         for change, then in missed:
             self._end_hours(then)
             self.ledger.observe((change,), then)
@@ -200,16 +200,16 @@ class Costs:
             self._due, self._is_untidy = 0, True
             self.unwritten.pop(OPEN, None)
             if accounts or settled:
-                lines, parts = _told(accounts, settled)
+                lines, parts = _recorded_amounts(accounts, settled)
                 for namespace, spec in specs_of(lines, parts, unpriced).items():
                     name = Key(scheme.COST_RECORD, namespace, hour_name(begun))
                     span = begun, begun + HOUR
                     self.unwritten[name] = record(namespace, name.name, span, span[1], spec)
 
-    def _open_hour(self, ledger: Ledger, reader: Reader, now: Instant) -> dict[Key, Obj]:
+    def _open_hour(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
         """Return the changed records of the open hour, and the checkpoint."""
         ledger.fold()
-        lines, settled = _told(ledger.accounts(now), ledger.settled)
+        lines, settled = _recorded_amounts(ledger.accounts(now), ledger.settled)
         span, name = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun)
         specs = specs_of(lines, settled, ledger.unpriced())
         found: dict[Key, Obj] = {}
@@ -223,23 +223,25 @@ class Costs:
         return found
 
 
-def _add_up(sums: dict[Place, Account], accounts: Mapping[Place, Account]) -> None:
+def _add_up(sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountKey, CostAccount]) -> None:
     """Add accounts to sums, without the Workload and the flavor."""
     for place, account in accounts.items():
-        sums.setdefault(place._replace(flavor="", workload=""), Account()).add(account)
+        sums.setdefault(place._replace(flavor="", workload=""), CostAccount()).add(account)
 
 
-def _told(
-    accounts: Mapping[Place, Account], settled: Mapping[tuple[Instant, Place], Account]
-) -> tuple[dict[Place, Amount], dict[tuple[Instant, Place], Amount]]:
+def _recorded_amounts(
+    accounts: Mapping[AccountKey, CostAccount], settled: Mapping[tuple[Instant, AccountKey], CostAccount]
+) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
     """Convert accounts and settlements to the amounts that records hold."""
-    by_hour: dict[Instant, dict[Place, Account]] = {}
+    by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
     for (hour, place), account in settled.items():
         by_hour.setdefault(hour, {})[place] = account
     parts = {
-        (hour, place): amount for hour, some in by_hour.items() for place, amount in amounts_of(folded(some)).items()
+        (hour, place): amount
+        for hour, some in by_hour.items()
+        for place, amount in amounts_of(limit_named_workloads(some)).items()
     }
-    return amounts_of(folded(accounts)), parts
+    return amounts_of(limit_named_workloads(accounts)), parts
 
 
 def _has_room(reader: Reader, namespace: str) -> bool:

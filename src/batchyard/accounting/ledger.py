@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, Account, Place
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, AccountKey, CostAccount
 from batchyard.accounting.records import (
-    Owner,
+    PodOwner,
     bound_at,
     ended_at,
-    folded,
     is_paid,
+    limit_named_workloads,
     owner_of,
     paid_from,
     paid_until,
@@ -30,7 +30,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.views.checkpoints import checkpoint_interval, kept_work, running_since
 from batchyard.api.views.node import NodeView, node_view
-from batchyard.api.views.ownership import jobs_above
+from batchyard.api.views.ownership import owning_jobs
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import HOUR, Duration, Instant
 from batchyard.cloud.catalog.prices import Rate, instance_rate, node_rate
@@ -40,7 +40,7 @@ from batchyard.interfaces.client import EventType, Reader, WatchEvent
 SETTLED_BACK: Final = 31 * 24 * HOUR
 
 
-class Detail(NamedTuple):
+class LedgerDetail(NamedTuple):
     """The level of detail of a ledger."""
 
     #: Whether to keep accounts by Workload, queue and flavor; otherwise by team only.
@@ -49,7 +49,7 @@ class Detail(NamedTuple):
     all_nodes: bool = False
 
 
-BY_TEAM: Final = Detail()
+BY_TEAM: Final = LedgerDetail()
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class _Machine:
 class _Occupant:
     """A pod on a machine, and the time charged to it."""
 
-    owner: Owner
+    owner: PodOwner
     machine: _Machine
     share: int
     bound: Instant
@@ -88,7 +88,7 @@ class _Occupant:
     running: Instant | None = None
     kept: Duration = 0
     #: The charges of the open period.
-    spent: Account = field(default_factory=Account)
+    spent: CostAccount = field(default_factory=CostAccount)
 
     def note_run(self, since: Instant | None, now: Instant) -> None:
         """Record that its containers run since `since`, or that they stopped (None)."""
@@ -96,11 +96,11 @@ class _Occupant:
             self.kept += kept_work(self.running, self.interval, now)
             self.running = since
 
-    def place(self, use: str) -> Place:
+    def place(self, use: str) -> AccountKey:
         """Return the account for its time."""
         rate, owner = self.machine.rate, self.owner
         flavor, *queues = owner[1:]
-        return Place(rate.pool, rate.provisioning, owner.team, use, flavor, *queues)
+        return AccountKey(rate.pool, rate.provisioning, owner.team, use, flavor, *queues)
 
     def charge(self, until: Instant) -> None:
         """Charge the time since the last charge; an earlier `until` takes time back."""
@@ -108,20 +108,20 @@ class _Occupant:
         self.since = until
 
 
-class Ledger:
+class CostLedger:
     """Accounts of the open period, maintained from the watch events of machines and pods."""
 
-    def __init__(self, reader: Reader, detail: Detail = BY_TEAM, begun: Instant = 0) -> None:
+    def __init__(self, reader: Reader, detail: LedgerDetail = BY_TEAM, begun: Instant = 0) -> None:
         self._reader = reader
         self._detail = detail
         self._machines: dict[str, _Machine] = {}
         self._pods: dict[str, _Occupant] = {}
         #: The accounts of the open period, without the pods that still occupy a machine.
-        self.spent: dict[Place, Account] = {}
+        self.spent: dict[AccountKey, CostAccount] = {}
         #: The part of it charged to ended pods, by team and LocalQueue.
-        self._ended: dict[str, dict[str, Account]] = {}
+        self._ended: dict[str, dict[str, CostAccount]] = {}
         #: Settlements of closed periods: per hour, the running time that became done or lost when its pod ended.
-        self.settled: dict[tuple[Instant, Place], Account] = {}
+        self.settled: dict[tuple[Instant, AccountKey], CostAccount] = {}
         #: The begin of the open period.
         self.begun = begun
         #: The latest time up to which machines are charged.
@@ -137,27 +137,29 @@ class Ledger:
             elif event.key.kind == scheme.NODE:
                 self._on_node(event, now)
             elif event.key.kind == scheme.CLUSTER:
-                self._price_anew(now)
+                self._reprice(now)
 
-    def accounts(self, now: Instant) -> dict[Place, Account]:
+    def accounts(self, now: Instant) -> dict[AccountKey, CostAccount]:
         """Return the accounts of the open period up to now. Pods that have not ended count as running."""
         for machine in self._machines.values():
             self._settle(machine, now)
         for pod in self._pods.values():
             pod.charge(now)
-        spent = {place: Account(a.time, a.accelerators, a.cost) for place, a in self.spent.items()}
+        spent = {place: CostAccount(a.time, a.accelerators, a.cost) for place, a in self.spent.items()}
         return {**spent, **self.running()}
 
-    def close(self, at: Instant) -> tuple[dict[Place, Account], dict[tuple[Instant, Place], Account]]:
+    def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], dict[tuple[Instant, AccountKey], CostAccount]]:
         """Close the open period and begin the next; return its accounts and its settlements of earlier periods."""
         accounts, settled = self.accounts(at), self.settled
         self.spent, self.settled, self.begun = {}, {}, at
         self._ended = {}
         for pod in self._pods.values():
-            pod.spent = Account()
+            pod.spent = CostAccount()
         return accounts, settled
 
-    def resume(self, spent: dict[Place, Account], settled: dict[tuple[Instant, Place], Account]) -> None:
+    def resume(
+        self, spent: dict[AccountKey, CostAccount], settled: dict[tuple[Instant, AccountKey], CostAccount]
+    ) -> None:
         """Replace the accounts of the open period by the given ones."""
         self.spent, self.settled = spent, settled
         self._ended = {}
@@ -166,13 +168,13 @@ class Ledger:
 
     def fold(self) -> None:
         """Limit the named Workloads to the number that a record may name."""
-        self.spent = folded(self.spent)
+        self.spent = limit_named_workloads(self.spent)
 
-    def running(self) -> dict[Place, Account]:
+    def running(self) -> dict[AccountKey, CostAccount]:
         """Return the time charged in the open period to pods that still occupy a machine."""
-        running: dict[Place, Account] = {}
+        running: dict[AccountKey, CostAccount] = {}
         for pod in self._pods.values():
-            running.setdefault(pod.place(RUNS), Account()).add(pod.spent)
+            running.setdefault(pod.place(RUNS), CostAccount()).add(pod.spent)
         return running
 
     @property
@@ -190,20 +192,20 @@ class Ledger:
         rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
         return sorted({(rate.pool, rate.provisioning) for rate in rates})
 
-    def used(self, team: str, now: Instant) -> dict[tuple[str, bool], Account]:
+    def used(self, team: str, now: Instant) -> dict[tuple[str, bool], CostAccount]:
         """Return the usage of a team in the open period, by LocalQueue and by whether the pods still run."""
-        used: dict[tuple[str, bool], Account] = {}
+        used: dict[tuple[str, bool], CostAccount] = {}
         for queue, account in self._ended.get(team, {}).items():
             used[queue, False] = replace(account)
         for pod in self._pods.values():
             if pod.owner.team == team:
                 pod.charge(now)
-                used.setdefault((pod.owner.local_queue, True), Account()).add(pod.spent)
+                used.setdefault((pod.owner.local_queue, True), CostAccount()).add(pod.spent)
         return used
 
-    def rates(self) -> Mapping[Owner, tuple[int, int]]:
+    def rates(self) -> Mapping[PodOwner, tuple[int, int]]:
         """Return the hourly rates of running pods by owner: millionths of a dollar, and thousandths of accelerators."""
-        rates: dict[Owner, tuple[int, int]] = {}
+        rates: dict[PodOwner, tuple[int, int]] = {}
         for pod in self._pods.values():
             dollars, accelerators = rates.get(pod.owner, (0, 0))
             dollars += pod.machine.rate.price * pod.share // WHOLE
@@ -266,7 +268,7 @@ class Ledger:
         machine.node = node_view(node)
         return machine
 
-    def _price_anew(self, now: Instant) -> None:
+    def _reprice(self, now: Instant) -> None:
         """Apply the prices of the Cluster from now on."""
         cluster = self._cluster()
         for name, machine in self._machines.items():
@@ -309,16 +311,16 @@ class Ledger:
         bound = at if recorded is None else min(at, recorded)
         self._settle(machine, at)
         share = min(WHOLE - machine.taken, _share(view, machine))
-        interval = checkpoint_interval([pod, *jobs_above(pod, self._reader.get)])
+        interval = checkpoint_interval([pod, *owning_jobs(pod, self._reader.get)])
         occupant = _Occupant(self._owner(pod, machine), machine, share, bound, at, interval)
         machine.taken += share
         machine.pods[view.uid] = self._pods[view.uid] = occupant
         return occupant
 
-    def _owner(self, pod: Obj, machine: _Machine) -> Owner:
+    def _owner(self, pod: Obj, machine: _Machine) -> PodOwner:
         namespace = pod["metadata"].get("namespace", "")
         if not self._detail.by_workload:
-            return Owner(namespace)
+            return PodOwner(namespace)
         name = annotation(pod, well_known.WORKLOAD)
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name)) if name else None
         return owner_of(pod, workload, machine.rate.device)
@@ -341,8 +343,8 @@ class Ledger:
         if earlier:
             _settle_earlier(self.settled, pod, kept, self.begun)
 
-    def _note_ended(self, team: str, queue: str, spent: Account) -> None:
-        self._ended.setdefault(team, {}).setdefault(queue, Account()).add(spent)
+    def _note_ended(self, team: str, queue: str, spent: CostAccount) -> None:
+        self._ended.setdefault(team, {}).setdefault(queue, CostAccount()).add(spent)
 
     # --- charges ---
 
@@ -354,13 +356,17 @@ class Ledger:
         if elapsed and left:
             is_ready = machine.node is not None and machine.node.ready
             use = IDLE if is_ready else BOOT
-            _charge(self._account(Place(machine.rate.pool, machine.rate.provisioning, "", use)), elapsed, left, machine)
+            _charge(
+                self._account(AccountKey(machine.rate.pool, machine.rate.provisioning, "", use)), elapsed, left, machine
+            )
 
-    def _account(self, place: Place) -> Account:
-        return self.spent.setdefault(place, Account())
+    def _account(self, place: AccountKey) -> CostAccount:
+        return self.spent.setdefault(place, CostAccount())
 
 
-def _settle_earlier(settled: dict[tuple[Instant, Place], Account], pod: _Occupant, kept: int, begun: Instant) -> None:
+def _settle_earlier(
+    settled: dict[tuple[Instant, AccountKey], CostAccount], pod: _Occupant, kept: int, begun: Instant
+) -> None:
     """Settle the closed periods of an ended pod: its time counts as done first, then as lost."""
     at = max(pod.bound, begun - SETTLED_BACK)
     kept -= (at - pod.bound) * pod.share
@@ -370,12 +376,12 @@ def _settle_earlier(settled: dict[tuple[Instant, Place], Account], pod: _Occupan
         done = min(max(kept, 0), time)
         for use, part in ((DONE, done), (LOST, time - done)):
             if part:
-                account = settled.setdefault((hour, pod.place(use)), Account())
+                account = settled.setdefault((hour, pod.place(use)), CostAccount())
                 _charge(account, part, 1, pod.machine)
         kept, at = kept - time, hour + HOUR
 
 
-def _charge(account: Account, elapsed: Duration, share: int, machine: _Machine) -> None:
+def _charge(account: CostAccount, elapsed: Duration, share: int, machine: _Machine) -> None:
     """Charge an account for a share of a span of a machine's time."""
     time = elapsed * share
     account.time += time

@@ -10,7 +10,7 @@ pod ends holds the correction: `settled`, each entry with the hour that it corre
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from batchyard.accounting.accounts import RUNS, WHOLE, Account, Place, rounded
+from batchyard.accounting.accounts import RUNS, WHOLE, AccountKey, CostAccount, round_preserving_sum
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation, label
@@ -32,67 +32,71 @@ _PLACE: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clusterQ
 _Row = TypeVar("_Row", bound=Hashable)
 
 
-class Amount(NamedTuple):
+class RecordedAmount(NamedTuple):
     """An amount of node time and accelerator time, in microseconds, and its cost in millionths of a dollar."""
 
     node: int = 0
     accelerators: int = 0
     microdollars: int = 0
 
-    def plus(self, other: "Amount", times: int = 1) -> "Amount":
+    def plus(self, other: "RecordedAmount", times: int = 1) -> "RecordedAmount":
         """Return the sum with `times` times another amount."""
-        return Amount(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
+        return RecordedAmount(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
 
-    def at_most(self, other: "Amount") -> "Amount":
+    def at_most(self, other: "RecordedAmount") -> "RecordedAmount":
         """Return the smaller value of each field."""
-        return Amount(*map(min, self, other))
+        return RecordedAmount(*map(min, self, other))
 
 
-class Record(NamedTuple):
+class ParsedCostRecord(NamedTuple):
     """A parsed CostRecord."""
 
     namespace: str
     begin: Instant
     end: Instant
     through: Instant
-    lines: Mapping[Place, Amount]
-    settled: Mapping[tuple[Instant, Place], Amount]
+    lines: Mapping[AccountKey, RecordedAmount]
+    settled: Mapping[tuple[Instant, AccountKey], RecordedAmount]
     #: By pool and way of provisioning, in the platform's record.
-    machines: Mapping[tuple[str, str], Amount]
+    machines: Mapping[tuple[str, str], RecordedAmount]
     unpriced: frozenset[tuple[str, str]]
     revision: int
 
 
-def amounts_of(accounts: Mapping[_Row, Account]) -> dict[_Row, Amount]:
+def amounts_of(accounts: Mapping[_Row, CostAccount]) -> dict[_Row, RecordedAmount]:
     """Convert accounts to the units of records; the rounded parts add up to the rounded total."""
-    nodes = rounded({row: account.time for row, account in accounts.items()}, WHOLE)
-    devices = rounded({row: account.accelerators for row, account in accounts.items()}, WHOLE)
-    money = rounded({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
-    return {row: Amount(nodes[row], devices[row], money[row]) for row in accounts}
+    nodes = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE)
+    devices = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE)
+    money = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
+    return {row: RecordedAmount(nodes[row], devices[row], money[row]) for row in accounts}
 
 
-def accounts_of(lines: Mapping[Place, Amount]) -> dict[Place, Account]:
+def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, CostAccount]:
     """Convert record lines back to accounts, at the precision of the records."""
     return {
-        place: Account(amount.node * WHOLE, amount.accelerators * WHOLE, amount.microdollars * _MICRODOLLAR)
+        place: CostAccount(amount.node * WHOLE, amount.accelerators * WHOLE, amount.microdollars * _MICRODOLLAR)
         for place, amount in lines.items()
     }
 
 
-def folded(accounts: Mapping[Place, Account], named_max: int = NAMED_MAX) -> dict[Place, Account]:
+def limit_named_workloads(
+    accounts: Mapping[AccountKey, CostAccount], named_max: int = NAMED_MAX
+) -> dict[AccountKey, CostAccount]:
     """Limit the accounts to `named_max` named Workloads, those with the most time; sum the others without a name."""
     if len(accounts) <= named_max:
         return dict(accounts)
     kept = set(sorted(accounts, key=lambda place: (-accounts[place].time, place))[:named_max])
-    found: dict[Place, Account] = {}
+    found: dict[AccountKey, CostAccount] = {}
     for place, account in accounts.items():
         row = place if place in kept else place._replace(workload="")
-        found.setdefault(row, Account()).add(account)
+        found.setdefault(row, CostAccount()).add(account)
     return found
 
 
 def specs_of(
-    lines: Mapping[Place, Amount], settled: Mapping[tuple[Instant, Place], Amount], unpriced: Iterable[tuple[str, str]]
+    lines: Mapping[AccountKey, RecordedAmount],
+    settled: Mapping[tuple[Instant, AccountKey], RecordedAmount],
+    unpriced: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
     """Return the spec of each namespace's record; the platform's is always included."""
     specs: dict[str, dict[str, Any]] = {PLATFORM: {"lines": [], "machines": _machines(lines, frozenset(unpriced))}}
@@ -130,15 +134,15 @@ def hour_name(begin: Instant) -> str:
     return f"hour-{text[:10]}-{text[11:13]}"
 
 
-def read(obj: Obj) -> Record:
+def read(obj: Obj) -> ParsedCostRecord:
     """Parse a CostRecord. The lines of a team's record always count for that team, whatever team they name."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
     own = None if namespace == PLATFORM else namespace
-    settled: dict[tuple[Instant, Place], Amount] = {}
+    settled: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for line in spec.get("settled") or ():
         settled[parse_time(line["of"]), _place(line, own)] = _amount(line)
     machines = {(row["pool"], row["provisioning"]): row for row in spec.get("machines") or ()}
-    return Record(
+    return ParsedCostRecord(
         namespace,
         parse_time(spec["from"]),
         parse_time(spec["to"]),
@@ -157,48 +161,52 @@ def is_open(obj: Obj) -> bool:
     return bool(metadata["name"] == OPEN.name and metadata["namespace"] == PLATFORM)
 
 
-def settle(lines: Mapping[Place, Amount], settled: Iterable[tuple[Place, Amount]]) -> dict[Place, Amount]:
+def settle(
+    lines: Mapping[AccountKey, RecordedAmount], settled: Iterable[tuple[AccountKey, RecordedAmount]]
+) -> dict[AccountKey, RecordedAmount]:
     """Move settled amounts from running to their final use, at most the running amount on record."""
     found = dict(lines)
     for place, amount in settled:
         before = place._replace(use=RUNS)
         if before not in found:
             before = before._replace(workload="")  #  the record does not name this Workload
-        moved = amount.at_most(found.get(before, Amount()))
+        moved = amount.at_most(found.get(before, RecordedAmount()))
         if any(moved):
             found[before] = found[before].plus(moved, -1)
-            found[place] = found.get(place, Amount()).plus(moved)
+            found[place] = found.get(place, RecordedAmount()).plus(moved)
     return found
 
 
-def merged(records: Sequence[Record]) -> tuple[dict[Place, Amount], dict[tuple[Instant, Place], Amount]]:
+def merged(
+    records: Sequence[ParsedCostRecord],
+) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
     """Merge records and apply their settlements of each other; return the lines, and the settlements of others."""
-    lines: dict[Place, Amount] = {}
+    lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
         for place, amount in each.lines.items():
-            lines[place] = lines.get(place, Amount()).plus(amount)
-    inner: list[tuple[Place, Amount]] = []
-    outer: dict[tuple[Instant, Place], Amount] = {}
+            lines[place] = lines.get(place, RecordedAmount()).plus(amount)
+    inner: list[tuple[AccountKey, RecordedAmount]] = []
+    outer: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for each in records:
         for (of, place), amount in each.settled.items():
             if any(other.begin <= of < other.end for other in records):
                 inner.append((place, amount))
             else:
-                outer[of, place] = outer.get((of, place), Amount()).plus(amount)
+                outer[of, place] = outer.get((of, place), RecordedAmount()).plus(amount)
     return settle(lines, inner), outer
 
 
-def combined(records: Sequence[Record]) -> dict[str, Any]:
+def combined(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
     """Build the spec of one record that replaces several records of one namespace."""
     lines, settled = merged(records)
-    named = folded({place: Account(*amount) for place, amount in lines.items()})
-    machines: dict[tuple[str, str], Amount] = {}
+    named = limit_named_workloads({place: CostAccount(*amount) for place, amount in lines.items()})
+    machines: dict[tuple[str, str], RecordedAmount] = {}
     for each in records:
         for pool, amount in each.machines.items():
-            machines[pool] = machines.get(pool, Amount()).plus(amount)
+            machines[pool] = machines.get(pool, RecordedAmount()).plus(amount)
     unpriced = frozenset(pool for each in records for pool in each.unpriced)
     spec: dict[str, Any] = {
-        "lines": [_line(place, Amount(a.time, a.accelerators, a.cost)) for place, a in sorted(named.items())]
+        "lines": [_line(place, RecordedAmount(a.time, a.accelerators, a.cost)) for place, a in sorted(named.items())]
     }
     if settled:
         spec["settled"] = _settled(settled)
@@ -207,23 +215,25 @@ def combined(records: Sequence[Record]) -> dict[str, Any]:
     return spec
 
 
-def _settled(settled: Mapping[tuple[Instant, Place], Amount]) -> list[dict[str, Any]]:
+def _settled(settled: Mapping[tuple[Instant, AccountKey], RecordedAmount]) -> list[dict[str, Any]]:
     return [{"of": format_time(of), **_line(place, amount)} for (of, place), amount in sorted(settled.items())]
 
 
-def _spec(specs: dict[str, dict[str, Any]], place: Place) -> dict[str, Any]:
+def _spec(specs: dict[str, dict[str, Any]], place: AccountKey) -> dict[str, Any]:
     return specs.setdefault(place.team or PLATFORM, {})
 
 
-def _machines(lines: Mapping[Place, Amount], unpriced: frozenset[tuple[str, str]]) -> list[dict[str, Any]]:
+def _machines(lines: Mapping[AccountKey, RecordedAmount], unpriced: frozenset[tuple[str, str]]) -> list[dict[str, Any]]:
     """Return the total cost of the machines of each pool."""
-    totals: dict[tuple[str, str], Amount] = {}
+    totals: dict[tuple[str, str], RecordedAmount] = {}
     for place, amount in lines.items():
-        totals[place[:2]] = totals.get(place[:2], Amount()).plus(amount)
+        totals[place[:2]] = totals.get(place[:2], RecordedAmount()).plus(amount)
     return _totals(totals, unpriced)
 
 
-def _totals(totals: Mapping[tuple[str, str], Amount], unpriced: frozenset[tuple[str, str]]) -> list[dict[str, Any]]:
+def _totals(
+    totals: Mapping[tuple[str, str], RecordedAmount], unpriced: frozenset[tuple[str, str]]
+) -> list[dict[str, Any]]:
     return [
         {
             "pool": pool[0],
@@ -235,18 +245,18 @@ def _totals(totals: Mapping[tuple[str, str], Amount], unpriced: frozenset[tuple[
     ]
 
 
-def _line(place: Place, amount: Amount) -> dict[str, Any]:
+def _line(place: AccountKey, amount: RecordedAmount) -> dict[str, Any]:
     fields = {field: value for field, value in zip(_PLACE, place, strict=True) if value}
     return {**fields, **dict(zip(_TOTAL, amount, strict=True))}
 
 
-def _place(line: Mapping[str, Any], team: str | None) -> Place:
-    place = Place(*(line.get(field, "") for field in _PLACE))
+def _place(line: Mapping[str, Any], team: str | None) -> AccountKey:
+    place = AccountKey(*(line.get(field, "") for field in _PLACE))
     return place if team is None else place._replace(team=team)
 
 
-def _amount(line: Mapping[str, Any]) -> Amount:
-    return Amount(*(line.get(field, 0) for field in _TOTAL))
+def _amount(line: Mapping[str, Any]) -> RecordedAmount:
+    return RecordedAmount(*(line.get(field, 0) for field in _TOTAL))
 
 
 # --- timestamps and owners ---
@@ -257,7 +267,7 @@ def _amount(line: Mapping[str, Any]) -> Amount:
 _PAID = (BOOTING, RUNNING, STOPPING)
 
 
-class Owner(NamedTuple):
+class PodOwner(NamedTuple):
     """The owner of a pod: its team and the queues and flavor of its Workload. All fields but the team may be empty."""
 
     team: str
@@ -305,18 +315,18 @@ def ended_at(pod: Obj) -> Instant | None:
     return max(map(parse_time, known)) if known and len(known) == len(ends) else None
 
 
-def owner_of(pod: Obj, workload: Obj | None, device: str) -> Owner:
+def owner_of(pod: Obj, workload: Obj | None, device: str) -> PodOwner:
     """Return the owner of a pod, given the Workload that the pod names and the resource name of its accelerators."""
     metadata = pod["metadata"]
     team, queue = metadata.get("namespace", ""), label(pod, well_known.LOCAL_QUEUE) or ""
     name = annotation(pod, well_known.WORKLOAD) or ""
     if workload is None:
-        return Owner(team, "", label(pod, well_known.CLUSTER_QUEUE) or "", queue, name)
+        return PodOwner(team, "", label(pod, well_known.CLUSTER_QUEUE) or "", queue, name)
     view = workload_view(workload)
     pod_set = label(pod, well_known.POD_SET)
     flavors = next((each.flavors for each in view.holdings if each.name == pod_set), None) or {}
     flavor = flavors.get(device) or flavors.get("cpu") or next(iter(flavors.values()), "")
-    return Owner(team, flavor, view.cluster_queue, queue or view.queue.partition("/")[2], name)
+    return PodOwner(team, flavor, view.cluster_queue, queue or view.queue.partition("/")[2], name)
 
 
 def _time(text: str | None) -> Instant | None:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchyard.accounting.accounts import DONE, IDLE, USES, Place, rounded
-from batchyard.accounting.records import PLATFORM, Amount, Record, is_open, merged, read, settle
+from batchyard.accounting.accounts import DONE, IDLE, USES, AccountKey, round_preserving_sum
+from batchyard.accounting.records import PLATFORM, ParsedCostRecord, RecordedAmount, is_open, merged, read, settle
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, Instant
 
-NOBODY: Final = "(nobody)"
+UNUSED: Final = "(nobody)"
 NO_RECORD: Final = "(no record)"
 NOT_NAMED: Final = "(not named)"
 DIMENSIONS: Final = ("team", "queue", "clusterqueue", "workload", "flavor", "pool", "use")
@@ -23,7 +23,7 @@ _CENT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CostReportRow:
     """A row of a report: hours, and cents by use."""
 
     name: str
@@ -38,37 +38,37 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CostReport:
     """The rows of a report, its time span, and the pools without prices."""
 
     by: str
     #: The time span of the records; None without any record.
     begin: Instant | None
     through: Instant | None
-    rows: Sequence[Row]
+    rows: Sequence[CostReportRow]
     unpriced: Sequence[str]
     #: Whether the platform's own record, which holds the cost of the machines, is included.
     is_whole: bool
 
     @property
-    def total(self) -> Row:
+    def total(self) -> CostReportRow:
         """Return the sum of all rows."""
         cents = {use: sum(row.cents.get(use, 0) for row in self.rows) for use in USES}
         nodes, devices = (sum(getattr(row, what) for row in self.rows) for what in ("node_hours", "accelerator_hours"))
-        return Row("all", nodes, devices, cents)
+        return CostReportRow("all", nodes, devices, cents)
 
 
-def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> Report:
+def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> CostReport:
     """Build a report of the CostRecords that overlap a time span; each counts in full."""
     records = latest([read(obj) for obj in objects if not is_open(obj)])
     chosen = [each for each in records if each.begin < end and each.through > begin]
     lines = _with_missing(spent(records, chosen), chosen)
-    cells: dict[tuple[str, str], Amount] = {}
+    cells: dict[tuple[str, str], RecordedAmount] = {}
     for place, amount in lines.items():
         cell = _name(place, by), place.use
-        cells[cell] = cells.get(cell, Amount()).plus(amount)
+        cells[cell] = cells.get(cell, RecordedAmount()).plus(amount)
     unpriced = {pool for each in chosen for pool, _ in each.unpriced}
-    return Report(
+    return CostReport(
         by,
         min((each.begin for each in chosen), default=None),
         max((each.through for each in chosen), default=None),
@@ -78,9 +78,9 @@ def report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> Rep
     )
 
 
-def latest(records: Sequence[Record]) -> Sequence[Record]:
+def latest(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
     """Return the records without those that a longer record replaces."""
-    longer: dict[str, list[Record]] = {}
+    longer: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
         kept = longer.setdefault(each.namespace, [])
         if not kept or each.end > kept[-1].end:
@@ -88,7 +88,7 @@ def latest(records: Sequence[Record]) -> Sequence[Record]:
     return [each for kept in longer.values() for each in kept]
 
 
-def spent(records: Iterable[Record], chosen: Sequence[Record]) -> dict[Place, Amount]:
+def spent(records: Iterable[ParsedCostRecord], chosen: Sequence[ParsedCostRecord]) -> dict[AccountKey, RecordedAmount]:
     """Return the lines of the chosen records, with the settlements that other records hold for them."""
     lines, _ = merged(chosen)
     spans = [(each.namespace, each.begin, each.end) for each in chosen]
@@ -103,7 +103,7 @@ def spent(records: Iterable[Record], chosen: Sequence[Record]) -> dict[Place, Am
     return settle(lines, of_others)
 
 
-def document(found: Report) -> dict[str, Any]:
+def document(found: CostReport) -> dict[str, Any]:
     """Return a report as a document for programs: hours, and dollars as strings exact to the cent."""
     return {
         "apiVersion": "cost.batchyard.dev/v1alpha1",
@@ -112,8 +112,8 @@ def document(found: Report) -> dict[str, Any]:
         "from": None if found.begin is None else format_time(found.begin),
         "through": None if found.through is None else format_time(found.through),
         "currency": "USD",
-        "rows": [_told(row, found.total.total) for row in found.rows],
-        "total": _told(found.total, found.total.total),
+        "rows": [_row_document(row, found.total.total) for row in found.rows],
+        "total": _row_document(found.total, found.total.total),
         "unpricedPools": list(found.unpriced),
     }
 
@@ -129,38 +129,40 @@ def share(part: int, whole: int) -> float:
     return round(100 * part / whole, 1) if whole else 0.0
 
 
-def _told(row: Row, whole: int) -> dict[str, Any]:
+def _row_document(row: CostReportRow, whole: int) -> dict[str, Any]:
     hours = {"nodeHours": round(row.node_hours, 6), "acceleratorHours": round(row.accelerator_hours, 6)}
     uses = {use: dollars(row.cents.get(use, 0)) for use in USES}
     return {"name": row.name, **hours, **uses, "dollars": dollars(row.total), "sharePercent": share(row.total, whole)}
 
 
-def _with_missing(lines: Mapping[Place, Amount], chosen: Iterable[Record]) -> dict[Place, Amount]:
+def _with_missing(
+    lines: Mapping[AccountKey, RecordedAmount], chosen: Iterable[ParsedCostRecord]
+) -> dict[AccountKey, RecordedAmount]:
     """Return the lines, with the cost of the machines that no line accounts for."""
-    missing: dict[tuple[str, str], Amount] = {}
+    missing: dict[tuple[str, str], RecordedAmount] = {}
     for each in chosen:
         for pool, amount in each.machines.items():
-            missing[pool] = missing.get(pool, Amount()).plus(amount)
+            missing[pool] = missing.get(pool, RecordedAmount()).plus(amount)
     if not missing:
         return dict(lines)
     for place, amount in lines.items():
-        missing[place[:2]] = missing.get(place[:2], Amount()).plus(amount, -1)
+        missing[place[:2]] = missing.get(place[:2], RecordedAmount()).plus(amount, -1)
     found = dict(lines)
     for pool, amount in missing.items():
         if any(amount):  #  less than a cent is a rounding difference, or not recorded yet
-            place = Place(*pool, NO_RECORD, DONE) if amount.microdollars >= _CENT else Place(*pool, "", IDLE)
-            found[place] = found.get(place, Amount()).plus(amount)
+            place = AccountKey(*pool, NO_RECORD, DONE) if amount.microdollars >= _CENT else AccountKey(*pool, "", IDLE)
+            found[place] = found.get(place, RecordedAmount()).plus(amount)
     return found
 
 
-def _name(place: Place, by: str) -> str:
+def _name(place: AccountKey, by: str) -> str:
     """Return the name of the row that a line belongs to."""
     if by == "pool":
         return place.pool if place.provisioning == "standard" else f"{place.pool} ({place.provisioning})"
     if by == "use":
         return place.use
     if not place.team:
-        return NOBODY
+        return UNUSED
     if by == "team" or place.team == NO_RECORD:
         return place.team
     if by == "workload":
@@ -170,9 +172,9 @@ def _name(place: Place, by: str) -> str:
     return (place.cluster_queue if by == "clusterqueue" else place.flavor) or NOT_NAMED
 
 
-def _rows(cells: Mapping[tuple[str, str], Amount]) -> list[Row]:
+def _rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
     """Return rows with whole cents that add up, the most expensive first and unused time last."""
-    cents = rounded({cell: amount.microdollars for cell, amount in cells.items()}, _CENT)
+    cents = round_preserving_sum({cell: amount.microdollars for cell, amount in cells.items()}, _CENT)
     rows: dict[str, dict[str, int]] = {}
     for (name, use), amount in cents.items():
         rows.setdefault(name, {})[use] = amount
@@ -180,6 +182,6 @@ def _rows(cells: Mapping[tuple[str, str], Amount]) -> list[Row]:
     for name, uses in rows.items():
         amounts = [cells[name, use] for use in uses]
         nodes, devices = sum(each.node for each in amounts), sum(each.accelerators for each in amounts)
-        found.append(Row(name, nodes / HOUR, devices / HOUR, uses))
-    last = {NOBODY: 1, NO_RECORD: 2}
+        found.append(CostReportRow(name, nodes / HOUR, devices / HOUR, uses))
+    last = {UNUSED: 1, NO_RECORD: 2}
     return sorted(found, key=lambda row: (last.get(row.name, 0), -row.total, row.name))

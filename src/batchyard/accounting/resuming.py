@@ -8,9 +8,9 @@ team and counts as idle.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from batchyard.accounting.accounts import IDLE, RUNS, Account, Place
-from batchyard.accounting.ledger import Detail, Ledger
-from batchyard.accounting.records import OPEN, Record, accounts_of, bound_at, ended_at, paid_from, read
+from batchyard.accounting.accounts import IDLE, RUNS, AccountKey, CostAccount
+from batchyard.accounting.ledger import CostLedger, LedgerDetail
+from batchyard.accounting.records import OPEN, ParsedCostRecord, accounts_of, bound_at, ended_at, paid_from, read
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of, with_status
 from batchyard.api.times import parse_time
@@ -23,14 +23,16 @@ History: TypeAlias = Callable[[int], Sequence[WatchEvent] | None]
 
 #: The order in which objects are added: machines before their nodes, and nodes before pods.
 KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
-DETAIL: Final = Detail(by_workload=True, all_nodes=True)
+DETAIL: Final = LedgerDetail(by_workload=True, all_nodes=True)
 
 
 def nothing_remembered(_revision: int) -> None:
     """The history of a store that keeps none."""
 
 
-def resumed(reader: Reader, history: History, now: Instant) -> tuple[Ledger, Sequence[tuple[WatchEvent, Instant]], int]:
+def resume_ledger(
+    reader: Reader, history: History, now: Instant
+) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
     """Return the ledger of the last checkpoint, the changes to apply to it with their times, and the last revision."""
     found = reader.get(OPEN)
     before = None if found is None else read(found)
@@ -54,23 +56,23 @@ def resumed(reader: Reader, history: History, now: Instant) -> tuple[Ledger, Seq
     return ledger, dated, max([0 if before is None else before.revision, *(change.revision for change in changes[-1:])])
 
 
-def _begun(reader: Reader, before: Record | None, now: Instant) -> Ledger:
-    return Ledger(reader, DETAIL, now - now % HOUR if before is None else before.begin)
+def _begun(reader: Reader, before: ParsedCostRecord | None, now: Instant) -> CostLedger:
+    return CostLedger(reader, DETAIL, now - now % HOUR if before is None else before.begin)
 
 
-def _rebuild(ledger: Ledger, before: Record, there: Iterable[Obj]) -> None:
+def _rebuild(ledger: CostLedger, before: ParsedCostRecord, there: Iterable[Obj]) -> None:
     """Add the objects that existed at the checkpoint to a ledger, and restore its accounts."""
     objects = {key_of(obj): obj for obj in there}
     for key, obj in _ordered(objects):
         ledger.observe([_added(key, obj)], before.through)
     ledger.accounts(before.through)
     spent = accounts_of({place: amount for place, amount in before.lines.items() if place.use != RUNS})
-    missing = accounts_of({Place(*pool, "", IDLE): amount for pool, amount in before.machines.items()})
+    missing = accounts_of({AccountKey(*pool, "", IDLE): amount for pool, amount in before.machines.items()})
     for place, account in [*spent.items(), *ledger.running().items()]:
-        missing.setdefault(Place(*place[:2], "", IDLE), Account()).take(account)
+        missing.setdefault(AccountKey(*place[:2], "", IDLE), CostAccount()).take(account)
     for place, account in missing.items():  #  unobserved time and rounding differences
         if account.time or account.cost:
-            spent.setdefault(place, Account()).add(account)
+            spent.setdefault(place, CostAccount()).add(account)
     settled = {place: accounts_of({place[1]: amount})[place[1]] for place, amount in before.settled.items()}
     ledger.resume(spent, settled)
 
@@ -87,7 +89,9 @@ def _as_of(obj: Obj, then: Instant) -> Obj | None:
     return None if ended is None or ended <= then else with_status(obj, {**obj["status"], "phase": "Running"})
 
 
-def _dated(changes: Iterable[WatchEvent], before: Record | None, now: Instant) -> Sequence[tuple[WatchEvent, Instant]]:
+def _dated(
+    changes: Iterable[WatchEvent], before: ParsedCostRecord | None, now: Instant
+) -> Sequence[tuple[WatchEvent, Instant]]:
     """Return changes with the time of each: the latest timestamp in any object up to that change."""
     dated, then = [], 0 if before is None else before.through
     for change in changes:

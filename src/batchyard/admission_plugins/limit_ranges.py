@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.admission_plugins.pods import forbidden
 from batchyard.api.errors import RefusedForNow
 from batchyard.api.meta import Obj, with_metadata
-from batchyard.api.quantity import NANO, canonical, family_of, formatted, parse
+from batchyard.api.quantity import NANO, canonical, format_of, formatted, parse
 from batchyard.api.views.pod import container_limits, container_requests, pod_total
 
 _ANNOTATION: Final = "kubernetes.io/limit-ranger"
@@ -19,7 +19,7 @@ _POD: Final = "Pod"
 _KINDS: Final = (("containers", "container"), ("initContainers", "init container"))
 
 
-class _Bound(NamedTuple):
+class _LimitConstraint(NamedTuple):
     """One constraint of a LimitRange: type, resource, and amount in billionths and as text."""
 
     on: str
@@ -28,7 +28,7 @@ class _Bound(NamedTuple):
     shown: str
 
 
-class _Asked(NamedTuple):
+class _RequestedResources(NamedTuple):
     """Requests and limits of a container or Pod in billionths, and the texts whose format messages use."""
 
     requests: Mapping[str, int]
@@ -44,10 +44,10 @@ class _Asked(NamedTuple):
         return self._shown(name, self.limits[name])
 
     def _shown(self, name: str, nano: int) -> str:
-        return formatted(nano, family_of(self.texts.get(name, "")))
+        return formatted(nano, format_of(self.texts.get(name, "")))
 
 
-_Rule: TypeAlias = Callable[[_Bound, _Asked], str | None]
+_Rule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], str | None]
 
 
 def limits_of(limit_range: Obj) -> Sequence[Mapping[str, Any]]:
@@ -79,19 +79,19 @@ def _completed(pod: Obj, limit_range: Obj) -> Obj:
         if limit["type"] == _CONTAINER:
             limits |= limit.get("default") or {}
             requests |= limit.get("defaultRequest") or {}
-    spec, told = dict(pod["spec"]), []
+    spec, reported = dict(pod["spec"]), []
     for field, word in _KINDS:
         if spec.get(field):
-            told += [line for c in spec[field] for line in _told(c, word, requests, limits)]
+            reported += [line for c in spec[field] for line in _describe_defaults(c, word, requests, limits)]
             spec[field] = [_filled(container, requests, limits) for container in spec[field]]
-    if not told:
+    if not reported:
         return pod
     annotations = pod["metadata"].get("annotations") or {}
-    noted = {**annotations, _ANNOTATION: f"LimitRanger plugin set: {'; '.join(told)}"}
+    noted = {**annotations, _ANNOTATION: f"LimitRanger plugin set: {'; '.join(reported)}"}
     return with_metadata({**pod, "spec": spec}, annotations=noted)
 
 
-def _told(
+def _describe_defaults(
     container: Mapping[str, Any], word: str, requests: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield a description of each default set on a container."""
@@ -114,12 +114,14 @@ def _faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Ite
     for limit in limits:
         if limit["type"] == _CONTAINER:
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-                asked = _Asked(container_requests(container), container_limits(container), _texts([container]))
+                asked = _RequestedResources(
+                    container_requests(container), container_limits(container), _texts([container])
+                )
                 yield from _broken(limit, asked)
         elif limit["type"] == _POD:
             containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
             requests, bounds = pod_total(spec, container_requests), pod_total(spec, container_limits)
-            yield from _broken(limit, _Asked(requests, bounds, _texts(containers)))
+            yield from _broken(limit, _RequestedResources(requests, bounds, _texts(containers)))
 
 
 def _texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -132,16 +134,16 @@ def _texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return texts
 
 
-def _broken(limit: Mapping[str, Any], asked: _Asked) -> Iterator[str]:
+def _broken(limit: Mapping[str, Any], asked: _RequestedResources) -> Iterator[str]:
     """Yield the constraints of a limit that the requests and limits violate."""
     for field, rule in _RULES:
         for name, value in sorted((limit.get(field) or {}).items()):
-            message = rule(_Bound(limit["type"], name, parse(value), canonical(value)), asked)
+            message = rule(_LimitConstraint(limit["type"], name, parse(value), canonical(value)), asked)
             if message is not None:
                 yield message
 
 
-def _below(bound: _Bound, asked: _Asked) -> str | None:
+def _below(bound: _LimitConstraint, asked: _RequestedResources) -> str | None:
     name, start = bound.resource, f"minimum {bound.resource} usage per {bound.on} is {bound.shown}"
     if name not in asked.requests:
         return f"{start}.  No request is specified"
@@ -152,7 +154,7 @@ def _below(bound: _Bound, asked: _Asked) -> str | None:
     return None
 
 
-def _above(bound: _Bound, asked: _Asked) -> str | None:
+def _above(bound: _LimitConstraint, asked: _RequestedResources) -> str | None:
     name, start = bound.resource, f"maximum {bound.resource} usage per {bound.on} is {bound.shown}"
     if name not in asked.limits:
         return f"{start}.  No limit is specified"
@@ -163,7 +165,7 @@ def _above(bound: _Bound, asked: _Asked) -> str | None:
     return None
 
 
-def _apart(bound: _Bound, asked: _Asked) -> str | None:
+def _apart(bound: _LimitConstraint, asked: _RequestedResources) -> str | None:
     """Check the ratio of limit to request."""
     start = f"{bound.resource} max limit to request ratio per {bound.on} is {bound.shown}"
     request, limit = asked.requests.get(bound.resource, 0), asked.limits.get(bound.resource, 0)

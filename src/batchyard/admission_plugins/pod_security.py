@@ -12,7 +12,14 @@ from batchyard.admission_plugins.pods import Find, forbidden
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject, RefusedForNow
 from batchyard.api.meta import Key, Obj, controller_of
-from batchyard.api.pod_security import PREFIX, LevelVersion, Policy, evaluate_pod, label_faults, namespace_policy
+from batchyard.api.pod_security import (
+    PREFIX,
+    LevelVersion,
+    PodSecurityPolicy,
+    evaluate_pod,
+    label_faults,
+    namespace_policy,
+)
 
 #: Maximum number of existing pods checked against a changed policy.
 PODS_MAX: Final = 3000
@@ -99,7 +106,7 @@ def _pod_review(pod: Obj, old: Obj | None, find: Find) -> Review:
     return _evaluated(pod, policy, labels, is_enforced=True)
 
 
-def _evaluated(part: Obj, policy: Policy, labels: Mapping[str, str], *, is_enforced: bool) -> Review:
+def _evaluated(part: Obj, policy: PodSecurityPolicy, labels: Mapping[str, str], *, is_enforced: bool) -> Review:
     """Evaluate a pod or a template against each mode."""
     annotations: dict[str, str] = {}
     if faults := label_faults(labels):

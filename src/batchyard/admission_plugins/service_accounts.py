@@ -66,8 +66,8 @@ def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
 
 def _mounts(pod: Obj, account: Obj) -> bool:
     """Report whether the token is mounted: the Pod's setting, or else the account's."""
-    said = pod["spec"].get("automountServiceAccountToken")
-    return bool(account.get("automountServiceAccountToken", True) if said is None else said)
+    stated = pod["spec"].get("automountServiceAccountToken")
+    return bool(account.get("automountServiceAccountToken", True) if stated is None else stated)
 
 
 def _mounted(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 def _check_secrets(pod: Obj, account: Obj) -> None:
     """Raise Forbidden if the account restricts secrets and the Pod uses one that the account does not reference."""
-    told = next(_unnamed_secrets(pod["spec"], account), None)
-    if told is not None:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {told}")
+    reported = next(_unnamed_secrets(pod["spec"], account), None)
+    if reported is not None:
+        raise Forbidden(f"{forbidden(pod, is_named=False)}: {reported}")
 
 
 def _unnamed_secrets(spec: Mapping[str, Any], account: Obj) -> Iterator[str]:

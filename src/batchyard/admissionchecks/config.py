@@ -12,7 +12,7 @@ from batchyard.api.conditions import find_condition, with_condition
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.cluster_queue import PROVISIONING
 from batchyard.scheduling.workload.checks import checks_of
 
@@ -29,7 +29,7 @@ class NodeSelectorUpdate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ProvisioningConfig:
     """The values of a ProvisioningRequestConfig."""
 
     class_name: str
@@ -44,42 +44,42 @@ class Config:
     node_selector: tuple[NodeSelectorUpdate, ...]
 
 
-class Missing(NamedTuple):
+class InvalidConfig(NamedTuple):
     """Why the config cannot be used, in Kueue's words."""
 
     message: str
 
 
-def find_config(check: Obj, reader: Reader) -> Config | Missing:
+def find_config(check: Obj, reader: Reader) -> ProvisioningConfig | InvalidConfig:
     """Return the config of an AdmissionCheck, or why there is none."""
     name = config_name(check)
-    if isinstance(name, Missing):
+    if isinstance(name, InvalidConfig):
         return name
     found = reader.get(Key(scheme.PROVISIONING_REQUEST_CONFIG, "", name))
     if found is None:
-        return Missing(f'{scheme.PROVISIONING_REQUEST_CONFIG} "{name}" not found')
+        return InvalidConfig(f'{scheme.PROVISIONING_REQUEST_CONFIG} "{name}" not found')
     return _config(found["spec"])
 
 
-def config_name(check: Obj) -> str | Missing:
+def config_name(check: Obj) -> str | InvalidConfig:
     """Return the name of the config of an AdmissionCheck, or why there is none."""
     reference = check["spec"].get("parameters")
     if reference is None:
-        return Missing("missing parameters reference")
+        return InvalidConfig("missing parameters reference")
     name, group, kind = (reference.get(field) or "" for field in ("name", "apiGroup", "kind"))
     if not name:
-        return Missing("empty name: bad parameters reference")
+        return InvalidConfig("empty name: bad parameters reference")
     if group != _GROUP:
-        return Missing(f'wrong group "{group}", expecting "{_GROUP}": bad parameters reference')
+        return InvalidConfig(f'wrong group "{group}", expecting "{_GROUP}": bad parameters reference')
     if kind != _KIND:
-        return Missing(f'wrong kind "{kind}", expecting "{_KIND}": bad parameters reference')
+        return InvalidConfig(f'wrong kind "{kind}", expecting "{_KIND}": bad parameters reference')
     return str(name)
 
 
-def _config(spec: Mapping[str, Any]) -> Config:
+def _config(spec: Mapping[str, Any]) -> ProvisioningConfig:
     retry = spec.get("retryStrategy") or _NOTHING
     updates = (spec.get("podSetUpdates") or _NOTHING).get("nodeSelector") or ()
-    return Config(
+    return ProvisioningConfig(
         class_name=spec.get("provisioningClassName", ""),
         parameters=spec.get("parameters") or _NOTHING,
         managed_resources=tuple(spec.get("managedResources") or ()),
@@ -151,7 +151,7 @@ def _now(event: WatchEvent) -> Obj | None:
 def _config_of(check: Obj | None) -> str:
     """Return the config name of an AdmissionCheck; '' if it has none."""
     name = "" if check is None else config_name(check)
-    return "" if isinstance(name, Missing) else name
+    return "" if isinstance(name, InvalidConfig) else name
 
 
 def _checks_of(workload: Obj | None) -> Sequence[str]:
@@ -183,23 +183,23 @@ class ProvisioningChecks:
         self._users.note(event)
         return (event.key,) if event.type is not EventType.DELETED else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the Active condition; the message changes only together with the status."""
         check = reader.get(key)
         if check is None or check["spec"].get("controllerName") != PROVISIONING:
-            return Outcome()
+            return ReconcileResult()
         config = find_config(check, reader)
-        active = not isinstance(config, Missing)
+        active = not isinstance(config, InvalidConfig)
         old = find_condition(check, "Active")
         if old is not None and (old["status"] == "True") == active:
-            return Outcome()
+            return ReconcileResult()
         conditions = with_condition(
             (check.get("status") or {}).get("conditions") or [],
             type="Active",
             status=active,
             reason="Active" if active else "BadParametersRef",
-            message=config.message if isinstance(config, Missing) else "The admission check is active",
+            message=config.message if isinstance(config, InvalidConfig) else "The admission check is active",
             now=now,
             generation=check["metadata"].get("generation"),
         )
-        return Outcome([UpdateStatus(with_path(check, ("status", "conditions"), conditions))])
+        return ReconcileResult([UpdateStatus(with_path(check, ("status", "conditions"), conditions))])

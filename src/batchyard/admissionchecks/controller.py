@@ -9,9 +9,16 @@ pkg/controller/admissionchecks/provisioning.
 
 from collections.abc import Iterable, Sequence
 
-from batchyard.admissionchecks.config import CheckUsers, Config, ConfigUsers, Missing, find_config, owners_of
+from batchyard.admissionchecks.config import (
+    CheckUsers,
+    ConfigUsers,
+    InvalidConfig,
+    ProvisioningConfig,
+    find_config,
+    owners_of,
+)
 from batchyard.admissionchecks.requests import (
-    Group,
+    TemplateGroup,
     attempt_of,
     follows,
     groups_needed,
@@ -22,15 +29,15 @@ from batchyard.admissionchecks.requests import (
     request_name,
     template_name,
 )
-from batchyard.admissionchecks.verdict import Case, has_failed, judge
+from batchyard.admissionchecks.verdict import CheckCase, has_failed, updated_check
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import cut_message
 from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.schema import meaning_of
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import EventRecord, Outcome
-from batchyard.jobframework.podsets import InvalidInjection, flavor_injection
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.jobframework.podsets import InvalidPodSetInfo, flavor_injection
 from batchyard.scheduling.cluster_queue import PROVISIONING
 from batchyard.scheduling.workload import checks, lifecycle
 
@@ -65,16 +72,16 @@ class ProvisioningController:
             case _:
                 return [key for check in self._checks.of(event.key.name) for key in self._workloads.of(check)]
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the checks from their requests, then delete unneeded requests or create missing ones."""
         workload = reader.get(key)
         if workload is None:
-            return Outcome()
+            return ReconcileResult()
         owned = reader.owned_by(workload["metadata"]["uid"], key.namespace)
         if lifecycle.is_finished(workload) or lifecycle.is_evicted(workload):
-            return Outcome(_deletions([obj for obj in owned if _is_ours(obj)]))
+            return ReconcileResult(_deletions([obj for obj in owned if _is_ours(obj)]))
         if not lifecycle.has_quota_reservation(workload):
-            return Outcome()
+            return ReconcileResult()
         requests = [obj for obj in owned if group_kind(obj) == scheme.PROVISIONING_REQUEST]
         cases = _cases(workload, requests, reader)
         outcome = _judge(workload, cases, now)
@@ -83,7 +90,7 @@ class ProvisioningController:
         if unused:
             outcome.writes += _deletions(unused)
         elif not outcome.writes:
-            _Asking(workload, reader, now, outcome).ask(cases)
+            _RequestCreator(workload, reader, now, outcome).ask(cases)
         return outcome
 
 
@@ -98,7 +105,7 @@ def _deletions(objects: Sequence[Obj]) -> list[Write]:
     return [Delete(key_of(obj), uid=obj["metadata"]["uid"]) for obj in present]
 
 
-def _cases(workload: Obj, requests: Sequence[Obj], reader: Reader) -> list[Case]:
+def _cases(workload: Obj, requests: Sequence[Obj], reader: Reader) -> list[CheckCase]:
     """Return the checks of a Workload that this controller answers."""
     cases = []
     for check in checks.checks_of(workload):
@@ -106,14 +113,16 @@ def _cases(workload: Obj, requests: Sequence[Obj], reader: Reader) -> list[Case]
         if obj is None or obj["spec"].get("controllerName") != PROVISIONING:
             continue
         found = find_config(obj, reader)
-        config = None if isinstance(found, Missing) else found
+        config = None if isinstance(found, InvalidConfig) else found
         groups = [] if config is None else groups_needed(workload, config)
         request, attempt = _latest(requests, workload, check["name"], config) if groups else (None, 0)
-        cases.append(Case(check, config, groups, request, attempt))
+        cases.append(CheckCase(check, config, groups, request, attempt))
     return cases
 
 
-def _latest(requests: Sequence[Obj], workload: Obj, check: str, config: Config | None) -> tuple[Obj | None, int]:
+def _latest(
+    requests: Sequence[Obj], workload: Obj, check: str, config: ProvisioningConfig | None
+) -> tuple[Obj | None, int]:
     """Return the request of the latest attempt that matches the config."""
     latest: Obj | None = None
     last = 0
@@ -124,11 +133,11 @@ def _latest(requests: Sequence[Obj], workload: Obj, check: str, config: Config |
     return latest, last
 
 
-def _judge(workload: Obj, cases: Sequence[Case], now: Instant) -> Outcome:
+def _judge(workload: Obj, cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
     """Write the changed checks."""
-    outcome, judged = Outcome(), workload
+    outcome, judged = ReconcileResult(), workload
     for case in cases:
-        new, old = judge(case, workload), case.check
+        new, old = updated_check(case, workload), case.check
         judged = checks.with_check(judged, new, now)
         if new["state"] != old["state"]:
             message = f"Admission check {new['name']} updated state from {old['state']} to {new['state']}"
@@ -139,16 +148,16 @@ def _judge(workload: Obj, cases: Sequence[Case], now: Instant) -> Outcome:
     return outcome
 
 
-class _Asking:
+class _RequestCreator:
     """Creates the requests of a Workload, and transfers their templates to them."""
 
-    def __init__(self, workload: Obj, reader: Reader, now: Instant, outcome: Outcome) -> None:
+    def __init__(self, workload: Obj, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         self._workload = workload
         self._reader = reader
         self._now = now
         self._outcome = outcome
 
-    def ask(self, cases: Iterable[Case]) -> None:
+    def ask(self, cases: Iterable[CheckCase]) -> None:
         """Create a request for each check that needs one."""
         for case in cases:
             if case.config is None or not case.groups:
@@ -159,7 +168,7 @@ class _Asking:
             elif case.request is not None:
                 self._hand_over(case.request)
 
-    def _next_attempt(self, case: Case) -> int | None:
+    def _next_attempt(self, case: CheckCase) -> int | None:
         """Return the number of the attempt to create; None if the check needs none."""
         if case.check["state"] != checks.PENDING:
             return None
@@ -167,7 +176,7 @@ class _Asking:
             return int(case.check.get("retryCount", 0)) + 1
         return case.attempt + 1 if has_failed(case.request, self._workload) else None
 
-    def _make(self, case: Case, config: Config, attempt: int) -> None:
+    def _make(self, case: CheckCase, config: ProvisioningConfig, attempt: int) -> None:
         name = request_name(self._workload["metadata"]["name"], case.check["name"], attempt)
         writes: list[Write] = []
         for group in case.groups:
@@ -176,7 +185,7 @@ class _Asking:
             )
             try:
                 made = self._template(key, group)
-            except InvalidInjection as wrong:
+            except InvalidPodSetInfo as wrong:
                 self._refuse(case, f'Error creating PodTemplate "{key.name}": {wrong}')
                 return
             if made is None:
@@ -187,7 +196,7 @@ class _Asking:
         message = f'Created ProvisioningRequest: "{name}"'
         self._outcome.events.append(self._event("Normal", "ProvisioningRequestCreated", message))
 
-    def _template(self, key: Key, group: Group) -> list[Write] | None:
+    def _template(self, key: Key, group: TemplateGroup) -> list[Write] | None:
         """Return the writes that create or replace the template; None while a flavor is missing."""
         injection = flavor_injection(group.assignment, group.pod_set, self._flavor)
         if injection is None:
@@ -204,7 +213,7 @@ class _Asking:
     def _flavor(self, name: str) -> Obj | None:
         return self._reader.get(Key(scheme.RESOURCE_FLAVOR, "", name))
 
-    def _refuse(self, case: Case, message: str) -> None:
+    def _refuse(self, case: CheckCase, message: str) -> None:
         """Set the check's message to why no request can be created, once."""
         updated = checks.with_check(self._workload, {**case.check, "message": cut_message(message)}, self._now)
         if updated is not self._workload:

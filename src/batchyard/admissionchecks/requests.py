@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, Final
 
-from batchyard.admissionchecks.config import Config
+from batchyard.admissionchecks.config import ProvisioningConfig
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, controller_of, controller_reference, with_metadata, with_path
 from batchyard.api.quantity import canonical
 from batchyard.api.schema import meaning_of
-from batchyard.jobframework.podsets import Injection, inject
+from batchyard.jobframework.podsets import PodSetInfo, inject
 from batchyard.scheduling.workload.lifecycle import admission_of
 
 # --- pod sets ---
@@ -33,7 +33,7 @@ PodSet = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Group:
+class TemplateGroup:
     """Pod sets with one template, that of the first."""
 
     pod_set: PodSet
@@ -49,16 +49,16 @@ class Group:
         return str(self.pod_set["name"])
 
 
-def groups_needed(workload: Obj, config: Config) -> list[Group]:
+def groups_needed(workload: Obj, config: ProvisioningConfig) -> list[TemplateGroup]:
     """Return the groups to request capacity for; empty if no pod set needs any."""
-    groups: list[Group] = []
+    groups: list[TemplateGroup] = []
     for pod_set, assignment in _admitted(workload):
         count = assignment.get("count", pod_set["count"])
         if pod_set["count"] <= 0 or count <= 0 or not _is_managed(pod_set, config.managed_resources):
             continue
         like = next((g for g in groups if _may_share(g.pod_set, pod_set, config.merge_policy)), None)
         if like is None:
-            groups.append(Group(pod_set, assignment, count, [pod_set["name"]]))
+            groups.append(TemplateGroup(pod_set, assignment, count, [pod_set["name"]]))
         else:
             like.count += count
             like.members.append(pod_set["name"])
@@ -151,7 +151,9 @@ def _limited(name: str) -> str:
 _LABELS: Final = {well_known.MANAGED: "true"}
 
 
-def provisioning_request(workload: Obj, name: str, config: Config, groups: Iterable[Group]) -> dict[str, Any]:
+def provisioning_request(
+    workload: Obj, name: str, config: ProvisioningConfig, groups: Iterable[TemplateGroup]
+) -> dict[str, Any]:
     """Build the request for a Workload's pod sets."""
     pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in groups]
     spec: dict[str, Any] = {"provisioningClassName": config.class_name, "podSets": pod_sets}
@@ -166,7 +168,7 @@ def provisioning_request(workload: Obj, name: str, config: Config, groups: Itera
     }
 
 
-def pod_template(workload: Obj, name: str, group: Group, injection: Injection) -> dict[str, Any]:
+def pod_template(workload: Obj, name: str, group: TemplateGroup, injection: PodSetInfo) -> dict[str, Any]:
     """Build the template of a group, with the directives of its flavors. Raise InvalidInjection on a conflict."""
     template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
@@ -180,7 +182,7 @@ def pod_template(workload: Obj, name: str, group: Group, injection: Injection) -
     }
 
 
-def follows(request: Obj, config: Config, workload: Obj) -> bool:
+def follows(request: Obj, config: ProvisioningConfig, workload: Obj) -> bool:
     """Report whether a request matches the config, except for parameters that the Workload overrides."""
     spec, own = request["spec"], _own_parameters(workload)
     parameters = spec.get("parameters") or {}

@@ -16,8 +16,8 @@ template gets the pod set updates, not only the first, and a check has the trans
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from batchyard.admissionchecks.config import Config
-from batchyard.admissionchecks.requests import Group, template_name
+from batchyard.admissionchecks.config import ProvisioningConfig
+from batchyard.admissionchecks.requests import TemplateGroup, template_name
 from batchyard.api import well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj
@@ -37,20 +37,20 @@ _INACTIVE: Final = "the check is not active"
 _NOT_NEEDED: Final = "the provisioning request is not needed"
 
 
-class Case(NamedTuple):
+class CheckCase(NamedTuple):
     """A check of a Workload, with its config, pod sets and latest request."""
 
     check: Check
     #: None while the check has none.
-    config: Config | None
+    config: ProvisioningConfig | None
     #: The groups of pod sets that need capacity.
-    groups: Sequence[Group]
+    groups: Sequence[TemplateGroup]
     #: Its latest request, and the attempt of that.
     request: Obj | None
     attempt: int
 
 
-def judge(case: Case, workload: Obj) -> Check:
+def updated_check(case: CheckCase, workload: Obj) -> Check:
     """Return the current state of the check; the same object if unchanged."""
     check = case.check
     if case.config is None:
@@ -67,7 +67,7 @@ def has_failed(request: Obj, workload: Obj) -> bool:
     return is_true(request, FAILED) or (is_true(request, BOOKING_EXPIRED) and not lifecycle.is_admitted(workload))
 
 
-def _judge_request(case: Case, request: Obj, config: Config, workload: Obj) -> Check:
+def _judge_request(case: CheckCase, request: Obj, config: ProvisioningConfig, workload: Obj) -> Check:
     check = case.check
     if is_true(request, FAILED):
         return _retried(case, config, "Retrying after failure", _message(request, FAILED))
@@ -90,7 +90,7 @@ def _judge_request(case: Case, request: Obj, config: Config, workload: Obj) -> C
     return {**check, "state": PENDING, "message": ""}
 
 
-def _retried(case: Case, config: Config, why: str, message: str) -> Check:
+def _retried(case: CheckCase, config: ProvisioningConfig, why: str, message: str) -> Check:
     """Retry if retries are left; a request of an answered attempt changes only the message."""
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
@@ -102,7 +102,7 @@ def _retried(case: Case, config: Config, why: str, message: str) -> Check:
     return {**updated, "state": RETRY, "requeueAfterSeconds": wait // SECOND}
 
 
-def _pod_set_updates(case: Case, request: Obj, config: Config) -> list[Mapping[str, Any]]:
+def _pod_set_updates(case: CheckCase, request: Obj, config: ProvisioningConfig) -> list[Mapping[str, Any]]:
     """Return the pod set updates that let pods consume exactly the provisioned capacity."""
     name = request["metadata"]["name"]
     templates = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}

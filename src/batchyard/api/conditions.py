@@ -76,12 +76,12 @@ def cut_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
 # Fields of Events of both APIs, core/v1 with a count and events.k8s.io/v1 with a series.
 
 
-def last_told(event: Obj) -> str:
+def event_last_time(event: Obj) -> str:
     """Return the time of the last occurrence as text, or ''. Source: printEvent of Kubernetes's printers."""
     last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return last or ""
 
 
-def times_told(event: Obj) -> int:
+def event_count(event: Obj) -> int:
     """Return the number of occurrences."""
     return (event.get("series") or {}).get("count") or event.get("count") or 1

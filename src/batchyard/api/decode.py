@@ -21,7 +21,7 @@ DEFAULT_NAMESPACE: Final = "default"
 _NAMED: Final = {CONFIGURATION: "kueue"}
 
 
-class Decoded(NamedTuple):
+class DecodedObject(NamedTuple):
     """The object in its storage version and its warnings; or None and its faults."""
 
     obj: dict[str, Any] | None
@@ -29,7 +29,7 @@ class Decoded(NamedTuple):
     warnings: list[str]
 
 
-def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
+def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
     """Decode a new object; `namespace` is used for namespaced objects that name none.
 
     The given object is not changed. The result is complete, in the storage version, and valid.
@@ -38,10 +38,10 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
     if read.obj is None:
         return read
     faults = validation.validate(read.obj)
-    return Decoded(None if faults else read.obj, faults, read.warnings)
+    return DecodedObject(None if faults else read.obj, faults, read.warnings)
 
 
-def complete(obj: Any, namespace: str, sound: Obj | None = None) -> Decoded:
+def complete(obj: Any, namespace: str, sound: Obj | None = None) -> DecodedObject:
     """Decode without the rules between fields, because creation and update have different rules.
 
     `sound` is an object of the kind in its storage version that was decoded before. Parts that are the same Python
@@ -49,7 +49,7 @@ def complete(obj: Any, namespace: str, sound: Obj | None = None) -> Decoded:
     """
     found = _kind_of(obj)
     if isinstance(found, list):
-        return Decoded(None, found, [])
+        return DecodedObject(None, found, [])
     info, version = found
     if info.constant in _NAMED and "metadata" not in obj:
         obj = {**obj, "metadata": {"name": _NAMED[info.constant]}}
@@ -58,16 +58,16 @@ def complete(obj: Any, namespace: str, sound: Obj | None = None) -> Decoded:
         warnings.append(f"{info.kind} objects are kept, and nothing is done for them yet")
     settled = settle(info, version, obj, sound)
     if settled.obj is None:
-        return Decoded(None, [*settled.faults, *_metadata_faults(obj, settled.faults)], warnings)
+        return DecodedObject(None, [*settled.faults, *_metadata_faults(obj, settled.faults)], warnings)
     stored = settled.obj
     if version != info.storage_version:
         settled = settle(info, info.storage_version, conversion.to_storage(stored))
         if settled.obj is None:
-            return Decoded(None, settled.faults, warnings)
+            return DecodedObject(None, settled.faults, warnings)
         stored = settled.obj
     stored = _placed(info, stored, namespace, warnings)
     warnings += _queue_warnings(info, stored)
-    return Decoded(defaults.with_defaults(stored), [], warnings)
+    return DecodedObject(defaults.with_defaults(stored), [], warnings)
 
 
 def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:

@@ -11,7 +11,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import CONFIGURATION, kind_info
-from batchyard.api.yaml_documents import Lines, read_documents
+from batchyard.api.yaml_documents import DocumentLines, read_documents
 
 _INFO: Final = kind_info(CONFIGURATION)
 _EXAMPLE: Final = f"write apiVersion: {_INFO.api_version} and kind: Configuration first"
@@ -39,7 +39,7 @@ def read_configuration(name: str, text: str) -> Obj:
     document = documents[0]
     found, errors = (None, document.faults) if document.faults else _decoded(document.value)
     if found is None or errors:
-        lines = Lines(document.text, document.line)
+        lines = DocumentLines(document.text, document.line)
         raise InvalidConfiguration("\n".join(f"{name}:{lines.of(error.path)}: {error}" for error in errors))
     return found
 

@@ -22,7 +22,7 @@ _NAME_LINE: Final = re.compile(
 )
 
 
-class Fault(NamedTuple):
+class ManifestFault(NamedTuple):
     """One fault of one document. `kind` and `name` are empty if the document does not contain them."""
 
     source: str
@@ -47,12 +47,12 @@ class Manifest:
     #: The path in the document if it is an item of a list, else ''.
     at: str = ""
 
-    def fault(self, error: FieldError) -> Fault:
+    def fault(self, error: FieldError) -> ManifestFault:
         """Return a fault of this object, found later."""
-        return Fault(self.source, self.document, self.obj["kind"], _name_of(self.obj), error)
+        return ManifestFault(self.source, self.document, self.obj["kind"], _name_of(self.obj), error)
 
 
-class Broken(NamedTuple):
+class InvalidDocument(NamedTuple):
     """An invalid object as written, with its source."""
 
     value: Any
@@ -66,10 +66,10 @@ class Manifests:
     """The result of reading: valid objects in order, the faults of the others, and warnings about valid ones."""
 
     objects: list[Manifest] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    odd: list[Fault] = field(default_factory=list)
+    faults: list[ManifestFault] = field(default_factory=list)
+    odd: list[ManifestFault] = field(default_factory=list)
     #: The invalid objects, as written.
-    broken: list[Broken] = field(default_factory=list)
+    broken: list[InvalidDocument] = field(default_factory=list)
     #: By file and number, the text of each document and its first line number.
     texts: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
     manifests.texts[source, number] = document.text, document.line
     if document.faults:
         kind, name = _kind_and_name(document)
-        manifests.faults += [Fault(source, number, kind, name, error) for error in document.faults]
+        manifests.faults += [ManifestFault(source, number, kind, name, error) for error in document.faults]
         if document.value is None:
             return
     for obj, place in _objects(document.value):
@@ -105,15 +105,15 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
         if decoded.obj is not None and not document.faults:
             manifests.objects.append(Manifest(decoded.obj, source, number, place))
         else:
-            manifests.broken.append(Broken(obj, source, number, place))
+            manifests.broken.append(InvalidDocument(obj, source, number, place))
         if decoded.obj is not None and not decoded.warnings:
             continue
         kind, name = _kind_of(obj), _name_of(obj)
         for error in decoded.faults:
             placed = error._replace(path=f"{place}.{error.path}" if place and error.path else place or error.path)
-            manifests.faults.append(Fault(source, number, kind, name, placed))
+            manifests.faults.append(ManifestFault(source, number, kind, name, placed))
         for warning in decoded.warnings:
-            manifests.odd.append(Fault(source, number, kind, name, FieldError(place, warning)))
+            manifests.odd.append(ManifestFault(source, number, kind, name, FieldError(place, warning)))
 
 
 def _objects(value: Any) -> Iterator[tuple[Any, str]]:

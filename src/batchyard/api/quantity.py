@@ -86,7 +86,7 @@ def format_amount(resource: str, whole: int) -> str:
     return _decimal(whole, 0)
 
 
-class Family(StrEnum):
+class QuantityFormat(StrEnum):
     """The suffix family of a quantity."""
 
     BINARY = "BinarySI"
@@ -97,22 +97,22 @@ class Family(StrEnum):
 @lru_cache(maxsize=65536, typed=True)
 def canonical(value: str | int | float) -> str:
     """Return a quantity in Kubernetes's canonical form, with the same suffix family."""
-    return formatted(parse(value), family_of(value))
+    return formatted(parse(value), format_of(value))
 
 
-def family_of(value: str | int | float) -> Family:
+def format_of(value: str | int | float) -> QuantityFormat:
     """Return the suffix family of a quantity."""
     text = str(value)
     if any(text.endswith(suffix) for suffix in _BINARY):
-        return Family.BINARY
-    return Family.EXPONENT if _EXPONENT.search(text) else Family.DECIMAL
+        return QuantityFormat.BINARY
+    return QuantityFormat.EXPONENT if _EXPONENT.search(text) else QuantityFormat.DECIMAL
 
 
-def formatted(nano: int, family: Family) -> str:
+def formatted(nano: int, family: QuantityFormat) -> str:
     """Format billionths in Kubernetes's canonical form, with suffixes of the family if possible."""
-    if family is Family.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
+    if family is QuantityFormat.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
         return _binary(nano // NANO)
-    return _exponential(nano, -9) if family is Family.EXPONENT else _decimal(nano, -9)
+    return _exponential(nano, -9) if family is QuantityFormat.EXPONENT else _decimal(nano, -9)
 
 
 def _exponential(mantissa: int, exponent: int) -> str:

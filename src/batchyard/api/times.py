@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from batchyard.base.instant import Instant, parse_duration
-from batchyard.base.memoize import remembered
+from batchyard.base.memoize import memoized_if_short
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all values are UTC, and naive ones are faster
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -66,7 +66,7 @@ def to_datetime(instant: Instant) -> datetime:
     return (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
 
 
-@remembered(maxsize=_REMEMBERED_MAX)
+@memoized_if_short(maxsize=_REMEMBERED_MAX)
 def parse_time(text: str) -> Instant:
     """Parse an RFC 3339 time in any zone, truncated to microseconds; ValueError describes the error."""
     match = _RFC3339.fullmatch(text)
@@ -90,13 +90,13 @@ def parse_time(text: str) -> Instant:
 # Reservation windows: begin and end, as times or as durations from the start of the simulation.
 
 
-class Window(NamedTuple):
+class ReservationWindow(NamedTuple):
     """The period of a reservation; without an end it is unlimited."""
 
     start: Instant
     end: Instant | None
 
-    def overlaps(self, other: "Window") -> bool:
+    def overlaps(self, other: "ReservationWindow") -> bool:
         """Report whether two windows overlap."""
         return (other.end is None or self.start < other.end) and (self.end is None or other.start < self.end)
 
@@ -111,10 +111,10 @@ def moment(text: str, began: Instant) -> Instant:
     return parse_time(text) if is_time(text) else began + parse_duration(text)
 
 
-def window_of(reservation: Mapping[str, Any], began: Instant) -> Window:
+def window_of(reservation: Mapping[str, Any], began: Instant) -> ReservationWindow:
     """Return the window of a valid reservation."""
     start = moment(reservation.get("start") or "0s", began)
     length, end = reservation.get("duration"), reservation.get("end")
     if length is not None:
-        return Window(start, start + parse_duration(length))
-    return Window(start, None if end is None else moment(end, began))
+        return ReservationWindow(start, start + parse_duration(length))
+    return ReservationWindow(start, None if end is None else moment(end, began))

@@ -10,26 +10,26 @@ from functools import cache
 from operator import is_
 from typing import Any, Final, TypeAlias
 
-from batchyard.api.schema.tables import NATIVE, Field, Scope, scope, scope_for
+from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope, scope_for
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import SECOND
 
-Places: TypeAlias = "Mapping[str, Places]"
+TimeLocations: TypeAlias = "Mapping[str, TimeLocations]"
 """By field, the locations of times within it; a time itself has no fields."""
 
 #: A time that is already written in whole seconds.
 _WHOLE: Final = "ManagedFieldsEntry.time"
 #: Each entry keeps an object and its shown form alive, also after its deletion.
 _REMEMBERED_MAX: Final = 1024
-_TIME: Final[Places] = {}
+_TIME: Final[TimeLocations] = {}
 _SECONDS_END: Final = len("2026-01-01T00:00:00")
 _MICRO_LENGTH: Final = len("2026-01-01T00:00:00.250000Z")
 #: No object has a field with an empty name.
-_NOWHERE: Final[Places] = {"": {}}
+_NOWHERE: Final[TimeLocations] = {"": {}}
 
 
-def in_whole_seconds(obj: dict[str, Any], places: Places) -> dict[str, Any]:
+def in_whole_seconds(obj: dict[str, Any], places: TimeLocations) -> dict[str, Any]:
     """Return an object with the times at these places in whole seconds; itself if they are."""
     shown: dict[str, Any] = _cut(obj, places)
     return shown
@@ -41,14 +41,14 @@ def metadata_in_whole_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-class Remembered:
+class ShownTimesCache:
     """A bounded cache of shown forms, for objects that are shown repeatedly."""
 
     def __init__(self) -> None:
         #: By identity: the object, the places, and the shown form.
-        self._known: dict[int, tuple[Any, Places, dict[str, Any]]] = {}
+        self._known: dict[int, tuple[Any, TimeLocations, dict[str, Any]]] = {}
 
-    def in_whole_seconds(self, obj: dict[str, Any], places: Places) -> dict[str, Any]:
+    def in_whole_seconds(self, obj: dict[str, Any], places: TimeLocations) -> dict[str, Any]:
         """Return an object with the times at these places in whole seconds; itself if they are."""
         known = self._known.get(id(obj))
         if known is not None and known[0] is obj and known[1] is places:
@@ -61,13 +61,13 @@ class Remembered:
 
 
 @cache
-def times_of(info: ServedKind, version: str) -> Places:
+def times_of(info: ServedKind, version: str) -> TimeLocations:
     """Return the places of times in a version of a kind that has field tables."""
     return _in_type(scope_for(info, version), info.kind, ())
 
 
 @cache
-def times_of_metadata() -> Places:
+def times_of_metadata() -> TimeLocations:
     """Return the places of times in objects of which only the metadata is known."""
     return {"metadata": _in_type(scope(NATIVE), "ObjectMeta", ())}
 
@@ -88,7 +88,7 @@ def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
     return sent
 
 
-def _cut(value: Any, places: Places) -> Any:
+def _cut(value: Any, places: TimeLocations) -> Any:
     if not places:
         return _whole(value) if isinstance(value, str) else value
     if isinstance(value, dict):
@@ -119,7 +119,7 @@ def _whole(text: str) -> str:
         return text
 
 
-def _in_type(of: Scope, type_name: str, above: tuple[str, ...]) -> Places:
+def _in_type(of: TypeScope, type_name: str, above: tuple[str, ...]) -> TimeLocations:
     """Return the places of times in a type; recursive types are not followed."""
     if type_name in above:
         return _NOWHERE
@@ -131,7 +131,7 @@ def _in_type(of: Scope, type_name: str, above: tuple[str, ...]) -> Places:
     return found or _NOWHERE
 
 
-def _in_field(of: Scope, field: Field, above: tuple[str, ...]) -> Places:
+def _in_field(of: TypeScope, field: Field, above: tuple[str, ...]) -> TimeLocations:
     held = field.element if field.is_list else field
     if held.expression == "time":
         return _TIME

@@ -22,7 +22,7 @@ import yaml
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import Step, path_text, shown
-from batchyard.base.memoize import remembered
+from batchyard.base.memoize import memoized_if_short
 
 # --- yaml scalars ---
 #
@@ -67,7 +67,7 @@ def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
     return value
 
 
-@remembered(maxsize=65536)
+@memoized_if_short(maxsize=65536)
 def _plain_value(text: str) -> Any:
     """Return the value of an unquoted text."""
     if text in _NULLS:
@@ -431,7 +431,7 @@ _OLD_NAMES: Final = {
 }
 
 
-class Lines:
+class DocumentLines:
     """The lines of one document's fields."""
 
     def __init__(self, text: str, first: int) -> None:

@@ -14,7 +14,7 @@ from batchyard.api.meta import Obj, with_status
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Column
 from batchyard.api.scheme import ServedKind
-from batchyard.api.wire_times import Places, times_of_metadata
+from batchyard.api.wire_times import TimeLocations, times_of_metadata
 from batchyard.apiserver.crd.definition_schema import CONDITIONS
 from batchyard.apiserver.crd.schemas import PRESERVES
 from batchyard.apiserver.crd.strategy import CustomStrategy
@@ -68,7 +68,7 @@ class ApiServiceStrategy(CustomStrategy):
     def __init__(self) -> None:
         super().__init__(_INFO, [_VERSION])
 
-    def _times(self) -> Places:
+    def _times(self) -> TimeLocations:
         return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self, api_version: str) -> Sequence[Column]:
@@ -111,8 +111,8 @@ def with_availability(service: Obj, names: Mapping[str, Any], now: Instant) -> O
     )
     status = service.get("status") or {}
     known = status.get("conditions") or []
-    told = with_condition(known, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now)
-    return service if told is known else with_status(service, {**status, "conditions": told})
+    reported = with_condition(known, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now)
+    return service if reported is known else with_status(service, {**status, "conditions": reported})
 
 
 def _provided(group: str, version: str, priority: int, version_priority: int, now: Instant) -> dict[str, Any]:

@@ -9,31 +9,31 @@ from urllib.parse import urlencode
 
 from batchyard.api.times import format_micro_time
 from batchyard.apiserver.auth.authorization import attributes_of
-from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import ResourcePath
-from batchyard.apiserver.responses import Reply
+from batchyard.apiserver.responses import AnyResponse
 from batchyard.base.instant import Instant
 
 
-class Audited(NamedTuple):
+class AuditedRequest(NamedTuple):
     """An answered request."""
 
     #: With the authenticated user.
-    known: Request
+    known: ApiRequest
     #: With the impersonated user, if any.
-    acting: Request
+    acting: ApiRequest
     path: ResourcePath | None
-    answer: Reply
+    answer: AnyResponse
     #: Whether an unexpected exception ended the request.
     is_defect: bool = False
 
 
 #: The audited response of an unexpected exception; the server log has the traceback.
-DEFECT: Final = Refused(500, "InternalError", "APIServer panic'd: see the server log")
-Auditor: TypeAlias = Callable[[Audited], None]
+DEFECT: Final = StatusError(500, "InternalError", "APIServer panic'd: see the server log")
+Auditor: TypeAlias = Callable[[AuditedRequest], None]
 
 
-def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any]:
+def audit_event(audited: AuditedRequest, now: Instant, number: int) -> Mapping[str, Any]:
     """Return the audit event of a request; `number` counts the events since the start."""
     request, path, answer = audited.known, audited.path, audited.answer
     query = f"?{urlencode(request.query_items or request.query)}" if request.query else ""
@@ -45,14 +45,14 @@ def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any
         "stage": _stage(audited),
         "requestURI": request.path + query,
         "verb": attributes_of(audited.acting, path).verb,
-        "user": request.user.told(),
+        "user": request.user.reported(),
         "sourceIPs": [request.source],
         "userAgent": request.headers.get("user-agent", ""),
         "responseStatus": _status(answer),
         "stageTimestamp": format_micro_time(now),
     }
     if audited.acting.user != request.user:
-        event["impersonatedUser"] = audited.acting.user.told()
+        event["impersonatedUser"] = audited.acting.user.reported()
     if path is not None:
         event["objectRef"] = _reference(path)
     if isinstance(answer, Response) and answer.annotations:
@@ -60,11 +60,11 @@ def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any
     return event
 
 
-def no_audit(_audited: Audited) -> None:
+def no_audit(_audited: AuditedRequest) -> None:
     """Discard the event."""
 
 
-def _stage(audited: Audited) -> str:
+def _stage(audited: AuditedRequest) -> str:
     if audited.is_defect:
         return "Panic"
     return "ResponseComplete" if isinstance(audited.answer, Response) else "ResponseStarted"
@@ -76,10 +76,10 @@ def _reference(path: ResourcePath) -> Mapping[str, str]:
     return {field: value for field, value in reference.items() if value}
 
 
-def _status(answer: Reply) -> Mapping[str, Any]:
+def _status(answer: AnyResponse) -> Mapping[str, Any]:
     """Return the response status: the code, and for errors the reason."""
     if not isinstance(answer, Response):
         return {"code": 200}
     body = answer.body if answer.code >= 400 and isinstance(answer.body, Mapping) else {}
-    told = {field: body[field] for field in ("status", "message", "reason") if field in body}
-    return {**told, "code": answer.code}
+    reported = {field: body[field] for field in ("status", "message", "reason") if field in body}
+    return {**reported, "code": answer.code}

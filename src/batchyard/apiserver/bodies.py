@@ -13,7 +13,7 @@ import msgspec
 
 from batchyard.api.yaml_documents import FAULTS_MAX, NESTING_MAX, VALUES_MAX, nesting, outside_strings, read_documents
 from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
-from batchyard.apiserver.request import JSON, Refused, Request, bad_request
+from batchyard.apiserver.request import JSON, ApiRequest, StatusError, bad_request
 
 YAML: Final = "application/yaml"
 #: Maximum number of documents read: one is valid, and a second one is an error.
@@ -30,19 +30,19 @@ class Body(NamedTuple):
     faults: Sequence[str] = ()
 
 
-def content_type_of(request: Request) -> str:
+def content_type_of(request: ApiRequest) -> str:
     """Return the media type of a body without parameters; JSON by default."""
     return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
 
 
-def read_body(request: Request) -> Body:
+def read_body(request: ApiRequest) -> Body:
     """Decode the object in a body. Raises Refused if it is malformed."""
     content_type = content_type_of(request)
     if not request.body:
         return Body({})
     if content_type not in _READERS:
         accepted = f"accepted media types include: {', '.join(_READERS)}"
-        raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {accepted}")
+        raise StatusError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {accepted}")
     return _READERS[content_type](request.body)
 
 
@@ -110,8 +110,8 @@ def check_size(body: bytes) -> None:
         raise bad_request(f"the request body is nested more than {NESTING_MAX} levels deep")
 
 
-def _too_many_values() -> Refused:
-    return Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {VALUES_MAX} values")
+def _too_many_values() -> StatusError:
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {VALUES_MAX} values")
 
 
 def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

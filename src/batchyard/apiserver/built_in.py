@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any, Final
 
 from batchyard.api import conversion, scheme, validation
-from batchyard.api.decode import Decoded, complete
+from batchyard.api.decode import DecodedObject, complete
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Column, columns, row
 from batchyard.api.schema.tables import NATIVE, scope_for
 from batchyard.api.scheme import FILES, KINDS, ServedKind, kind_info
-from batchyard.api.wire_times import Places, Remembered, times_of
+from batchyard.api.wire_times import ShownTimesCache, TimeLocations, times_of
 from batchyard.apiserver.go_errors import misfit
 from batchyard.apiserver.merge_schema import shape_of_kind
 from batchyard.apiserver.openapi.schemas import schemas_of
@@ -25,11 +25,11 @@ class BuiltIn:
 
     def __init__(self, constant: str) -> None:
         self._constant = constant
-        self._seconds = Remembered()
+        self._seconds = ShownTimesCache()
         #: The paths of time fields, by version.
-        self._times: dict[str, Places] = {}
+        self._times: dict[str, TimeLocations] = {}
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults; or return its errors."""
         return complete(sent, namespace, sound)
 
@@ -48,7 +48,7 @@ class BuiltIn:
         """Convert a stored object without rounding times, for comparison."""
         return conversion.from_storage(stored, api_version)
 
-    def times(self, api_version: str) -> Places:
+    def times(self, api_version: str) -> TimeLocations:
         """Return the paths of time fields in a version."""
         return times_of(kind_info(self._constant), api_version.rpartition("/")[2])
 

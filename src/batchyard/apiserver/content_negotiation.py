@@ -11,7 +11,7 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.wire_times import metadata_in_whole_seconds
-from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request
+from batchyard.apiserver.request import JSON, ApiRequest, Response, StatusError, bad_request
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.base.instant import Instant
 
@@ -20,7 +20,7 @@ _TYPE: Final = frozenset({"apiVersion", "kind"})
 _INCLUDED: Final = ("Metadata", "Object", "None")
 
 
-class Form(Enum):
+class ResponseForm(Enum):
     """The representation of objects in a response."""
 
     WHOLE = ""
@@ -55,7 +55,7 @@ class ShownItems(Sequence[Any]):
 class Representation:
     """Renders the objects of a resource as one request accepts them."""
 
-    def __init__(self, request: Request, path: ResourcePath, now: Instant) -> None:
+    def __init__(self, request: ApiRequest, path: ResourcePath, now: Instant) -> None:
         self._form = form_of(request)
         self._path = path
         self._now = now
@@ -66,38 +66,38 @@ class Representation:
     def one(self, stored: Obj) -> Mapping[str, Any]:
         """Render one object."""
         match self._form:
-            case Form.TABLE:
+            case ResponseForm.TABLE:
                 revision = stored["metadata"].get("resourceVersion")  # absent on virtual objects
                 return self._table([stored], {} if revision is None else {"resourceVersion": revision})
-            case Form.WHOLE:
+            case ResponseForm.WHOLE:
                 return self._path.resource.strategy.show(stored, self._path.api_version)
         self.check_is_of_one()
         return _metadata_of(stored)
 
     def check_is_of_one(self) -> None:
         """Raise Refused if the form is only for lists."""
-        if self._form is Form.METADATA_LIST:
+        if self._form is ResponseForm.METADATA_LIST:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is not a list")
 
     def bookmark(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """Render a bookmark: an object with metadata only, or a table without rows."""
         match self._form:
-            case Form.TABLE:
+            case ResponseForm.TABLE:
                 return self._table([], metadata)
-            case Form.WHOLE:
+            case ResponseForm.WHOLE:
                 return {"kind": self._path.info.kind, "apiVersion": self._path.api_version, "metadata": metadata}
         return _metadata_of({"metadata": metadata})
 
     def many(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """Render a list of objects."""
         match self._form:
-            case Form.TABLE:
+            case ResponseForm.TABLE:
                 return self._table(stored, metadata)
-            case Form.WHOLE:
+            case ResponseForm.WHOLE:
                 return whole_list(stored, self._path, metadata)
-        if self._form is Form.METADATA:
+        if self._form is ResponseForm.METADATA:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is a list")
-        kind, items = Form.METADATA_LIST.value, ShownItems(stored, _metadata_of)
+        kind, items = ResponseForm.METADATA_LIST.value, ShownItems(stored, _metadata_of)
         return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
 
     def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,43 +138,43 @@ def whole_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str,
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
-def in_form(answer: Response, form: Form) -> Response:
+def in_form(answer: Response, form: ResponseForm) -> Response:
     """Convert the response of a write to the accepted metadata form, if any; a Status is unchanged."""
     kind = answer.body.get("kind")
-    if form in {Form.WHOLE, Form.TABLE} or kind == "Status":
+    if form in {ResponseForm.WHOLE, ResponseForm.TABLE} or kind == "Status":
         return answer
     if "items" in answer.body:
         items = ShownItems(answer.body["items"], _metadata_of)
-        body = {"kind": Form.METADATA_LIST.value, "apiVersion": _META, "metadata": {}, "items": items}
+        body = {"kind": ResponseForm.METADATA_LIST.value, "apiVersion": _META, "metadata": {}, "items": items}
         return answer._replace(body=body)
     return answer._replace(body=_metadata_of(answer.body))
 
 
-def form_of(request: Request) -> Form:
+def form_of(request: ApiRequest) -> ResponseForm:
     """Return the first acceptable form of a request. Raises Refused if none is supported."""
     return _form_of(request.headers.get("accept", "*/*"))
 
 
 @lru_cache(maxsize=256)
-def _form_of(accept: str) -> Form:
+def _form_of(accept: str) -> ResponseForm:
     for accepted in accept.split(","):
         media_type, *parameters = (part.strip() for part in accepted.split(";"))
         if media_type not in {JSON, "application/*", "*/*", ""}:
             continue
         given = dict(_parameters(parameters))
         if "as" not in given:
-            return Form.WHOLE
+            return ResponseForm.WHOLE
         if given.get("g") == "meta.k8s.io" and given.get("v") == "v1" and given["as"] in _FORMS:
-            return Form(given["as"])
+            return ResponseForm(given["as"])
     raise _not_acceptable(f"only the following media types are accepted: {JSON}")
 
 
-def _not_acceptable(told: str) -> Refused:
-    return Refused(406, "NotAcceptable", told)
+def _not_acceptable(reported: str) -> StatusError:
+    return StatusError(406, "NotAcceptable", reported)
 
 
-_PARTIAL: Final = {"kind": Form.METADATA.value, "apiVersion": _META}
-_FORMS: Final = frozenset(form.value for form in Form)
+_PARTIAL: Final = {"kind": ResponseForm.METADATA.value, "apiVersion": _META}
+_FORMS: Final = frozenset(form.value for form in ResponseForm)
 
 
 def _parameters(parts: Sequence[str]) -> Iterator[tuple[str, str]]:

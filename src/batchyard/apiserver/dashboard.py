@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.apiserver.auth.authentication import User, flow_of, is_exempt
+from batchyard.apiserver.auth.authentication import UserInfo, flow_of, is_exempt
 from batchyard.apiserver.auth.authorization import Attributes, Authorizer
-from batchyard.apiserver.request import JSON, NO_SUCH_PATH, TEXT, Refused, Request, Response
+from batchyard.apiserver.request import JSON, NO_SUCH_PATH, TEXT, ApiRequest, Response, StatusError
 from batchyard.base.instant import MILLISECOND, Duration
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Kernel
@@ -24,9 +24,9 @@ MODELS: Final = "/apis/ui.batchyard.dev/v1alpha1/"
 #: The same message for missing and for hidden objects.
 _NO_MODEL: Final = "not found, or not visible to you"
 #: Maximum number of open streams: in total, for one flow, and reserved for the owner.
-LOOKERS_MAX: Final = 50
-LOOKERS_OF_ONE_MAX: Final = 10
-LOOKERS_OF_OWNER: Final = 10
+PAGE_STREAMS_MAX: Final = 50
+PAGE_STREAMS_PER_FLOW_MAX: Final = 10
+PAGE_STREAMS_FOR_OWNER: Final = 10
 #: The minimum interval between updates of a stream, and the interval for each open stream.
 _EVERY: Final = 200 * MILLISECOND
 _EACH: Final = 50 * MILLISECOND
@@ -36,14 +36,14 @@ _encode = msgspec.json.Encoder().encode
 _LOG: Final = logging.getLogger("batchyard")
 
 
-class Sight(Protocol):
+class ListPermissions(Protocol):
     """The list permissions of a user."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
         """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
 
 
-class File(Protocol):
+class StaticFile(Protocol):
     """A static file."""
 
     @property
@@ -55,27 +55,27 @@ class File(Protocol):
         """The media type."""
 
 
-class Pages(Protocol):
+class ModelProvider(Protocol):
     """Computes models."""
 
-    def model(self, view: str, query: Mapping[str, str], sight: Sight) -> dict[str, Any] | None:
+    def model(self, view: str, query: Mapping[str, str], sight: ListPermissions) -> dict[str, Any] | None:
         """Return the model of a view; None if it does not exist or is hidden from the user."""
 
     def time(self) -> dict[str, Any]:
         """Return the current time of the platform."""
 
 
-class Feed(Protocol):
+class ModelFeed(Protocol):
     """The feed of durable changes."""
 
     def join(self, watch: "ModelStream") -> None:
         """Feed a stream with all later changes."""
 
 
-class UserSight:
+class UserListPermissions:
     """The list permissions of a user, from the current RBAC rules."""
 
-    def __init__(self, user: User, authorizer: Authorizer) -> None:
+    def __init__(self, user: UserInfo, authorizer: Authorizer) -> None:
         self._user = user
         self._authorizer = authorizer
 
@@ -86,14 +86,14 @@ class UserSight:
         return self._authorizer.decide(asked).allowed
 
 
-class Files:
+class StaticFileHandler:
     """The handler of static files."""
 
-    def __init__(self, find: Callable[[str], File | None], headers: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, find: Callable[[str], StaticFile | None], headers: Sequence[tuple[str, str]]) -> None:
         self._find = find
         self._headers = tuple(headers)
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: ApiRequest) -> Response:
         """Return the file at a path."""
         if request.path == FILES:
             return Response(307, "", content_type=TEXT, headers=(("location", f"{FILES}/"),))
@@ -103,52 +103,52 @@ class Files:
         return Response(200, found.content, content_type=found.content_type, headers=self._headers)
 
 
-class Models:
+class ModelHandler:
     """The handler of view models."""
 
-    def __init__(self, pages: Pages, authorizer: Authorizer, feed: Feed, timers: Kernel) -> None:
+    def __init__(self, pages: ModelProvider, authorizer: Authorizer, feed: ModelFeed, timers: Kernel) -> None:
         """`timers` run on the wall clock, independent of the platform's time."""
         self._pages = pages
         self._authorizer = authorizer
         self._feed = feed
         self._timers = timers
         #: The flow of each open stream.
-        self._lookers: dict[ModelStream, str] = {}
+        self._open_streams: dict[ModelStream, str] = {}
 
-    def answer(self, request: Request) -> "Response | ModelStream":
+    def answer(self, request: ApiRequest) -> "Response | ModelStream":
         """Return a model, or a stream of its changes."""
         view, query = request.path.removeprefix(MODELS), dict(request.query)
-        sight = UserSight(request.user, self._authorizer)
+        sight = UserListPermissions(request.user, self._authorizer)
 
         def make() -> dict[str, Any] | None:
             return self._pages.model(view, query, sight)
 
         made = make()
         if made is None:
-            raise Refused(404, "NotFound", _NO_MODEL)
+            raise StatusError(404, "NotFound", _NO_MODEL)
         if not request.flag("watch"):
             return Response(200, {**self._pages.time(), "model": made}, headers=_HEADERS)
         self._check_room(request.user)
-        stream = ModelStream(make, self._pages.time, self._timers, self._lookers, flow_of(request.user))
+        stream = ModelStream(make, self._pages.time, self._timers, self._open_streams, flow_of(request.user))
         stream.begin(made)
         self._feed.join(stream)
         return stream
 
-    def _check_room(self, user: User) -> None:
+    def _check_room(self, user: UserInfo) -> None:
         """Raise Refused if too many streams are open, for the user's flow or for all users but the owner."""
         if is_exempt(user):
-            most = LOOKERS_MAX
+            most = PAGE_STREAMS_MAX
         else:
-            most = LOOKERS_MAX - LOOKERS_OF_OWNER
+            most = PAGE_STREAMS_MAX - PAGE_STREAMS_FOR_OWNER
             flow = flow_of(user)
-            if sum(1 for each in self._lookers.values() if each == flow) >= LOOKERS_OF_ONE_MAX:
-                raise _too_many(f"{LOOKERS_OF_ONE_MAX} dashboard streams are open for {flow}")
-        if len(self._lookers) >= most:
-            raise _too_many(f"{len(self._lookers)} dashboard streams are open")
+            if sum(1 for each in self._open_streams.values() if each == flow) >= PAGE_STREAMS_PER_FLOW_MAX:
+                raise _too_many(f"{PAGE_STREAMS_PER_FLOW_MAX} dashboard streams are open for {flow}")
+        if len(self._open_streams) >= most:
+            raise _too_many(f"{len(self._open_streams)} dashboard streams are open")
 
 
-def _too_many(problem: str) -> Refused:
-    return Refused(429, "TooManyRequests", f"{problem}; try again later", {"retryAfterSeconds": 1})
+def _too_many(problem: str) -> StatusError:
+    return StatusError(429, "TooManyRequests", f"{problem}; try again later", {"retryAfterSeconds": 1})
 
 
 _HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
@@ -165,14 +165,14 @@ class ModelStream:
         make: Callable[[], dict[str, Any] | None],
         time: Callable[[], dict[str, Any]],
         timers: Kernel,
-        lookers: "dict[ModelStream, str]",
+        open_streams: "dict[ModelStream, str]",
         flow: str,
     ) -> None:
         self._make = make
         self._time = time
         self._timers = timers
-        self._lookers = lookers
-        self._lookers[self] = flow
+        self._open_streams = open_streams
+        self._open_streams[self] = flow
         #: The parts as last sent.
         self._sent: dict[str, bytes] = {}
         self._waiting: list[bytes] = []
@@ -180,7 +180,7 @@ class ModelStream:
         self._ticket: int | None = None
         self.is_over = False
         #: Called when lines are available.
-        self.on_news: Callable[[], None] = _nobody
+        self.on_news: Callable[[], None] = _noop
 
     def begin(self, model: dict[str, Any]) -> None:
         """Send the whole model."""
@@ -214,14 +214,14 @@ class ModelStream:
     def end(self) -> None:
         """End the stream after the buffered lines."""
         self.is_over = True
-        self._lookers.pop(self, None)
+        self._open_streams.pop(self, None)
         if self._ticket is not None:
             self._timers.cancel(self._ticket)
             self._ticket = None
         self.on_news()
 
     def _look_later(self) -> None:
-        wait: Duration = max(_EVERY, _EACH * len(self._lookers))
+        wait: Duration = max(_EVERY, _EACH * len(self._open_streams))
         self._ticket = self._timers.call_at(self._timers.now() + wait, self._look)
 
     def _look(self) -> None:
@@ -247,5 +247,5 @@ class ModelStream:
         return bool(changed or gone)
 
 
-def _nobody() -> None:
+def _noop() -> None:
     pass

@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api.decode import Decoded
+from batchyard.api.decode import DecodedObject
 from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.yaml_documents import FAULTS_MAX
 from batchyard.apiserver.bodies import Body
-from batchyard.apiserver.merge_schema import Shape
+from batchyard.apiserver.merge_schema import MergeSchema
 from batchyard.apiserver.options import IGNORE, STRICT, WriteOptions
-from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.request import StatusError, bad_request
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.status_errors import invalid
 
@@ -33,13 +33,13 @@ class Pruned(NamedTuple):
     faults: Sequence[str]
 
 
-def pruned(value: Any, shape: Shape) -> Pruned:
+def pruned(value: Any, shape: MergeSchema) -> Pruned:
     """Return a value without the fields that its shape lacks; the value itself if it has none."""
     faults: list[str] = []
     return Pruned(_pruned(value, shape, "", faults), faults)
 
 
-def _pruned(value: Any, shape: Shape, path: str, faults: list[str]) -> Any:
+def _pruned(value: Any, shape: MergeSchema, path: str, faults: list[str]) -> Any:
     if isinstance(value, Mapping):
         return _mapping_pruned(value, shape, path, faults)
     if not isinstance(value, list):
@@ -48,7 +48,7 @@ def _pruned(value: Any, shape: Shape, path: str, faults: list[str]) -> Any:
     return value if all(new is old for new, old in zip(items, value, strict=True)) else items
 
 
-def _mapping_pruned(value: Mapping[str, Any], shape: Shape, path: str, faults: list[str]) -> Mapping[str, Any]:
+def _mapping_pruned(value: Mapping[str, Any], shape: MergeSchema, path: str, faults: list[str]) -> Mapping[str, Any]:
     kept, is_same = {}, True
     for name, child in value.items():
         if not shape.knows(name):
@@ -78,9 +78,9 @@ def decoded(body: Body, path: ResourcePath, options: WriteOptions, patched_from:
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.
     is_as_stored = path.version == path.info.storage_version
     found, unknown = _decoded(sent, path, patched_from if is_as_stored else None)
-    told = None if found.obj is not None else path.resource.misfit(sent)
-    if told is not None:
-        raise _unreadable(sent, told, is_patched=is_patched)
+    reported = None if found.obj is not None else path.resource.misfit(sent)
+    if reported is not None:
+        raise _unreadable(sent, reported, is_patched=is_patched)
     faults = [] if options.validation == IGNORE else [*body.faults, *unknown]
     if faults and options.validation == STRICT:
         raise _unreadable(sent, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
@@ -109,7 +109,7 @@ def name_of(sent: Mapping[str, Any]) -> str:
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
-def _decoded(sent: Mapping[str, Any], path: ResourcePath, sound: Obj | None) -> tuple[Decoded, Sequence[str]]:
+def _decoded(sent: Mapping[str, Any], path: ResourcePath, sound: Obj | None) -> tuple[DecodedObject, Sequence[str]]:
     """Decode an object without its unknown fields; return also the strict decoding errors about them."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
@@ -128,14 +128,14 @@ def _without_empty(obj: dict[str, Any]) -> dict[str, Any]:
     return with_metadata(obj, **dict.fromkeys(empty)) if empty else obj
 
 
-def _unreadable(sent: Mapping[str, Any], told: str, *, is_patched: bool) -> Refused:
+def _unreadable(sent: Mapping[str, Any], reported: str, *, is_patched: bool) -> StatusError:
     """Return the error for a value of a wrong type, or for a strict decoding error."""
     if not is_patched:
         kind, version = sent["kind"], sent["apiVersion"].rpartition("/")[2]
-        return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {told}')
-    problem = f"Invalid value: {msgspec.json.encode(msgspec.json.encode(sent).decode()).decode()}: {told}"
+        return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {reported}')
+    problem = f"Invalid value: {msgspec.json.encode(msgspec.json.encode(sent).decode()).decode()}: {reported}"
     causes = [{"reason": "FieldValueInvalid", "message": problem, "field": "patch"}]
-    return Refused(422, "Invalid", f' "" is invalid: patch: {problem}', {"causes": causes})
+    return StatusError(422, "Invalid", f' "" is invalid: patch: {problem}', {"causes": causes})
 
 
 def _check_place(metadata: Mapping[str, Any], path: ResourcePath) -> None:

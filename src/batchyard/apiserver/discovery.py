@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api.custom_kinds import version_priority
 from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.auth.filters import HEALTH
-from batchyard.apiserver.resources import Answer, Resource, Resources
+from batchyard.apiserver.resources import EndpointHandlers, Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -129,7 +129,7 @@ def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, 
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": found}
 
 
-def _other_place(answer: Answer, group: str, version: str) -> dict[str, str]:
+def _other_place(answer: EndpointHandlers, group: str, version: str) -> dict[str, str]:
     """Return group and version of an answer's kind, if they differ from those of the resource."""
     is_same = (answer.group, answer.version) == (group, version)
     return {} if is_same else {"group": answer.group, "version": answer.version}
@@ -143,7 +143,7 @@ def _aggregated(resources: Sequence[Resource], groups: Mapping[str, Sequence[str
             "versions": [
                 {
                     "version": version,
-                    "resources": [_told(each, version) for each in _within(resources, name, version)],
+                    "resources": [_discovery_entry(each, version) for each in _within(resources, name, version)],
                     "freshness": "Current",
                 }
                 for version in versions
@@ -154,11 +154,11 @@ def _aggregated(resources: Sequence[Resource], groups: Mapping[str, Sequence[str
     return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
 
 
-def _told(resource: Resource, version: str) -> dict[str, Any]:
+def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
     """Return a resource as in aggregated discovery."""
     info = resource.info
     kind = {"group": info.group, "version": version, "kind": info.kind}
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "resource": info.plural,
         "responseKind": kind,
         "scope": "Namespaced" if info.namespaced else "Cluster",
@@ -176,7 +176,7 @@ def _told(resource: Resource, version: str) -> dict[str, Any]:
         for part, answer in resource.answers.items()
         if part
     ]
-    return {**told, "subresources": parts} if parts else told
+    return {**reported, "subresources": parts} if parts else reported
 
 
 def _verbs(resource: Resource) -> list[str]:

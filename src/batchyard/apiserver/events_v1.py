@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.decode import Decoded
+from batchyard.api.decode import DecodedObject
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.validation import core as event
-from batchyard.api.wire_times import Places, as_stored, in_whole_seconds
+from batchyard.api.wire_times import TimeLocations, as_stored, in_whole_seconds
 from batchyard.apiserver.built_in import BuiltIn
-from batchyard.apiserver.merge_schema import Inside, Shape, shape_of_kind
+from batchyard.apiserver.merge_schema import MergeSchema, MergeSchemaMembers, shape_of_kind
 from batchyard.apiserver.openapi.schemas import schema_name
 from batchyard.apiserver.resources import Resource
 
@@ -41,7 +41,7 @@ def events_resource() -> Resource:
 class _RenamedEvents(BuiltIn):
     """The strategy of Events in this group."""
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
         """Decode an Event into the form of the core group."""
         return super().decode({**_with_names(sent, _AS_IN_CORE), "apiVersion": _CORE.api_version}, namespace)
 
@@ -62,7 +62,7 @@ class _RenamedEvents(BuiltIn):
         """Return a stored Event with the field names of this group."""
         return {**_with_names(stored, _RENAMED), "apiVersion": api_version}
 
-    def times(self, api_version: str) -> Places:
+    def times(self, api_version: str) -> TimeLocations:
         """Return the paths of time fields by the names of this group."""
         return _with_names(super().times(api_version), _RENAMED)
 
@@ -76,8 +76,10 @@ class _RenamedEvents(BuiltIn):
         return {schema_name(_INFO, version): own, **found}
 
 
-def _shape(version: str) -> Shape:
-    return Shape({}, lambda: Inside(_with_names(shape_of_kind(_CORE, version).inside.fields, _RENAMED)))
+def _shape(version: str) -> MergeSchema:
+    return MergeSchema(
+        {}, lambda: MergeSchemaMembers(_with_names(shape_of_kind(_CORE, version).inside.fields, _RENAMED))
+    )
 
 
 def _with_names(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

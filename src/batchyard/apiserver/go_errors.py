@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api.quantity import LENGTH_MAX
-from batchyard.api.schema.tables import Field, Scope
+from batchyard.api.schema.tables import Field, TypeScope
 from batchyard.api.times import days_in
 
 # --- go times ---
@@ -82,19 +82,19 @@ _BITS: Final = {"int": 63, "int32": 31, "int64": 63}
 _TEXTS: Final = frozenset({"string", "bytes"})
 
 
-def misfit(sent: Mapping[str, Any], of: Scope, type_name: str) -> str | None:
+def misfit(sent: Mapping[str, Any], of: TypeScope, type_name: str) -> str | None:
     """Return the error for the first value of a wrong type in an object; None if all fit."""
     return next(_in_object(sent, of, type_name, ()), None)
 
 
-def _in_object(value: Mapping[str, Any], of: Scope, type_name: str, path: tuple[str, ...]) -> Iterator[str]:
+def _in_object(value: Mapping[str, Any], of: TypeScope, type_name: str, path: tuple[str, ...]) -> Iterator[str]:
     fields = of.fields(type_name)
     for name, child in value.items():
         if name in fields and child is not None:
             yield from _in_field(child, fields[name], of, (*path, name), type_name)
 
 
-def _in_field(value: Any, field: Field, of: Scope, path: tuple[str, ...], struct: str) -> Iterator[str]:
+def _in_field(value: Any, field: Field, of: TypeScope, path: tuple[str, ...], struct: str) -> Iterator[str]:
     """Yield the errors of a value in a field of a struct; elements of lists and maps belong to the same struct."""
     if value is None:
         return
@@ -110,7 +110,7 @@ def _in_field(value: Any, field: Field, of: Scope, path: tuple[str, ...], struct
     elif field.is_list or field.is_map or field.is_object or field.expression in _GO_TYPES:
         if not _fits(value, field):
             where = f"Go struct field {_short(struct)}.{'.'.join(path)}"
-            yield f"json: cannot unmarshal {_told(value, field)} into {where} of type {_go_type(field)}"
+            yield f"json: cannot unmarshal {_describe_value(value, field)} into {where} of type {_go_type(field)}"
     else:
         yield from _of_its_own(value, field.expression)
 
@@ -149,7 +149,7 @@ def _text_of(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _told(value: Any, field: Field) -> str:
+def _describe_value(value: Any, field: Field) -> str:
     """Describe a value as the decoder does; numbers that do not fit an integer field with their text."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"number {_text_of(value)}" if is_number and field.expression in _BITS else _word(value)

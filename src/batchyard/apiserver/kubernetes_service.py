@@ -29,15 +29,15 @@ def own_service(address: str, port: int, *, is_secure: bool, among_pods: str = "
     endpoint = {"addresses": [address], "conditions": {"ready": True}}
     return [
         {
-            **_made("v1", "Service", _LABELS),
+            **_service_object("v1", "Service", _LABELS),
             "spec": {**spec, "ports": [service_port], "sessionAffinity": "None"},
         },
         {
-            **_made("v1", "Endpoints", {"endpointslice.kubernetes.io/skip-mirror": "true"}),
+            **_service_object("v1", "Endpoints", {"endpointslice.kubernetes.io/skip-mirror": "true"}),
             "subsets": [{"addresses": [{"ip": address}], "ports": reached}],
         },
         {
-            **_made("discovery.k8s.io/v1", "EndpointSlice", _OF_SERVICE),
+            **_service_object("discovery.k8s.io/v1", "EndpointSlice", _OF_SERVICE),
             "addressType": family,
             "endpoints": [endpoint],
             "ports": reached,
@@ -45,6 +45,6 @@ def own_service(address: str, port: int, *, is_secure: bool, among_pods: str = "
     ]
 
 
-def _made(api_version: str, kind: str, labels: dict[str, str]) -> dict[str, Any]:
+def _service_object(api_version: str, kind: str, labels: dict[str, str]) -> dict[str, Any]:
     metadata = {"name": _NAME, "namespace": "default", "labels": labels}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}

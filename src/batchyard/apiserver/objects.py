@@ -7,7 +7,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import Write, WriteResult
 
 
-class Found(Protocol):
+class ApiObjectReader(Protocol):
     """Read access to the objects."""
 
     def get(self, key: Key) -> Obj | None:
@@ -17,7 +17,7 @@ class Found(Protocol):
         """Return all objects of a kind, sorted by namespace and name; the list is immutable."""
 
 
-class Objects(Found, Protocol):
+class ApiObjectStore(ApiObjectReader, Protocol):
     """Read and write access to the objects."""
 
     @property

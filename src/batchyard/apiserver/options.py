@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.patch import APPLY
-from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
+from batchyard.apiserver.request import ApiRequest, StatusError, bad_request, causes_of
 from batchyard.interfaces.client import Propagation
 
 STRICT: Final = "Strict"
@@ -33,7 +33,7 @@ class WriteOptions(NamedTuple):
     #: Whether an apply overrides conflicts.
     force: bool
     #: The requesting user.
-    user: User
+    user: UserInfo
 
 
 class DeleteOptions(NamedTuple):
@@ -60,7 +60,7 @@ class DeleteOptions(NamedTuple):
         return ""
 
 
-def write_options(request: Request, content_type: str = "") -> WriteOptions:
+def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
     """Parse the options of a request. Raises Refused if they are invalid."""
     query = request.query
     faults = [*_faults(request, content_type)] if query or content_type == APPLY else []
@@ -72,7 +72,7 @@ def write_options(request: Request, content_type: str = "") -> WriteOptions:
     return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"), request.user)
 
 
-def _faults(request: Request, content_type: str) -> Iterator[FieldError]:
+def _faults(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
     query = request.query
     manager = query.get("fieldManager", "")
     if content_type == APPLY and not manager:
@@ -94,7 +94,7 @@ def _dry_run_faults(values: list[Any]) -> Iterator[FieldError]:
         yield FieldError("dryRun", f'Unsupported value: "{values[0]}": supported values: "All"')
 
 
-def delete_options(request: Request, body: Any) -> DeleteOptions:
+def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
     """Parse the options of a delete from its body, else its query. Raises Refused if they are invalid."""
     if not isinstance(body, Mapping):
         raise bad_request("the request body is not a DeleteOptions")
@@ -146,10 +146,10 @@ def _grace(value: Any) -> int | None:
     return 1 if int(value) < 0 else int(value)
 
 
-def _invalid(kind: str, faults: list[FieldError]) -> Refused:
+def _invalid(kind: str, faults: list[FieldError]) -> StatusError:
     message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
     details = {"group": "meta.k8s.io", "kind": kind, "causes": causes_of(tuple(faults))}
-    return Refused(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {message}', details)
+    return StatusError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {message}', details)
 
 
 # --- list options ---
@@ -166,7 +166,7 @@ _NOT_OLDER: Final = "NotOlderThan"
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def check_list_options(request: Request) -> None:
+def check_list_options(request: ApiRequest) -> None:
     """Raise Refused if the options of a list are invalid."""
     query = request.query
     timeout_of(request)
@@ -175,13 +175,13 @@ def check_list_options(request: Request) -> None:
         raise bad_request("specifying resource version is not allowed when using continue")
 
 
-def check_watch_options(request: Request) -> None:
+def check_watch_options(request: ApiRequest) -> None:
     """Raise Refused if the options of a watch are invalid."""
     timeout_of(request)
     _check(_faults_of_watch(request.query))
 
 
-def timeout_of(request: Request) -> int:
+def timeout_of(request: ApiRequest) -> int:
     """Return the timeout in seconds, possibly negative; 0 if unset. Raises Refused if it is not a number."""
     text = request.query.get("timeoutSeconds", "0")
     if not _INTEGER.fullmatch(text):
@@ -189,7 +189,7 @@ def timeout_of(request: Request) -> int:
     return int(text)
 
 
-def limit_of(request: Request) -> int:
+def limit_of(request: ApiRequest) -> int:
     """Return the maximum number of objects; 0 for all. Raises Refused if it is not a number."""
     text = request.query.get("limit", "")
     if not text:
@@ -239,6 +239,6 @@ def _check(found: Iterator[FieldError]) -> None:
     if faults := tuple(found):
         listed = ", ".join(map(str, faults))
         message = f"ListOptions.meta.k8s.io is invalid: {listed if len(faults) == 1 else f'[{listed}]'}"
-        raise Refused(
+        raise StatusError(
             422, "Invalid", message, {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
         )

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
-from batchyard.apiserver.auth.authentication import ANONYMOUS, User
+from batchyard.apiserver.auth.authentication import ANONYMOUS, UserInfo
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -14,7 +14,7 @@ SEPARATOR: Final = "\n"
 _FALSE: Final = frozenset({"false", "0"})
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """A request. Header names are in lower case; of repeated query parameters the first value is used."""
 
     method: str
@@ -22,19 +22,23 @@ class Request(NamedTuple):
     query: Mapping[str, str] = MappingProxyType({})
     headers: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
-    user: User = ANONYMOUS
+    user: UserInfo = ANONYMOUS
     #: The client address.
     source: str = ""
     #: All query parameters in order, including repeated ones.
     query_items: tuple[tuple[str, str], ...] = ()
 
-    def made_by(self, user: User) -> "Request":
+    def made_by(self, user: UserInfo) -> "ApiRequest":
         """Return the request with another user."""
-        return Request(self.method, self.path, self.query, self.headers, self.body, user, self.source, self.query_items)
+        return ApiRequest(
+            self.method, self.path, self.query, self.headers, self.body, user, self.source, self.query_items
+        )
 
-    def saying(self, body: bytes) -> "Request":
+    def with_body(self, body: bytes) -> "ApiRequest":
         """Return the request with a body."""
-        return Request(self.method, self.path, self.query, self.headers, body, self.user, self.source, self.query_items)
+        return ApiRequest(
+            self.method, self.path, self.query, self.headers, body, self.user, self.source, self.query_items
+        )
 
     def all_of(self, name: str) -> list[str]:
         """Return all values of a repeatable query parameter."""
@@ -65,7 +69,7 @@ class Response(NamedTuple):
 NO_SUCH_PATH: Final = Response(404, "404 page not found\n", content_type=TEXT)
 
 
-class Refused(Exception):  # noqa: N818 - named after the outcome
+class StatusError(Exception):
     """The request is rejected with a Status of this code and reason; `details` as in `metav1.StatusDetails`."""
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
@@ -87,14 +91,14 @@ class Refused(Exception):  # noqa: N818 - named after the outcome
         return Response(self.code, body, retry_after=retry_after, annotations=self.annotations)
 
 
-def bad_request(message: str) -> Refused:
+def bad_request(message: str) -> StatusError:
     """Return a 400 error for a malformed request."""
-    return Refused(400, "BadRequest", message)
+    return StatusError(400, "BadRequest", message)
 
 
-def method_not_allowed() -> Refused:
+def method_not_allowed() -> StatusError:
     """Return a 405 error."""
-    return Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:

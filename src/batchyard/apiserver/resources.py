@@ -7,25 +7,25 @@ Built-in kinds are served from the start. Kinds of CustomResourceDefinitions cha
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from batchyard.api.decode import Decoded
+from batchyard.api.decode import DecodedObject
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.auth.authentication import User
-from batchyard.apiserver.merge_schema import FREE, Shape
-from batchyard.apiserver.request import Request
-from batchyard.apiserver.responses import Reply
+from batchyard.apiserver.auth.authentication import UserInfo
+from batchyard.apiserver.merge_schema import FREE, MergeSchema
+from batchyard.apiserver.request import ApiRequest
+from batchyard.apiserver.responses import AnyResponse
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Propagation
 
 _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-class Strategy(Protocol):
+class ResourceStrategy(Protocol):
     """The kind-specific logic of a resource."""
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults; or return its errors.
 
         `sound` is an object in the storage version that was decoded before: parts shared with it are valid.
@@ -59,18 +59,18 @@ class Strategy(Protocol):
         """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
 
 
-Guard: TypeAlias = Callable[[User, Obj, Obj | None], None]
+WriteGuard: TypeAlias = Callable[[UserInfo, Obj, Obj | None], None]
 """Checks a write of a new or changed object for a user, beyond authorization; raises Refused to deny it."""
 
 
-class Answer(NamedTuple):
+class EndpointHandlers(NamedTuple):
     """The handlers of a subresource or virtual resource, such as reviews, tokens and evictions."""
 
     group: str
     version: str
     kind: str
     #: Handlers by HTTP method, called with the request, and the namespace and name of its path.
-    methods: Mapping[str, Callable[[Request, str, str], Reply]]
+    methods: Mapping[str, Callable[[ApiRequest, str, str], AnyResponse]]
     #: Whether the path may continue after the subresource.
     takes_path: bool = False
     #: A verb that is required in addition to that of the method.
@@ -82,7 +82,7 @@ class Answer(NamedTuple):
         return [_VERBS[method] for method in self.methods]
 
 
-def _free(_version: str) -> Shape:
+def _free(_version: str) -> MergeSchema:
     return FREE
 
 
@@ -95,14 +95,14 @@ class Resource(NamedTuple):
     """A served resource."""
 
     info: ServedKind
-    strategy: Strategy
+    strategy: ResourceStrategy
     #: Stored subresources, such as `status`.
     subresources: tuple[str, ...] = ()
     #: Subresources answered by functions; '' for a virtual resource without objects.
-    answers: Mapping[str, Answer] = {}
-    guard: Guard | None = None
+    answers: Mapping[str, EndpointHandlers] = {}
+    guard: WriteGuard | None = None
     #: The merge schema of the objects in a version.
-    shape: Callable[[str], Shape] = _free
+    shape: Callable[[str], MergeSchema] = _free
     #: Whether the kind is native to Kubernetes: it accepts strategic merge patches, and updates without
     #: resourceVersion.
     is_native: bool = False
@@ -190,7 +190,7 @@ def _scopes(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
     return {(info.api_version_for(version), info.kind): info.namespaced for info in infos for version in info.versions}
 
 
-def with_answers(resources: Iterable[Resource], kind: str, answers: Mapping[str, Answer]) -> list[Resource]:
+def with_answers(resources: Iterable[Resource], kind: str, answers: Mapping[str, EndpointHandlers]) -> list[Resource]:
     """Return the resources, with subresources added to one kind."""
     return [
         resource._replace(answers={**resource.answers, **answers}) if resource.info.constant == kind else resource
@@ -222,7 +222,7 @@ class ResourcePath(NamedTuple):
         return self.resource.info
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> EndpointHandlers | None:
         """The handlers of the path, if the registry does not serve it."""
         return self.resource.answers.get(self.subresource)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from batchyard.apiserver.request import Response
-from batchyard.interfaces.containers import ByteStream, Ending, ProcessSession, Streams, Talker
+from batchyard.interfaces.containers import ByteStream, ProcessSession, SessionClient, SessionEnd, Streams
 
 
-class Ongoing(Protocol):
+class StreamingResponse(Protocol):
     """A streamed response, which ends by itself or when its client disconnects."""
 
     is_over: bool
@@ -34,7 +34,7 @@ class Ongoing(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Upgrade:
+class ProtocolUpgrade:
     """The protocol to which a connection is upgraded."""
 
     #: `websocket` or `SPDY/3.1`; `protocol` is the subprotocol.
@@ -43,37 +43,37 @@ class Upgrade:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Command:
+class ExecResponse:
     """A response that is a session with a process."""
 
-    upgrade: Upgrade
+    upgrade: ProtocolUpgrade
     streams: Streams
-    open: Callable[[Talker], ProcessSession]
+    open: Callable[[SessionClient], ProcessSession]
     #: Returns the Status for the end of the session.
-    status: Callable[[Ending], Mapping[str, Any]]
+    status: Callable[[SessionEnd], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Forwarding:
+class PortForwardResponse:
     """A response that forwards ports of a pod."""
 
-    upgrade: Upgrade
+    upgrade: ProtocolUpgrade
     #: The ports in the request, if its protocol requires them.
     ports: Sequence[int]
-    connect: Callable[[int, Talker], ByteStream]
+    connect: Callable[[int, SessionClient], ByteStream]
     #: Returns the error message for a port that cannot be reached.
-    failure: Callable[[int, Ending], str]
+    failure: Callable[[int, SessionEnd], str]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Later:
+class DeferredResponse:
     """A response that is computed asynchronously."""
 
     #: Registers a callback, which is called once with the response, never from within.
     then: Callable[[Callable[[Response], None]], None]
 
 
-Conversation: TypeAlias = Command | Forwarding
-Begun: TypeAlias = Response | Ongoing | Conversation
+UpgradeResponse: TypeAlias = ExecResponse | PortForwardResponse
+StartedResponse: TypeAlias = Response | StreamingResponse | UpgradeResponse
 """A response that can be sent immediately."""
-Reply: TypeAlias = Begun | Later
+AnyResponse: TypeAlias = StartedResponse | DeferredResponse

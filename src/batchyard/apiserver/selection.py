@@ -12,7 +12,7 @@ from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
 from batchyard.api.selectors import Requirement
 from batchyard.api.validation import names
-from batchyard.apiserver.request import Refused, Request, bad_request
+from batchyard.apiserver.request import ApiRequest, StatusError, bad_request
 
 # --- label selectors ---
 #
@@ -101,7 +101,7 @@ def _check_values(key: str, operator: str, values: tuple[str, ...]) -> None:
             raise _unread(f'values[{number}][{key}]: Invalid value: "{value}": {problem}')
 
 
-def _unread(problem: str) -> Refused:
+def _unread(problem: str) -> StatusError:
     return bad_request(f"unable to parse requirement: {problem}")
 
 
@@ -142,7 +142,7 @@ _FIELDS_OF_EVENTS: Final[Mapping[str, str]] = {
 }
 
 #: The values of absent fields.
-_UNTOLD: Final = {
+_ABSENT_VALUES: Final = {
     "spec.hostNetwork": "false",
     "spec.type": "ClusterIP",
     "spec.unschedulable": "false",
@@ -207,13 +207,13 @@ class Selection(NamedTuple):
         return all((_field(obj, path) == value) is wanted for path, wanted, value in self.fields)
 
 
-def selection_of(request: Request, info: ServedKind) -> Selection:
+def selection_of(request: ApiRequest, info: ServedKind) -> Selection:
     """Parse the selectors of a request for a kind. Raises Refused if they are malformed."""
     labels = LabelTerms(requirements_of(request.query.get("labelSelector", "")))
     return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
 
 
-def name_selected(request: Request) -> str:
+def name_selected(request: ApiRequest) -> str:
     """Return the name that the field selector requires; '' if it does not determine one."""
     for term in _TERMS.findall(request.query.get("fieldSelector", "")):
         found = _TERM.fullmatch(term)
@@ -258,5 +258,5 @@ def _field(obj: Obj, path: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
-        return _UNTOLD.get(path, "")
+        return _ABSENT_VALUES.get(path, "")
     return str(value)

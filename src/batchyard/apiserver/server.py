@@ -5,28 +5,28 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.apiserver.audit import DEFECT, Audited, Auditor, no_audit
-from batchyard.apiserver.auth.filters import HEALTH, Access
-from batchyard.apiserver.content_negotiation import Form, form_of, in_form
+from batchyard.apiserver.audit import DEFECT, AuditedRequest, Auditor, no_audit
+from batchyard.apiserver.auth.filters import HEALTH, AuthFilters
+from batchyard.apiserver.content_negotiation import ResponseForm, form_of, in_form
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
-from batchyard.apiserver.handlers.large_writes import ATTEMPTS_MAX, SMALL_MAX, Apart, decoded, encoded
-from batchyard.apiserver.handlers.read import Feed, Reading
-from batchyard.apiserver.handlers.write import Registry
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.handlers.large_writes import ATTEMPTS_MAX, SMALL_MAX, WriteExecutor, decoded, encoded
+from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
+from batchyard.apiserver.handlers.write import WriteHandler
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.openapi import OpenApi
-from batchyard.apiserver.request import NO_SUCH_PATH, TEXT, Refused, Request, Response, method_not_allowed
+from batchyard.apiserver.request import NO_SUCH_PATH, TEXT, ApiRequest, Response, StatusError, method_not_allowed
 from batchyard.apiserver.resources import ResourcePath, Resources, resource_at
-from batchyard.apiserver.responses import Later, Reply
+from batchyard.apiserver.responses import AnyResponse, DeferredResponse
 from batchyard.apiserver.status_errors import conflict
 from batchyard.base.instant import Instant
 
 #: The OpenAPI v2 protobuf media types that client-go requests, and kubectl for kinds without patches such as List.
-_OPENAPI_ASKED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-_OPENAPI_GIVEN: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-Foresee: TypeAlias = Callable[[Request, ResourcePath, Response], Reply]
+_OPENAPI_V2_ACCEPT: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_OPENAPI_V2_CONTENT_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+DryRunForecast: TypeAlias = Callable[[ApiRequest, ResourcePath, Response], AnyResponse]
 """Returns the response to a successful dry run, with its predicted effects."""
 #: The kinds whose dry runs report predicted effects.
-_FORESEEN: Final = (
+_FORECAST_KINDS: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.LOCAL_QUEUE, scheme.WORKLOAD_PRIORITY_CLASS),
 )
 
@@ -36,60 +36,60 @@ class ApiServer:
 
     def __init__(
         self,
-        objects: Objects,
-        feed: Feed,
+        objects: ApiObjectStore,
+        feed: ChangeFeed,
         now: Callable[[], Instant],
         resources: Resources,
-        access: Access,
+        access: AuthFilters,
         audit: Auditor = no_audit,
     ) -> None:
-        self._registry = Registry(objects, now)
-        self._reading = Reading(objects, feed, now)
+        self._registry = WriteHandler(objects, now)
+        self._reading = ReadHandler(objects, feed, now)
         self._resources = resources
         self._access = access
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
-        self._documents: dict[str, Callable[[Request], Reply]] = {}
-        self._puts: dict[str, Callable[[Request], Reply]] = {}
-        self._foresee: Foresee | None = None
-        self._apart: Apart | None = None
-        self._prefixes: dict[str, Callable[[Request], Reply]] = {}
+        self._documents: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._puts: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._foresee: DryRunForecast | None = None
+        self._apart: WriteExecutor | None = None
+        self._prefixes: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
 
-    def tell_at(self, path: str, document: Callable[[], Any]) -> None:
+    def add_document(self, path: str, document: Callable[[], Any]) -> None:
         """Serve a JSON document at a path, to users who are authorized for it."""
         self._documents[path] = lambda _: Response(200, document())
 
-    def answer_at(self, path: str, answer: Callable[[Request], Reply]) -> None:
+    def add_handler(self, path: str, answer: Callable[[ApiRequest], AnyResponse]) -> None:
         """Serve a path with a handler, for users who are authorized for it."""
         self._documents[path] = answer
 
-    def put_at(self, path: str, answer: Callable[[Request], Reply]) -> None:
+    def add_put_handler(self, path: str, answer: Callable[[ApiRequest], AnyResponse]) -> None:
         """Serve PUT requests at a path, for users with the verb `put` on it."""
         self._puts[path] = answer
 
-    def foresee_with(self, foresee: Foresee) -> None:
+    def set_dry_run_forecast(self, foresee: DryRunForecast) -> None:
         """Report predicted effects in responses to dry runs of queue objects."""
         self._foresee = foresee
 
-    def work_out_with(self, apart: Apart) -> None:
+    def set_write_executor(self, apart: WriteExecutor) -> None:
         """Prepare large writes outside this thread."""
         self._apart = apart
 
-    def answer_below(self, prefix: str, answer: Callable[[Request], Reply]) -> None:
+    def add_prefix(self, prefix: str, answer: Callable[[ApiRequest], AnyResponse]) -> None:
         """Serve GET requests below a prefix with a handler, for users who are authorized for the path."""
         self._prefixes[prefix] = answer
 
-    def known(self, request: Request) -> Request:
+    def known(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request before its body is read. Raises Refused if authentication fails."""
         return self._access.authenticated(request)
 
-    def begins_watch(self, request: Request) -> bool:
+    def begins_watch(self, request: ApiRequest) -> bool:
         """Report whether a request with `watch` is a watch; for named objects and writes it is not."""
         path = resource_at(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
-    def handle(self, request: Request) -> Reply:
+    def handle(self, request: ApiRequest) -> AnyResponse:
         """Answer a request. Unexpected exceptions are audited and propagate to the caller."""
         known = acting = request
         path, answer = None, None
@@ -98,30 +98,32 @@ class ApiServer:
             known = acting = self._access.authenticated(request)
             acting = self._access.acting(known)
             answer = _with_deprecation(self._answer(acting, path), path)
-        except Refused as refused:
+        except StatusError as refused:
             answer = refused.response()
         finally:
             noted = answer or DEFECT.response()
-            self._audit(Audited(known, acting, path, noted, is_defect=answer is None))
+            self._audit(AuditedRequest(known, acting, path, noted, is_defect=answer is None))
         return (
-            answer if not isinstance(answer, Later) else self._noted_later(answer, Audited(known, acting, path, answer))
+            answer
+            if not isinstance(answer, DeferredResponse)
+            else self._audit_deferred(answer, AuditedRequest(known, acting, path, answer))
         )
 
-    def _noted_later(self, later: Later, audited: Audited) -> Later:
+    def _audit_deferred(self, later: DeferredResponse, audited: AuditedRequest) -> DeferredResponse:
         """Audit a response when it is available."""
 
-        def noted(told: Callable[[Response], None], response: Response) -> None:
+        def noted(reported: Callable[[Response], None], response: Response) -> None:
             self._audit(audited._replace(answer=response))
-            told(response)
+            reported(response)
 
-        return Later(lambda told: later.then(partial(noted, told)))
+        return DeferredResponse(lambda reported: later.then(partial(noted, reported)))
 
-    def _answer(self, request: Request, path: ResourcePath | None) -> Reply:
+    def _answer(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
         self._access.check(request, path)
         _check_small(request, path)
-        self._reading.let_expire()
+        self._reading.drop_expired()
         if path is None:
-            return self._about_the_server(request)
+            return self._serve_document(request)
         if path.answer is not None:
             if request.method not in path.answer.methods:
                 raise method_not_allowed()
@@ -132,12 +134,12 @@ class ApiServer:
             return NO_SUCH_PATH
         if request.method != "GET":
             form = form_of(request)
-            if self._registry.makes_by_apply(request, path):
+            if self._registry.creates_by_apply(request, path):
                 self._access.check(request, path, "create")
             if self._apart is not None and self._takes_long(request, path):
-                return self._worked_out_apart(request, path, form, self._apart)
+                return self._prepare_with_executor(request, path, form, self._apart)
             answer = _with_deprecation(self._registry.handle(request, path), path)
-            if form is not Form.WHOLE:
+            if form is not ResponseForm.WHOLE:
                 return in_form(answer, form) if isinstance(answer, Response) else answer
             if self._foresee is None or not _is_trial(request, path) or not isinstance(answer, Response):
                 return answer
@@ -146,34 +148,36 @@ class ApiServer:
             return self._reading.get(request, path)
         return self._reading.watch(request, path) if request.flag("watch") else self._reading.list(request, path)
 
-    def _takes_long(self, request: Request, path: ResourcePath) -> bool:
+    def _takes_long(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a write is large or changes a large object; deletions never count."""
         if len(request.body) > SMALL_MAX:
             return True
-        return request.method in {"PUT", "PATCH"} and self._registry.is_about_large(path)
+        return request.method in {"PUT", "PATCH"} and self._registry.targets_large_object(path)
 
-    def _worked_out_apart(self, request: Request, path: ResourcePath, form: Form, apart: Apart) -> Later:
+    def _prepare_with_executor(
+        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, apart: WriteExecutor
+    ) -> DeferredResponse:
         """Prepare a large write asynchronously, and again if its object has changed meanwhile."""
         user, work = request.user, partial(encoded, partial(self._registry.prepare, request, path))
 
-        def finish(told: Callable[[Response], None], attempt: int, sent: bytes | Refused) -> None:
+        def finish(reported: Callable[[Response], None], attempt: int, sent: bytes | StatusError) -> None:
             try:
                 answer = self._stored(sent, path, is_last=attempt == ATTEMPTS_MAX)
                 if answer is None:
-                    apart.ask(user, work, partial(finish, told, attempt + 1))
+                    apart.ask(user, work, partial(finish, reported, attempt + 1))
                 else:
-                    told(answer if form is Form.WHOLE else in_form(answer, form))
-            except Refused as refused:
-                told(refused.response())
+                    reported(answer if form is ResponseForm.WHOLE else in_form(answer, form))
+            except StatusError as refused:
+                reported(refused.response())
             except Exception:
-                told(DEFECT.response())
+                reported(DEFECT.response())
                 raise
 
         waiting: list[Callable[[Response], None]] = []
         apart.ask(user, work, lambda sent: finish(waiting[0], 1, sent))
-        return Later(waiting.append)
+        return DeferredResponse(waiting.append)
 
-    def _stored(self, sent: bytes | Refused, path: ResourcePath, *, is_last: bool) -> Response | None:
+    def _stored(self, sent: bytes | StatusError, path: ResourcePath, *, is_last: bool) -> Response | None:
         """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
         prepared = decoded(sent)
         if self._registry.is_current(prepared, path):
@@ -184,7 +188,7 @@ class ApiServer:
             raise conflict(path, path.name)
         return None
 
-    def _about_the_server(self, request: Request) -> Reply:
+    def _serve_document(self, request: ApiRequest) -> AnyResponse:
         """Serve paths that name no resource: documents, health, OpenAPI and discovery."""
         if request.method == "PUT" and request.path in self._puts:
             return self._puts[request.path](request)
@@ -200,8 +204,8 @@ class ApiServer:
                 return answer(request)
         is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
         if first == "openapi":
-            if rest == "v2" and _OPENAPI_ASKED in request.headers.get("accept", ""):
-                return Response(200, self._openapi.message(), content_type=_OPENAPI_GIVEN)
+            if rest == "v2" and _OPENAPI_V2_ACCEPT in request.headers.get("accept", ""):
+                return Response(200, self._openapi.message(), content_type=_OPENAPI_V2_CONTENT_TYPE)
             found = self._openapi.document(rest)
         else:
             found = self._discovery.document(request.path, is_aggregated=is_aggregated)
@@ -210,25 +214,25 @@ class ApiServer:
         return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)
 
 
-def _check_small(request: Request, path: ResourcePath | None) -> None:
+def _check_small(request: ApiRequest, path: ResourcePath | None) -> None:
     """Raise Refused for a large body on a path that does not store an object."""
     is_object = path is not None and path.answer is None and request.method != "DELETE"
     if len(request.body) > SMALL_MAX and not is_object:
-        raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {SMALL_MAX}")
+        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {SMALL_MAX}")
 
 
-def _is_trial(request: Request, path: ResourcePath) -> bool:
+def _is_trial(request: ApiRequest, path: ResourcePath) -> bool:
     """Report whether a request is a dry run with predicted effects."""
     is_tried = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
-    return is_tried and not path.subresource and path.info.constant in _FORESEEN
+    return is_tried and not path.subresource and path.info.constant in _FORECAST_KINDS
 
 
-def _with_deprecation(answer: Reply, path: ResourcePath | None) -> Reply:
+def _with_deprecation(answer: AnyResponse, path: ResourcePath | None) -> AnyResponse:
     """Add the deprecation warning of the version to a response."""
     if path is None or path.version not in path.info.deprecated_versions or not isinstance(answer, Response):
         return answer
-    told = path.info.deprecation
-    return answer if told in answer.warnings else answer._replace(warnings=(*answer.warnings, told))
+    reported = path.info.deprecation
+    return answer if reported in answer.warnings else answer._replace(warnings=(*answer.warnings, reported))
 
 
 def _health(check: str) -> str:

@@ -10,8 +10,8 @@ from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.built_in import BuiltIn
 from batchyard.apiserver.content_negotiation import Representation
 from batchyard.apiserver.openapi.schemas import schema_name
-from batchyard.apiserver.request import Request, Response, method_not_allowed
-from batchyard.apiserver.resources import Answer, Resource, ResourcePath
+from batchyard.apiserver.request import ApiRequest, Response, method_not_allowed
+from batchyard.apiserver.resources import EndpointHandlers, Resource, ResourcePath
 from batchyard.apiserver.selection import selection_of
 from batchyard.apiserver.status_errors import not_found
 from batchyard.base.instant import Instant
@@ -21,7 +21,7 @@ from batchyard.base.instant import Instant
 # Resources without stored objects, whose requests are answered by functions.
 
 
-class Unstored(BuiltIn):
+class VirtualStrategy(BuiltIn):
     """The strategy of a kind without stored objects: only its schema."""
 
     def __init__(self, info: ServedKind) -> None:
@@ -39,9 +39,9 @@ class Unstored(BuiltIn):
         return {schema_name(self._info, version): schema}
 
 
-def unstored(kind: ServedKind, answers: Mapping[str, Answer]) -> Resource:
+def unstored(kind: ServedKind, answers: Mapping[str, EndpointHandlers]) -> Resource:
     """Return a resource of one version answered by functions; '' for the resource itself."""
-    return Resource(kind, Unstored(kind), answers=answers)
+    return Resource(kind, VirtualStrategy(kind), answers=answers)
 
 
 def unstored_kind(group: str, version: str, kind: str, plural: str, singular: str, *, namespaced: bool) -> ServedKind:
@@ -50,7 +50,7 @@ def unstored_kind(group: str, version: str, kind: str, plural: str, singular: st
     return ServedKind(constant, kind, group, (version,), version, plural, singular, namespaced=namespaced)
 
 
-class Source(Protocol):
+class VirtualObjectSource(Protocol):
     """Computes the objects of a virtual resource."""
 
     def found(self, namespace: str) -> Sequence[Obj]:
@@ -60,7 +60,7 @@ class Source(Protocol):
         """Return one object, or None. Raises Refused for a more specific error."""
 
 
-class Derived(Unstored):
+class ComputedStrategy(VirtualStrategy):
     """The strategy of a computed kind, with its table."""
 
     def __init__(self, info: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
@@ -80,10 +80,12 @@ class Derived(Unstored):
         return [cell(stored, now) for _, cell in self._table]
 
 
-def derived(strategy: Derived, info: ServedKind, source: Source, now: Callable[[], Instant]) -> Resource:
+def derived(
+    strategy: ComputedStrategy, info: ServedKind, source: VirtualObjectSource, now: Callable[[], Instant]
+) -> Resource:
     """Return the resource of a computed kind."""
 
-    def get(request: Request, namespace: str, name: str) -> Response:
+    def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.flag("watch") and not name:
             raise method_not_allowed()
         path = ResourcePath(resource, info.storage_version, namespace, name, "", info.api_version)
@@ -96,6 +98,6 @@ def derived(strategy: Derived, info: ServedKind, source: Source, now: Callable[[
         selection = selection_of(request, info)
         return Response(200, shown.many([o for o in source.found(namespace) if selection.accepts(o)], {}))
 
-    answer = Answer(info.group, info.storage_version, info.kind, {"GET": get})
+    answer = EndpointHandlers(info.group, info.storage_version, info.kind, {"GET": get})
     resource = unstored(info, {"": answer})._replace(strategy=strategy)
     return resource

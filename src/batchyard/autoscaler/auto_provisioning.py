@@ -14,14 +14,20 @@ import msgspec
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.expander import Option
+from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
 from batchyard.autoscaler.pending_units import kinds_of
-from batchyard.autoscaler.scale_up import ScaleUp, tell_reasons
+from batchyard.autoscaler.scale_up import ScaleUp, format_reasons
 from batchyard.base.ids import fnv1a_64
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
 from batchyard.cloud.catalog.pools import chips_in
-from batchyard.cloud.node_requirements import SPOT_TAINT, Needs, Unanswerable, needs_of, run_duration_fault
+from batchyard.cloud.node_requirements import (
+    SPOT_TAINT,
+    NodeRequirements,
+    UnsatisfiableRequirements,
+    needs_of,
+    run_duration_fault,
+)
 
 #: Maximum size of an auto-provisioned pool in a zone.
 SIZE_MAX: Final = 1000
@@ -36,7 +42,7 @@ Spec = dict[str, Any]
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class PoolMaker:
+class NodeAutoProvisioner:
     """Plans new pools. `provisioning`: their provisioning model; '' uses the one that the pods request."""
 
     def __init__(self, cluster: Obj, limited: Collection[str], taken: Collection[str], provisioning: str = "") -> None:
@@ -46,12 +52,12 @@ class PoolMaker:
         self._taken = taken
         self._provisioning = provisioning
 
-    def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[Option]:
+    def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
         """Return the best new pool for each requirement of the pods."""
-        by_needs: dict[Needs, list[PodView]] = {}
+        by_needs: dict[NodeRequirements, list[PodView]] = {}
         for pod in pods:
             needs = self.needs(pod)
-            if isinstance(needs, Needs):
+            if isinstance(needs, NodeRequirements):
                 by_needs.setdefault(needs, []).append(pod)
         found = []
         for needs, needy in by_needs.items():
@@ -67,7 +73,7 @@ class PoolMaker:
     def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
         """Return why no pool is created for a pod: its own fault, or each reason with its number of groups."""
         needs = self.needs(pod)
-        if isinstance(needs, Unanswerable):
+        if isinstance(needs, UnsatisfiableRequirements):
             return needs.why
         reasons = [
             reason
@@ -75,24 +81,24 @@ class PoolMaker:
             for group in groups
             for reason in scale_up.reasons_against(pod, group)
         ]
-        return tell_reasons(reasons) or "no node pool can be made for it"
+        return format_reasons(reasons) or "no node pool can be made for it"
 
-    def needs(self, pod: PodView) -> Needs | Unanswerable:
+    def needs(self, pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
         """Return the node requirements of a pod, or why no pool can satisfy them."""
         needs = needs_of(pod)
-        if isinstance(needs, Unanswerable):
+        if isinstance(needs, UnsatisfiableRequirements):
             return needs
         if self._provisioning:
             needs = needs._replace(provisioning=self._provisioning)
         if needs.resource and not self._accelerators(needs):
             kind = needs.resource.rpartition("/")[2].upper()
-            return Unanswerable(f'{kind} type "{needs.accelerator}" doesn\'t have a limit defined')
+            return UnsatisfiableRequirements(f'{kind} type "{needs.accelerator}" doesn\'t have a limit defined')
         if needs.reservation and not self._reserved(needs):
-            return Unanswerable(f'reservation "{needs.reservation}" not found')
+            return UnsatisfiableRequirements(f'reservation "{needs.reservation}" not found')
         fault = run_duration_fault(needs.max_run_seconds, needs.provisioning)
-        return Unanswerable(fault) if fault else needs
+        return UnsatisfiableRequirements(fault) if fault else needs
 
-    def _accelerators(self, needs: Needs) -> list[str]:
+    def _accelerators(self, needs: NodeRequirements) -> list[str]:
         """Return the accelerator types that requirements and limits allow."""
         if needs.accelerator:
             return [needs.accelerator] if needs.accelerator in self._limited else []
@@ -100,20 +106,20 @@ class PoolMaker:
 
     # --- candidates ---
 
-    def _candidates(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+    def _candidates(self, needs: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
         """Yield the groups of each possible pool that may grow."""
         for groups in self._pools(needs, scale_up):
             open_groups = [group for group in groups if self._is_open(group, scale_up)]
             if open_groups:
                 yield open_groups
 
-    def _pools(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+    def _pools(self, needs: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
         """Yield the groups of each possible pool; spot pools too if the pods tolerate spot."""
         yield from self._pools_of(needs, scale_up)
         if needs.tolerates_spot and needs.provisioning == "standard" and not needs.reservation:
             yield from self._pools_of(needs._replace(provisioning="spot"), scale_up)
 
-    def _pools_of(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+    def _pools_of(self, needs: NodeRequirements, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
         """Yield pools of one provisioning model. Compact placement, reservations and TPU slices restrict a pool to one
         zone.
         """
@@ -131,7 +137,7 @@ class PoolMaker:
     def _is_open(self, group: NodeGroup, scale_up: ScaleUp) -> bool:
         return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.situation.now)
 
-    def _machines(self, needs: Needs) -> list[tuple[MachineType, int]]:
+    def _machines(self, needs: NodeRequirements) -> list[tuple[MachineType, int]]:
         """Return the machine types that satisfy the requirements, each with the number of accelerators to attach."""
         kept = [row["machineType"] for row in self._reserved(needs)]
         named = [m for m in self._catalog.machines.values() if m.name in kept]
@@ -149,18 +155,18 @@ class PoolMaker:
         least = min([count for _, _, count in found], default=0)
         return [(machine, given) for machine, given, count in found if count == least]
 
-    def _zones(self, needs: Needs) -> Sequence[str]:
+    def _zones(self, needs: NodeRequirements) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]
         return [row["zone"] for row in self._reserved(needs)] or zones
 
-    def _reserved(self, needs: Needs) -> Sequence[Mapping[str, Any]]:
+    def _reserved(self, needs: NodeRequirements) -> Sequence[Mapping[str, Any]]:
         """Return the requested reservation, if it exists."""
         rows: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
         return [row for row in rows if row["name"] == needs.reservation]
 
     # --- the pool ---
 
-    def _spec(self, needs: Needs, machine: MachineType, devices: int) -> Spec | None:
+    def _spec(self, needs: NodeRequirements, machine: MachineType, devices: int) -> Spec | None:
         """Return the spec of a pool of such machines; None if it is impossible."""
         most = SIZE_MAX
         spec: Spec = {"machineType": machine.name, "provisioning": needs.provisioning, "nodeCount": 0}
@@ -186,7 +192,7 @@ class PoolMaker:
         named = {"labels": dict(needs.labels), "taints": [taint._asdict() for taint in taints]}
         return {**spec, **{field: value for field, value in named.items() if value}, "autoProvisioned": True}
 
-    def _name(self, needs: Needs, machine: MachineType, spec: Spec, scale_up: ScaleUp) -> str:
+    def _name(self, needs: NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp) -> str:
         """Return the name of the new pool; '' if an equal pool exists or is being deleted."""
         in_use = {group.pool for group in scale_up.fleet.groups}
         if needs.placement_group:
@@ -227,7 +233,7 @@ def cropped(machine_type: str) -> str:
     return machine_type[excess:]
 
 
-def _is_meant(machine: MachineType, needs: Needs) -> bool:
+def _is_meant(machine: MachineType, needs: NodeRequirements) -> bool:
     """Whether the requirements allow a machine type."""
     if needs.machine_type:
         return machine.name == needs.machine_type
@@ -240,7 +246,7 @@ def _is_meant(machine: MachineType, needs: Needs) -> bool:
     )
 
 
-def _has(machine: MachineType, needs: Needs, types: Sequence[str]) -> bool:
+def _has(machine: MachineType, needs: NodeRequirements, types: Sequence[str]) -> bool:
     """Whether a machine has the accelerators: at least as many GPUs, or exactly as many TPUs."""
     accelerator = machine.accelerator
     if accelerator is None or accelerator.resource != needs.resource or accelerator.type not in types:
@@ -252,7 +258,7 @@ def _has(machine: MachineType, needs: Needs, types: Sequence[str]) -> bool:
 
 def _options(
     groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView], scale_up: ScaleUp
-) -> list[Option]:
+) -> list[ScaleUpOption]:
     """Return the options of a new pool, by zones that fit the same pods."""
     kinds = kinds_of(pods, scale_up.nodes)
     found = []
@@ -261,11 +267,11 @@ def _options(
         unfit = [pod for kind, others in kinds.items() if kind not in fitting for pod in others]
         option = scale_up.option(similar, fit, [*unfit, *rest]) if fit else None
         if option is not None:
-            found.append(Option(option.groups, option.nodes, option.left, is_new_pool=True))
+            found.append(ScaleUpOption(option.groups, option.nodes, option.left, is_new_pool=True))
     return found
 
 
-def _rank(option: Option, scale_up: ScaleUp) -> tuple[int, int, int]:
+def _rank(option: ScaleUpOption, scale_up: ScaleUp) -> tuple[int, int, int]:
     """Sort key: remaining pods, price, known capacity."""
     known = sum(scale_up.fleet.known_room(group, scale_up.situation.cluster) for group in option.groups)
     return len(option.left), option.group.price * len(option.nodes), -min(known, len(option.nodes))

@@ -10,33 +10,33 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PODS, PodView
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.autoscaler.pending_units import Kind, kind_of
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import why_not
 from batchyard.placement.node_filters import find_obstacle
-from batchyard.placement.node_info import Node
+from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.resources import find_shortage
 
 
-class Packed(NamedTuple):
+class BinpackingEstimate(NamedTuple):
     """The pods of each new node, and those that did not fit."""
 
     nodes: Sequence[Sequence[PodView]]
     left: Sequence[PodView]
 
 
-def pack(pods: Sequence[PodView], group: NodeGroup, most: int, nodes: Nodes) -> Packed:
+def pack(pods: Sequence[PodView], group: NodeGroup, most: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
     """Pack pods onto at most `most` new nodes of a group, in addition to the existing nodes."""
     with nodes.what_if():
         packing = _Packing(group, most, nodes)
         left = packing.pack(in_decreasing_order(pods, group.template))
-    return Packed([filled for filled in packing.filled if filled], left)
+    return BinpackingEstimate([filled for filled in packing.filled if filled], left)
 
 
-def misfit(pod: PodView, group: NodeGroup, nodes: Nodes) -> tuple[str, ...]:
+def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return why a pod does not fit a new node of the group; empty if it fits."""
     view = group.node(_name(group, 0))
     if kind_of(pod, nodes) is pod.shape:  # other nodes and pods do not matter to it
-        obstacle = find_obstacle(pod.shape.rules, view) or find_shortage(pod.shape, Node(view))
+        obstacle = find_obstacle(pod.shape.rules, view) or find_shortage(pod.shape, NodeInfo(view))
         return () if obstacle is None else obstacle.reasons
     with nodes.what_if():
         nodes.set_node(view)
@@ -54,7 +54,7 @@ class _Packing:
     Pods with inter-pod rules are kinds of their own and search all nodes.
     """
 
-    def __init__(self, group: NodeGroup, most: int, nodes: Nodes) -> None:
+    def __init__(self, group: NodeGroup, most: int, nodes: ClusterSnapshot) -> None:
         self._group = group
         self._most = most
         self._nodes = nodes
@@ -99,7 +99,7 @@ def _name(group: NodeGroup, index: int) -> str:
     return f"{group.id}-tried-{index}"
 
 
-def _reasons(pod: PodView, name: str, nodes: Nodes) -> tuple[str, ...]:
+def _reasons(pod: PodView, name: str, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return why a pod does not fit a simulated node; empty if it fits."""
     node = nodes.get(name)
     return () if node is None else why_not(pod, node, nodes)

@@ -6,30 +6,30 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.auto_provisioning import PoolMaker
+from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.failures import Failures
 from batchyard.autoscaler.index import ScalingIndex
-from batchyard.autoscaler.machines import Machine
-from batchyard.autoscaler.node_groups import Limits, NodeGroup
-from batchyard.autoscaler.node_groups_state import Fleet
-from batchyard.autoscaler.pending_units import Placings
-from batchyard.autoscaler.provisioning_request_conditions import QUEUED_CLASS, State, state_of
+from batchyard.autoscaler.machines import MachineRecord
+from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup
+from batchyard.autoscaler.node_groups_state import NodeGroupsState
+from batchyard.autoscaler.pending_units import PodPlacements
+from batchyard.autoscaler.provisioning_request_conditions import QUEUED_CLASS, ProvisioningRequestState, state_of
 from batchyard.autoscaler.provisioning_request_pods import pods_of
-from batchyard.autoscaler.scale_up import ScaleUp, Situation
+from batchyard.autoscaler.scale_up import LoopContext, ScaleUp
 from batchyard.interfaces.client import Reader
 
 
-class Trial:
+class UpcomingCluster:
     """The upcoming cluster and its scale-up, simulated on the nodes themselves: use only within `nodes.what_if()`."""
 
-    def __init__(self, index: ScalingIndex, reader: Reader, situation: Situation, failures: Failures) -> None:
+    def __init__(self, index: ScalingIndex, reader: Reader, situation: LoopContext, failures: Failures) -> None:
         self._index = index
         self._reader = reader
         sizes = {name: size - failures.count_of(name) for name, size in index.machines.sizes.items()}
-        self.fleet = Fleet(index.all_groups(), sizes, index.machines.leaving, failures.backoffs)
+        self.fleet = NodeGroupsState(index.all_groups(), sizes, index.machines.leaving, failures.backoffs)
         cluster, settings = situation.cluster, situation.settings
-        self.limits = Limits(settings.limits, self.fleet.used())
-        maker = PoolMaker(cluster, settings.limits, index.pools) if settings.makes_pools else None
+        self.limits = ClusterLimits(settings.limits, self.fleet.used())
+        maker = NodeAutoProvisioner(cluster, settings.limits, index.pools) if settings.makes_pools else None
         self.scale_up = ScaleUp(index.nodes, self.fleet, self.limits, situation, maker)
         #: Names of upcoming nodes, and of nodes with booked capacity.
         self.upcoming: dict[str, None] = {}
@@ -53,12 +53,12 @@ class Trial:
         if pods is None:
             return
         come = len(self._index.consumers.get(key, ()))
-        placings = Placings(self._index.nodes)
+        placings = PodPlacements(self._index.nodes)
         placings.put(pods[come:])
         self.booked.update(dict.fromkeys(placings.places.values()))
 
 
-def coming_node(machine: Machine, group: NodeGroup) -> NodeView:
+def coming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
     """Return the node that a machine will become."""
     view = group.node(machine.name)
     if not machine.resize_request:
@@ -68,7 +68,10 @@ def coming_node(machine: Machine, group: NodeGroup) -> NodeView:
 
 def is_booked(request: Obj) -> bool:
     """Whether capacity is booked for a request. Queued requests have their own nodes."""
-    return request["spec"]["provisioningClassName"] != QUEUED_CLASS and state_of(request) is State.PROVISIONED
+    return (
+        request["spec"]["provisioningClassName"] != QUEUED_CLASS
+        and state_of(request) is ProvisioningRequestState.PROVISIONED
+    )
 
 
 def requested_pods(request: Obj, reader: Reader) -> list[PodView] | None:

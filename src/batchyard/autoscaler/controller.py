@@ -10,14 +10,14 @@ from batchyard.api.views.pod import grace_period
 from batchyard.api.views.pod_lifecycle import BY_EVICTION, disrupted, is_terminating
 from batchyard.autoscaler.index import KINDS, ScalingIndex
 from batchyard.autoscaler.machines import marked_staying
-from batchyard.autoscaler.run_once import Scan
-from batchyard.autoscaler.scale_down import Drain, drain_of
-from batchyard.autoscaler.scale_up import Situation
+from batchyard.autoscaler.run_once import AutoscalerLoop
+from batchyard.autoscaler.scale_down import PodDrainability, drain_of
+from batchyard.autoscaler.scale_up import LoopContext
 from batchyard.autoscaler.settings import DRAIN_TIME, GRACE_MAX
 from batchyard.base.instant import SECOND, Instant
 from batchyard.disruption.budgets import verdict
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
 # --- leaving ---
 #
@@ -31,9 +31,9 @@ from batchyard.interfaces.controller import EventRecord, Outcome
 RETRY_TIME: Final = 10 * SECOND
 
 
-def empty_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> Outcome:
+def empty_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
     """Advance the draining nodes by one step."""
-    outcome = Outcome()
+    outcome = ReconcileResult()
     for name in index.going:
         machine, node = index.machines.get(name), reader.get(Key(scheme.NODE, "", name))
         if machine is not None and not machine.is_leaving and node is not None:
@@ -41,12 +41,12 @@ def empty_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> Outcome:
     return outcome
 
 
-def _empty(name: str, node: Obj, index: ScalingIndex, reader: Reader, now: Instant, outcome: Outcome) -> None:
+def _empty(name: str, node: Obj, index: ScalingIndex, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
     pods = _pods_on(name, index, reader)
     drains = [drain_of(pod, now) for pod in pods]
-    moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is Drain.MOVES]
+    moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is PodDrainability.MOVES]
     ends = (index.facts[name].going_since or 0) + DRAIN_TIME
-    if Drain.BLOCKS in drains or Drain.WAITS in drains or (moving and ends <= now):
+    if PodDrainability.BLOCKS in drains or PodDrainability.WAITS in drains or (moving and ends <= now):
         outcome.writes.append(Update(marked_staying(node)))
     elif moving:
         look_at = min(ends, now + RETRY_TIME) if _evict_all(moving, reader, now, outcome) else ends
@@ -62,10 +62,10 @@ def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
     return [pod for pod in found if pod is not None]
 
 
-def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Outcome) -> bool:
+def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
     """Evict the pods that their disruption budgets allow; return whether some were rejected."""
     budgets: dict[Key, Obj] = {}
-    evictions = Outcome()
+    evictions = ReconcileResult()
     is_refused = False
     for pod in pods:
         if is_terminating(pod):
@@ -83,7 +83,7 @@ def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Outco
     return is_refused
 
 
-def _evict(pod: Obj, now: Instant, outcome: Outcome) -> None:
+def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
     grace = min(grace_period(pod["spec"]), GRACE_MAX)
@@ -109,7 +109,7 @@ class Autoscaler:
         self._last_scan: Instant | None = None
         self._last_messages: dict[str, str] = {}
 
-    def told_about(self, pod: str) -> str:
+    def last_message_for(self, pod: str) -> str:
         """Return the last message for a pending pod, by uid; '' if none."""
         return self._last_messages.get(pod, "")
 
@@ -117,21 +117,21 @@ class Autoscaler:
         """Return the cluster's key if the change requires a scan."""
         return (_CLUSTER,) if self._index.observe(event) and self._index.is_needed else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Advance draining nodes; scan the cluster if a scan is due."""
         self._index.catch_up(reader)
         cluster, settings = self._index.cluster, self._index.settings
         if cluster is None or settings is None or not self._index.is_needed:
-            return Outcome()
+            return ReconcileResult()
         leaving = empty_nodes(self._index, reader, now)
         if leaving.writes:
             return leaving
         start = parse_time(cluster["metadata"]["creationTimestamp"])
         next_scan = settings.next_scan(start, now if self._last_scan != now else now + 1)
         if next_scan > now:
-            return Outcome(requeue_at=next_scan)
+            return ReconcileResult(requeue_at=next_scan)
         self._last_scan = now
-        looked = Scan(self._index, reader, Situation(cluster, settings, now), self._last_messages).run()
+        looked = AutoscalerLoop(self._index, reader, LoopContext(cluster, settings, now), self._last_messages).run()
         dues = [due for due in (leaving.requeue_at, looked.requeue_at) if due is not None]
         looked.requeue_at = min(dues, default=None)
         return looked

@@ -30,7 +30,7 @@ _NEW_POOL_FACTOR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ScaleUpOption:
     """New nodes of a group, or of several similar groups, and the pods they help."""
 
     groups: Sequence[NodeGroup]
@@ -50,7 +50,7 @@ class Option:
         return [pod for pods in self.nodes for pod in pods]
 
 
-def best_option(options: Sequence[Option], settings: ScalingSettings) -> Option:
+def best_option(options: Sequence[ScaleUpOption], settings: ScalingSettings) -> ScaleUpOption:
     """Return the option to take; `options` is not empty."""
     if settings.expander == "price":
         return min(options, key=_cost)
@@ -62,14 +62,14 @@ def best_option(options: Sequence[Option], settings: ScalingSettings) -> Option:
     return min(options, key=_waste)
 
 
-def _waste(option: Option) -> float:
+def _waste(option: ScaleUpOption) -> float:
     """Return the sum of the unused shares of cpu and memory."""
     pods, count = option.pods, len(option.nodes)
     cpu, memory = option.group.machine.cpu_milli * count, option.group.machine.memory_bytes * count
     return (cpu - sum(pod.shape.cpu for pod in pods)) / cpu + (memory - sum(p.shape.memory for p in pods)) / memory
 
 
-def _cost(option: Option) -> float:
+def _cost(option: ScaleUpOption) -> float:
     """Return the price of the nodes relative to the price of the requests."""
     paid = option.group.price * len(option.nodes) + _STABLE
     return paid / (sum(map(_value, option.pods)) + _STABLE) * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
@@ -80,7 +80,7 @@ def _value(pod: PodView) -> float:
     return pod.shape.cpu * _CORE_PRICE / 1000 + pod.shape.memory * _GIB_PRICE / _GIB + devices * _DEVICE_PRICE
 
 
-def _rank(option: Option, priorities: Sequence[str]) -> int:
+def _rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
     """Return the index of the first pattern that matches the pool; unmatched pools come last."""
     name = option.group.name.pool
     return next((rank for rank, pattern in enumerate(priorities) if is_found(pattern, name)), len(priorities))
@@ -116,7 +116,7 @@ _LASTING: Final = (
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class Failure(NamedTuple):
+class ScaleUpFailure(NamedTuple):
     """Why machines did not come."""
 
     code: str
@@ -149,7 +149,7 @@ def backoff_key(group: NodeGroup) -> str:
     return f"{group.machine.name}{devices}/{group.provisioning}/{zone}"
 
 
-def after_failure(known: Backoff | None, failure: Failure, now: Instant) -> Backoff:
+def after_failure(known: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
     """Return the backoff after a failure: twice the last duration; an active backoff is unchanged."""
     if known is not None and known.until > now:
         return known

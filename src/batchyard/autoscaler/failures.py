@@ -9,9 +9,9 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.autoscaler.expander import Backoff, Failure, after_failure, backoff_key, write_backoffs
+from batchyard.autoscaler.expander import Backoff, ScaleUpFailure, after_failure, backoff_key, write_backoffs
 from batchyard.autoscaler.index import BACKOFFS, STATUS, ScalingIndex
-from batchyard.autoscaler.machines import Machine
+from batchyard.autoscaler.machines import MachineRecord
 from batchyard.autoscaler.node_groups import GroupName, NodeGroup
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.cloud.catalog.instances import begins_at, find_reservation
@@ -31,7 +31,7 @@ class Failures:
         self._now = now
         self._groups = {group.name: group for group in index.all_groups() if group.is_autoscaled}
         #: The machines to delete, by name.
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, MachineRecord] = {}
         self.backoffs: dict[str, Backoff] = dict(index.backoffs)
         self.events: list[EventRecord] = []
         self.look_at: Instant | None = None
@@ -50,7 +50,7 @@ class Failures:
                 self.look_at = due if self.look_at is None else min(due, self.look_at)
             else:
                 message = f"Nodes added to group {group.id} failed to register within {_format_duration(limit)}"
-                self._fail(machine, Failure(_TIMEOUT, message))
+                self._fail(machine, ScaleUpFailure(_TIMEOUT, message))
 
     def count_of(self, group: GroupName) -> int:
         """Return how many machines of a group are to be deleted and still count for its size."""
@@ -61,7 +61,7 @@ class Failures:
         deletions: list[Write] = [Delete(Key(scheme.INSTANCE, "", name)) for name in self.machines]
         return [*self._kept_backoffs(), *deletions]
 
-    def _fail(self, machine: Machine, failure: Failure) -> None:
+    def _fail(self, machine: MachineRecord, failure: ScaleUpFailure) -> None:
         group = self._groups.get(machine.group)
         if group is None or machine.name in self.machines:
             return
@@ -70,7 +70,7 @@ class Failures:
             self._back_off(group, failure)
         self.machines.update({each.name: each for each in together})
 
-    def _back_off(self, group: NodeGroup, failure: Failure) -> None:
+    def _back_off(self, group: NodeGroup, failure: ScaleUpFailure) -> None:
         """Put a group into backoff. The caller skips incomplete slices, which are not the group's fault."""
         key = backoff_key(group)
         known = self.backoffs.get(key)
@@ -78,20 +78,20 @@ class Failures:
         if self.backoffs[key] is not known:
             self._record_event(group, failure)
 
-    def _together(self, group: NodeGroup, machine: Machine) -> Sequence[Machine]:
+    def _together(self, group: NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
         """Return the machines that are deleted together: a slice is deleted as a whole."""
         if group.hosts == 1:
             return (machine,)
         return [each for each in self._index.machines.of_group(group.name).values() if not each.is_leaving]
 
-    def _error(self, machine: Machine) -> Failure:
+    def _error(self, machine: MachineRecord) -> ScaleUpFailure:
         """Return the cloud's error for a failed machine."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", machine.name))
         error = ((instance or {}).get("status") or {}).get("error") or {}
         code = error.get("code") or "OTHER"
         group = self._groups.get(machine.group)
         starts = self._start_of(group.reservation) if group is not None and code == _NOT_READY else None
-        return Failure(code, error.get("message") or "", starts)
+        return ScaleUpFailure(code, error.get("message") or "", starts)
 
     def _start_of(self, name: str | None) -> Instant | None:
         """Return the start time of a reservation."""
@@ -101,7 +101,7 @@ class Failures:
         reservation = None if name is None else find_reservation(cluster, name)
         return None if reservation is None else begins_at(cluster, reservation)
 
-    def _record_event(self, group: NodeGroup, failure: Failure) -> None:
+    def _record_event(self, group: NodeGroup, failure: ScaleUpFailure) -> None:
         is_late = failure.code == _TIMEOUT
         reason = "ScaleUpTimedOut" if is_late else "FailedToScaleUpGroup"
         message = failure.message if is_late else f"Scale-up failed for group {group.id}: {failure.message}"

@@ -13,7 +13,7 @@ from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.ownership import namespace_labels
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.autoscaler.expander import Backoff, read_backoffs
-from batchyard.autoscaler.machines import Machines
+from batchyard.autoscaler.machines import MachineIndex
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
 from batchyard.autoscaler.provisioning_request_conditions import QUEUED_CLASS, state_of
 from batchyard.autoscaler.provisioning_request_pods import consumed_request, resize_request_name
@@ -21,7 +21,7 @@ from batchyard.autoscaler.settings import EXPENDABLE_BELOW, ScalingSettings, set
 from batchyard.base.instant import SECOND, Instant
 from batchyard.cloud.catalog.nodes import awaits_drivers
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 
 #: The ConfigMap with the backoffs, where upstream stores its status.
 STATUS: Final = Key(scheme.CONFIG_MAP, "kube-system", "cluster-autoscaler-status")
@@ -70,8 +70,8 @@ class ScalingIndex:
     def __init__(self) -> None:
         self.cluster: Obj | None = None
         self.settings: ScalingSettings | None = None
-        self.nodes = Nodes()
-        self.machines = Machines()
+        self.nodes = ClusterSnapshot()
+        self.machines = MachineIndex()
         self.pools: dict[str, Obj] = {}
         self.groups: dict[str, list[NodeGroup]] = {}
         self.facts: dict[str, NodeFacts] = {}

@@ -14,7 +14,7 @@ from batchyard.interfaces.client import EventType, WatchEvent
 _COMING = ("", PROVISIONING, BOOTING, RUNNING)
 
 
-class Machine(NamedTuple):
+class MachineRecord(NamedTuple):
     """The fields of an Instance that the autoscaler reads."""
 
     name: str
@@ -34,18 +34,18 @@ class Machine(NamedTuple):
         return not (self.is_leaving or self.has_failed)
 
 
-class Machines:
+class MachineIndex:
     """Machines by name and by group, with group sizes."""
 
     def __init__(self) -> None:
-        self._machines: dict[str, Machine] = {}
-        self._of_group: dict[GroupName, dict[str, Machine]] = {}
+        self._machines: dict[str, MachineRecord] = {}
+        self._of_group: dict[GroupName, dict[str, MachineRecord]] = {}
         self._sizes: dict[GroupName, int] = {}
         self._leaving: dict[GroupName, int] = {}
         #: Failed machines, by name.
-        self.failed: dict[str, Machine] = {}
+        self.failed: dict[str, MachineRecord] = {}
         #: Machines that may become nodes but are not known to be ready, by name.
-        self.coming: dict[str, Machine] = {}
+        self.coming: dict[str, MachineRecord] = {}
 
     @property
     def sizes(self) -> Mapping[GroupName, int]:
@@ -57,11 +57,11 @@ class Machines:
         """The number of terminating machines by group."""
         return self._leaving
 
-    def get(self, name: str) -> Machine | None:
+    def get(self, name: str) -> MachineRecord | None:
         """Return a machine by name."""
         return self._machines.get(name)
 
-    def of_group(self, group: GroupName) -> Mapping[str, Machine]:
+    def of_group(self, group: GroupName) -> Mapping[str, MachineRecord]:
         """Return the machines of a group by name, in whatever state."""
         return self._of_group.get(group) or {}
 
@@ -87,7 +87,7 @@ class Machines:
         """Record that a machine has become a node."""
         self.coming.pop(name, None)
 
-    def _add(self, machine: Machine) -> None:
+    def _add(self, machine: MachineRecord) -> None:
         name, group = machine.name, machine.group
         self._machines[name] = machine
         self._of_group.setdefault(group, {})[name] = machine
@@ -116,9 +116,9 @@ class Machines:
         self.coming.pop(name, None)
 
 
-def _machine(instance: Obj) -> Machine:
+def _machine(instance: Obj) -> MachineRecord:
     metadata, spec, phase = instance["metadata"], instance["spec"], phase_of(instance)
-    return Machine(
+    return MachineRecord(
         name=metadata["name"],
         group=GroupName(spec["pool"], spec["zone"]),
         has_failed=phase == FAILED,

@@ -14,7 +14,7 @@ from batchyard.autoscaler.settings import (
     FLEX_START_PROVISION_TIME,
     QUEUED_PROVISION_TIME,
     TPU_PROVISION_TIME,
-    Limit,
+    ResourceLimit,
     ScalingSettings,
 )
 from batchyard.base.instant import Duration
@@ -37,7 +37,7 @@ class GroupName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class SizeBounds:
     """Minimum and maximum number of machines."""
 
     least: int
@@ -58,8 +58,8 @@ class NodeGroup:
     price: MicroDollars
     is_autoscaled: bool
     #: Bounds of the group, and of all groups of the pool together.
-    size: Bounds
-    total: Bounds
+    size: SizeBounds
+    total: SizeBounds
     #: The number of machines that are created and deleted together.
     hosts: int
     #: Whether any zone with capacity is used (ANY); otherwise zones are balanced.
@@ -132,14 +132,14 @@ def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
     ]
 
 
-def _bounds(spec: Mapping[str, Any], hosts: int, most: int) -> tuple[Bounds, Bounds]:
+def _bounds(spec: Mapping[str, Any], hosts: int, most: int) -> tuple[SizeBounds, SizeBounds]:
     """Return the bounds of one group, and those of all groups of the pool."""
     autoscaling = spec.get("autoscaling") or {}
     if hosts > 1:
-        whole = Bounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
+        whole = SizeBounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
         return whole, whole
-    size = Bounds(autoscaling.get("min", 0), min(most, autoscaling.get("max", most)))
-    return size, Bounds(autoscaling.get("totalMin", 0), autoscaling.get("totalMax", _UNBOUNDED))
+    size = SizeBounds(autoscaling.get("min", 0), min(most, autoscaling.get("max", most)))
+    return size, SizeBounds(autoscaling.get("totalMin", 0), autoscaling.get("totalMax", _UNBOUNDED))
 
 
 def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
@@ -158,10 +158,10 @@ def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
 _MANY: Final = 1 << 30
 
 
-class Limits:
+class ClusterLimits:
     """The cluster's limits and their current use."""
 
-    def __init__(self, limits: Mapping[str, Limit], used: Mapping[str, int]) -> None:
+    def __init__(self, limits: Mapping[str, ResourceLimit], used: Mapping[str, int]) -> None:
         self._limits = limits
         self._used = dict(used)
 
@@ -193,6 +193,6 @@ class Limits:
         return self._limits[resource].most - self._used.get(resource, 0)
 
 
-def tell_exceeded(resources: list[str]) -> str:
+def format_exceeded_limits(resources: list[str]) -> str:
     """Format the reason why a group cannot grow."""
     return f'exceeded quota: "cluster-wide", resources: {", ".join(resources)}'

@@ -6,7 +6,7 @@ from typing import Final
 
 from batchyard.api.meta import Obj
 from batchyard.autoscaler.expander import FORGOTTEN_AFTER, Backoff, backoff_key
-from batchyard.autoscaler.node_groups import GroupName, Limits, NodeGroup, tell_exceeded
+from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, format_exceeded_limits
 from batchyard.base.instant import Instant
 
 IN_BACKOFF: Final = "in backoff after failed scale-up"
@@ -14,7 +14,7 @@ FULL: Final = "max node group size reached"
 _MANY: Final = 1 << 30
 
 
-class Fleet:
+class NodeGroupsState:
     """Sizes and backoffs of all node groups. Terminating and failed machines do not count."""
 
     def __init__(
@@ -90,14 +90,14 @@ class Fleet:
         known = self._backoffs.get(backoff_key(group))
         return known is not None and known.failed_at + FORGOTTEN_AFTER > now
 
-    def obstacle(self, group: NodeGroup, limits: Limits, now: Instant) -> str:
+    def obstacle(self, group: NodeGroup, limits: ClusterLimits, now: Instant) -> str:
         """Return why a group cannot grow, in the autoscaler's words; '' if it can."""
         if self.backoff(group, now) is not None:
             return IN_BACKOFF
         if not self.room(group):
             return FULL
         exceeded = limits.exceeded(group.uses, group.hosts)
-        return tell_exceeded(exceeded) if exceeded else ""
+        return format_exceeded_limits(exceeded) if exceeded else ""
 
     def known_room(self, group: NodeGroup, cluster: Obj) -> int:
         """Return how many more machines the cloud is known to have for a group, from the Cluster's spec."""

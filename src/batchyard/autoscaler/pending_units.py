@@ -8,39 +8,39 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from batchyard.api.views.pods import PodView
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import pick_node
 
 Kind: TypeAlias = Hashable
 """Pods of one kind fit the same nodes."""
 
 
-class Unit(NamedTuple):
+class PendingUnit(NamedTuple):
     """Pods that are helped together; those of a gang all or none."""
 
     pods: Sequence[PodView]
     is_gang: bool
 
 
-def units_of(pods: Iterable[PodView]) -> list[Unit]:
+def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
     """Return gangs, and the other pods by priority: highest priority first, then the oldest."""
     gangs: dict[str, list[PodView]] = {}
     alone: dict[int, list[PodView]] = {}
     for pod in pods:
         (gangs.setdefault(pod.gang, []) if pod.gang else alone.setdefault(pod.priority, [])).append(pod)
-    units = [Unit(sorted(members, key=_turn), is_gang=True) for members in gangs.values()]
-    units += [Unit(sorted(members, key=_turn), is_gang=False) for members in alone.values()]
+    units = [PendingUnit(sorted(members, key=_turn), is_gang=True) for members in gangs.values()]
+    units += [PendingUnit(sorted(members, key=_turn), is_gang=False) for members in alone.values()]
     return sorted(units, key=lambda unit: _turn(unit.pods[0]))
 
 
-def kind_of(pod: PodView, nodes: Nodes) -> Kind:
+def kind_of(pod: PodView, nodes: ClusterSnapshot) -> Kind:
     """Return the kind of a pod; a pod with inter-pod rules is a kind of its own."""
     if pod.shape.minds_pods or _is_repelled(pod, nodes):
         return pod.uid
     return pod.shape
 
 
-def kinds_of(pods: Iterable[PodView], nodes: Nodes) -> dict[Kind, list[PodView]]:
+def kinds_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[Kind, list[PodView]]:
     """Group pods by kind."""
     kinds: dict[Kind, list[PodView]] = {}
     for pod in pods:
@@ -48,10 +48,10 @@ def kinds_of(pods: Iterable[PodView], nodes: Nodes) -> dict[Kind, list[PodView]]
     return kinds
 
 
-class Placings:
+class PodPlacements:
     """Places pods on nodes with room, and records where."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
         #: Node names by pod uid.
         self.places: dict[str, str] = {}
@@ -89,6 +89,6 @@ def _turn(pod: PodView) -> tuple[int, int, str]:
     return -pod.priority, pod.created, pod.key
 
 
-def _is_repelled(pod: PodView, nodes: Nodes) -> bool:
+def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
     """Whether existing pods have anti-affinity to the pod."""
     return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in nodes.neighbours.repelling)

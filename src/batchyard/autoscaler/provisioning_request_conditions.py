@@ -42,7 +42,7 @@ _MAX_RUN_SECONDS: Final = "maxRunDurationSeconds"
 _VALID_SECONDS: Final = "ValidUntilSeconds"
 
 
-class State(Enum):
+class ProvisioningRequestState(Enum):
     """The state of a request of the queued class, derived from its conditions."""
 
     UNINITIALIZED = auto()
@@ -54,7 +54,7 @@ class State(Enum):
     FAILED = auto()
 
 
-class Said(NamedTuple):
+class ConditionText(NamedTuple):
     """Type, status, reason and message of a condition."""
 
     type: str
@@ -63,92 +63,96 @@ class Said(NamedTuple):
     message: str
 
 
-NOT_ACCEPTED: Final = Said(ACCEPTED, False, "NotAccepted", "Provisioning Request wasn't accepted.")
-QUEUED: Final = Said(ACCEPTED, True, "SuccessfullyQueued", "Provisioning Request was successfully queued.")
-HAS_CAPACITY: Final = Said(PROVISIONED, True, "Provisioned", "Provisioning Request was successfully provisioned.")
-BOOKING_OVER: Final = Said(
+NOT_ACCEPTED: Final = ConditionText(ACCEPTED, False, "NotAccepted", "Provisioning Request wasn't accepted.")
+QUEUED: Final = ConditionText(ACCEPTED, True, "SuccessfullyQueued", "Provisioning Request was successfully queued.")
+HAS_CAPACITY: Final = ConditionText(
+    PROVISIONED, True, "Provisioned", "Provisioning Request was successfully provisioned."
+)
+BOOKING_OVER: Final = ConditionText(
     BOOKING_EXPIRED,
     True,
     "BookingExpired",
     "Capacity booking for the Provisioning Request has expired and the nodes are now candidates for scale down when "
     "underutilized.",
 )
-REVOKED: Final = Said(
+REVOKED: Final = ConditionText(
     CAPACITY_REVOKED,
     True,
     "CapacityRevoked",
     "Capacity provisioned for the Provisioning Request was reclaimed and is no longer available in the cluster.",
 )
-MISSING_RESIZE_REQUEST: Final = Said(
+MISSING_RESIZE_REQUEST: Final = ConditionText(
     FAILED, True, "MissingResizeRequest", "The corresponding Resize Request was missing."
 )
-CANCELLED: Final = Said(
+CANCELLED: Final = ConditionText(
     FAILED,
     True,
     "InternalErrorResizeRequestGotCancelled",
     "Provisioning Request failed because Resize Request got cancelled.",
 )
-WAITED_TOO_LONG: Final = Said(
+WAITED_TOO_LONG: Final = ConditionText(
     FAILED,
     True,
     "WaitTimeExceeded",
     "Provisioning Request could not provision queued instances in the allocated time.",
 )
-UNREADABLE_RUN_DURATION: Final = Said(
+UNREADABLE_RUN_DURATION: Final = ConditionText(
     FAILED,
     True,
     "InvalidArgumentMaxRunDurationParseError",
     "Additional parameter maxRunDurationSeconds could not be parsed.",
 )
-IMPOSSIBLE_RUN_DURATION: Final = Said(
+IMPOSSIBLE_RUN_DURATION: Final = ConditionText(
     FAILED,
     True,
     "InvalidArgument",
     "Invalid value for field 'requestedRunDuration': it must be between 30 seconds and 7 days.",
 )
-UNKNOWN_STRATEGY: Final = Said(
+UNKNOWN_STRATEGY: Final = ConditionText(
     FAILED,
     True,
     "ObtainabilityStrategyUnsupported",
     "Provisioning Request doesn't support OBTAINABILITY capacity search strategy, please remove the parameter.",
 )
 
-TAKEN_UP: Final = Said(ACCEPTED, True, "Accepted", "ProvisioningRequest is accepted by ClusterAutoscaler")
-CAPACITY_FOUND: Final = Said(PROVISIONED, True, "CapacityIsFound", "Capacity is found in the cluster")
-CAPACITY_MADE: Final = Said(PROVISIONED, True, "CapacityIsProvisioned", "Capacity is found in the cluster")
-CAPACITY_LATER: Final = Said(
+ACCEPTED_BY_AUTOSCALER: Final = ConditionText(
+    ACCEPTED, True, "Accepted", "ProvisioningRequest is accepted by ClusterAutoscaler"
+)
+CAPACITY_FOUND: Final = ConditionText(PROVISIONED, True, "CapacityIsFound", "Capacity is found in the cluster")
+CAPACITY_MADE: Final = ConditionText(PROVISIONED, True, "CapacityIsProvisioned", "Capacity is found in the cluster")
+CAPACITY_LATER: Final = ConditionText(
     PROVISIONED, False, "CapacityIsNotFound", "Capacity is not found, CA will try to find it later."
 )
-CAPACITY_NEVER: Final = Said(FAILED, True, "CapacityIsNotFound", "CA could not find requested capacity")
-EXPIRED: Final = Said(FAILED, True, "Expired", "ProvisioningRequest is expired")
-RESERVATION_OVER: Final = Said(
+CAPACITY_NEVER: Final = ConditionText(FAILED, True, "CapacityIsNotFound", "CA could not find requested capacity")
+EXPIRED: Final = ConditionText(FAILED, True, "Expired", "ProvisioningRequest is expired")
+RESERVATION_OVER: Final = ConditionText(
     BOOKING_EXPIRED, True, "CapacityReservationTimeExpired", "Capacity reservation time is expired"
 )
-CONSUMED: Final = Said(
+CONSUMED: Final = ConditionText(
     BOOKING_EXPIRED, True, "CapacityBookingConsumed", "Capacity booking consumed: all pods scheduled"
 )
 
 
-def state_of(request: Obj) -> State:
+def state_of(request: Obj) -> ProvisioningRequestState:
     """Return the state that the request's conditions imply."""
     if not (request.get("status") or {}).get("conditions"):
-        return State.UNINITIALIZED
+        return ProvisioningRequestState.UNINITIALIZED
     for kind, state in _STATES.items():
         if is_true(request, kind):
             return state
-    return State.PENDING
+    return ProvisioningRequestState.PENDING
 
 
-_STATES: Final[Mapping[str, State]] = {
-    CAPACITY_REVOKED: State.CAPACITY_REVOKED,
-    BOOKING_EXPIRED: State.BOOKING_EXPIRED,
-    FAILED: State.FAILED,
-    PROVISIONED: State.PROVISIONED,
-    ACCEPTED: State.ACCEPTED,
+_STATES: Final[Mapping[str, ProvisioningRequestState]] = {
+    CAPACITY_REVOKED: ProvisioningRequestState.CAPACITY_REVOKED,
+    BOOKING_EXPIRED: ProvisioningRequestState.BOOKING_EXPIRED,
+    FAILED: ProvisioningRequestState.FAILED,
+    PROVISIONED: ProvisioningRequestState.PROVISIONED,
+    ACCEPTED: ProvisioningRequestState.ACCEPTED,
 }
 
 
-def telling(request: Obj, condition: Said, now: Instant) -> Obj:
+def with_condition_set(request: Obj, condition: ConditionText, now: Instant) -> Obj:
     """Return the request with the condition set; the same object if nothing changes."""
     status = request.get("status") or {}
     before = status.get("conditions") or []
@@ -169,7 +173,7 @@ def with_details(request: Obj, details: Mapping[str, str]) -> Obj:
     return with_path(request, ("status", "provisioningClassDetails"), {k: v for k, v in details.items() if v})
 
 
-def tell_missing(request: Obj, missing: Sequence[str]) -> str:
+def missing_templates_message(request: Obj, missing: Sequence[str]) -> str:
     """Return the message that names the missing pod templates."""
     return (
         f"missing pod templates, {len(request['spec']['podSets'])} pod templates were referenced, "
@@ -177,12 +181,14 @@ def tell_missing(request: Obj, missing: Sequence[str]) -> str:
     )
 
 
-def missing_templates(request: Obj, missing: Sequence[str], *, is_final: bool) -> Said:
+def missing_templates(request: Obj, missing: Sequence[str], *, is_final: bool) -> ConditionText:
     """Return the condition of a queued request with missing templates: Failed if `is_final`, else not Accepted."""
-    what = tell_missing(request, missing)
+    what = missing_templates_message(request, missing)
     if is_final:
-        return Said(FAILED, True, "MissingPodTemplates", f"Provisioning Request failed because there were {what}")
-    return Said(ACCEPTED, False, "MissingPodTemplates", f"Provisioning Request will fail soon as it is {what}")
+        return ConditionText(
+            FAILED, True, "MissingPodTemplates", f"Provisioning Request failed because there were {what}"
+        )
+    return ConditionText(ACCEPTED, False, "MissingPodTemplates", f"Provisioning Request will fail soon as it is {what}")
 
 
 def since(request: Obj, kind: str) -> Instant | None:
@@ -201,7 +207,7 @@ def max_run_duration(request: Obj) -> Duration:
     return _seconds(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
 
 
-def run_duration_fault(request: Obj) -> Said | None:
+def run_duration_fault(request: Obj) -> ConditionText | None:
     """Return the Failed condition for an invalid maxRunDurationSeconds; None if it is valid or absent."""
     text = (request["spec"].get("parameters") or {}).get(_MAX_RUN_SECONDS)
     if text is None:

@@ -12,13 +12,13 @@ from batchyard.api import well_known
 from batchyard.api.defaults.kubernetes import pod_defaults
 from batchyard.api.meta import Obj, annotation, with_path
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.auto_provisioning import PoolMaker
+from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.binpacking import misfit
-from batchyard.autoscaler.expander import Option, best_option
+from batchyard.autoscaler.expander import ScaleUpOption, best_option
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.autoscaler.node_groups_state import FULL, IN_BACKOFF
 from batchyard.autoscaler.pending_units import kinds_of
-from batchyard.autoscaler.provisioning_request_conditions import FAILED, QUEUED_CLASS, Said
+from batchyard.autoscaler.provisioning_request_conditions import FAILED, QUEUED_CLASS, ConditionText
 from batchyard.autoscaler.scale_up import ScaleUp
 
 # --- request pods ---
@@ -96,8 +96,8 @@ def _tolerating(pod: Obj) -> Obj:
     return with_path(pod, ("spec", "tolerations"), [*tolerations, _QUEUED_TOLERATION])
 
 
-_POOLS_TOLD_MAX: Final = 10
-_MISFITS_TOLD_MAX: Final = 5
+_POOLS_LISTED_MAX: Final = 10
+_MISFITS_LISTED_MAX: Final = 5
 _INFEASIBLE: Final = "infeasible"
 _EXCEEDED: Final = "exceeded"
 _MISFIT: Final = "misfit"
@@ -115,7 +115,7 @@ _MESSAGES: Final[Mapping[str, tuple[str, str]]] = {
         "Provisioning Request's pods cannot be scheduled in the nodepool",
     ),
 }
-_NO_POOL: Final = Said(
+_NO_POOL: Final = ConditionText(
     FAILED,
     True,
     "NoQueuedNodepoolAvailable",
@@ -130,10 +130,12 @@ class Skip(NamedTuple):
     details: Sequence[str] = ()
 
 
-def choose_group(pods: Sequence[PodView], scale_up: ScaleUp, maker: PoolMaker | None) -> Option | Said:
+def choose_group(
+    pods: Sequence[PodView], scale_up: ScaleUp, maker: NodeAutoProvisioner | None
+) -> ScaleUpOption | ConditionText:
     """Return the group for all the pods and its new nodes; else the condition of the request."""
     skips: dict[NodeGroup, Skip] = {}
-    options: list[Option] = []
+    options: list[ScaleUpOption] = []
     for group in scale_up.fleet.groups.values():
         if group.provisioning != "queued" or not group.is_autoscaled:
             continue
@@ -150,7 +152,7 @@ def choose_group(pods: Sequence[PodView], scale_up: ScaleUp, maker: PoolMaker | 
     return best_option(ready or options, scale_up.situation.settings)
 
 
-def _option(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> Option | Skip:
+def _option(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> ScaleUpOption | Skip:
     """Place all the pods on new nodes of a group."""
     fleet, limits = scale_up.fleet, scale_up.limits
     obstacle = fleet.obstacle(group, limits, scale_up.situation.now)
@@ -173,28 +175,28 @@ def _option(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> Opt
     return option
 
 
-def _is_known(option: Option, scale_up: ScaleUp) -> bool:
+def _is_known(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
     """Whether the cloud is known to have the machines."""
     known = max(scale_up.fleet.known_room(group, scale_up.situation.cluster) for group in option.groups)
     return known >= len(option.nodes)
 
 
-def _condition_for(skips: Mapping[NodeGroup, Skip]) -> Said:
+def _condition_for(skips: Mapping[NodeGroup, Skip]) -> ConditionText:
     """Return the condition for the first cause that occurs."""
     for cause, (reason, beginning) in _MESSAGES.items():
         pools = {group.name.pool: skip.details for group, skip in skips.items() if skip.cause == cause}
         if pools:
-            return Said(FAILED, True, reason, f"{beginning}{_details(cause, pools)}")
+            return ConditionText(FAILED, True, reason, f"{beginning}{_details(cause, pools)}")
     return _NO_POOL
 
 
 def _details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
     detailed = [f"{pool} ({', '.join(pools[pool])})" for pool in sorted(pools)]
     if cause == _MISFIT:
-        return f". Predicate checking errors: {_cut(detailed, _MISFITS_TOLD_MAX)}"
+        return f". Predicate checking errors: {_cut(detailed, _MISFITS_LISTED_MAX)}"
     if cause == _EXCEEDED:
-        return f", nodepools out of resources: {_cut(detailed, _POOLS_TOLD_MAX)}"
-    return f", affected nodepools: {_cut(sorted(pools), _POOLS_TOLD_MAX)}"
+        return f", nodepools out of resources: {_cut(detailed, _POOLS_LISTED_MAX)}"
+    return f", affected nodepools: {_cut(sorted(pools), _POOLS_LISTED_MAX)}"
 
 
 def _cut(items: Sequence[str], most: int) -> str:

@@ -16,7 +16,7 @@ from batchyard.autoscaler.provisioning_request_conditions import (
     HAS_CAPACITY,
     MISSING_RESIZE_REQUEST,
     PROVISIONED,
-    Said,
+    ConditionText,
     max_run_duration,
 )
 from batchyard.autoscaler.provisioning_request_pods import resize_request_name
@@ -37,7 +37,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "CONDITION_NOT_MET": "ConditionNotMet",
 }
 _INTERNAL: Final = "InternalError"
-_NO_ERROR: Final = Said(
+_NO_ERROR: Final = ConditionText(
     FAILED,
     True,
     "InternalErrorResizeRequestFailed",
@@ -83,7 +83,7 @@ def details_of(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str,
     }
 
 
-def answer_of(resize_request: Obj | None) -> Said | None:
+def answer_of(resize_request: Obj | None) -> ConditionText | None:
     """Return the condition that the ResizeRequest's state implies; None if nothing changed."""
     if resize_request is None:
         return MISSING_RESIZE_REQUEST
@@ -95,18 +95,20 @@ def answer_of(resize_request: Obj | None) -> Said | None:
             return CANCELLED
         case "FAILED":
             error = status.get("error")
-            return Said(FAILED, True, _reason(error["code"]), error.get("message") or "") if error else _NO_ERROR
+            return (
+                ConditionText(FAILED, True, _reason(error["code"]), error.get("message") or "") if error else _NO_ERROR
+            )
         case "ACCEPTED":
             return _last_attempt(status)
     return None
 
 
-def _last_attempt(status: Mapping[str, Any]) -> Said | None:
+def _last_attempt(status: Mapping[str, Any]) -> ConditionText | None:
     """Return the condition for a failed attempt that the cloud retries."""
     condition = find_condition(status, PROVISIONED)
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None
-    return Said(PROVISIONED, False, _reason(condition["reason"]), condition["message"])
+    return ConditionText(PROVISIONED, False, _reason(condition["reason"]), condition["message"])
 
 
 def _reason(code: str) -> str:

@@ -8,29 +8,35 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.cluster_forecast import Trial
+from batchyard.autoscaler.cluster_forecast import UpcomingCluster
 from batchyard.autoscaler.failures import Failures
 from batchyard.autoscaler.index import NodeFacts, ScalingIndex
 from batchyard.autoscaler.machines import marked_going, marked_needed, marked_unneeded
-from batchyard.autoscaler.node_groups_state import Fleet
+from batchyard.autoscaler.node_groups_state import NodeGroupsState
 from batchyard.autoscaler.pending_units import units_of
-from batchyard.autoscaler.provisioning_request_conditions import BOOKING_TIME, PROVISIONED, State, since, state_of
-from batchyard.autoscaler.scale_down import Candidate, Drain, Removals, ScaleDown, drain_of
-from batchyard.autoscaler.scale_up import ScaleUp, Situation
+from batchyard.autoscaler.provisioning_request_conditions import (
+    BOOKING_TIME,
+    PROVISIONED,
+    ProvisioningRequestState,
+    since,
+    state_of,
+)
+from batchyard.autoscaler.scale_down import Candidate, PodDrainability, Removals, ScaleDown, drain_of
+from batchyard.autoscaler.scale_up import LoopContext, ScaleUp
 from batchyard.autoscaler.settings import YOUNG, YOUNG_ACCELERATED
 from batchyard.base.instant import Duration, Instant
 from batchyard.cloud.catalog.instances import new_instance
 from batchyard.interfaces.client import Create, Delete, Reader, Update
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
 _DEVICES = (well_known.GPU, well_known.TPU)
 
 
-class Scan:
+class AutoscalerLoop:
     """One loop over the cluster. The last message of each pod is kept by uid, to suppress repeated Events."""
 
     def __init__(
-        self, index: ScalingIndex, reader: Reader, situation: Situation, last_messages: MutableMapping[str, str]
+        self, index: ScalingIndex, reader: Reader, situation: LoopContext, last_messages: MutableMapping[str, str]
     ) -> None:
         self._index = index
         self._reader = reader
@@ -38,14 +44,14 @@ class Scan:
         self._last_messages = last_messages
         self._now = situation.now
         self._failures = Failures(index, reader, situation.now)
-        self.outcome = Outcome()
+        self.outcome = ReconcileResult()
 
-    def run(self) -> Outcome:
+    def run(self) -> ReconcileResult:
         """Compute the decisions of this loop as writes and Events."""
         self._failures.find()
         self._look_again(self._failures.look_at)
         with self._index.nodes.what_if():
-            trial = Trial(self._index, self._reader, self._situation, self._failures)
+            trial = UpcomingCluster(self._index, self._reader, self._situation, self._failures)
             trial.prepare()
             waits_until = self._young_until(self._index.pending.values())
             if waits_until is None:
@@ -71,7 +77,7 @@ class Scan:
         until = max((created + wait for created, wait in waits), default=self._now)
         return until if until > self._now else None
 
-    def _scale_down(self, trial: Trial) -> Removals:
+    def _scale_down(self, trial: UpcomingCluster) -> Removals:
         scale_up = trial.scale_up
         scale_down = ScaleDown(self._index.nodes, trial.fleet, trial.limits, self._situation, self._drain_of)
         awaited = {**dict.fromkeys(scale_up.places.values()), **trial.booked}
@@ -80,7 +86,7 @@ class Scan:
         last_added = self._now if scale_up.increases else max(added, default=None)
         return scale_down.remove(last_added, self._draining())
 
-    def _candidates(self, fleet: Fleet) -> list[Candidate]:
+    def _candidates(self, fleet: NodeGroupsState) -> list[Candidate]:
         """Return the nodes that may be scaled down."""
         found = []
         for name, facts in self._index.facts.items():
@@ -100,17 +106,17 @@ class Scan:
             return False
         request = self._index.requests[key]
         state, provisioned = state_of(request), since(request, PROVISIONED)
-        if state is State.ACCEPTED or provisioned is None:
-            return state is State.ACCEPTED
+        if state is ProvisioningRequestState.ACCEPTED or provisioned is None:
+            return state is ProvisioningRequestState.ACCEPTED
         until = provisioned + max(0, BOOKING_TIME - self._situation.settings.patience.unneeded)
-        if state is not State.PROVISIONED or until <= self._now:
+        if state is not ProvisioningRequestState.PROVISIONED or until <= self._now:
             return False
         self._look_again(until)
         return True
 
-    def _drain_of(self, pod: PodView, is_guarded: bool) -> Drain:
+    def _drain_of(self, pod: PodView, is_guarded: bool) -> PodDrainability:
         obj = self._reader.get(Key(scheme.POD, pod.namespace, pod.name))
-        return Drain.MOVES if obj is None else drain_of(obj, self._now, is_guarded=is_guarded)
+        return PodDrainability.MOVES if obj is None else drain_of(obj, self._now, is_guarded=is_guarded)
 
     def _draining(self) -> int:
         """Return the number of nodes that are draining."""
@@ -144,7 +150,9 @@ class Scan:
     def _record_pod_events(self, scale_up: ScaleUp) -> None:
         """Emit the Events of scaled-up and refused pods; requeue when the backoff of a group ends."""
         for uid, groups in scale_up.helped.items():
-            self._record_pod_event(uid, "TriggeredScaleUp", f"pod triggered scale-up: {scale_up.tell_increase(groups)}")
+            self._record_pod_event(
+                uid, "TriggeredScaleUp", f"pod triggered scale-up: {scale_up.format_increase(groups)}"
+            )
         for uid, why in scale_up.refused.items():
             self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {why}")
         if scale_up.refused:

@@ -16,15 +16,15 @@ from batchyard.api.meta import Obj, annotation, controller_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.pod import grace_period
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.node_groups import Limits, NodeGroup
-from batchyard.autoscaler.node_groups_state import Fleet
-from batchyard.autoscaler.scale_up import Situation
+from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup
+from batchyard.autoscaler.node_groups_state import NodeGroupsState
+from batchyard.autoscaler.scale_up import LoopContext
 from batchyard.autoscaler.settings import DRAIN_MAX, PARALLEL_MAX, UNREADY_TIME
 from batchyard.base.instant import SECOND, Instant
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.filtering import Filters
-from batchyard.placement.node_info import Node
-from batchyard.placement.resources import Profile
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import PodFilters
+from batchyard.placement.node_info import NodeInfo
+from batchyard.placement.resources import AutoscalingProfile
 
 # --- drain ---
 #
@@ -40,7 +40,7 @@ _SYSTEM_NAMESPACE: Final = "kube-system"
 _LATE: Final = 30 * SECOND
 
 
-class Drain(Enum):
+class PodDrainability(Enum):
     """The effect of a pod on the removal of its node."""
 
     #: It fits another node, or its controller creates a replacement.
@@ -53,25 +53,25 @@ class Drain(Enum):
     BLOCKS = auto()
 
 
-_SAFE: Final = {"true": Drain.MOVES, "on-completion": Drain.WAITS}
+_SAFE: Final = {"true": PodDrainability.MOVES, "on-completion": PodDrainability.WAITS}
 
 
-def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> Drain:
+def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
     """Return the effect of a pod; `is_guarded`: its disruption budget allows no disruption."""
     deleted = pod["metadata"].get("deletionTimestamp")
     grace = grace_period(pod["spec"]) * SECOND
     if deleted is not None and parse_time(deleted) + grace + _LATE < now:
-        return Drain.STAYS
+        return PodDrainability.STAYS
     owner, safe = controller_of(pod), annotation(pod, well_known.SAFE_TO_EVICT)
     if annotation(pod, _MIRROR) is not None or (owner is not None and owner.get("kind") == "DaemonSet"):
-        return Drain.STAYS
+        return PodDrainability.STAYS
     if safe in _SAFE:
         return _SAFE[safe]
     is_kept = owner is None or safe == "false" or pod["metadata"].get("namespace") == _SYSTEM_NAMESPACE
-    return Drain.BLOCKS if is_kept or is_guarded else Drain.MOVES
+    return PodDrainability.BLOCKS if is_kept or is_guarded else PodDrainability.MOVES
 
 
-DrainOf: TypeAlias = Callable[[PodView, bool], Drain]
+DrainOf: TypeAlias = Callable[[PodView, bool], PodDrainability]
 """Returns the effect of a pod, given whether its disruption budget allows no disruption."""
 
 
@@ -103,7 +103,14 @@ class Removals:
 class ScaleDown:
     """The scale-down of one loop. It moves pods on the nodes themselves: use only within `what_if`."""
 
-    def __init__(self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, drain_of: DrainOf) -> None:
+    def __init__(
+        self,
+        nodes: ClusterSnapshot,
+        fleet: NodeGroupsState,
+        limits: ClusterLimits,
+        situation: LoopContext,
+        drain_of: DrainOf,
+    ) -> None:
         self._nodes = nodes
         self._fleet = fleet
         self._limits = limits
@@ -129,12 +136,12 @@ class ScaleDown:
                 continue
             pods = list(node.pods.values())
             drains = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
-            moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is Drain.MOVES]
-            if Drain.BLOCKS not in drains and self._move(node, moving):
+            moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is PodDrainability.MOVES]
+            if PodDrainability.BLOCKS not in drains and self._move(node, moving):
                 self._budgets.take(moving)
                 self._moving[candidate.name] = moving
                 self.removals.unneeded[candidate.name] = candidate
-                if Drain.WAITS in drains:
+                if PodDrainability.WAITS in drains:
                     self._waiting[candidate.name] = None
 
     def remove(self, last_added: Instant | None, draining: int) -> Removals:
@@ -155,7 +162,7 @@ class ScaleDown:
         node = self._nodes.get(candidate.name)
         return candidate.since is None, node is not None and bool(node.pods), candidate.name
 
-    def _is_underused(self, node: Node, group: NodeGroup) -> bool:
+    def _is_underused(self, node: NodeInfo, group: NodeGroup) -> bool:
         accelerator = group.machine.accelerator
         resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
         threshold = self._situation.settings.utilization_threshold
@@ -166,7 +173,7 @@ class ScaleDown:
             if total.get(r)
         )
 
-    def _move(self, node: Node, pods: Sequence[PodView]) -> bool:
+    def _move(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
         """Move the pods of a node elsewhere if all fit; the node is then removed from the snapshot."""
         view, moved = node.view, list[PodView]()
         self._gone.append(node.name)
@@ -185,8 +192,8 @@ class ScaleDown:
 
     def _place_for(self, pod: PodView) -> str:
         """Return a node that the pod fits; '' if none. Scores other than resources are ignored."""
-        shortlist = self._nodes.shortlists.of(pod.shape, Profile.BALANCED)
-        return shortlist.best(Filters(pod, self._nodes).passes)
+        shortlist = self._nodes.shortlists.of(pod.shape, AutoscalingProfile.BALANCED)
+        return shortlist.best(PodFilters(pod, self._nodes).passes)
 
     # --- which go ---
 

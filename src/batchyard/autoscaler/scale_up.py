@@ -13,13 +13,13 @@ from typing import Final, NamedTuple, Protocol
 from batchyard.api.meta import Obj
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.binpacking import misfit, pack
-from batchyard.autoscaler.expander import Option, best_option
-from batchyard.autoscaler.node_groups import GroupName, Limits, NodeGroup, groups_of
-from batchyard.autoscaler.node_groups_state import FULL, Fleet
-from batchyard.autoscaler.pending_units import Kind, Placings, Unit, kinds_of
+from batchyard.autoscaler.expander import ScaleUpOption, best_option
+from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, groups_of
+from batchyard.autoscaler.node_groups_state import FULL, NodeGroupsState
+from batchyard.autoscaler.pending_units import Kind, PendingUnit, PodPlacements, kinds_of
 from batchyard.autoscaler.settings import ScalingSettings
 from batchyard.base.instant import Instant
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 
 # --- zones ---
 #
@@ -29,7 +29,7 @@ from batchyard.placement.cluster_snapshot import Nodes
 # pkg/processors/locationpolicy, which asks the cloud for advice with the location policy ANY.
 
 
-def spread(groups: Sequence[NodeGroup], count: int, fleet: Fleet, cluster: Obj) -> dict[NodeGroup, int]:
+def spread(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, cluster: Obj) -> dict[NodeGroup, int]:
     """Return the number of new nodes of each group of a pool; zeros are omitted."""
     given = dict.fromkeys(groups, 0)
     if groups[0].takes_any_zone:
@@ -38,7 +38,7 @@ def spread(groups: Sequence[NodeGroup], count: int, fleet: Fleet, cluster: Obj) 
     return {group: more for group, more in given.items() if more}
 
 
-def _give_where_known(given: dict[NodeGroup, int], count: int, fleet: Fleet, cluster: Obj) -> None:
+def _give_where_known(given: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
     """Prefer the first zone that is known to have all machines, else the zones with the most."""
     have = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in given}
     whole = [group for group in given if have[group] >= count]
@@ -47,7 +47,7 @@ def _give_where_known(given: dict[NodeGroup, int], count: int, fleet: Fleet, clu
         given[group] += max(0, more)
 
 
-def _give_evenly(given: dict[NodeGroup, int], count: int, fleet: Fleet) -> None:
+def _give_evenly(given: dict[NodeGroup, int], count: int, fleet: NodeGroupsState) -> None:
     """Add nodes one by one to the smallest group that has room."""
     for _ in range(count):
         open_groups = [group for group in given if given[group] < fleet.room(group)]
@@ -57,14 +57,14 @@ def _give_evenly(given: dict[NodeGroup, int], count: int, fleet: Fleet) -> None:
         given[smallest] += 1
 
 
-def _room_of_pool(group: NodeGroup, given: dict[NodeGroup, int], fleet: Fleet) -> int:
+def _room_of_pool(group: NodeGroup, given: dict[NodeGroup, int], fleet: NodeGroupsState) -> int:
     return max(0, group.total.most - fleet.pool_size(group) - sum(given.values()))
 
 
 NOT_ALL: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
 
 
-class Situation(NamedTuple):
+class LoopContext(NamedTuple):
     """Cluster, settings and time of one loop."""
 
     cluster: Obj
@@ -75,7 +75,7 @@ class Situation(NamedTuple):
 class NewPools(Protocol):
     """Pools that could be created for pods."""
 
-    def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[Option]:
+    def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[ScaleUpOption]:
         """Return the pools that would help."""
 
     def why_not(self, pod: PodView, scale_up: "ScaleUp") -> str:
@@ -83,7 +83,7 @@ class NewPools(Protocol):
 
 
 @dataclass(slots=True)
-class Draft:
+class ScaleUpDraft:
     """The planned scale-up for one unit."""
 
     new_nodes: dict[str, None] = field(default_factory=dict)
@@ -101,7 +101,12 @@ class ScaleUp:
     """
 
     def __init__(
-        self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, new_pools: NewPools | None
+        self,
+        nodes: ClusterSnapshot,
+        fleet: NodeGroupsState,
+        limits: ClusterLimits,
+        situation: LoopContext,
+        new_pools: NewPools | None,
     ) -> None:
         self.nodes = nodes
         self.fleet = fleet
@@ -121,14 +126,14 @@ class ScaleUp:
         self.places: dict[str, str] = {}
         self.new_nodes: dict[str, None] = {}
 
-    def help(self, unit: Unit) -> bool:
+    def help(self, unit: PendingUnit) -> bool:
         """Find nodes for a unit; return whether all its pods have one."""
         kinds = kinds_of(unit.pods, self.nodes)
         alike = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
         if alike in self._hopeless:
             self._refuse(kinds, self._hopeless[alike])
             return False
-        draft = Draft()
+        draft = ScaleUpDraft()
         with self.nodes.what_if() as trial:
             left = self._fill(draft, unit)
             if left and unit.is_gang:
@@ -146,7 +151,7 @@ class ScaleUp:
 
     def complete_slices(self) -> None:
         """Add the missing machines of slices that were requested only in part."""
-        draft = Draft()
+        draft = ScaleUpDraft()
         for group in self.fleet.groups.values():
             for _ in range(self.fleet.lack(group)):
                 self._add_node(group, (), draft)
@@ -171,7 +176,7 @@ class ScaleUp:
             ends.append(backoff.until)
         return min(ends, default=None)
 
-    def tell_increase(self, groups: Sequence[NodeGroup]) -> str:
+    def format_increase(self, groups: Sequence[NodeGroup]) -> str:
         """Format the growth of groups as in upstream's Events: `[{pool 0->2 (max: 24)}]`."""
         texts = [
             f"{{{group.id} {self._before.get(group.name, 0)}->{self.fleet.size(group)} "
@@ -193,7 +198,9 @@ class ScaleUp:
             found.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
         return found
 
-    def option(self, groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView]) -> Option | None:
+    def option(
+        self, groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView]
+    ) -> ScaleUpOption | None:
         """Return the new nodes that similar groups would get for the pods; `rest` does not fit them."""
         group = groups[0]
         most = min(sum(map(self.fleet.room, groups)), self.limits.allowed(group.uses))
@@ -202,7 +209,7 @@ class ScaleUp:
         if packed is None or not packed.nodes:
             return None
         whole = [*packed.nodes, *[()] * (group.hosts - len(packed.nodes))]
-        return Option(groups, whole, [*packed.left, *rest])
+        return ScaleUpOption(groups, whole, [*packed.left, *rest])
 
     def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
         """Add nodes without pods."""
@@ -210,7 +217,7 @@ class ScaleUp:
             return
         able = [group for group in groups if self._may_grow(group)]
         given = spread(able, count, self.fleet, self.situation.cluster) if able else {}
-        draft = Draft()
+        draft = ScaleUpDraft()
         for group, more in given.items():
             for _ in range(more):
                 self._add_node(group, (), draft)
@@ -218,9 +225,9 @@ class ScaleUp:
 
     # --- one unit ---
 
-    def _fill(self, draft: Draft, unit: Unit) -> Sequence[PodView]:
+    def _fill(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
         """Find nodes for as many pods as possible; return the rest."""
-        placings = Placings(self.nodes)
+        placings = PodPlacements(self.nodes)
         left: Sequence[PodView] = placings.put(unit.pods)
         draft.places.update(placings.places)
         while left:
@@ -230,7 +237,7 @@ class ScaleUp:
             left = self._take(option, draft)
         return left
 
-    def _choose(self, left: Sequence[PodView], unit: Unit) -> Option | None:
+    def _choose(self, left: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
         """Return the best option; for a gang one that helps all remaining pods, if there is any."""
         kinds = kinds_of(left, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
@@ -241,13 +248,13 @@ class ScaleUp:
         whole = [option for option in options if not option.left] if unit.is_gang else []
         return best_option(whole or options, self.situation.settings) if options else None
 
-    def _is_promising(self, option: Option) -> bool:
+    def _is_promising(self, option: ScaleUpOption) -> bool:
         """Whether all the new nodes are likely to come. Recently failed groups need known capacity in the cloud."""
         if not any(self.fleet.has_failed(group, self.situation.now) for group in option.groups):
             return True
         return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.situation.cluster)
 
-    def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[Option]:
+    def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[ScaleUpOption]:
         """Return the options of a pool's groups; groups that fit the same pods share one."""
         found = []
         for fitting, similar in self.alike(list(filter(self._may_grow, groups)), kinds).items():
@@ -264,7 +271,7 @@ class ScaleUp:
             return False
         return not self.fleet.obstacle(group, self.limits, self.situation.now)
 
-    def _take(self, option: Option, draft: Draft) -> Sequence[PodView]:
+    def _take(self, option: ScaleUpOption, draft: ScaleUpDraft) -> Sequence[PodView]:
         """Add the new nodes of an option to the draft; return the remaining pods."""
         if option.is_new_pool:
             draft.pools.append(option.group.pool)
@@ -279,7 +286,7 @@ class ScaleUp:
             draft.helped.update(dict.fromkeys([pod.uid for pod in pods], groups))
         return [*option.left, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
 
-    def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: Draft) -> None:
+    def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: ScaleUpDraft) -> None:
         self._before.setdefault(group.name, self.fleet.size(group))
         view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
         self.fleet.grow(group, 1)
@@ -291,7 +298,7 @@ class ScaleUp:
             self.nodes.add_pod(pod, view.name)
             draft.places[pod.uid] = view.name
 
-    def _apply(self, draft: Draft) -> None:
+    def _apply(self, draft: ScaleUpDraft) -> None:
         """Add a unit's draft to the plan."""
         self.new_nodes.update(draft.new_nodes)
         self.places.update(draft.places)
@@ -301,7 +308,7 @@ class ScaleUp:
         self.helped.update(draft.helped)
         self._hopeless.clear()
 
-    def _drop(self, draft: Draft) -> None:
+    def _drop(self, draft: ScaleUpDraft) -> None:
         """Undo a unit's draft in the group state and the limits."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
@@ -315,7 +322,7 @@ class ScaleUp:
         for kind, pods in kinds.items():
             self.refused.update(dict.fromkeys([pod.uid for pod in pods], why[kind]))
 
-    def _why(self, pod: PodView, kind: Kind, unit: Unit) -> str:
+    def _why(self, pod: PodView, kind: Kind, unit: PendingUnit) -> str:
         """Return why no group grows for a pod: each reason with the number of groups."""
         reasons: list[str] = []
         for group in self.fleet.groups.values():
@@ -323,7 +330,7 @@ class ScaleUp:
                 misfits = self._misfit(pod, kind, group)
                 reasons += misfits or (self._obstacle(group) or (NOT_ALL if unit.is_gang else FULL),)
         if reasons or self._new_pools is None:
-            return tell_reasons(reasons)
+            return format_reasons(reasons)
         return self._new_pools.why_not(pod, self)
 
     def reasons_against(self, pod: PodView, group: NodeGroup) -> Sequence[str]:
@@ -343,7 +350,7 @@ class ScaleUp:
         return known
 
 
-def tell_reasons(reasons: Sequence[str]) -> str:
+def format_reasons(reasons: Sequence[str]) -> str:
     """Format each reason with its number of groups."""
     counts: dict[str, int] = {}
     for reason in reasons:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import quantity
 from batchyard.api.meta import Obj
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.placement.resources import Profile
+from batchyard.placement.resources import AutoscalingProfile
 
 #: Nodes that are not ready are removed after this time.
 UNREADY_TIME: Final = 20 * MINUTE
@@ -39,7 +39,7 @@ _GIGABYTE: Final = 1 << 30
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-class Patience(NamedTuple):
+class ScaleDownDelays(NamedTuple):
     """How long a node must be unneeded before removal, and how long scale-down pauses after a scale-up."""
 
     unneeded: Duration
@@ -47,13 +47,13 @@ class Patience(NamedTuple):
 
 
 #: GKE publishes no values for its profile optimize-utilization: those are assumed.
-_PATIENCE: Final[Mapping[Profile, Patience]] = {
-    Profile.BALANCED: Patience(10 * MINUTE, 10 * MINUTE),
-    Profile.OPTIMIZE_UTILIZATION: Patience(2 * MINUTE, 2 * MINUTE),
+_PATIENCE: Final[Mapping[AutoscalingProfile, ScaleDownDelays]] = {
+    AutoscalingProfile.BALANCED: ScaleDownDelays(10 * MINUTE, 10 * MINUTE),
+    AutoscalingProfile.OPTIMIZE_UTILIZATION: ScaleDownDelays(2 * MINUTE, 2 * MINUTE),
 }
 
 
-class Limit(NamedTuple):
+class ResourceLimit(NamedTuple):
     """Minimum and maximum of a resource in the cluster: cores, bytes or accelerators."""
 
     least: int
@@ -64,16 +64,16 @@ class Limit(NamedTuple):
 class ScalingSettings:
     """Autoscaler settings of a Cluster."""
 
-    profile: Profile
+    profile: AutoscalingProfile
     expander: str
     #: Patterns of pool names, highest priority first.
     priorities: tuple[str, ...]
     scan_interval: Duration
-    patience: Patience
+    patience: ScaleDownDelays
     #: In billionths of the allocatable amount.
     utilization_threshold: int
     provision_time: Duration
-    limits: Mapping[str, Limit]
+    limits: Mapping[str, ResourceLimit]
     #: Whether pools are created for pods that fit no existing pool.
     makes_pools: bool
 
@@ -85,7 +85,7 @@ class ScalingSettings:
 def settings_of(cluster: Obj) -> ScalingSettings:
     """Return the settings of a Cluster."""
     autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _NOTHING
-    profile = Profile(autoscaling.get("profile", Profile.BALANCED.value))
+    profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
     unneeded, after_add = _PATIENCE[profile]
     provisioning = autoscaling.get("autoProvisioning")
     return ScalingSettings(
@@ -93,7 +93,7 @@ def settings_of(cluster: Obj) -> ScalingSettings:
         expander=autoscaling.get("expander", "least-waste"),
         priorities=tuple(autoscaling.get("priorities") or ()),
         scan_interval=_duration(autoscaling, "scanInterval", _SCAN_INTERVAL),
-        patience=Patience(_duration(autoscaling, "unneededTime", unneeded), after_add),
+        patience=ScaleDownDelays(_duration(autoscaling, "unneededTime", unneeded), after_add),
         utilization_threshold=quantity.parse(autoscaling.get("utilizationThreshold", _THRESHOLD)),
         provision_time=_duration(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
         limits={row["resource"]: _limit(row) for row in (provisioning or _NOTHING).get("limits") or ()},
@@ -105,6 +105,6 @@ def _duration(autoscaling: Mapping[str, Any], field: str, default: Duration) -> 
     return parse_duration(autoscaling[field]) if field in autoscaling else default
 
 
-def _limit(row: Mapping[str, Any]) -> Limit:
+def _limit(row: Mapping[str, Any]) -> ResourceLimit:
     unit = _GIGABYTE if row["resource"] == "memory" else 1
-    return Limit(row.get("min", 0) * unit, row["max"] * unit)
+    return ResourceLimit(row.get("min", 0) * unit, row["max"] * unit)

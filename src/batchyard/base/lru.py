@@ -8,7 +8,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class Remembered(Generic[_K, _V]):
+class LruCache(Generic[_K, _V]):
     """Values by key, the least recently used first."""
 
     def __init__(self) -> None:

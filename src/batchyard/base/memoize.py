@@ -9,7 +9,7 @@ LENGTH_MAX: Final = 512
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-def remembered(maxsize: int, length_max: int = LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
+def memoized_if_short(maxsize: int, length_max: int = LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
     """Cache the results of a function of a text; those of longer texts are computed each time."""
 
     def decorate(function: _FunctionT) -> _FunctionT:

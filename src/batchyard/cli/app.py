@@ -25,7 +25,7 @@ from batchyard.cli.commands.runs import Report, speed
 from batchyard.cli.commands.snapshot import snapshot
 from batchyard.cli.commands.whatif import whatif
 from batchyard.cli.commands.why import why
-from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Sync
+from batchyard.cli.options import DocumentFormat, LogFormat, LogLevel, LoopAction, Output, SyncMode
 from batchyard.cli.submit import options as of
 
 app = typer.Typer(
@@ -136,8 +136,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
     ] = None,
     on_loop: Annotated[
-        OnLoop, typer.Option(help="On an endless preemption loop: continue, or stop.")
-    ] = OnLoop.CONTINUE,
+        LoopAction, typer.Option(help="On an endless preemption loop: continue, or stop.")
+    ] = LoopAction.CONTINUE,
     output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
     report: Report = None,
     runtime: _Runtime = None,
@@ -152,7 +152,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     from batchyard.cli import simulate as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli import trace as replay  # noqa: PLC0415 - loads the platform
 
-    request = command.Request(
+    request = command.SimulateRequest(
         paths or [], cluster, until, seed, events, on_loop, output or Output.TABLE, report, runtime
     )
     if report is not None and trace is not None:
@@ -173,7 +173,7 @@ app.command()(guide)
 _DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")]
 _DATA_DIR = Path(".batchyard")
 _LogLevel: TypeAlias = Annotated[LogLevel, typer.Option("--log-level", help="The log level; info logs each decision.")]
-_LogForm: TypeAlias = Annotated[LogForm, typer.Option("--log-format", help="Text or JSON lines.")]
+_LogForm: TypeAlias = Annotated[LogFormat, typer.Option("--log-format", help="Text or JSON lines.")]
 _Otlp: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -237,9 +237,9 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         bool, typer.Option("--insecure-loopback", help="Serve without TLS and credentials, on this machine only.")
     ] = False,
     sync: Annotated[
-        Sync,
+        SyncMode,
         typer.Option(help="What acknowledged writes survive: full, a power failure; process, a crash of the process."),
-    ] = Sync.FULL,
+    ] = SyncMode.FULL,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Start from a journal that lost acknowledged writes.")
     ] = False,
@@ -248,7 +248,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     audit_log: _AuditLog = None,
     controllers: _Controllers = "*",
     log_level: _LogLevel = LogLevel.WARNING,
-    log_form: _LogForm = LogForm.TEXT,
+    log_form: _LogForm = LogFormat.TEXT,
     otlp: _Otlp = "",
     runtime: _Runtime = None,
 ) -> None:
@@ -257,10 +257,10 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         raise typer.BadParameter("--insecure-loopback serves this machine only: leave out --listen")
     from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
     from batchyard.server.logging.logs import LogSettings  # noqa: PLC0415 - loads the platform
-    from batchyard.server.platform.data_dir import LOOPBACK, Place  # noqa: PLC0415 - loads the platform
-    from batchyard.store.journal import Sync as Promise  # noqa: PLC0415 - loads the platform
+    from batchyard.server.platform.data_dir import LOOPBACK, PlatformOptions  # noqa: PLC0415 - loads the platform
+    from batchyard.store.journal import SyncMode as Promise  # noqa: PLC0415 - loads the platform
 
-    place = Place(
+    place = PlatformOptions(
         data_dir,
         port,
         insecure_loopback,
@@ -272,14 +272,14 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         traces_to=otlp,
         runtime=runtime,
     )
-    logs = LogSettings(log_level.value, log_form is LogForm.JSON)
-    wanted = command.Wanted(place, cluster, speed, image or (), host_path or (), logs, config, host_network)
+    logs = LogSettings(log_level.value, log_form is LogFormat.JSON)
+    wanted = command.UpOptions(place, cluster, speed, image or (), host_path or (), logs, config, host_network)
     command.up(wanted, detach=detach)
 
 
-def _lease_option(name: str, told: str, default: str) -> Any:
+def _lease_option(name: str, reported: str, default: str) -> Any:
     option = f"--leader-elect-{name}"
-    return typer.Option(option, parser=_duration, metavar="DURATION", help=told, show_default=default)
+    return typer.Option(option, parser=_duration, metavar="DURATION", help=reported, show_default=default)
 
 
 _Kubeconfig: TypeAlias = Annotated[
@@ -353,7 +353,7 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     listen: Annotated[str, typer.Option(metavar="ADDRESS", help="The address of health and metrics.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port of health and metrics; 0: none.")] = 0,
     log_level: _LogLevel = LogLevel.WARNING,
-    log_form: _LogForm = LogForm.TEXT,
+    log_form: _LogForm = LogFormat.TEXT,
     otlp: _Otlp = "",
     beside_upstream: Annotated[
         bool, typer.Option("--beside-upstream", help="Run even if Kueue's or JobSet's own controllers run.")
@@ -368,9 +368,9 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     form: of_shadow.Output = None,
 ) -> None:
     """Run controllers against an external Kubernetes API server until a termination signal."""
-    if of_shadow.looks_on(shadow, lasts, patience, form):
+    if of_shadow.is_shadow(shadow, lasts, patience, form):
         where, listens = (kubeconfig, context), (listen, port)
-        of_shadow.look_on(where, listens, lasts, patience, kueue=(config, fair_sharing), form=form)
+        of_shadow.run_shadow(where, listens, lasts, patience, kueue=(config, fair_sharing), form=form)
         return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
         raise typer.BadParameter("the lease duration must exceed the renew deadline, and that 1.2 retry periods")
@@ -379,9 +379,9 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     from batchyard.server.logging.logs import LogSettings  # noqa: PLC0415 - loads the platform
     from batchyard.server.operator.webhooks import WebhookTerms  # noqa: PLC0415 - loads the platform
 
-    lease = command.Lease(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
-    options = command.Options(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
-    options = options._replace(logs=LogSettings(log_level.value, log_form is LogForm.JSON), traces_to=otlp)
+    lease = command.LeaseOptions(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
+    options = command.OperatorOptions(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
+    options = options._replace(logs=LogSettings(log_level.value, log_form is LogFormat.JSON), traces_to=otlp)
     options = options._replace(
         beside_upstream=beside_upstream,
         webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
@@ -486,13 +486,13 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
 ) -> None:
     """Create a Job in a queue, report its progress, print its logs, and exit with its exit code."""
     argv = of.command_line(context)
-    if output is Form.YAML and not dry_run:
+    if output is DocumentFormat.YAML and not dry_run:
         raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
     from batchyard.cli.submit import command  # noqa: PLC0415 - loads the object model
-    from batchyard.cli.submit.manifests import Asked  # noqa: PLC0415 - loads the object model
-    from batchyard.cli.submit.wanted import Request  # noqa: PLC0415 - loads the object model
+    from batchyard.cli.submit.manifests import JobRequest  # noqa: PLC0415 - loads the object model
+    from batchyard.cli.submit.wanted import SubmitRequest  # noqa: PLC0415 - loads the object model
 
-    asked = Asked(argv, name, queue, image, namespace, priority, cpu, memory, {gpu_resource: gpus} if gpus else {})
+    asked = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, {gpu_resource: gpus} if gpus else {})
     at_once = parallelism or completions or 1
     asked = replace(
         asked,
@@ -506,7 +506,7 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
         checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
     )
     cluster = of.cluster(context, kubeconfig, data_dir)
-    request = Request(asked, folder, cluster, kube_context, data_dir or _DATA_DIR, dry_run, detach, output)
+    request = SubmitRequest(asked, folder, cluster, kube_context, data_dir or _DATA_DIR, dry_run, detach, output)
     raise typer.Exit(command.submit(request))
 
 

@@ -18,7 +18,7 @@ def backup(file: Path, folder: Path) -> None:
     except OSError as error:
         output.fail(f"batchyard: {error.filename or file}: {error.strerror}")
     kept = contents.recovered
-    output.tell(f"batchyard: {file}: {len(kept.objects)} objects at revision {kept.revision}, verified")
+    output.report_line(f"batchyard: {file}: {len(kept.objects)} objects at revision {kept.revision}, verified")
 
 
 def restore(file: Path, folder: Path) -> None:
@@ -31,7 +31,7 @@ def restore(file: Path, folder: Path) -> None:
     except OSError as error:
         output.fail(f"batchyard: {error.filename or folder}: {error.strerror}")
     kept = contents.recovered
-    output.tell(
+    output.report_line(
         f"batchyard: {folder}: {len(kept.objects)} objects restored; it continues from revision {kept.revision}"
     )
-    output.tell(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")
+    output.report_line(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")

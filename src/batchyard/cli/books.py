@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from batchyard.accounting.accounts import USES, Line, Statement
+from batchyard.accounting.accounts import USES, Statement, StatementLine
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Table, format_table
 from batchyard.api.views.pods import pod_view
@@ -55,7 +55,7 @@ def books_of(result: Result) -> dict[str, Any]:
     return {"costs": costs, "recoveries": [loss.document(EPOCH) for loss in result.losses]}
 
 
-def _use(line: Line) -> dict[str, Any]:
+def _use(line: StatementLine) -> dict[str, Any]:
     return {
         "use": line.use,
         "machineHours": round(line.machine_hours, _DIGITS),
@@ -75,15 +75,15 @@ def _table(rows: Table) -> str:
     return format_table([[row[index] for index in kept] for row in rows])
 
 
-def _grouped(lines: Sequence[Line]) -> list[tuple[Line, list[Line]]]:
+def _grouped(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, list[StatementLine]]]:
     """The lines of each pool or team, with the first line of each."""
-    groups: dict[tuple[str, str, str], list[Line]] = {}
+    groups: dict[tuple[str, str, str], list[StatementLine]] = {}
     for line in lines:
         groups.setdefault((line.pool, line.provisioning, line.team), []).append(line)
     return [(group[0], group) for group in groups.values()]
 
 
-def _figures(lines: Sequence[Line]) -> list[str]:
+def _figures(lines: Sequence[StatementLine]) -> list[str]:
     """Total hours, then the cost of each use, then the sum."""
     hours = sum(line.machine_hours for line in lines), sum(line.accelerator_hours for line in lines)
     costs = [sum(line.cents for line in lines if line.use == use) for use in USES]

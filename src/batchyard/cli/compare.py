@@ -10,13 +10,19 @@ from batchyard.api.printing import Table, format_table
 from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.progress import watched
-from batchyard.cli.simulate import tell_warnings, write_report
+from batchyard.cli.simulate import print_warnings, write_report
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.controller_runtime.kernel import EndlessInstant
-from batchyard.sim.compare.changes import SHOWN, Change
-from batchyard.sim.compare.comparison import Contrast, Repeated, Settings, contrast, document_of
-from batchyard.sim.compare.formatting import told, told_change
-from batchyard.sim.compare.inputs import Pair, Side, read_pair
+from batchyard.sim.compare.changes import SHOWN, WaitChange
+from batchyard.sim.compare.comparison import (
+    ComparisonSettings,
+    ConfigurationComparison,
+    RepeatedFigure,
+    compare_configurations,
+    document_of,
+)
+from batchyard.sim.compare.formatting import format_change, format_figure
+from batchyard.sim.compare.inputs import Variant, VariantPair, read_pair
 from batchyard.sim.compare.page import page
 from batchyard.sim.compare.runs import as_jobs, is_trace
 from batchyard.sim.compare.sections import Both, Section, Unit
@@ -30,7 +36,7 @@ _WIDE: Final = frozenset({"quotaByQueue"})
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CompareRequest:
     """The arguments of the command."""
 
     a: str
@@ -39,28 +45,28 @@ class Request:
     loads: Sequence[str]
     #: The factor on the arrival rate of a trace's pods; None: not given.
     factor: Fraction | None
-    settings: Settings
+    settings: ComparisonSettings
     form: Output
     html: Path | None
 
 
-def run(request: Request) -> None:
+def run(request: CompareRequest) -> None:
     """Run the comparison; ends the command with 1 on failure."""
     names = _names(request)
     pair = _pair(request, names)
-    tell_warnings(pair.warnings)
+    print_warnings(pair.warnings)
     try:
-        found = contrast(names, pair, request.settings, watched)
+        found = compare_configurations(names, pair, request.settings, watched)
     except EndlessInstant as endless:
         output.fail(f"batchyard: {endless}")
     output.write(shown(found, request.form))
     if request.html is not None:
         write_report(request.html, page(found), "--html")
-    for line in _said_of(found):
-        output.tell(line)
+    for line in _comparison_remarks(found):
+        output.report_line(line)
 
 
-def shown(found: Contrast, form: Output) -> str:
+def shown(found: ConfigurationComparison, form: Output) -> str:
     """Format the comparison."""
     if form is Output.JSON:
         return render_json(document_of(found))
@@ -83,7 +89,7 @@ def shown(found: Contrast, form: Output) -> str:
     return "\n".join(parts)
 
 
-def _names(request: Request) -> tuple[str, str]:
+def _names(request: CompareRequest) -> tuple[str, str]:
     """The display names: the stems of the paths, or the whole paths if the stems are equal."""
     a, b = Path(request.a).stem or request.a, Path(request.b).stem or request.b
     if a != b:
@@ -91,9 +97,9 @@ def _names(request: Request) -> tuple[str, str]:
     return (request.a, request.b) if request.a != request.b else (f"{a} (first)", f"{a} (second)")
 
 
-def _pair(request: Request, names: tuple[str, str]) -> Pair:
+def _pair(request: CompareRequest, names: tuple[str, str]) -> VariantPair:
     sides = [
-        Side(name, [path, *([str(cluster)] if cluster else [])])
+        Variant(name, [path, *([str(cluster)] if cluster else [])])
         for name, path, cluster in zip(names, (request.a, request.b), request.clusters, strict=True)
     ]
     try:
@@ -103,7 +109,7 @@ def _pair(request: Request, names: tuple[str, str]) -> Pair:
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
 
 
-def _load(request: Request, sides: Sequence[Side]) -> Sequence[Source]:
+def _load(request: CompareRequest, sides: Sequence[Variant]) -> Sequence[Source]:
     """The load of both sides: manifests, and traces converted to Jobs."""
     loads: list[Source] = []
     traces = [path for path in request.loads if is_trace(Path(path))]
@@ -121,7 +127,9 @@ def _overall(names: tuple[str, str], section: Section) -> Table:
     for figure in section.figures:
         both = row.figures[figure.name]
         if any(both):
-            rows.append([figure.title, *(told(figure.unit, value) for value in both), told_change(figure, both)])
+            rows.append(
+                [figure.title, *(format_figure(figure.unit, value) for value in both), format_change(figure, both)]
+            )
     return rows
 
 
@@ -135,24 +143,24 @@ def _table(section: Section) -> Table:
         cells = [row.name]
         for figure in section.figures:
             both = row.figures.get(figure.name, (None, None))
-            cells += [_cell(figure.unit, both), *([told_change(figure, both)] if figure is main else [])]
+            cells += [_cell(figure.unit, both), *([format_change(figure, both)] if figure is main else [])]
         rows.append(cells)
     return rows
 
 
 def _cell(unit: Unit, both: Both) -> str:
     """Both values as `A -> B`, or one if they are equal."""
-    a, b = told(unit, both[0]), told(unit, both[1])
+    a, b = format_figure(unit, both[0]), format_figure(unit, both[1])
     return a if a == b else f"{a} -> {b}"
 
 
-def _changes(found: Contrast, changes: Sequence[Change]) -> str:
+def _changes(found: ConfigurationComparison, changes: Sequence[WaitChange]) -> str:
     header = ["WORKLOAD", "QUEUE", *(f"WAITS WITH {name.upper()}" for name in found.names), "CHANGE", "EFFECT"]
     rows = [
         [
             *(each.workload, each.queue),
-            *(told(Unit.SECONDS, wait) for wait in each.waits),
-            f"{'+' if each.longer > 0 else '-'}{told(Unit.SECONDS, abs(each.longer))}",
+            *(format_figure(Unit.SECONDS, wait) for wait in each.waits),
+            f"{'+' if each.longer > 0 else '-'}{format_figure(Unit.SECONDS, abs(each.longer))}",
             each.effect,
         ]
         for each in changes
@@ -160,22 +168,22 @@ def _changes(found: Contrast, changes: Sequence[Change]) -> str:
     return format_table([header, *rows])
 
 
-def _repeats(found: Contrast) -> str:
+def _repeats(found: ConfigurationComparison) -> str:
     header = ["MEANS", *(name.upper() for name in found.names), "CHANGE", "95% INTERVAL", ""]
     return format_table([header, *(_repeat(each) for each in found.repeats if any(each.means))])
 
 
-def _repeat(each: Repeated) -> list[str]:
+def _repeat(each: RepeatedFigure) -> list[str]:
     unit, low, high = each.figure.unit, each.difference - each.margin, each.difference + each.margin
-    ends = [f"{'-' if end < 0 else ''}{told(unit, abs(end))}" for end in (low, high)]
-    change = told_change(each.figure, each.means) or "none"
+    ends = [f"{'-' if end < 0 else ''}{format_figure(unit, abs(end))}" for end in (low, high)]
+    change = format_change(each.figure, each.means) or "none"
     return [
-        *(each.figure.title, told(unit, each.means[0]), told(unit, each.means[1]), change),
+        *(each.figure.title, format_figure(unit, each.means[0]), format_figure(unit, each.means[1]), change),
         *(f"{ends[0]} to {ends[1]}", "" if each.is_certain or not each.margin else "may be chance"),
     ]
 
 
-def _said_of(found: Contrast) -> list[str]:
+def _comparison_remarks(found: ConfigurationComparison) -> list[str]:
     """Further lines: rejected writes, loops, and remarks on the figures."""
     lines = []
     for name, side in zip(found.names, (found.runs.a, found.runs.b), strict=True):
@@ -187,7 +195,7 @@ def _said_of(found: Contrast) -> list[str]:
         lines += [f"{name}: loop: {message}" for message in loops]
     never = next(section for section in found.sections if section.name == "overall").rows[0].figures["neverAdmitted"]
     if any(never):
-        until = told(Unit.SECONDS, found.lasts)
+        until = format_figure(Unit.SECONDS, found.lasts)
         lines.append(
             f"batchyard: Workloads that were never admitted count as waiting until the later end, after {until}"
         )

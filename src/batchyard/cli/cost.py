@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS
-from batchyard.accounting.report import Report, Row, document, dollars, report, share
+from batchyard.accounting.report import CostReport, CostReportRow, document, dollars, report, share
 from batchyard.api.meta import Obj
 from batchyard.api.printing import format_table
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
 from batchyard.cli import output
-from batchyard.cli.commands.cost import By, Form
-from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
+from batchyard.cli.commands.cost import CostFormat, CostGrouping
+from batchyard.cli.reaching import REFUSALS, ClusterTarget, UnreachableError, answered
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import PATH as REPORT
@@ -28,41 +28,41 @@ _DAYS: Final = re.compile(r"(\d{1,5})d", re.ASCII)
 _NOTHING: Final = "No costs are recorded for that time.\n"
 
 
-class Asked(NamedTuple):
+class CostQuery(NamedTuple):
     """The query of the command."""
 
-    by: By
+    by: CostGrouping
     begin: str
     end: str
     namespace: str
 
 
-def cost(target: Target, asked: Asked, form: Form) -> None:
+def cost(target: ClusterTarget, asked: CostQuery, form: CostFormat) -> None:
     """Print the totals; ends the command with 1 if no platform responds."""
     try:
         now = _now(target)
         begin, end = _instant(asked.begin, now), _instant(asked.end, now) if asked.end else now + HOUR
-        records, told = _records(target, asked.namespace)
+        records, reported = _records(target, asked.namespace)
     except UnreachableError as error:
         why = f"{error}; it has no CostRecords" if error.code == _NOT_FOUND else str(error)
         output.fail(f"batchyard: {why}")
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
     found = report(records, asked.by.value, begin, end)
-    if form is Form.JSON:
+    if form is CostFormat.JSON:
         output.write(render_json(document(found)))
-    elif form is Form.YAML:
+    elif form is CostFormat.YAML:
         output.write(render_yaml(document(found)))
-    elif form is Form.CSV:
+    elif form is CostFormat.CSV:
         output.write(_csv(found))
     else:
         output.write(_table(found))
-        for line in (told, *_remarks(found)):
+        for line in (reported, *_remarks(found)):
             if line:
-                output.tell(f"batchyard: {line}")
+                output.report_line(f"batchyard: {line}")
 
 
-def _records(target: Target, namespace: str) -> tuple[Sequence[Obj], str]:
+def _records(target: ClusterTarget, namespace: str) -> tuple[Sequence[Obj], str]:
     """All CostRecords that the user may list, and a remark if these are not all."""
     if namespace:
         return _in(target, namespace), ""
@@ -75,7 +75,7 @@ def _records(target: Target, namespace: str) -> tuple[Sequence[Obj], str]:
     return items, ""
 
 
-def _in(target: Target, namespace: str) -> Sequence[Obj]:
+def _in(target: ClusterTarget, namespace: str) -> Sequence[Obj]:
     def path(own: str) -> str:
         return f"{_GROUP}/namespaces/{quote(namespace or own)}/costrecords"
 
@@ -83,7 +83,7 @@ def _in(target: Target, namespace: str) -> Sequence[Obj]:
     return items
 
 
-def _now(target: Target) -> Instant:
+def _now(target: ClusterTarget) -> Instant:
     """The platform's own time; that of this machine if it reports none."""
     try:
         found: Instant = answered(target, lambda _: REPORT)["instant"]
@@ -107,7 +107,7 @@ def _instant(text: str, now: Instant) -> Instant:
         output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 24h for a day ago")
 
 
-def _remarks(found: Report) -> Sequence[str]:
+def _remarks(found: CostReport) -> Sequence[str]:
     """Remarks on the period, and on machines without a price."""
     if found.begin is None or found.through is None:
         return ()
@@ -119,7 +119,7 @@ def _remarks(found: Report) -> Sequence[str]:
     return remarks
 
 
-def _table(found: Report) -> str:
+def _table(found: CostReport) -> str:
     if not found.rows:
         return _NOTHING
     header = [found.by.upper(), "NODE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in _USES), "DOLLARS", "SHARE"]
@@ -128,17 +128,17 @@ def _table(found: Report) -> str:
     return format_table([header, *rows])
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: CostReportRow) -> list[str]:
     hours = f"{row.node_hours:,.2f}", f"{row.accelerator_hours:,.2f}"
     uses = (row.cents.get(use, 0) for use in _USES)
     return [row.name, *hours, *(dollars(cents) if cents else "" for cents in uses), dollars(row.total)]
 
 
-def _csv(found: Report) -> str:
+def _csv(found: CostReport) -> str:
     text = io.StringIO()
-    told: dict[str, Any] = document(found)
+    reported: dict[str, Any] = document(found)
     fields = ["name", "nodeHours", "acceleratorHours", *_USES, "dollars", "sharePercent"]
     writer = csv.DictWriter(text, fields, lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*told["rows"], told["total"]])
+    writer.writerows([*reported["rows"], reported["total"]])
     return text.getvalue()

@@ -9,7 +9,7 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.options import Output
-from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
+from batchyard.cli.reaching import REFUSALS, ClusterTarget, UnreachableError, answered
 from batchyard.cli.tables import NOTHING_FOUND, render_json, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import PATH as REPORT
@@ -18,7 +18,7 @@ _GROUP = "/apis/batchyard.dev/v1alpha1"
 _NOT_FOUND = 404
 
 
-class Asked(NamedTuple):
+class DecisionQuery(NamedTuple):
     """The query of the command."""
 
     about: str
@@ -30,7 +30,7 @@ class Asked(NamedTuple):
     is_everywhere: bool = False
 
 
-def decisions(target: Target, asked: Asked, form: Output) -> None:
+def decisions(target: ClusterTarget, asked: DecisionQuery, form: Output) -> None:
     """Print the decisions; ends the command with 1 if the cluster has no ledger."""
     try:
         found = _found(target, asked)
@@ -47,7 +47,7 @@ def decisions(target: Target, asked: Asked, form: Output) -> None:
         output.write(_lines(found["items"], is_wide=form is Output.WIDE))
 
 
-def _found(target: Target, asked: Asked) -> Mapping[str, Any]:
+def _found(target: ClusterTarget, asked: DecisionQuery) -> Mapping[str, Any]:
     query = {"limit": str(asked.limit), "about": asked.about}
     query["fieldSelector"] = f"reason={asked.reason}" if asked.reason else ""
     for name, text in (("since", asked.since), ("until", asked.until)):
@@ -62,7 +62,7 @@ def _found(target: Target, asked: Asked) -> Mapping[str, Any]:
     return answered(target, path_in)
 
 
-def _instant(target: Target, text: str) -> Instant:
+def _instant(target: ClusterTarget, text: str) -> Instant:
     """Parse a time, or a duration before the platform's current time."""
     try:
         return parse_time(text)
@@ -85,14 +85,14 @@ def _lines(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
         return NOTHING_FOUND
     rows = [(_time(each), _object(each), each["reason"], each["message"]) for each in items]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    told = []
+    reported = []
     for row, item in zip(rows, items, strict=True):
-        told.append(
+        reported.append(
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
         )
         if is_wide:
-            told += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
-    return "\n".join(told) + "\n"
+            reported += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
+    return "\n".join(reported) + "\n"
 
 
 def _time(item: Mapping[str, Any]) -> str:

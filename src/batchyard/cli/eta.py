@@ -13,22 +13,22 @@ from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import MINUTE, SECOND, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
-from batchyard.cli.states import REFUSALS, Where, access_to, state_from
+from batchyard.cli.states import REFUSALS, ClusterSource, access_to, state_from
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.client.resource_paths import path_of
 from batchyard.client.transport import HttpRequest
-from batchyard.client.writes import decoded, trouble_of
+from batchyard.client.writes import decoded, failure_reason
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.sim.forecast import Asked, forecasts
+from batchyard.sim.forecast import ForecastOptions, forecasts
 from batchyard.sim.state import State
-from batchyard.sim.whatif import KINDS, subjects_told_of, workload_of
+from batchyard.sim.whatif import KINDS, subject_document, workload_of
 
 #: The server serves forecasts but is overloaded now.
 _BUSY: Final = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EtaRequest:
     """The arguments of the command."""
 
     #: KIND/NAME; '' for all pending Workloads.
@@ -37,12 +37,12 @@ class Request:
     namespace: str
     queue: str
     state: str | None
-    where: Where
-    asked: Asked
+    where: ClusterSource
+    asked: ForecastOptions
     form: Output
 
 
-def run(request: Request) -> None:
+def run(request: EtaRequest) -> None:
     """Print the forecasts; ends the command with 1 if there is none."""
     if request.subject:
         subject = _subject(request)
@@ -61,9 +61,9 @@ def shown(documents: Sequence[Mapping[str, Any]], form: Output, *, is_one: bool)
     if not documents:
         return "no pending Workloads\n"
     header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS WITHIN", "BASIS"]
-    told = format_table([header, *map(_row, documents)])
+    reported = format_table([header, *map(_row, documents)])
     lines = dict.fromkeys(line for document in documents for line in document["dependsOn"])
-    return told + "".join(f"\n{line}" for line in lines) + ("\n" if lines else "")
+    return reported + "".join(f"\n{line}" for line in lines) + ("\n" if lines else "")
 
 
 def _row(document: Mapping[str, Any]) -> list[str]:
@@ -72,11 +72,11 @@ def _row(document: Mapping[str, Any]) -> list[str]:
     name = name if subject["namespace"] == "default" else f"{name} -n {subject['namespace']}"
     if not document["forks"]:
         return [name, "runs", "", "", "", ""]
-    told = [format_age(round(waits[each] * SECOND)) if each in waits else "?" for each in ("p50", "p10", "p90")]
-    return [name, *told, f"{document['within']:.0%} of forks", document["basis"]]
+    reported = [format_age(round(waits[each] * SECOND)) if each in waits else "?" for each in ("p50", "p10", "p90")]
+    return [name, *reported, f"{document['within']:.0%} of forks", document["basis"]]
 
 
-def _subject(request: Request) -> Key:
+def _subject(request: EtaRequest) -> Key:
     """The key of the subject; ends the command if it is malformed."""
     kind, _, name = request.subject.partition("/")
     for constant in KINDS:
@@ -88,7 +88,7 @@ def _subject(request: Request) -> Key:
     return Key(constant, request.namespace or "default", name)
 
 
-def _forked_one(request: Request, subject: Key) -> Mapping[str, Any]:
+def _forked_one(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
     state = state_from(request.state, request.where)
     name = workload_of(state.objects, subject)
     if name is None:
@@ -97,18 +97,18 @@ def _forked_one(request: Request, subject: Key) -> Mapping[str, Any]:
     found = forecasts(state, [name], request.asked)
     if name not in found:
         output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended")
-    return found[name].document(subjects_told_of(subject))
+    return found[name].document(subject_document(subject))
 
 
-def _forked_all(request: Request) -> list[Mapping[str, Any]]:
+def _forked_all(request: EtaRequest) -> list[Mapping[str, Any]]:
     state = state_from(request.state, request.where)
     names = _waiting(state, request)
-    told = forecasts(state, names, request.asked)
-    subjects = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in told}
-    return [told[name].document(subjects_told_of(subject)) for name, subject in subjects.items()]
+    reported = forecasts(state, names, request.asked)
+    subjects = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in reported}
+    return [reported[name].document(subject_document(subject)) for name, subject in subjects.items()]
 
 
-def _waiting(state: State, request: Request) -> list[str]:
+def _waiting(state: State, request: EtaRequest) -> list[str]:
     """The keys of the pending Workloads, in order of creation."""
     views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
     found = [
@@ -122,7 +122,7 @@ def _waiting(state: State, request: Request) -> list[str]:
     return [view.key for view in sorted(found, key=lambda view: (view.created, view.key))]
 
 
-def _of_server(request: Request, subject: Key) -> Mapping[str, Any] | None:
+def _of_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
     """The server's forecast; None if it does not serve forecasts."""
     if request.state is not None:
         return None
@@ -132,7 +132,7 @@ def _of_server(request: Request, subject: Key) -> Mapping[str, Any] | None:
         output.fail(f"batchyard: {error}")
 
 
-async def _asked(request: Request, subject: Key) -> Mapping[str, Any] | None:
+async def _asked(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
     reading = access_to(request.where)
     wire = HttpTransport(await reading(), reading)
     info = kind_info(subject.kind)
@@ -144,5 +144,5 @@ async def _asked(request: Request, subject: Key) -> Mapping[str, Any] | None:
     if answer.code == 200:
         return decoded(answer.body)
     if answer.code in _BUSY:
-        output.tell(f"batchyard: the server is overloaded ({trouble_of(answer)}): forecasting locally")
+        output.report_line(f"batchyard: the server is overloaded ({failure_reason(answer)}): forecasting locally")
     return None

@@ -17,7 +17,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.cli import output
-from batchyard.cli.status import connected, told_by
+from batchyard.cli.status import owner_connection, read_status
 from batchyard.cli.up import process_of
 from batchyard.cloud.catalog import instances
 from batchyard.nodes.conditions import DrainOptions, drain
@@ -54,7 +54,7 @@ class _Owner:
 
     def now(self) -> Instant:
         """Return the time of the platform."""
-        instant: Instant = told_by(self._connection)["instant"]
+        instant: Instant = read_status(self._connection)["instant"]
         return instant
 
     def _answer(
@@ -80,7 +80,7 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
             changed = instances.in_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES}/{quote(name)}/status", {"status": changed["status"]})
     message = f"is being reclaimed: it stops at {stop}" if is_reclaimed else f"crashed at {format_time(now)}"
-    output.tell(f"batchyard: the machine of node {name} {message}")
+    output.report_line(f"batchyard: the machine of node {name} {message}")
 
 
 def drain_node(folder: Path, name: str) -> None:
@@ -93,11 +93,11 @@ def drain_node(folder: Path, name: str) -> None:
         pods = [] if found is None else drain(found["items"], _OPTIONS).evicted
         refused = {_shown(pod): message for pod in pods if (message := _evict(owner, pod))}
     for pod, message in refused.items():
-        output.tell(f"batchyard: pod {pod} was not evicted: {message}")
+        output.report_line(f"batchyard: pod {pod} was not evicted: {message}")
     message = f"node {name} is cordoned, {len(pods) - len(refused)} of {len(pods)} pods were evicted"
     if refused:
         output.fail(f"batchyard: {message}; run the command again once the others can be evicted")
-    output.tell(f"batchyard: {message}; kubectl uncordon {name} makes it schedulable again")
+    output.report_line(f"batchyard: {message}; kubectl uncordon {name} makes it schedulable again")
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def _owner_of(folder: Path) -> Iterator[_Owner]:
     """Requests to the platform of a data directory; ends the command if the platform does not respond."""
     running = process_of(folder)
     try:
-        with closing(connected(running, folder)) as connection:
+        with closing(owner_connection(running, folder)) as connection:
             yield _Owner(connection)
     except (KubeconfigError, OSError, http.client.HTTPException, ValueError) as error:
         output.fail(f"batchyard: {running.url}: {error}")

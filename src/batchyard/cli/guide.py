@@ -12,12 +12,12 @@ from batchyard.cli import output
 from batchyard.cli.guide_rows import Played, rows_of
 from batchyard.cli.guide_timings import DifferentRow
 from batchyard.cli.options import Output
-from batchyard.cli.simulate import tell_warnings, write_report
+from batchyard.cli.simulate import print_warnings, write_report
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.sim.accounting import Books
-from batchyard.sim.guide import Guide, Seen, examples_folder, played_steps, unfinished_of
+from batchyard.sim.accounting import RunAccounting
+from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, unfinished_of
 from batchyard.sim.report import Reporter
-from batchyard.sim.result import refusal_of
+from batchyard.sim.result import rejected_write
 from batchyard.sim.scenario import InvalidScenario
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def run(
         guide = Guide(folder, played_steps(step), rendered)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
-    tell_warnings(guide.warnings)
-    reporter, books = Reporter(guide.world), Books(guide.world.client, guide.world.kernel)
+    print_warnings(guide.warnings)
+    reporter, books = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
     seen = _played(guide)
     if report is not None:
         write_report(report, reporter.html(guide.now(), books.statement(guide.now())))
@@ -61,7 +61,7 @@ def run(
         seen_live = list(played.play(played_steps(step)))
         simulated = rows_of(seen, guide)
         differ = played.timings.differences(simulated, rows_of(seen_live, played))
-        _tell_timings(played, len(simulated), differ, live)
+        _print_timings(played, len(simulated), differ, live)
         _show(seen_live, played, step, form, _live_document(played, differ))
         if not all(row.is_explained for row in differ):
             output.fail("batchyard: rows differ from the simulation although no timing was missed")
@@ -74,33 +74,37 @@ def _end_as_by_ctrl_c() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
-def _played(guide: Guide) -> Sequence[Seen]:
+def _played(guide: Guide) -> Sequence[GuideObservation]:
     return list(guide.play())
 
 
 def _show(
-    seen: Sequence[Seen], guide: Played, step: str | None, form: Output, live: Mapping[str, Any] | None = None
+    seen: Sequence[GuideObservation],
+    guide: Played,
+    step: str | None,
+    form: Output,
+    live: Mapping[str, Any] | None = None,
 ) -> None:
     output.write(_shown(seen if step is None else seen[-1:], guide, form, live))
     if isinstance(guide, Guide):
         for write, error in guide.world.refused:
-            output.tell(f"refused: {refusal_of(write, error)}")
+            output.report_line(f"refused: {rejected_write(write, error)}")
     _conclude(seen, guide, whole=step is None)
 
 
-def _tell_timings(played: "LiveGuide", rows: int, differ: Sequence[DifferentRow], speed: float) -> None:
+def _print_timings(played: "LiveGuide", rows: int, differ: Sequence[DifferentRow], speed: float) -> None:
     """Report each row that differs from the simulation with its reason, and each missed timing."""
     for row in differ:
-        output.tell(f"batchyard: {row}")
+        output.report_line(f"batchyard: {row}")
     for timing in played.timings.missed:
-        output.tell(f"batchyard: missed timing: {timing}")
-    output.tell(f"batchyard: {rows - len(differ)} of {rows} table rows equal those of the simulation")
+        output.report_line(f"batchyard: missed timing: {timing}")
+    output.report_line(f"batchyard: {rows - len(differ)} of {rows} table rows equal those of the simulation")
     if played.timings.missed:
         slower = played.timings.speed_for(speed)
-        output.tell(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower:g}x")
+        output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower:g}x")
 
 
-def _shown(seen: Sequence[Seen], guide: Played, form: Output, live: Mapping[str, Any] | None) -> str:
+def _shown(seen: Sequence[GuideObservation], guide: Played, form: Output, live: Mapping[str, Any] | None) -> str:
     """The steps and the final Jobs in one of the output formats; JSON and YAML also have the live report."""
     document = {**_document(seen, guide), **({} if live is None else {"live": live})}
     if form is Output.JSON:
@@ -110,7 +114,7 @@ def _shown(seen: Sequence[Seen], guide: Played, form: Output, live: Mapping[str,
     return "".join([*(_step_table(each, guide.began) for each in seen), _jobs_table(guide)])
 
 
-def _step_table(seen: Seen, began: Instant) -> str:
+def _step_table(seen: GuideObservation, began: Instant) -> str:
     """The tables after a step: the queues, and later the nodes."""
     queues = f"# {seen.step.name}: queues after {format_age(seen.now - began)}\n{printing.format_table(_beside(seen))}"
     nodes = printing.table(scheme.NODE, seen.nodes, now=seen.nodes_now, wide=False, namespaces=False)
@@ -118,7 +122,7 @@ def _step_table(seen: Seen, began: Instant) -> str:
     return f"{queues}\n{title}\n{printing.format_table(_pools(seen))}\n{printing.format_table(nodes)}\n"
 
 
-def _pools(seen: Seen) -> printing.Table:
+def _pools(seen: GuideObservation) -> printing.Table:
     """The ready nodes of each pool beside the guide's published counts."""
     saw = seen.step.nodes
     rows = [[pool, str(count), *_beside_pool(count, saw, pool)] for pool, count in seen.pools.items()]
@@ -132,7 +136,7 @@ def _beside_pool(count: int, saw: Mapping[str, int] | None, pool: str) -> list[s
     return ["", ""] if saw is None else [str(saw.get(pool, 0)), "yes" if count == saw.get(pool, 0) else "no"]
 
 
-def _beside(seen: Seen) -> printing.Table:
+def _beside(seen: GuideObservation) -> printing.Table:
     """`kubectl get clusterqueues -o wide` beside the guide's published counts."""
     header, *rows = printing.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
     compared = [_compared(seen, obj["metadata"]["name"]) for obj in seen.cluster_queues]
@@ -140,7 +144,7 @@ def _beside(seen: Seen) -> printing.Table:
     return [[*header, "GUIDE PENDING", "GUIDE ADMITTED", "AGREES"], *beside]
 
 
-def _compared(seen: Seen, queue: str) -> list[str]:
+def _compared(seen: GuideObservation, queue: str) -> list[str]:
     saw, is_exact = seen.step.saw(queue), seen.step.is_exact(queue)
     agrees = seen.rows[queue] == saw
     message = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
@@ -157,7 +161,7 @@ def _jobs_table(guide: Played) -> str:
     return printing.format_table(printing.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
 
 
-def _document(seen: Sequence[Seen], guide: Played) -> dict[str, Any]:
+def _document(seen: Sequence[GuideObservation], guide: Played) -> dict[str, Any]:
     """The steps and Jobs in the format of the guide's published figures."""
     now = guide.now()
     return {
@@ -193,19 +197,21 @@ def _job(job: Obj, now: Instant) -> dict[str, str]:
     }
 
 
-def _conclude(seen: Sequence[Seen], guide: Played, *, whole: bool) -> None:
+def _conclude(seen: Sequence[GuideObservation], guide: Played, *, whole: bool) -> None:
     """Report the agreement with the guide; ends the command with 1 if an exact row or a Job differs."""
     exact = sum(len(each.exact) for each in seen)
     wrong = [f"{each.step.name}: {queue}" for each in seen for queue in each.wrong]
     found = _jobs(guide)
     jobs, unfinished = len(found), len(unfinished_of(found))
-    output.tell(
+    output.report_line(
         f"batchyard: {exact - len(wrong)} of {exact} rows that quota alone decides (exact) agree with the guide, the "
         f"others depend on the time of the reading; {jobs - unfinished} of {jobs} Jobs are complete; nodes after each "
         f"step: {', '.join(str(sum(each.pools.values())) for each in seen)}"
     )
     differ = sum(each.rows[name] != each.step.saw(name) for each in seen for name in each.rows) - len(wrong)
     if differ:
-        output.tell(f"batchyard: {differ} of the others differ from the guide; examples/refarch/README.md explains why")
+        output.report_line(
+            f"batchyard: {differ} of the others differ from the guide; examples/refarch/README.md explains why"
+        )
     if wrong or (whole and unfinished):
         output.fail(f"batchyard: differs from the guide: {', '.join(wrong) or 'some Jobs did not end'}")

@@ -7,7 +7,7 @@ from typing import Protocol
 from batchyard.api import printing, scheme
 from batchyard.api.meta import Obj
 from batchyard.base.instant import Instant
-from batchyard.sim.guide import Seen, pool_of
+from batchyard.sim.guide import GuideObservation, pool_of
 
 
 class Played(Protocol):
@@ -28,7 +28,7 @@ class Played(Protocol):
         """All objects of a kind."""
 
 
-def rows_of(seen: Sequence[Seen], guide: Played) -> Mapping[str, str]:
+def rows_of(seen: Sequence[GuideObservation], guide: Played) -> Mapping[str, str]:
     """The rows of all steps (`STEP: NAME`) and of all Jobs (`NAMESPACE/NAME`), as text by name."""
     rows: dict[str, str] = {}
     for each in seen:

@@ -10,7 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.validation import names
 from batchyard.cli import output
 from batchyard.cli.kueue_file import kept_in
-from batchyard.operator_manifests import Settings, manifests, parts
+from batchyard.operator_manifests import InstallSettings, manifests, parts
 
 _KUSTOMIZATION: Final = "kustomization"
 
@@ -22,7 +22,7 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def faults_of(settings: Settings) -> Iterator[tuple[str, Sequence[str]]]:
+def faults_of(settings: InstallSettings) -> Iterator[tuple[str, Sequence[str]]]:
     """The problems of each option: invalid names, a missing image."""
     if problems := names.dns_label(settings.namespace):
         yield "namespace", problems
@@ -32,7 +32,7 @@ def faults_of(settings: Settings) -> Iterator[tuple[str, Sequence[str]]]:
         yield "image", ("use the form REGISTRY/NAME:TAG",)
 
 
-def run(settings: Settings, out: Path | None) -> None:
+def run(settings: InstallSettings, out: Path | None) -> None:
     """Print the manifests, or write the files."""
     if out is None:
         output.write(_text(manifests(settings)))
@@ -40,7 +40,7 @@ def run(settings: Settings, out: Path | None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name, text in files(settings).items():
         (out / name).write_text(text, "utf-8")
-    output.tell(f"batchyard: written to {out}: kubectl apply --server-side -k {out}")
+    output.report_line(f"batchyard: written to {out}: kubectl apply --server-side -k {out}")
 
 
 def text_of(file: Path) -> str:
@@ -49,7 +49,7 @@ def text_of(file: Path) -> str:
     return file.read_text("utf-8")
 
 
-def files(settings: Settings) -> dict[str, str]:
+def files(settings: InstallSettings) -> dict[str, str]:
     """The files of a kustomization by name."""
     found = parts(settings)
     texts = {f"{name}.yaml": _text(objects) for name, objects in found.items()}

@@ -22,9 +22,9 @@ class Kubectl:
         """Run kubectl with a text as standard input and return its output; ends the command if it fails."""
         return _printed(self._started(arguments), arguments, sent)
 
-    def sending(self, *arguments: str) -> "Sending":
+    def sending(self, *arguments: str) -> "KubectlStream":
         """Start a kubectl that processes documents as they are written to its standard input."""
-        return Sending(self._started(arguments), arguments)
+        return KubectlStream(self._started(arguments), arguments)
 
     def _started(self, arguments: tuple[str, ...]) -> "subprocess.Popen[str]":
         return subprocess.Popen(  # noqa: S603 - kubectl with fixed arguments
@@ -36,7 +36,7 @@ class Kubectl:
         )
 
 
-class Sending:
+class KubectlStream:
     """A kubectl that processes each document as soon as it is given."""
 
     def __init__(self, process: "subprocess.Popen[str]", arguments: tuple[str, ...]) -> None:
@@ -71,7 +71,7 @@ class Sending:
 
 
 def _printed(process: "subprocess.Popen[str]", arguments: tuple[str, ...], sent: str) -> str:
-    printed, told = process.communicate(sent)
+    printed, reported = process.communicate(sent)
     if process.returncode:
-        output.fail(f"batchyard: kubectl {' '.join(arguments)}: {told.strip()}")
+        output.fail(f"batchyard: kubectl {' '.join(arguments)}: {reported.strip()}")
     return printed

@@ -6,8 +6,14 @@ from pathlib import Path
 from batchyard.api.kueue_configuration import InvalidConfiguration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.cli import output
-from batchyard.scheduling.kueue_configuration import KueueSettings, left_aside, not_done, of_deployment, settings_of
-from batchyard.server.operator.kueue_configuration import told_beside
+from batchyard.scheduling.kueue_configuration import (
+    KueueSettings,
+    deployment_fields,
+    ignored_settings,
+    parse_kueue_settings,
+    unsupported_field_errors,
+)
+from batchyard.server.operator.kueue_configuration import unsupported_settings
 
 
 def configuration_in(file: Path) -> Obj:
@@ -24,31 +30,31 @@ def configuration_in(file: Path) -> Obj:
 
 def settings_in(file: Path) -> KueueSettings:
     """The settings of a Configuration; ends the command if it requires unsupported features."""
-    return settings_of(kept_in(file))
+    return parse_kueue_settings(kept_in(file))
 
 
 def kept_in(file: Path) -> Obj:
     """The Configuration in a file; ends the command if it requires unsupported features, prints ignored fields."""
     found = configuration_in(file)
-    refused = [f"{file}: {fault}" for fault in not_done(found)]
+    refused = [f"{file}: {fault}" for fault in unsupported_field_errors(found)]
     if refused:
         output.fail("\n".join(refused))
-    for line in told_of(found):
-        output.tell(f"batchyard: {file}: {line}")
+    for line in configuration_remarks(found):
+        output.report_line(f"batchyard: {file}: {line}")
     return found
 
 
 def beside(file: Path) -> KueueSettings:
     """The settings for shadow mode beside a Kueue that uses this Configuration."""
     found = configuration_in(file)
-    for line in told_beside(found):
-        output.tell(f"batchyard: {file}: {line}")
-    return settings_of(found)
+    for line in unsupported_settings(found):
+        output.report_line(f"batchyard: {file}: {line}")
+    return parse_kueue_settings(found)
 
 
-def told_of(configuration: Obj) -> Iterator[str]:
+def configuration_remarks(configuration: Obj) -> Iterator[str]:
     """Remarks on the fields that have no effect here."""
-    deployment, aside = of_deployment(configuration), list(left_aside(configuration))
+    deployment, aside = deployment_fields(configuration), list(ignored_settings(configuration))
     if deployment:
         yield f"ignored, for Kueue's own deployment: {', '.join(deployment)}"
     if aside:

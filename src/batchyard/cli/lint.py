@@ -8,15 +8,15 @@ from batchyard.api.schema.violations import nearest
 from batchyard.cli import output
 from batchyard.cli.options import Output, Severities
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.lint.findings import Finding, Severity
+from batchyard.lint.findings import LintFinding, Severity
 from batchyard.lint.registry import BY_NAME
-from batchyard.lint.run import Report, lint
+from batchyard.lint.run import LintReport, lint
 
 _ORDER: Final = tuple(Severity)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LintRequest:
     """The arguments of the command."""
 
     paths: Sequence[str]
@@ -26,7 +26,7 @@ class Request:
     strict: bool
 
 
-def run(request: Request) -> None:
+def run(request: LintRequest) -> None:
     """Print the findings; ends the command with 1 for errors, with `strict` also for warnings."""
     for name in request.rules:
         if name not in BY_NAME:
@@ -40,14 +40,14 @@ def run(request: Request) -> None:
         case Output.YAML:
             output.write(render_yaml(_document(shown, report)))
         case Output.TABLE | Output.WIDE:
-            output.write("".join(f"{text}\n" for text in map(_told, shown)))
-    output.tell(summary(report))
+            output.write("".join(f"{text}\n" for text in map(_format_finding, shown)))
+    output.report_line(summary(report))
     wrong = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
     if wrong:
         raise SystemExit(1)
 
 
-def summary(report: Report) -> str:
+def summary(report: LintReport) -> str:
     """The numbers of documents and findings, in one line."""
     read = _counted(report.documents, "document")
     if not report.findings:
@@ -56,12 +56,12 @@ def summary(report: Report) -> str:
     return f"batchyard: {counts} in {read}"
 
 
-def _told(finding: Finding) -> str:
+def _format_finding(finding: LintFinding) -> str:
     """A finding as text: a line with the place, then the problem, fix and link."""
     return "\n".join(_lines(finding))
 
 
-def _lines(finding: Finding) -> Iterator[str]:
+def _lines(finding: LintFinding) -> Iterator[str]:
     place = f"{finding.source}:{finding.line}" if finding.line else finding.source
     who = "/".join(part for part in (finding.kind, finding.namespace, finding.name) if part)
     where = " ".join(part for part in (who, finding.path) if part)
@@ -72,7 +72,7 @@ def _lines(finding: Finding) -> Iterator[str]:
     yield f"    see: {finding.link}"
 
 
-def _document(findings: Sequence[Finding], report: Report) -> dict[str, Any]:
+def _document(findings: Sequence[LintFinding], report: LintReport) -> dict[str, Any]:
     """The report as a document."""
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
@@ -83,7 +83,7 @@ def _document(findings: Sequence[Finding], report: Report) -> dict[str, Any]:
     }
 
 
-def _row(finding: Finding) -> Mapping[str, Any]:
+def _row(finding: LintFinding) -> Mapping[str, Any]:
     row = {**asdict(finding), "severity": finding.severity.value, "patches": list(finding.patches)}
     return {**{field: value for field, value in row.items() if value not in ("", 0, [])}, "link": finding.link}
 

@@ -32,26 +32,26 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.cli import output
 from batchyard.cli.guide_timings import Timing, Timings
-from batchyard.cli.kubectl import Kubectl, Sending
-from batchyard.cli.status import answer_to_owner, connected
-from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
+from batchyard.cli.kubectl import Kubectl, KubectlStream
+from batchyard.cli.status import answer_to_owner, owner_connection
+from batchyard.cli.up import ENDED_WITHIN, UpOptions, start_behind
 from batchyard.controller_groups import GROUPS
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.clock_control import PATH as CLOCK
-from batchyard.server.platform.data_dir import KUBECONFIG, LOG, Place, prepare
+from batchyard.server.platform.data_dir import KUBECONFIG, LOG, PlatformOptions, prepare
 from batchyard.server.platform.status_report import PATH as STATUS
 from batchyard.sim.guide import (
     BEFORE,
     LONGEST,
     SHRINKING_MAX,
     Guide,
+    GuideObservation,
     GuideStep,
-    Seen,
     is_timed,
     ready_by_pool,
     unfinished_of,
 )
-from batchyard.store.journal import Sync
+from batchyard.store.journal import SyncMode
 
 _WORK: Final = ("Job", "JobSet")
 #: The output format of kubectl for each created object.
@@ -62,7 +62,7 @@ _LOOKS_MAX: Final = 50
 _ASKED_AGAIN: Final = 0.005  # seconds
 
 
-class Started(NamedTuple):
+class StartedPlatform(NamedTuple):
     """A platform in its own process."""
 
     folder: Path
@@ -72,7 +72,7 @@ class Started(NamedTuple):
     speed: float
 
 
-class Moment(NamedTuple):
+class GuideMoment(NamedTuple):
     """An instant, and the revision of the platform at that instant."""
 
     now: Instant
@@ -82,7 +82,7 @@ class Moment(NamedTuple):
 @contextmanager
 def platform(
     cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
-) -> Iterator[Started]:
+) -> Iterator[StartedPlatform]:
     """A platform that runs within the context; its data directory is temporary."""
     if shutil.which("kubectl") is None:
         output.fail("batchyard: kubectl not found; a live guide requires it")
@@ -90,11 +90,11 @@ def platform(
         folder, described = Path(name, "data"), Path(name, "cluster.json")
         described.write_text(json.dumps(cluster), "utf-8")
         prepare(folder)
-        place = Place(folder, sync=Sync.PROCESS, audit_log=audit_log, controllers=controllers)
-        process, running = start_behind(Wanted(place, described, speed))
+        place = PlatformOptions(folder, sync=SyncMode.PROCESS, audit_log=audit_log, controllers=controllers)
+        process, running = start_behind(UpOptions(place, described, speed))
         try:
-            with closing(connected(running, folder)) as connection:
-                yield Started(folder, process, connection, speed)
+            with closing(owner_connection(running, folder)) as connection:
+                yield StartedPlatform(folder, process, connection, speed)
         finally:
             process.terminate()
             process.wait(ENDED_WITHIN)
@@ -107,7 +107,7 @@ _Due: TypeAlias = tuple[Instant, dict[str, Any]]
 class LiveGuide:
     """The guide on a running platform; with `time_waits` the clock stops for its Jobs and readings."""
 
-    def __init__(self, planned: Guide, started: Started, *, time_waits: bool = False) -> None:
+    def __init__(self, planned: Guide, started: StartedPlatform, *, time_waits: bool = False) -> None:
         self._files = planned.files
         self._cluster = planned.cluster
         self._started = started
@@ -121,7 +121,7 @@ class LiveGuide:
         #: The lateness of Jobs, readings and rows.
         self.timings = Timings([])
 
-    def play(self, steps: Sequence[GuideStep]) -> Iterator[Seen]:
+    def play(self, steps: Sequence[GuideStep]) -> Iterator[GuideObservation]:
         """Play each step and read the queues and nodes after it."""
         self.timings = Timings([step.name for step in steps])
         self._kubectl.run("apply", "-f", "-", sent="\n".join(map(json.dumps, self._documents_of(BEFORE))))
@@ -134,7 +134,7 @@ class LiveGuide:
             due = last + parse_duration(step.looks.nodes)
             self._stood = self._moment(due)
             self._note_look(step, "nodes", self._stood.now - due)
-            yield Seen(step, now, queues, self._stood.now, self.objects(scheme.NODE))
+            yield GuideObservation(step, now, queues, self._stood.now, self.objects(scheme.NODE))
 
     def now(self) -> Instant:
         """The instant of the latest reading."""
@@ -152,7 +152,7 @@ class LiveGuide:
         made = parse_time(cluster["metadata"]["creationTimestamp"])
         return made - (made - self._present().now) // MINUTE * MINUTE
 
-    def _objects_at(self, moment: Moment, kind: str) -> Sequence[Obj]:
+    def _objects_at(self, moment: GuideMoment, kind: str) -> Sequence[Obj]:
         """All objects of a kind at a moment."""
         info = scheme.kind_info(kind)
         group = f"apis/{info.group}" if info.group else "api"
@@ -178,7 +178,7 @@ class LiveGuide:
             self.timings.note(Timing(step.name, *what, moment.now - due, is_reached=False))
         return moment.now, queues
 
-    def _prepared(self, step: GuideStep | None) -> Sending | None:
+    def _prepared(self, step: GuideStep | None) -> KubectlStream | None:
         """A kubectl that creates what a step's Jobs need, ready to create the Jobs."""
         if step is None or step.folder is None:
             return None
@@ -188,7 +188,7 @@ class LiveGuide:
                 sending.give(document)
         return sending
 
-    def _last_of(self, step: GuideStep, sending: Sending | None) -> Instant:
+    def _last_of(self, step: GuideStep, sending: KubectlStream | None) -> Instant:
         """Create a step's Jobs, each when it is due, or wait for the end; return when that was done."""
         if sending is None:
             return self._end_of_all(step)
@@ -200,7 +200,7 @@ class LiveGuide:
             self.timings.note(Timing(step.name, "Job", name, duration))
         return max(work[-1][0], *came)
 
-    def _send_in_stops(self, step: GuideStep, work: Sequence[_Due], sending: Sending) -> Sequence[Instant]:
+    def _send_in_stops(self, step: GuideStep, work: Sequence[_Due], sending: KubectlStream) -> Sequence[Instant]:
         """Create each Job while the clock is stopped at its due instant; return the creation times."""
         self._answer(CLOCK, {"until": work[0][0]})
         for _ in range(len(self._documents_of(step.name)) - len(work)):
@@ -213,7 +213,7 @@ class LiveGuide:
         sending.end()
         return came
 
-    def _send(self, step: GuideStep, work: Sequence[_Due], sending: Sending) -> Sequence[Instant]:
+    def _send(self, step: GuideStep, work: Sequence[_Due], sending: KubectlStream) -> Sequence[Instant]:
         """Create each Job when it is due, by one reading of the clock; return the creation times."""
         began, asked_at = self._moment(self.began + step.starts_at).now, wall_clock()
         for due, document in work:
@@ -240,7 +240,7 @@ class LiveGuide:
             self.timings.note(Timing(step.name, *left_over, due - began, is_reached=False))
         return due
 
-    def _moment(self, instant: Instant) -> Moment:
+    def _moment(self, instant: Instant) -> GuideMoment:
         """Wait for an instant and return its moment; it can be later if the clock runs on and the machine is slow."""
         if self._time_waits:
             self._answer(CLOCK, {"until": instant})
@@ -250,9 +250,9 @@ class LiveGuide:
             self._wait(int(_ASKED_AGAIN * SECOND * self._started.speed))
         return self._present() if self._time_waits else moment
 
-    def _present(self) -> Moment:
-        told = self._answer(STATUS)
-        return Moment(told["instant"], told["revision"])
+    def _present(self) -> GuideMoment:
+        reported = self._answer(STATUS)
+        return GuideMoment(reported["instant"], reported["revision"])
 
     def _answer(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Send a request as the owner; reconnect once if the connection broke."""
@@ -270,8 +270,8 @@ class LiveGuide:
             self._started.process.wait(duration / SECOND / self._started.speed)
         except subprocess.TimeoutExpired:
             return
-        told = (self._started.folder / LOG).read_text("utf-8", "replace")
-        output.fail(f"{told}batchyard: the platform ended before the guide did")
+        reported = (self._started.folder / LOG).read_text("utf-8", "replace")
+        output.fail(f"{reported}batchyard: the platform ended before the guide did")
 
 
 def _counted(queue: Obj) -> int:

@@ -12,14 +12,14 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-class Form(StrEnum):
+class DocumentFormat(StrEnum):
     """Output formats of manifests and of documents for programs."""
 
     JSON = "json"
     YAML = "yaml"
 
 
-class Sync(StrEnum):
+class SyncMode(StrEnum):
     """What acknowledged writes survive: a power failure, or only a crash of the process."""
 
     FULL = "full"
@@ -35,7 +35,7 @@ class LogLevel(StrEnum):
     DEBUG = "debug"
 
 
-class LogForm(StrEnum):
+class LogFormat(StrEnum):
     """Log formats."""
 
     TEXT = "text"
@@ -50,14 +50,14 @@ class Scraped(StrEnum):
     SERVICE_MONITOR = "ServiceMonitor"
 
 
-class OnLoop(StrEnum):
+class LoopAction(StrEnum):
     """The action on an endless preemption loop."""
 
     CONTINUE = "continue"
     STOP = "stop"
 
 
-class Step(StrEnum):
+class GuideStepName(StrEnum):
     """The steps of the reference architecture's guide that can be played."""
 
     LOW_PRIORITY = "low-priority"
@@ -75,7 +75,7 @@ class Severities(StrEnum):
     NOTE = "note"
 
 
-class Telling(StrEnum):
+class ProgressFormat(StrEnum):
     """Progress output: lines for people, or JSON lines for programs."""
 
     TEXT = "text"

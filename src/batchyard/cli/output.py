@@ -16,14 +16,14 @@ def write(text: str) -> None:
     _write(sys.stdout, text)
 
 
-def tell(line: str) -> None:
+def report_line(line: str) -> None:
     """Write a line about the run to standard error."""
     _write(sys.stderr, line + "\n")
 
 
 def fail(message: str) -> NoReturn:
     """Print an error and end the command with 1."""
-    tell(message)
+    report_line(message)
     raise SystemExit(1)
 
 

@@ -15,7 +15,7 @@ from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import ADMIN, CredentialsError, SigningKey
 
 
-class Looker(NamedTuple):
+class PageViewer(NamedTuple):
     """The user of the link; '' for the owner."""
 
     name: str
@@ -23,7 +23,7 @@ class Looker(NamedTuple):
     hours: int
 
 
-def page(folder: Path, looker: Looker, *, open_it: bool) -> None:
+def page(folder: Path, looker: PageViewer, *, open_it: bool) -> None:
     """Print the link, or open it in a browser."""
     running = process_of(folder)
     link = f"{running.url}{FILES}/"
@@ -36,7 +36,7 @@ def page(folder: Path, looker: Looker, *, open_it: bool) -> None:
             output.fail(f"batchyard: {error}")
         link += f"#token={page_token(key, name, groups, now, now + looker.hours * HOUR)}"
         message = f"valid for {looker.hours} h as {name}, read-only; treat the link like a password"
-        output.tell(f"batchyard: {message}")
+        output.report_line(f"batchyard: {message}")
     elif looker.name:
         output.fail(
             "batchyard: the platform runs with --insecure-loopback, where all users of this machine are its owner"

@@ -11,8 +11,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from batchyard.server.kubeconfig.access import Access, KubeconfigError, Source, access_of_owner, tls_of_owner
-from batchyard.server.platform.data_dir import Process, process_in
+from batchyard.server.kubeconfig.access import (
+    ApiServerAccess,
+    KubeconfigError,
+    KubeconfigSource,
+    access_of_owner,
+    tls_of_owner,
+)
+from batchyard.server.platform.data_dir import PlatformProcess, process_in
 
 _ANSWERS_WITHIN: Final = 60  # seconds
 
@@ -20,8 +26,8 @@ _ANSWERS_WITHIN: Final = 60  # seconds
 class UnreachableError(Exception):
     """The cluster cannot be reached or rejects the request; the message has the reason and the remedy."""
 
-    def __init__(self, told: str, code: int = 0) -> None:
-        super().__init__(told)
+    def __init__(self, reported: str, code: int = 0) -> None:
+        super().__init__(reported)
         #: The HTTP status code; 0 without a response.
         self.code = code
 
@@ -30,7 +36,7 @@ class UnreachableError(Exception):
 REFUSALS: Final = (UnreachableError, KubeconfigError, OSError, http.client.HTTPException)
 
 
-class Target(NamedTuple):
+class ClusterTarget(NamedTuple):
     """The cluster by kubeconfig or context; both '' for the platform of the data directory."""
 
     kubeconfig: str
@@ -43,25 +49,25 @@ class Target(NamedTuple):
         return bool(self.kubeconfig or self.context)
 
 
-def reading(target: Target) -> Callable[[], Awaitable[Access]]:
+def reading(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
     """A function that reads the cluster's address and credentials, also again once they have expired."""
     if target.is_elsewhere:
 
-        async def read() -> Access:
+        async def read() -> ApiServerAccess:
             from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - slow to load
 
-            return await read_access(Source(target.kubeconfig, target.context))
+            return await read_access(KubeconfigSource(target.kubeconfig, target.context))
 
         return read
     running = _running(target.data_dir)
 
-    async def own() -> Access:
+    async def own() -> ApiServerAccess:
         return access_of_owner(running, target.data_dir)
 
     return own
 
 
-def answered(target: Target, path_in: Callable[[str], str]) -> Mapping[str, Any]:
+def answered(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
     """The document at a path, which depends on the default namespace; UnreachableError for an error status."""
     if target.is_elsewhere:
         from batchyard.cli.reaching_others import answered_elsewhere  # noqa: PLC0415 - slow to load
@@ -74,7 +80,7 @@ def answered(target: Target, path_in: Callable[[str], str]) -> Mapping[str, Any]
     return _decoded(body)
 
 
-def _running(folder: Path) -> Process:
+def _running(folder: Path) -> PlatformProcess:
     running = process_in(folder)
     if running is None:
         message = "start a platform with `batchyard up`, give its --data-dir, or select a cluster with --kubeconfig"
@@ -82,7 +88,7 @@ def _running(folder: Path) -> Process:
     return running
 
 
-def _answered_here(running: Process, folder: Path, path: str) -> tuple[str, int, bytes]:
+def _answered_here(running: PlatformProcess, folder: Path, path: str) -> tuple[str, int, bytes]:
     place = urlsplit(running.url)
     assert place.hostname is not None, "the URL of a platform has a host"
     if place.scheme == "http":

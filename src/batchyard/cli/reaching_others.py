@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from batchyard.client.transport import HttpRequest
-from batchyard.server.kubeconfig.access import Access
+from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 
-def answered_elsewhere(read: Callable[[], Awaitable[Access]], path_in: Callable[[str], str]) -> tuple[str, int, bytes]:
+def answered_elsewhere(
+    read: Callable[[], Awaitable[ApiServerAccess]], path_in: Callable[[str], str]
+) -> tuple[str, int, bytes]:
     """The server's URL, and the status code and body at a path, which depends on the default namespace.
 
     Raises OSError if the server does not respond.

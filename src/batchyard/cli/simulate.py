@@ -12,19 +12,19 @@ from batchyard.api import scheme
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration
 from batchyard.cli import output
 from batchyard.cli.books import books_of, costs_tables, losses_table, unplaced_table
-from batchyard.cli.options import OnLoop, Output
+from batchyard.cli.options import LoopAction, Output
 from batchyard.cli.progress import watched
-from batchyard.cli.state_files import UNTIL, state_from, told_runtimes
+from batchyard.cli.state_files import UNTIL, state_from, with_explicit_runtimes
 from batchyard.cli.tables import NOTHING_FOUND, render
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.scheduling.kueue_configuration import SIMULATED
 from batchyard.scheduling.preemption_loops import PreemptionLoop
 from batchyard.sim.event_log import Record
 from batchyard.sim.report import Reporter
-from batchyard.sim.result import Ending, Result
+from batchyard.sim.result import Result, RunEnding
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, InvalidScenario, Scenario
 from batchyard.sim.simulate import OnLoop as WhenLooping
-from batchyard.sim.simulate import Options, Simulation, read_scenario
+from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 from batchyard.sim.state import State
 from batchyard.sim.state_document import is_state
 from batchyard.sim.whatif import start_of
@@ -36,7 +36,7 @@ _YEAR: Final = 365 * 24 * HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SimulateRequest:
     """The arguments of the command."""
 
     paths: Sequence[str]
@@ -44,7 +44,7 @@ class Request:
     until: Duration | None
     seed: int
     events: str | None = None
-    on_loop: OnLoop = OnLoop.CONTINUE
+    on_loop: LoopAction = LoopAction.CONTINUE
     output: Output = Output.TABLE
     #: The file of the HTML report.
     report: Path | None = None
@@ -52,7 +52,7 @@ class Request:
     runtime: Duration | None = None
 
 
-def run(request: Request) -> None:
+def run(request: SimulateRequest) -> None:
     """Run the simulation; ends the command with 1 on failure."""
     scenario, state = begun(request)
     with options_of(request, state) as options:
@@ -75,7 +75,7 @@ def write_report(path: Path, html: str, option: str = "--report") -> None:
         output.fail(f"{path}: cannot write the report: {wrong.strerror}; choose another file with {option}")
 
 
-def asked_for(request: Request) -> Scenario:
+def requested_scenario(request: SimulateRequest) -> Scenario:
     """The scenario given by the arguments."""
     scenario = read([*request.paths, *([str(request.cluster)] if request.cluster else ())])
     if request.cluster is not None and scenario.cluster is None:
@@ -83,14 +83,14 @@ def asked_for(request: Request) -> Scenario:
     return replace(scenario, runtime=request.runtime)
 
 
-def begun(request: Request) -> tuple[Scenario, State | None]:
+def begun(request: SimulateRequest) -> tuple[Scenario, State | None]:
     """The scenario to run, and the state it starts from, if any. Manifests beside a state are applied to it."""
     states = [path for path in request.paths if is_state(path)]
     if not states:
-        return asked_for(request), None
+        return requested_scenario(request), None
     if len(states) > 1:
         output.fail(f"batchyard: {' and '.join(states)} are more than one state: give one, and manifests beside it")
-    state = told_runtimes(state_from(states[0]))
+    state = with_explicit_runtimes(state_from(states[0]))
     rest = [path for path in request.paths if path not in states]
     scenario = read([*rest, *([str(request.cluster)] if request.cluster else ())]) if rest or request.cluster else None
     start = start_of(state)
@@ -102,18 +102,18 @@ def begun(request: Request) -> tuple[Scenario, State | None]:
 
 
 @contextmanager
-def options_of(request: Request, state: State | None = None) -> Iterator[Options]:
+def options_of(request: SimulateRequest, state: State | None = None) -> Iterator[SimulationOptions]:
     """The options of a run, with the event log open."""
     until = UNTIL if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
-        yield Options(until, request.seed, WhenLooping(request.on_loop), sink, state)
+        yield SimulationOptions(until, request.seed, WhenLooping(request.on_loop), sink, state)
 
 
 def conclude(result: Result) -> None:
     """Print the remarks on a run; ends the command with 1 if a loop ended it."""
-    for line in said_of(result):
-        output.tell(line)
-    if result.ending is Ending.LOOP:
+    for line in run_remarks(result):
+        output.report_line(line)
+    if result.ending is RunEnding.LOOP:
         raise SystemExit(1)
 
 
@@ -124,14 +124,14 @@ def read(paths: Sequence[str]) -> Scenario:
     except InvalidScenario as invalid:
         faults = len(invalid.faults)
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
-    tell_warnings(warnings)
+    print_warnings(warnings)
     return scenario
 
 
-def tell_warnings(warnings: Sequence[str]) -> None:
+def print_warnings(warnings: Sequence[str]) -> None:
     """Print warnings about valid manifests."""
     for line in _first(warnings, "warning"):
-        output.tell(line)
+        output.report_line(line)
 
 
 def shown(result: Result, form: Output) -> str:
@@ -149,15 +149,15 @@ def shown(result: Result, form: Output) -> str:
     return "\n".join(table for table in tables if table not in ("", NOTHING_FOUND)) or NOTHING_FOUND
 
 
-def said_of(result: Result) -> Iterator[str]:
+def run_remarks(result: Result) -> Iterator[str]:
     """Remarks on a run: rejected writes, loops, and a summary."""
     yield from _first([str(refusal) for refusal in result.refused], "rejected")
     yield from _first([f"{fault.path}: it matched no object when it was due" for fault in result.missed], "fault")
     yield from _first(list(_loops(result.loops)), "loop")
     if result.loops:
-        ended = result.ending is Ending.LOOP
+        ended = result.ending is RunEnding.LOOP
         yield f"batchyard: {'the run was ended there' if ended else 'the run continued in spite of them'}"
-    if result.ending is Ending.BOUND:
+    if result.ending is RunEnding.BOUND:
         yield f"batchyard: the run was ended after {VIRTUAL_TIME_MAX // _YEAR} years of virtual time"
     counts = result.counts
     yield (

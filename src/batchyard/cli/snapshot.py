@@ -21,11 +21,11 @@ from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.cli import output
 from batchyard.cli.progress import Counting
-from batchyard.cli.states import KINDS, REFUSALS, Where, reading_of
-from batchyard.server.operator.snapshot import Reading
-from batchyard.sim.redaction import Redaction, bare
+from batchyard.cli.states import KINDS, REFUSALS, ClusterSource, reading_of
+from batchyard.server.operator.snapshot import SnapshotResult
+from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.state_document import list_metadata
-from batchyard.sim.whatif import told_of
+from batchyard.sim.whatif import consequences_of
 
 STANDARD_OUTPUT: Final = "-"
 #: The suffix of batchyard's own API groups, which other clusters are not expected to serve.
@@ -35,17 +35,17 @@ _BEGINNING: Final = b'{"apiVersion":"v1","kind":"List","items":[\n'
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SnapshotRequest:
     """The arguments of the command."""
 
-    where: Where
+    where: ClusterSource
     file: str
     redacts: bool
     #: The key of the name hashes, to compare several snapshots; '': a random key.
     key: str
 
 
-def run(request: Request) -> None:
+def run(request: SnapshotRequest) -> None:
     """Write the snapshot; ends the command with 1 on failure."""
     redaction = Redaction(_key(request.key)) if request.redacts else None
     try:
@@ -57,13 +57,13 @@ def run(request: Request) -> None:
         output.fail(f"batchyard: {request.file}: {error.strerror or error}")
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
-    for line in said_of(reading, request):
-        output.tell(f"batchyard: {line}")
+    for line in snapshot_remarks(reading, request):
+        output.report_line(f"batchyard: {line}")
 
 
-def said_of(reading: Reading, request: Request) -> Iterator[str]:
+def snapshot_remarks(reading: SnapshotResult, request: SnapshotRequest) -> Iterator[str]:
     """Remarks on a snapshot."""
-    for line in told_of(reading.forbidden):
+    for line in consequences_of(reading.forbidden):
         yield f"no permission to list {line}"
     if reading.loose:
         names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in reading.loose))
@@ -83,14 +83,16 @@ def said_of(reading: Reading, request: Request) -> Iterator[str]:
     )
 
 
-async def _written(where: Where, stream: BinaryIO, redaction: Redaction | None, counting: Counting) -> Reading:
+async def _written(
+    where: ClusterSource, stream: BinaryIO, redaction: Redaction | None, counting: Counting
+) -> SnapshotResult:
     encode = msgspec.json.Encoder(order="sorted").encode
     separator = _BEGINNING
 
     def take(kind: str, found: Sequence[Obj]) -> None:
         nonlocal separator
         for obj in found:
-            kept = bare(obj)
+            kept = without_secrets(obj)
             stream.write(separator + encode(kept if redaction is None else redaction.redacted(kept)))
             separator = b",\n"
         counting.note(kind_info(kind).plural, len(found))

@@ -8,7 +8,7 @@ from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state import State
 from batchyard.sim.state_document import read_state
-from batchyard.sim.whatif import told_of
+from batchyard.sim.whatif import consequences_of
 
 #: The default limit of the virtual time after a state.
 UNTIL: Final = 24 * HOUR
@@ -21,20 +21,20 @@ def state_from(file: str) -> State:
         state = read_state(file)
     except InvalidScenario as invalid:
         output.fail(str(invalid))
-    tell_unread(state)
+    print_unread_kinds(state)
     return state
 
 
-def tell_unread(state: State) -> None:
+def print_unread_kinds(state: State) -> None:
     """Print which kinds the reader of a state was not allowed to list."""
-    for line in told_of(state.unread):
-        output.tell(f"batchyard: not known here: {line}")
+    for line in consequences_of(state.unread):
+        output.report_line(f"batchyard: not known here: {line}")
 
 
-def told_runtimes(state: State, which: str = "they run to the end") -> State:
+def with_explicit_runtimes(state: State, which: str = "they run to the end") -> State:
     """The state with explicit run times; prints which running jobs have an unknown one."""
-    told, unknown = with_runtimes(state)
+    reported, unknown = with_runtimes(state)
     if unknown:
         who = ", ".join(unknown[:_NAMED_MAX]) + (f" and {more} more" if (more := len(unknown) - _NAMED_MAX) > 0 else "")
-        output.tell(f"batchyard: run time of {who} is unknown: {which}")
-    return told
+        output.report_line(f"batchyard: run time of {who} is unknown: {which}")
+    return reported

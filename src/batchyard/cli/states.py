@@ -10,15 +10,15 @@ from batchyard.api.kueue_configuration import completed
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.cli import output
+from batchyard.cli.state_files import print_unread_kinds
 from batchyard.cli.state_files import state_from as of_file
-from batchyard.cli.state_files import tell_unread
 from batchyard.controller_groups import NAMESPACES, REMOTE, kinds_seen
-from batchyard.scheduling.kueue_configuration import decisive
+from batchyard.scheduling.kueue_configuration import decision_fields
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.kubeconfig.access import Access, KubeconfigError, Source, access_of_owner
+from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError, KubeconfigSource, access_of_owner
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.kueue_configuration import configuration_of, told_beside
-from batchyard.server.operator.snapshot import Reading, SnapshotError, Taking, read_cluster
+from batchyard.server.operator.kueue_configuration import configuration_of, unsupported_settings
+from batchyard.server.operator.snapshot import PageHandler, SnapshotError, SnapshotResult, read_cluster
 from batchyard.server.platform.data_dir import process_in
 from batchyard.sim.state import LEFT_OUT, State
 from batchyard.sim.state_document import state_of
@@ -29,7 +29,7 @@ _SEEN: Final = (*kinds_seen([group for group in REMOTE if group != NAMESPACES]),
 KINDS: Final = tuple(kind for kind in dict.fromkeys(_SEEN) if kind not in {*LEFT_OUT, scheme.CONFIG_MAP})
 
 
-class Where(NamedTuple):
+class ClusterSource(NamedTuple):
     """The cluster to read: a context of a kubeconfig, or else the platform of a data directory."""
 
     kubeconfig: str
@@ -44,7 +44,7 @@ class ClusterError(Exception):
 REFUSALS: Final = (ClusterError, KubeconfigError, OSError)
 
 
-def state_from(file: str | None, where: Where) -> State:
+def state_from(file: str | None, where: ClusterSource) -> State:
     """The state in a file, or of a cluster; ends the command if it cannot be read."""
     if file is not None:
         return of_file(file)
@@ -52,18 +52,18 @@ def state_from(file: str | None, where: Where) -> State:
         state = asyncio.run(_read(where))
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
-    tell_unread(state)
+    print_unread_kinds(state)
     return state
 
 
-def access_to(where: Where) -> Callable[[], Awaitable[Access]]:
+def access_to(where: ClusterSource) -> Callable[[], Awaitable[ApiServerAccess]]:
     """A function that reads the cluster's address and credentials."""
     if where.kubeconfig or where.context:
 
-        async def read() -> Access:
+        async def read() -> ApiServerAccess:
             from batchyard.server.kubeconfig.loading import read_access  # noqa: PLC0415 - slow to load
 
-            return await read_access(Source(where.kubeconfig, where.context))
+            return await read_access(KubeconfigSource(where.kubeconfig, where.context))
 
         return read
     running = process_in(where.data_dir)
@@ -71,13 +71,13 @@ def access_to(where: Where) -> Callable[[], Awaitable[Access]]:
         message = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
         raise ClusterError(f"no platform runs in {where.data_dir}: {message}")
 
-    async def own() -> Access:
+    async def own() -> ApiServerAccess:
         return access_of_owner(running, where.data_dir)
 
     return own
 
 
-async def reading_of(where: Where, take: Taking) -> Reading:
+async def reading_of(where: ClusterSource, take: PageHandler) -> SnapshotResult:
     """Read a cluster page by page; ClusterError if that fails or if kinds that every command needs are missing."""
     read = access_to(where)
     wire = HttpTransport(await read(), read)
@@ -101,18 +101,18 @@ async def reading_of(where: Where, take: Taking) -> Reading:
     return reading
 
 
-async def _configure(reading: Reading, wire: HttpTransport) -> None:
+async def _configure(reading: SnapshotResult, wire: HttpTransport) -> None:
     """Find Kueue's Configuration and keep the fields that affect decisions."""
     if reading.configuration is None:
         found = await configuration_of(wire)
         reading.configuration = found.configuration
         reading.of_configuration = found.message if found.configuration is not None or found.is_lacking else ""
     if reading.configuration is not None:
-        reading.beside = list(told_beside(reading.configuration))
-        reading.configuration = decisive(reading.configuration)
+        reading.beside = list(unsupported_settings(reading.configuration))
+        reading.configuration = decision_fields(reading.configuration)
 
 
-async def _read(where: Where) -> State:
+async def _read(where: ClusterSource) -> State:
     objects: list[Obj] = []
 
     def take(_: str, found: Sequence[Obj]) -> None:
@@ -121,6 +121,6 @@ async def _read(where: Where) -> State:
     reading = await reading_of(where, take)
     if reading.configuration is None:
         if reading.of_configuration:
-            output.tell(f"batchyard: {reading.of_configuration}; using the defaults")
+            output.report_line(f"batchyard: {reading.of_configuration}; using the defaults")
         return state_of(objects, reading.at, tuple(reading.forbidden))
     return state_of([*objects, completed(reading.configuration)], reading.at, tuple(reading.forbidden))

@@ -12,7 +12,7 @@ from batchyard.cli.options import Output
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.up import process_of
 from batchyard.server.kubeconfig.access import KubeconfigError, tls_of_owner
-from batchyard.server.platform.data_dir import KUBECONFIG, Process
+from batchyard.server.platform.data_dir import KUBECONFIG, PlatformProcess
 from batchyard.server.platform.status_report import PATH
 
 _ANSWERS_WITHIN: Final = 10  # seconds
@@ -22,12 +22,12 @@ def status(folder: Path, form: Output) -> None:
     """Print the report; ends the command with 1 if no platform runs or it does not respond."""
     running = process_of(folder)
     try:
-        told = asked(running, folder)
+        reported = fetch_status(running, folder)
     except KubeconfigError as error:
         output.fail(f"batchyard: {error}")
     except (OSError, http.client.HTTPException, ValueError) as error:
         output.fail(f"batchyard: {running.url}, pid {running.pid}, does not respond: {error}")
-    document = {"url": running.url, "pid": running.pid, "kubeconfig": str((folder / KUBECONFIG).resolve()), **told}
+    document = {"url": running.url, "pid": running.pid, "kubeconfig": str((folder / KUBECONFIG).resolve()), **reported}
     if form is Output.JSON:
         output.write(render_json(document))
     elif form is Output.YAML:
@@ -36,16 +36,16 @@ def status(folder: Path, form: Output) -> None:
         output.write(_lines(document))
 
 
-def asked(running: Process, folder: Path) -> dict[str, Any]:
+def fetch_status(running: PlatformProcess, folder: Path) -> dict[str, Any]:
     """The status report, requested as the owner."""
-    connection = connected(running, folder)
+    connection = owner_connection(running, folder)
     try:
-        return told_by(connection)
+        return read_status(connection)
     finally:
         connection.close()
 
 
-def connected(running: Process, folder: Path) -> http.client.HTTPConnection:
+def owner_connection(running: PlatformProcess, folder: Path) -> http.client.HTTPConnection:
     """A connection to the platform as its owner; it reconnects on the next request after a close."""
     place = urlsplit(running.url)
     assert place.hostname is not None, "the URL of a platform has a host"
@@ -55,7 +55,7 @@ def connected(running: Process, folder: Path) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN, context=secured)
 
 
-def told_by(connection: http.client.HTTPConnection) -> dict[str, Any]:
+def read_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
     """The status report of the platform; raises OSError, HTTPException or ValueError on failure."""
     return answer_to_owner(connection, PATH)
 
@@ -73,23 +73,23 @@ def answer_to_owner(
     return document
 
 
-def _lines(told: Mapping[str, Any]) -> str:
+def _lines(reported: Mapping[str, Any]) -> str:
     """Format the report, one line per field."""
-    nodes, workloads = told["nodes"], told["workloads"]
+    nodes, workloads = reported["nodes"], reported["workloads"]
     rows = {
-        "url": f"{told['url']}  pid {told['pid']}",
-        "kubeconfig": told["kubeconfig"],
-        "health": told["health"],
-        "version": told["version"],
-        "up": f"{told['uptimeSeconds']} s, since {told['started']}",
-        "time": f"{told['time']}, at {told['speed']:g}x",
-        "revision": told["revision"],
-        "journal": f"{told['journalBytes'] / 1_000_000:.1f} MB, --sync {told['sync']}",
+        "url": f"{reported['url']}  pid {reported['pid']}",
+        "kubeconfig": reported["kubeconfig"],
+        "health": reported["health"],
+        "version": reported["version"],
+        "up": f"{reported['uptimeSeconds']} s, since {reported['started']}",
+        "time": f"{reported['time']}, at {reported['speed']:g}x",
+        "revision": reported["revision"],
+        "journal": f"{reported['journalBytes'] / 1_000_000:.1f} MB, --sync {reported['sync']}",
         "nodes": f"{nodes['ready']} ready of {nodes['all']}",
         "workloads": f"{workloads['pending']} pending, {workloads['admitted']} admitted, {workloads['all']} in all",
-        "objects": ", ".join(f"{count} {kind}" for kind, count in told["objects"].items()),
+        "objects": ", ".join(f"{count} {kind}" for kind, count in reported["objects"].items()),
     }
-    rows |= _of_this_machine(told["local"]) if "local" in told else {}
+    rows |= _of_this_machine(reported["local"]) if "local" in reported else {}
     width = max(map(len, rows)) + 2
     return "".join(f"{name:{width}}{value}\n" for name, value in rows.items())
 

@@ -110,18 +110,18 @@ def _rows(found: Document) -> Iterator[tuple[str, ...]]:
             verdict = _VERDICTS.get(flavor["verdict"], flavor["verdict"])
             for number, resource in enumerate(flavor.get("resources") or ()):
                 about = (pod_set["name"], flavor["flavor"], resource["resource"], resource["asked"])
-                said = (*about, resource.get("missing", ""), verdict if number == 0 else "")
-                yield from _levels(said, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
+                stated = (*about, resource.get("missing", ""), verdict if number == 0 else "")
+                yield from _levels(stated, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
 
 
-def _levels(said: Sequence[str], levels: Sequence[Document], *, is_ruled_out: bool) -> Iterator[tuple[str, ...]]:
+def _levels(stated: Sequence[str], levels: Sequence[Document], *, is_ruled_out: bool) -> Iterator[tuple[str, ...]]:
     if is_ruled_out:
-        yield *said, *[""] * 6
+        yield *stated, *[""] * 6
         return
     for number, level in enumerate(levels):
         figures = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
         name = f"{level['name']}" if level["kind"] == "ClusterQueue" else f"Cohort {level['name']}"
-        start = said if number == 0 else ("", said[1], "", "", "", "")
+        start = stated if number == 0 else ("", stated[1], "", "", "", "")
         yield *start, name, *figures
 
 

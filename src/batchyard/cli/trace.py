@@ -10,11 +10,11 @@ from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import SECOND, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
-from batchyard.cli.simulate import Request, asked_for, conclude, finished, options_of, shown
+from batchyard.cli.simulate import SimulateRequest, conclude, finished, options_of, requested_scenario, shown
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.sim.result import Result
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.trace_report import Spread, TraceReport, TraceRun, Usage
+from batchyard.sim.trace_report import DurationStatistics, TraceReport, TraceRun, Usage
 from batchyard.sim.traces import NAMESPACE, Trace, read_trace, with_manifests
 
 #: The most file faults, and reasons for unscheduled pods, that are printed.
@@ -24,11 +24,11 @@ _STRIDE: Final = 10
 _NEVER_KNOWN: Final = "-"
 
 
-def run(folder: Path, load: Fraction, request: Request) -> None:
+def run(folder: Path, load: Fraction, request: SimulateRequest) -> None:
     """Run the trace with a factor on its load; ends the command with 1 on failure."""
     trace = _read(folder, load)
     with_more = bool(request.paths or request.cluster)
-    scenario = with_manifests(trace, asked_for(request)) if with_more else None
+    scenario = with_manifests(trace, requested_scenario(request)) if with_more else None
     with options_of(request) as options:
         replay = TraceRun(trace, options, scenario)
         result = finished(replay.simulation)
@@ -104,7 +104,7 @@ def _waits(report: TraceReport) -> Table:
     return rows + [[f"alike within {agreed.within}s", str(agreed.pods), *[""] * 5] for agreed in waits.agree]
 
 
-def _seconds(spread: Spread) -> list[str]:
+def _seconds(spread: DurationStatistics) -> list[str]:
     return [f"{amount:.1f}s" for amount in (spread.mean, spread.p50, spread.p90, spread.p99, spread.max)]
 
 

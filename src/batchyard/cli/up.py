@@ -23,21 +23,21 @@ from batchyard.server.platform.data_dir import (
     LOG,
     LOOPBACK,
     DirectoryError,
-    Place,
-    Process,
+    PlatformOptions,
+    PlatformProcess,
     prepare,
     process_in,
 )
-from batchyard.store.commit_mark import wait_until_let_go
+from batchyard.store.commit_mark import wait_until_released
 
 ENDED_WITHIN: Final = 30  # seconds
 _LOOKS_EVERY: Final = 0.05  # seconds
 
 
-class Wanted(NamedTuple):
+class UpOptions(NamedTuple):
     """The options of `up`."""
 
-    place: Place
+    place: PlatformOptions
     cluster: Path | None
     speed: float
     #: Replacements of images on this machine, as NAME=DIR.
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
     host_network: bool = False
 
 
-def up(wanted: Wanted, *, detach: bool) -> None:
+def up(wanted: UpOptions, *, detach: bool) -> None:
     """Run the platform until a termination signal; with `detach` in the background, returning once it listens."""
     if detach:
         _prepare(wanted.place.folder)
@@ -62,7 +62,7 @@ def up(wanted: Wanted, *, detach: bool) -> None:
     cluster, place = cluster_of(wanted), configured(wanted)
     _prepare(wanted.place.folder)
     logs.begin(wanted.logs)
-    run(place, cluster, wanted.speed, partial(_tell_ready, wanted.place))
+    run(place, cluster, wanted.speed, partial(_print_ready, wanted.place))
 
 
 def down(folder: Path, *, end_pods: bool) -> None:
@@ -73,12 +73,12 @@ def down(folder: Path, *, end_pods: bool) -> None:
 
 
 def _only_pods_run(folder: Path) -> bool:
-    from batchyard.server.local_node.orphans import LeftRunning  # noqa: PLC0415 - only for down
+    from batchyard.server.local_node.orphans import OrphanedPods  # noqa: PLC0415 - only for down
 
-    return process_in(folder) is None and bool(LeftRunning(folder).pods())
+    return process_in(folder) is None and bool(OrphanedPods(folder).pods())
 
 
-def _end(running: Process, folder: Path) -> None:
+def _end(running: PlatformProcess, folder: Path) -> None:
     os.kill(running.pid, signal.SIGTERM)
     if running.guard > 0:
         with suppress(ProcessLookupError):
@@ -86,29 +86,29 @@ def _end(running: Process, folder: Path) -> None:
     if not _has_ended(folder / JOURNAL):
         message = f"batchyard: {running.url}, pid {running.pid}, did not end within {ENDED_WITHIN} s"
         output.fail(f"{message}; kill -9 {running.pid} ends it without losing acknowledged writes")
-    output.tell(f"batchyard: {running.url} has ended, its data is kept")
+    output.report_line(f"batchyard: {running.url} has ended, its data is kept")
 
 
 def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
     """Report the pods that keep running, or end them."""
-    from batchyard.server.local_node.orphans import GRACE, LeftRunning  # noqa: PLC0415 - only for down
+    from batchyard.server.local_node.orphans import GRACE, OrphanedPods  # noqa: PLC0415 - only for down
 
-    left = LeftRunning(folder)
+    left = OrphanedPods(folder)
     count = len(left.pods())
     if not count and not end_pods:
         return
     pods = "1 pod" if count == 1 else f"{count} pods"
     if not end_pods:
         message = f"batchyard: {pods} of this machine still run: `batchyard up` adopts them"
-        output.tell(f"{message}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
+        output.report_line(f"{message}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
     if count:
-        output.tell(f"batchyard: ending {pods}, which can take up to {GRACE} s")
+        output.report_line(f"batchyard: ending {pods}, which can take up to {GRACE} s")
     if not left.end():
         output.fail(f"batchyard: some pods still run; see the files in {folder / 'node'}")
 
 
-def process_of(folder: Path) -> Process:
+def process_of(folder: Path) -> PlatformProcess:
     """The process that serves a data directory; ends the command if there is none."""
     running = process_in(folder)
     if running is None:
@@ -128,24 +128,24 @@ def _prepare(folder: Path) -> None:
         output.fail(f"{message}; end it with: batchyard down --data-dir {quote(str(folder))}")
 
 
-def _run_behind(wanted: Wanted) -> None:
+def _run_behind(wanted: UpOptions) -> None:
     """Start the same command in the background, and wait until it listens or ends."""
     _, running = start_behind(wanted)
-    _tell_ready(wanted.place, running.url)
-    output.tell(f"batchyard: pid {running.pid}, in the background; log: {wanted.place.folder / LOG}")
+    _print_ready(wanted.place, running.url)
+    output.report_line(f"batchyard: pid {running.pid}, in the background; log: {wanted.place.folder / LOG}")
 
 
-def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
+def start_behind(wanted: UpOptions) -> tuple[subprocess.Popen[bytes], PlatformProcess]:
     """Start a platform in its own process and wait until it listens; ends the command if it fails to start."""
     place = wanted.place
     log = place.folder / LOG
-    with _alone(log), log.open("ab") as told:
-        before = told.tell()
+    with _alone(log), log.open("ab") as reported:
+        before = reported.tell()
         started = subprocess.Popen(  # noqa: S603 - this program
             [sys.executable, "-m", "batchyard", *_arguments(wanted)],
             stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=told,
+            stdout=reported,
+            stderr=reported,
             start_new_session=True,
         )
         try:
@@ -157,14 +157,14 @@ def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
     return started, running
 
 
-def _listening(folder: Path, started: subprocess.Popen[bytes], before: int) -> Process:
+def _listening(folder: Path, started: subprocess.Popen[bytes], before: int) -> PlatformProcess:
     """The started process, once it listens; ends the command if it exits first."""
     while (running := process_in(folder)) is None or running.pid != started.pid:
         try:
             started.wait(_LOOKS_EVERY)
         except subprocess.TimeoutExpired:
             continue
-        _fail_as_told(folder / LOG, before, started.returncode)
+        _fail_with_log(folder / LOG, before, started.returncode)
     return running
 
 
@@ -181,14 +181,14 @@ def _alone(log: Path) -> Iterator[None]:
         output.fail(f"batchyard: {log}: {error.strerror}; check its permissions")
 
 
-def _fail_as_told(log: Path, before: int, code: int) -> NoReturn:
+def _fail_with_log(log: Path, before: int, code: int) -> NoReturn:
     """End the command with the output of a process that exited before it listened."""
     message = log.read_bytes()[before:].decode("utf-8", "replace").strip()
     silent = f"batchyard: the platform exited with code {code} before it listened; {log} gives no reason"
     output.fail(message or f"{silent}; check the free disk space, or start it without --detach")
 
 
-def _arguments(wanted: Wanted) -> list[str]:
+def _arguments(wanted: UpOptions) -> list[str]:
     """The equivalent command line, in the foreground."""
     place = wanted.place
     arguments = ["up", "--data-dir", str(place.folder), "--port", str(place.port), "--speed", f"{wanted.speed}x"]
@@ -208,10 +208,10 @@ def _arguments(wanted: Wanted) -> list[str]:
     return arguments + [flag for flag, is_set in flags.items() if is_set]
 
 
-def _tell_ready(place: Place, url: str) -> None:
-    output.tell(f"batchyard: listening on {url}, its data in {place.folder}")
+def _print_ready(place: PlatformOptions, url: str) -> None:
+    output.report_line(f"batchyard: listening on {url}, its data in {place.folder}")
     if not place.is_insecure:
-        output.tell(f"batchyard: export KUBECONFIG={quote(str((place.folder / KUBECONFIG).resolve()))}")
+        output.report_line(f"batchyard: export KUBECONFIG={quote(str((place.folder / KUBECONFIG).resolve()))}")
 
 
 def _has_ended(journal: Path) -> bool:
@@ -223,7 +223,7 @@ def _has_ended(journal: Path) -> bool:
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(ENDED_WITHIN)
     try:
-        wait_until_let_go(journal)
+        wait_until_released(journal)
     except TimeoutError:
         return False
     finally:

@@ -12,13 +12,13 @@ from batchyard.api.meta import Obj, with_path
 from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
 from batchyard.cli.kueue_file import kept_in
-from batchyard.cli.up import Wanted
-from batchyard.scheduling.kueue_configuration import settings_of
-from batchyard.server.forecasting.service import Foresight
+from batchyard.cli.up import UpOptions
+from batchyard.scheduling.kueue_configuration import parse_kueue_settings
+from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.platform.credentials import CredentialsError
-from batchyard.server.platform.data_dir import Place
+from batchyard.server.platform.data_dir import PlatformOptions
 from batchyard.server.platform.serve import PortError, serve
-from batchyard.sim.forecasting.service import Answering
+from batchyard.sim.forecasting.service import ForecastAnswers
 from batchyard.store.commit_mark import JournalError
 
 _ENGINES: Final = ("podman", "docker")
@@ -34,10 +34,12 @@ spec: {zones: [local], local: {}}
 """
 
 
-def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
+def run(place: PlatformOptions, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run a platform until a termination signal; call `ready` with its URL once it listens."""
-    answering = Answering() if place.configuration is None else Answering(settings_of(place.configuration))
-    foresight = Foresight(answering.forecast_of, answering.samples_of, answering.warnings_for)
+    answering = (
+        ForecastAnswers() if place.configuration is None else ForecastAnswers(parse_kueue_settings(place.configuration))
+    )
+    foresight = ForecastFunctions(answering.forecast_of, answering.samples_of, answering.warnings_for)
     try:
         uvloop.run(serve(place, cluster, speed, ready, foresight))
     except (JournalError, PortError, CredentialsError) as error:
@@ -45,15 +47,15 @@ def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], 
     except OSError as error:
         message = f"{error.filename or place.folder}: {error.strerror}"
         output.fail(f"batchyard: {message}; check its free disk space and permissions")
-    output.tell("batchyard: ended, its data is kept")
+    output.report_line("batchyard: ended, its data is kept")
 
 
-def configured(wanted: Wanted) -> Place:
+def configured(wanted: UpOptions) -> PlatformOptions:
     """The place with Kueue's Configuration added; ends the command if the file is invalid."""
     return wanted.place if wanted.config is None else replace(wanted.place, configuration=kept_in(wanted.config))
 
 
-def cluster_of(wanted: Wanted) -> Obj | None:
+def cluster_of(wanted: UpOptions) -> Obj | None:
     """The requested Cluster, None if none was requested; ends the command if it is invalid."""
     is_about_pods = bool(wanted.images or wanted.host_paths or wanted.host_network)
     if wanted.cluster is None:

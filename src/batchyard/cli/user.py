@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import NAME_MAX, Authority, CredentialsError, kubeconfig
+from batchyard.server.platform.credentials import NAME_MAX, CertificateAuthority, CredentialsError, kubeconfig
 from batchyard.server.platform.data_dir import process_in, write_private
 
 USERS: Final = "users"
@@ -53,12 +53,12 @@ def user(folder: Path, new: NewUser) -> None:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         output.fail(f"batchyard: {error.filename or folder}: {error.strerror}; check that {folder / USERS} is writable")
-    output.tell(
+    output.report_line(
         f"batchyard: {path.resolve()} is the kubeconfig of {new.name}, valid {new.days} days; treat it like a password"
     )
-    output.tell(f"batchyard: RoleBindings grant {new.name}'s rights, for example:")
+    output.report_line(f"batchyard: RoleBindings grant {new.name}'s rights, for example:")
     where, to = new.namespace or "NAMESPACE", f"--group={new.groups[0]}" if new.groups else f"--user={new.name}"
-    output.tell(f"  kubectl create rolebinding {new.name} --clusterrole=edit {to} --namespace={where}")
+    output.report_line(f"  kubectl create rolebinding {new.name} --clusterrole=edit {to} --namespace={where}")
 
 
 def _written(folder: Path, url: str, new: NewUser) -> Path:
@@ -66,7 +66,7 @@ def _written(folder: Path, url: str, new: NewUser) -> Path:
     os.umask(0o077)
     (folder / USERS).mkdir(exist_ok=True)
     path = folder / USERS / f"{new.name}.kubeconfig"
-    authority = Authority(folder, wall_clock())
+    authority = CertificateAuthority(folder, wall_clock())
     signed = authority.client(new.name, new.groups, new.days * 24 * HOUR)
     known = authority.certificate_file.read_bytes()
     write_private(path, kubeconfig(url, known, new.name, signed, new.namespace).encode())

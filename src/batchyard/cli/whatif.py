@@ -11,21 +11,21 @@ from batchyard.api.scheme import KINDS
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.options import Output
-from batchyard.cli.simulate import in_words, read, tell_warnings
-from batchyard.cli.state_files import UNTIL, told_runtimes
-from batchyard.cli.states import Where, state_from
+from batchyard.cli.simulate import in_words, print_warnings, read
+from batchyard.cli.state_files import UNTIL, with_explicit_runtimes
+from batchyard.cli.states import ClusterSource, state_from
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.controller_runtime.kernel import EndlessInstant
-from batchyard.sim.difference import Difference, QueueRow, WorkloadRow, difference_of, document_of
+from batchyard.sim.difference import Difference, QueueDifference, WorkloadDifference, difference_of, document_of
 from batchyard.sim.scenario import FileFault, InvalidScenario
-from batchyard.sim.whatif import Start, Story, compare, read_change, start_of
+from batchyard.sim.whatif import RunStart, WorkloadTimeline, compare, read_change, start_of
 from batchyard.sim.world import EPOCH
 
 _NEVER: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WhatifRequest:
     """The arguments of the command."""
 
     paths: Sequence[str]
@@ -34,13 +34,13 @@ class Request:
     at: Duration
     until: Duration | None
     state: str | None
-    where: Where
+    where: ClusterSource
     fair_sharing: bool
     seed: int
     form: Output
 
 
-def run(request: Request) -> None:
+def run(request: WhatifRequest) -> None:
     """Run both; ends the command with 1 on failure."""
     start = _start(request)
     try:
@@ -49,7 +49,7 @@ def run(request: Request) -> None:
     except InvalidScenario as invalid:
         faults = len(invalid.faults)
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
-    tell_warnings(warnings)
+    print_warnings(warnings)
     began = EPOCH + request.at if start.state is None else start.state.at
     until = UNTIL if request.until is None and start.state is not None else request.until
     try:
@@ -57,7 +57,7 @@ def run(request: Request) -> None:
     except EndlessInstant as endless:
         output.fail(f"batchyard: {endless}")
     for refusal in difference.comparison.refused:
-        output.tell(f"refused: {refusal}")
+        output.report_line(f"refused: {refusal}")
     output.write(shown(difference, request.form))
     if difference.comparison.refused:
         raise SystemExit(1)
@@ -80,10 +80,10 @@ def shown(difference: Difference, form: Output) -> str:
     return "\n".join(parts)
 
 
-def _start(request: Request) -> Start:
+def _start(request: WhatifRequest) -> RunStart:
     if request.paths:
-        return Start(read(request.paths), at=request.at)
-    state = told_runtimes(state_from(request.state, request.where), "they keep running in both runs")
+        return RunStart(read(request.paths), at=request.at)
+    state = with_explicit_runtimes(state_from(request.state, request.where), "they keep running in both runs")
     return start_of(state, fair_sharing=request.fair_sharing)
 
 
@@ -106,7 +106,7 @@ def _key(text: str) -> Key:
     raise InvalidScenario([FileFault("--delete", FieldError("", f"{text!r} is not an object name", remedy))])
 
 
-def _workload(row: WorkloadRow) -> list[str]:
+def _workload(row: WorkloadDifference) -> list[str]:
     old, new = row.without, row.changed
     effect = row.effect
     if row.sooner and effect in {"sooner", "later"}:
@@ -115,24 +115,24 @@ def _workload(row: WorkloadRow) -> list[str]:
     return [row.name, row.queue, effect, _start_of(old), _start_of(new), _end_of(old), _end_of(new), by]
 
 
-def _start_of(story: Story | None) -> str:
+def _start_of(story: WorkloadTimeline | None) -> str:
     if story is None or story.starts is None:
         return _NEVER
     return "running" if story.starts < 0 else in_words(story.starts) if story.starts else "at once"
 
 
-def _end_of(story: Story | None) -> str:
+def _end_of(story: WorkloadTimeline | None) -> str:
     return _NEVER if story is None or story.ends is None else in_words(story.ends)
 
 
-def _queue(row: QueueRow) -> list[str]:
+def _queue(row: QueueDifference) -> list[str]:
     waits = (row.waited_without, row.waited_changed)
     return [row.name, *(in_words(round(wait)) for wait in waits), str(row.pending_without), str(row.pending_changed)]
 
 
-def _machines(told: dict[str, Any]) -> list[str]:
+def _machines(reported: dict[str, Any]) -> list[str]:
     """Nodes and costs, if they differ."""
-    nodes, costs = told["nodes"], told["costs"]
+    nodes, costs = reported["nodes"], reported["costs"]
     if nodes["without"] == nodes["changed"] and costs["without"] == costs["changed"]:
         return []
     rows = [["", "WITHOUT", "WITH IT"]]

@@ -11,7 +11,7 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.options import Output
-from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
+from batchyard.cli.reaching import REFUSALS, ClusterTarget, UnreachableError, answered
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.told_why import lines_of
 from batchyard.client.resource_paths import path_of, path_of_kind
@@ -58,7 +58,7 @@ class Simulated(NamedTuple):
     seed: int
 
 
-def of_cluster(subject: Subject, target: Target, form: Output) -> None:
+def of_cluster(subject: Subject, target: ClusterTarget, form: Output) -> None:
     """Ask a cluster and print the answer; ends the command with 1 on failure."""
     info = subject.info
     part = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
@@ -84,16 +84,16 @@ def of_simulation(subject: Subject, simulated: Simulated, form: Output) -> None:
 
     A state file is explained as is, unless a later instant is given.
     """
-    from batchyard.cli.simulate import Request, begun  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.simulate import SimulateRequest, begun  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.state_files import state_from  # noqa: PLC0415 - loads the simulator
-    from batchyard.sim.simulate import Options, Simulation  # noqa: PLC0415 - loads the simulator
+    from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.state_document import is_state  # noqa: PLC0415 - loads the simulator
 
     if simulated.at is None and len(simulated.paths) == 1 and is_state(simulated.paths[0]):
         of_state(subject, state_from(simulated.paths[0]), form)
         return
-    scenario, state = begun(Request(simulated.paths, None, simulated.at, simulated.seed))
-    simulation = Simulation(scenario, Options(simulated.at, simulated.seed, state=state))
+    scenario, state = begun(SimulateRequest(simulated.paths, None, simulated.at, simulated.seed))
+    simulation = Simulation(scenario, SimulationOptions(simulated.at, simulated.seed, state=state))
     simulation.advance()
     simulation.result()
     ask(simulation.world, subject, form)
@@ -134,14 +134,14 @@ def _found_in(world: "World", subject: Subject) -> Key:
     return output.fail(f"batchyard: not found: {subject.info.singular} {subject.name}{where}{near}")
 
 
-def _worked_out_here(subject: Subject, target: Target, form: Output) -> None:
+def _worked_out_here(subject: Subject, target: ClusterTarget, form: Output) -> None:
     """Explain locally for a server that does not serve `why`, from its current objects."""
-    from batchyard.cli.states import Where, state_from  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.states import ClusterSource, state_from  # noqa: PLC0415 - loads the simulator
 
-    of_state(subject, state_from(None, Where(*target)), form)
+    of_state(subject, state_from(None, ClusterSource(*target)), form)
 
 
-def _names_in_cluster(subject: Subject, target: Target) -> list[str]:
+def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
     """The names of the kind's objects, as far as the user may list them."""
     info = subject.info
     for version in reversed(info.versions):

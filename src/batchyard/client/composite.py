@@ -4,21 +4,21 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from batchyard.api.meta import Key, Obj
-from batchyard.interfaces.client import Client, Delete, Listener, Write, WriteResult
-from batchyard.interfaces.containers import RUN, Machine
+from batchyard.interfaces.client import Delete, Listener, ObjectClient, Write, WriteResult
+from batchyard.interfaces.containers import RUN, ContainerRuntime
 
 
-class Answering(Client, Protocol):
+class ResultDeliveringClient(ObjectClient, Protocol):
     """A client that can also deliver results of writes done elsewhere."""
 
     def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
         """Deliver a result to its writer from the event loop."""
 
 
-class BesideMachine:
+class CompositeClient:
     """Sends writes of runs to the machine and all others to the client; in one submission, runs come first."""
 
-    def __init__(self, objects: Answering, machine: Machine) -> None:
+    def __init__(self, objects: ResultDeliveringClient, machine: ContainerRuntime) -> None:
         self._objects = objects
         self._machine = machine
 

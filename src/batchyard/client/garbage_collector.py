@@ -27,7 +27,7 @@ Scopes: TypeAlias = Callable[[str, str], bool | None]
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
-class Collector:
+class GarbageCollector:
     """Records deletions, and deletes the dependents on `collect`."""
 
     __slots__ = (

@@ -19,7 +19,7 @@ from batchyard.base.seeded_draws import draw
 from batchyard.client.cache import Cache
 from batchyard.client.resource_paths import key_in, path_of, path_of_kind, received, revision_of
 from batchyard.client.transport import HttpAnswer, HttpRequest, backoff
-from batchyard.client.writes import decoded, is_ahead, is_object, list_in, trouble_of
+from batchyard.client.writes import decoded, failure_reason, is_ahead, is_object, list_in
 from batchyard.interfaces.client import EventType, WatchEvent
 
 PAGE: Final = 500
@@ -35,7 +35,7 @@ _NAMES: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
 
 
-class Following(NamedTuple):
+class NextRequest(NamedTuple):
     """The next request, and the wait before it."""
 
     request: HttpRequest
@@ -43,7 +43,7 @@ class Following(NamedTuple):
     wait: Duration
 
 
-class Scope(NamedTuple):
+class InformerScope(NamedTuple):
     """The objects of a kind to follow: a namespace ('' for all) and a selector."""
 
     namespace: str = ""
@@ -51,13 +51,13 @@ class Scope(NamedTuple):
     selector: str = ""
 
 
-_ALL: Final = Scope()
+_ALL: Final = InformerScope()
 
 
 class Informer:
     """The state of a list and a watch of one kind: the cache, the last revision, the backoff and the current error."""
 
-    def __init__(self, info: ServedKind, cache: Cache, seed: int, scope: Scope = _ALL) -> None:
+    def __init__(self, info: ServedKind, cache: Cache, seed: int, scope: InformerScope = _ALL) -> None:
         self.info = info
         self._scope = scope
         self._cache = cache
@@ -76,7 +76,7 @@ class Informer:
         self.revision: int | None = None
         self._knows_where = False
         #: Whether the current watch has sent anything.
-        self._has_told = False
+        self._has_received = False
         #: The number of lists and of watches that were started.
         self.lists = 0
         self.watches = 0
@@ -102,18 +102,18 @@ class Informer:
         """Whether the initial list has been reported, or the kind is not served."""
         return self.revision is not None
 
-    def following(self) -> Following:
+    def following(self) -> NextRequest:
         """Return the next request."""
         path = self._path()
         wait, self._wait = self._wait, 0
         if not self._knows_where:
             self.lists += not self._token
-            return Following(HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_WITHIN), False, wait)
+            return NextRequest(HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_WITHIN), False, wait)
         self.watches += 1
-        self._has_told = False
+        self._has_received = False
         lasts = WATCH_LASTS + draw(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={lasts}"
-        return Following(HttpRequest("GET", f"{path}?{query}{self._selected()}", within=lasts * SECOND), True, wait)
+        return NextRequest(HttpRequest("GET", f"{path}?{query}{self._selected()}", within=lasts * SECOND), True, wait)
 
     def look(self, token: str) -> HttpRequest:
         """Return the request for a page of the current names and revisions; its result does not change the informer."""
@@ -142,7 +142,7 @@ class Informer:
     def watched(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
         """Process lines of a watch; an empty sequence means that the server has responded."""
         self.trouble = ""
-        self._has_told = self._has_told or bool(lines)
+        self._has_received = self._has_received or bool(lines)
         events: list[WatchEvent] = []
         for line in lines:
             if not self._knows_where:
@@ -159,7 +159,7 @@ class Informer:
                     self._expired = 0
                     self._advance(revision_of(obj))
                 case "ERROR":
-                    self._fail(_told_in(obj))
+                    self._fail(_response_of(obj))
                 case _:  # a truncated line, or one that is not from the Kubernetes API
                     self._fail(HttpAnswer(0, trouble="a watch sent an incomplete line"))
         return events
@@ -168,7 +168,7 @@ class Informer:
         """Process the end of a watch: regular, by a broken connection, or rejected by the server."""
         if answer.code != 200 or answer.trouble:
             self._fail(answer)
-        elif not self._has_told:  # whatever the reason: do not retry in a tight loop
+        elif not self._has_received:  # whatever the reason: do not retry in a tight loop
             self._failures += 1
             self._wait = backoff(self._failures, self._seed, self.info.constant)
 
@@ -262,13 +262,13 @@ class Informer:
         self._failures += 1
         wait = backoff(self._failures, self._seed, self.info.constant)
         self._wait = max(wait, answer.retry_after or 0)
-        self.trouble = trouble_of(answer)
+        self.trouble = failure_reason(answer)
 
     def _recovered(self) -> None:
         self._failures, self._refused, self.trouble = 0, self._refused % len(self._versions), ""
 
 
-def _told_in(status: Any) -> HttpAnswer:
+def _response_of(status: Any) -> HttpAnswer:
     """Return the response that an ERROR event of a watch stands for."""
     known = status if isinstance(status, dict) else {}
     code = known.get("code")

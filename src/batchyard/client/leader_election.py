@@ -3,8 +3,8 @@
 A candidate that sees the record change knows that the holder is alive. If the record has not changed for its lease
 duration, the candidate may take it. Only the candidate's own clock counts for that. The holder may write until its
 renew deadline, counted from the start of its last successful renewal. The deadline ends before another candidate may
-take the Lease. `Election` sends nothing itself: `begin` returns the first request, and `answered` processes a response
-and returns the next request.
+take the Lease. `LeaderElector` sends nothing itself: `begin` returns the first request, and `answered` processes a
+response and returns the next request.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from batchyard.api.times import format_micro_time
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.base.seeded_draws import draw
 from batchyard.client.transport import HttpAnswer, HttpRequest, Transport
-from batchyard.client.writes import decoded, is_object, trouble_of
+from batchyard.client.writes import decoded, failure_reason, is_object
 from batchyard.interfaces.controller import Kernel
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -26,7 +26,7 @@ _OK: Final = (200, 201)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseSettings:
     """The Lease, our identity, and the durations."""
 
     identity: str
@@ -51,10 +51,10 @@ class _Step(Enum):
     TAKE = auto()
 
 
-class Election:
+class LeaderElector:
     """The state machine of a candidate: the Lease as last seen, and whether the candidate leads."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: LeaseSettings) -> None:
         self.terms = terms
         #: Whether we hold the Lease, as far as is known.
         self.leads = False
@@ -186,7 +186,7 @@ _CONFLICT = 409
 class Leadership:
     """A candidate at work. It ends when leadership is lost: the process must not continue with its state."""
 
-    def __init__(self, election: Election, timers: Kernel, transport: Transport) -> None:
+    def __init__(self, election: LeaderElector, timers: Kernel, transport: Transport) -> None:
         self._election = election
         self._timers = timers
         self._transport = transport
@@ -264,7 +264,7 @@ class Leadership:
 
     def _report_trouble(self, answer: HttpAnswer) -> None:
         is_usual = answer.code in _ABSENT or lease_in(answer) is not None
-        trouble = "" if is_usual else trouble_of(answer)
+        trouble = "" if is_usual else failure_reason(answer)
         if trouble and trouble != self._trouble:
             self.on_trouble(f"the Lease: {trouble}")
         self._trouble = trouble

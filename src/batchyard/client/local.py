@@ -19,7 +19,7 @@ from batchyard.api.well_known import FOREGROUND_FINALIZER
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client import object_updates
-from batchyard.client.garbage_collector import Collector, Scopes
+from batchyard.client.garbage_collector import GarbageCollector, Scopes
 from batchyard.interfaces.client import (
     Create,
     Delete,
@@ -79,7 +79,7 @@ Check: TypeAlias = Callable[[Obj, Obj, Reader], None]
 """Validates an update of an object of a kind, new and old; raises an ApiError to reject it."""
 
 
-class Admission(NamedTuple):
+class AdmissionHooks(NamedTuple):
     """The admission hooks that the API runs before it stores or deletes objects, by kind."""
 
     prepare: Mapping[str, Prepare] = {}
@@ -144,7 +144,7 @@ class LocalClient:
         store: Records,
         kernel: Kernel,
         seed: int = 0,
-        admission: Admission | None = None,
+        admission: AdmissionHooks | None = None,
         claimed: Claim | None = None,
     ) -> None:
         self._store = store
@@ -154,9 +154,9 @@ class LocalClient:
         self._events: list[WatchEvent] = []
         self._results: list[tuple[Callable[[WriteResult], None], WriteResult]] = []
         self._delivering_soon = False
-        self._admission = admission or Admission()
+        self._admission = admission or AdmissionHooks()
         self._claimed = claimed
-        self._collector = Collector(store.get, lambda write: self._apply(write, store))
+        self._collector = GarbageCollector(store.get, lambda write: self._apply(write, store))
         self._minted: dict[Key, int] = {}  # how many uids each key was given at `_minted_at`
         self._minted_at: Instant = kernel.now()
         store.listen(self._observe)

@@ -5,7 +5,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from batchyard.api import conversion, scheme
-from batchyard.api.defaults.kueue import jobset_defaults, specified
+from batchyard.api.defaults.kueue import jobset_defaults, with_spec
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind
 
@@ -46,7 +46,7 @@ def received(info: ServedKind, version: str, sent: Mapping[str, Any]) -> Obj:
     stored = conversion.to_storage(obj)
     if info.constant == scheme.JOB_SET:
         return jobset_defaults(stored)
-    return specified(stored) if info.constant in _SPECIFIED else stored
+    return with_spec(stored) if info.constant in _SPECIFIED else stored
 
 
 def key_in(info: ServedKind, obj: Obj) -> Key:

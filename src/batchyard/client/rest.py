@@ -19,7 +19,7 @@ from batchyard.client.cache import Cache
 from batchyard.client.informer import Informer
 from batchyard.client.resource_paths import revision_of
 from batchyard.client.transport import HttpAnswer, RateLimit, Transport
-from batchyard.client.write_queue import Outbox, Submission, Written
+from batchyard.client.write_queue import Submission, WriteQueue, WriteResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Kernel
 
@@ -27,7 +27,7 @@ REMEMBERED_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class ClientDependencies:
     """The dependencies of a client: event loop, real-time timers, transport, rate limit, and the gate for writes.
 
     Both event loops are the same if the platform runs in real time.
@@ -41,7 +41,7 @@ class Wiring:
     seed: int = 0
 
 
-class _Awaited(NamedTuple):
+class _Confirmation(NamedTuple):
     """The event that confirms a write: a revision of its kind, or the deletion of an object with that uid.
 
     A list that was started after the response also confirms it, even if the server was restored from a backup since.
@@ -54,7 +54,7 @@ class _Awaited(NamedTuple):
     lists: int
 
 
-class _Expected:
+class _PendingResult:
     """A submission with all responses, and the number of events that it still waits for."""
 
     __slots__ = ("done", "left", "result", "submission")
@@ -69,14 +69,14 @@ class _Expected:
 class RestClient:
     """The client: an informer for each watched kind, their cache, and a queue of writes."""
 
-    def __init__(self, wiring: Wiring, kinds: Sequence[str]) -> None:
+    def __init__(self, wiring: ClientDependencies, kinds: Sequence[str]) -> None:
         self._wiring = wiring
         self._cache = Cache()
         self.informers = {kind: Informer(kind_info(kind), self._cache, wiring.seed) for kind in kinds}
-        self.outbox = Outbox(wiring.timers, wiring.transport, wiring.limit, self._version_of, wiring.gate)
+        self.outbox = WriteQueue(wiring.timers, wiring.transport, wiring.limit, self._version_of, wiring.gate)
         self._listeners: list[Listener] = []
         #: By kind, the events that must arrive before a writer gets its result.
-        self._awaited: dict[str, list[tuple[_Awaited, _Expected]]] = {}
+        self._awaited: dict[str, list[tuple[_Confirmation, _PendingResult]]] = {}
         #: The last writes of kinds that are not watched.
         self._written: OrderedDict[Key, Obj] = OrderedDict()
         #: Called when a list or a watch has received something or failed.
@@ -184,7 +184,7 @@ class RestClient:
 
     def _answered(self, done: Callable[[WriteResult], None], known: Obj | None, submission: Submission) -> None:
         """All requests of a submission have responses: wait for the events of its changes."""
-        expected = _Expected(submission, done, _result_of(submission.answered[-1], known))
+        expected = _PendingResult(submission, done, _result_of(submission.answered[-1], known))
         for written in submission.answered:
             awaited = self._awaited_of(written)
             if awaited is not None and not self._is_seen(awaited):
@@ -192,7 +192,7 @@ class RestClient:
                 self._awaited.setdefault(awaited.key.kind, []).append((awaited, expected))
         self._seen(expected)
 
-    def _awaited_of(self, written: Written) -> _Awaited | None:
+    def _awaited_of(self, written: WriteResponse) -> _Confirmation | None:
         """Return the event that confirms a write; None if it was rejected, or its kind is not watched."""
         write, body = written.write, written.body
         key = write.key if isinstance(write, Delete) else key_of(body) if written.error is None else None
@@ -204,12 +204,12 @@ class RestClient:
         is_held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
         lists = self.informers[key.kind].lists
         if is_held or not (is_marked or isinstance(write, Delete)):
-            return _Awaited(key, revision_of(body), "", lists)
+            return _Confirmation(key, revision_of(body), "", lists)
         known = self._cache.get(key)
         uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
-        return None if known is None else _Awaited(key, 0, uid or known["metadata"]["uid"], lists)
+        return None if known is None else _Confirmation(key, 0, uid or known["metadata"]["uid"], lists)
 
-    def _is_seen(self, awaited: _Awaited) -> bool:
+    def _is_seen(self, awaited: _Confirmation) -> bool:
         informer = self.informers[awaited.key.kind]
         if informer.last_listed > awaited.lists:
             return True
@@ -218,14 +218,14 @@ class RestClient:
         known = self._cache.get(awaited.key)
         return known is None or known["metadata"]["uid"] != awaited.gone
 
-    def _seen(self, expected: _Expected) -> None:
+    def _seen(self, expected: _PendingResult) -> None:
         """Count one confirmation; deliver the result after the last."""
         expected.left -= 1
         if not expected.left:
             expected.done(expected.result)
             self.outbox.finish(expected.submission)
 
-    def _remember(self, written: Written) -> None:
+    def _remember(self, written: WriteResponse) -> None:
         """Keep the last write of an object of a kind that is not watched, as the base of later writes."""
         write = written.write
         if isinstance(written.error, NotFound) and not isinstance(write, Create):
@@ -236,7 +236,7 @@ class RestClient:
                 self._written.popitem(last=False)
 
 
-def _result_of(written: Written, known: Obj | None) -> WriteResult:
+def _result_of(written: WriteResponse, known: Obj | None) -> WriteResult:
     """Return the result of a write: the object as stored; for a deleted object, its last known state."""
     write, body = written.write, written.body
     if written.error is not None:

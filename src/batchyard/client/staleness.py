@@ -25,7 +25,7 @@ from batchyard.interfaces.controller import Kernel
 _PAUSE: Final = SECOND
 
 
-class CaughtUp:
+class StalenessCheck:
     """The state of the check. A callback runs when `known_to` advances."""
 
     def __init__(self, client: RestClient, transport: Transport, timers: Kernel, caught_up: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class CaughtUp:
         self._is_asking = False
         self._asked_at: Instant = 0
         #: The listed objects of each kind whose watch has not caught up yet.
-        self._open: dict[str, _Listed] = {}
+        self._open: dict[str, _ListedObjects] = {}
 
     def ask(self) -> None:
         """Start a check, unless one is running."""
@@ -57,7 +57,7 @@ class CaughtUp:
 
     def _ask_all(self) -> None:
         self._asked_at = self._timers.now()
-        self._open = {kind: _Listed() for kind in self._client.informers}
+        self._open = {kind: _ListedObjects() for kind in self._client.informers}
         for informer in self._client.informers.values():
             self._ask(informer, "")
 
@@ -78,7 +78,7 @@ class CaughtUp:
             self._timers.call_at(self._timers.now() + _PAUSE, partial(self._ask, informer, ""))
 
 
-class _Listed:
+class _ListedObjects:
     """The objects of one kind that the server listed."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class HttpAnswer(NamedTuple):
     #: Whether the server may have received the request.
     was_sent: bool = True
     #: The server's Date header, in whole seconds; 0 if absent.
-    told_at: Instant = 0
+    server_time: Instant = 0
 
 
 class Transport(Protocol):
@@ -63,7 +63,7 @@ class WriteRefusedError(Exception):
     """A write on a read-only transport: a defect in its user."""
 
 
-class ReadingOnly:
+class ReadOnlyTransport:
     """Sends read requests over another transport."""
 
     def __init__(self, transport: Transport) -> None:

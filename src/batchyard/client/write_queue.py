@@ -23,11 +23,11 @@ from batchyard.client.writes import (
     error_of,
     holds,
     kind_of,
-    look_at,
-    looked_at,
     may_try_again,
     name_of,
     namespace_of,
+    object_in_list,
+    read_request,
     was_maybe_done,
 )
 from batchyard.interfaces.client import Create, Delete, Write
@@ -37,7 +37,7 @@ TRIES_MAX: Final = 8
 _REFUSED_MAX: Final = 4096
 
 
-class Written(NamedTuple):
+class WriteResponse(NamedTuple):
     """A write and the server's response."""
 
     write: Write
@@ -66,7 +66,7 @@ class Submission:
         #: Called when no more requests will be sent.
         self.done = done
         #: The writes with a response, in order.
-        self.answered: list[Written] = []
+        self.answered: list[WriteResponse] = []
         self.tries = 0
         #: Whether the current write may have been done already.
         self.is_repeat = False
@@ -75,7 +75,7 @@ class Submission:
         self.followers: list[Submission] = []
 
 
-class Outbox:
+class WriteQueue:
     """The pending submissions by object, and the counts of responses and rejections."""
 
     def __init__(
@@ -191,29 +191,29 @@ class Outbox:
     def _was_done_before(self, submission: Submission, write: Write, error: ApiError) -> bool:
         """Handle an error that may only show that an earlier try succeeded; return whether it does."""
         if isinstance(write, Delete) and isinstance(error, NotFound):
-            self._conclude(submission, Written(write, {}, None))
+            self._conclude(submission, WriteResponse(write, {}, None))
             return True
         if not isinstance(write, Create) or not isinstance(error, Conflict):
             return False
         kind = kind_of(write)
-        request = look_at(write, kind_info(kind), self._version_of(kind))
+        request = read_request(write, kind_info(kind), self._version_of(kind))
         self._carry(request, lambda answer: self._looked(submission, write, answer, error))
         return True
 
     def _looked(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
         """Compare the existing object with the one to create: the write is done if they match, else it conflicts."""
-        found = self._written(write, looked_at(answer), None)
+        found = self._written(write, object_in_list(answer), None)
         sent = as_sent(write.obj, kind_info(kind_of(write)))
         wanted = {field: value for field, value in sent.items() if field != "status"}
         self._conclude(submission, found if holds(found.body, wanted) else found._replace(error=error))
 
-    def _written(self, write: Write, body: Obj, error: ApiError | None) -> Written:
+    def _written(self, write: Write, body: Obj, error: ApiError | None) -> WriteResponse:
         if error is not None or body.get("kind") == "Status" or "metadata" not in body:
-            return Written(write, body, error)
+            return WriteResponse(write, body, error)
         kind = kind_of(write)
-        return Written(write, received(kind_info(kind), self._version_of(kind), body), None)
+        return WriteResponse(write, received(kind_info(kind), self._version_of(kind), body), None)
 
-    def _conclude(self, submission: Submission, written: Written) -> None:
+    def _conclude(self, submission: Submission, written: WriteResponse) -> None:
         """Record the result of a write; continue with the next one, or finish the submission."""
         submission.answered.append(written)
         submission.requests = submission.request = None

@@ -80,13 +80,13 @@ def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
             return HttpRequest("PUT", path_of(info, version, namespace, name), body)
 
 
-def look_at(write: Write, info: ServedKind, version: str) -> HttpRequest:
+def read_request(write: Write, info: ServedKind, version: str) -> HttpRequest:
     """Return the request that reads the written object: a list of one, which needs only the right to list."""
     selector = f"fieldSelector=metadata.name={quote(name_of(write))}"
     return HttpRequest("GET", f"{path_of(info, version, namespace_of(write))}?{selector}")
 
 
-def looked_at(answer: HttpAnswer) -> Mapping[str, Any]:
+def object_in_list(answer: HttpAnswer) -> Mapping[str, Any]:
     """Return the object in such a list, or an empty mapping."""
     items = decoded(answer.body).get("items") or () if answer.code == 200 else ()
     return items[0] if items else {}
@@ -116,7 +116,7 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
     """
     if 200 <= answer.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
         return None
-    message = str(status.get("message") or answer.trouble or trouble_of(answer))
+    message = str(status.get("message") or answer.trouble or failure_reason(answer))
     if answer.code == 404:
         return NotFound(message)
     if answer.code == 409:
@@ -131,7 +131,7 @@ def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> Api
     return Unanswered(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
 
 
-def trouble_of(answer: HttpAnswer) -> str:
+def failure_reason(answer: HttpAnswer) -> str:
     """Describe why a request failed; the text is the same for all requests unless the cause is specific to this one."""
     if answer.code == 200:
         return f"the response is not from the Kubernetes API: {_text_of(answer.body) or 'empty body'}"
@@ -148,7 +148,7 @@ def is_ahead(answer: HttpAnswer) -> bool:
 
     Sources: k8s.io/apimachinery, pkg/api/errors (IsTooLargeResourceVersion); client-go, tools/cache/reflector.go.
     """
-    return answer.code == _TIMEOUT and _TOO_LARGE in trouble_of(answer)
+    return answer.code == _TIMEOUT and _TOO_LARGE in failure_reason(answer)
 
 
 def decoded(body: bytes) -> Mapping[str, Any]:

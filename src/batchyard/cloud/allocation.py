@@ -15,14 +15,21 @@ from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant
 from batchyard.cloud.capacity_index import CapacityIndex, slot_of
-from batchyard.cloud.capacity_pool import INVALID_ARGUMENT, Refusal, Slot, Stock, demand_of, invalid
+from batchyard.cloud.capacity_pool import (
+    INVALID_ARGUMENT,
+    AllocationRefusal,
+    CapacityKey,
+    CapacityPool,
+    demand_of,
+    invalid,
+)
 from batchyard.cloud.catalog.instances import FAILED, PROVISIONING, in_phase, is_leaving, new_instance, phase_of
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, zones_of
 from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.cloud.slices import wants_itself
 from batchyard.interfaces.client import Create, Delete, Reader, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 ACCEPTED: Final = "ACCEPTED"
 SUCCEEDED: Final = "SUCCEEDED"
@@ -30,7 +37,7 @@ FAILED_STATE: Final = "FAILED"
 _PROVISIONED: Final = "Provisioned"
 
 
-class Ask(NamedTuple):
+class MachineRequest(NamedTuple):
     """A request for machines: Instances that are served together, or a ResizeRequest."""
 
     turn: tuple[int, Instant, str]
@@ -49,7 +56,7 @@ class Allocation:
         self._cluster = cluster
         self._now = now
         self._catalog = catalog_of(cluster)
-        self._stock = Stock(cluster, self._catalog, now)
+        self._stock = CapacityPool(cluster, self._catalog, now)
         for slot, count in index.in_use.items():
             self._stock.take(demand_of(slot, self._pool(slot.pool), self._catalog), count)
 
@@ -61,7 +68,7 @@ class Allocation:
             else:
                 self._serve(ask.instances)
 
-    def _pending_requests(self) -> Iterator[Ask]:
+    def _pending_requests(self) -> Iterator[MachineRequest]:
         """Yield the requests that may be served; a slice is one request."""
         slices: dict[str, list[Obj]] = {}
         for name, pool_name in self._index.pending.items():
@@ -71,14 +78,14 @@ class Allocation:
             if hosts_of_slice(pool, self._catalog) > 1:
                 slices.setdefault(pool_name, []).append(instance)
             else:
-                yield Ask(_turn(instance), (instance,), None)
+                yield MachineRequest(_turn(instance), (instance,), None)
         for name, hosts in slices.items():
             if not self._is_growing(name, len(hosts)):
-                yield Ask(min(map(_turn, hosts)), hosts, None)
+                yield MachineRequest(min(map(_turn, hosts)), hosts, None)
         for name in self._index.requests:
             request = self._reader.get(Key(scheme.RESIZE_REQUEST, "", name))
             if request is not None:
-                yield Ask(_turn(request), (), request)
+                yield MachineRequest(_turn(request), (), request)
 
     def _is_growing(self, name: str, pending: int) -> bool:
         """Whether the autoscaler or the pool will still create further Instances of a slice."""
@@ -108,20 +115,20 @@ class Allocation:
         for instance in instances:
             self._fail(instance, refusal)
 
-    def _refusal(self, slot: Slot, pool: Obj, instances: Sequence[Obj]) -> Refusal | None:
+    def _refusal(self, slot: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
         hosts, there = hosts_of_slice(pool, self._catalog), self._index.hosts_in(slot.pool)
         if hosts > 1 and (len(instances) + there != hosts or any(slot_of(other) != slot for other in instances)):
             message = f"A slice of {pool['spec']['tpuTopology']} has {hosts} machines in one zone, all or none of them."
-            return Refusal(INVALID_ARGUMENT, message)
+            return AllocationRefusal(INVALID_ARGUMENT, message)
         demand = demand_of(slot, pool, self._catalog)
         return invalid(slot, pool, self._catalog) or self._stock.refusal(demand, len(instances))
 
-    def _fail(self, instance: Obj, refusal: Refusal) -> None:
+    def _fail(self, instance: Obj, refusal: AllocationRefusal) -> None:
         error = _error(refusal)
         if phase_of(instance) != FAILED or instance["status"].get("error") != error:
             self.writes.append(UpdateStatus(in_phase(instance, FAILED, self._now, error=error)))
 
-    def _wait_for(self, refusal: Refusal) -> None:
+    def _wait_for(self, refusal: AllocationRefusal) -> None:
         """Retry when the refusal expires, if that is known."""
         if refusal.retry_at is not None:
             self.retry_at = min(refusal.retry_at, self.retry_at or refusal.retry_at)
@@ -147,7 +154,7 @@ class Allocation:
         pool = self._pool(spec["pool"])
         if pool is None or spec["zone"] not in zones_of(pool, self._cluster):
             message = f"There is no node pool {spec['pool']} in zone {spec['zone']}."
-            self._set_state(request, FAILED_STATE, Refusal(INVALID_ARGUMENT, message))
+            self._set_state(request, FAILED_STATE, AllocationRefusal(INVALID_ARGUMENT, message))
             return
         instance = new_instance(pool, spec["zone"], self._cluster, resize_request=request)
         slot = slot_of(instance)
@@ -165,13 +172,13 @@ class Allocation:
         self.writes += [Create(instance)] * count
         self._set_state(request, ACCEPTED, None)
 
-    def _refusal_of(self, name: str) -> Refusal | None:
+    def _refusal_of(self, name: str) -> AllocationRefusal | None:
         """Return why an Instance failed."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", name))
         error = None if instance is None else instance["status"].get("error")
-        return None if error is None else Refusal(error["code"], error["message"])
+        return None if error is None else AllocationRefusal(error["code"], error["message"])
 
-    def _set_state(self, request: Obj, state: str, why_not: Refusal | None) -> None:
+    def _set_state(self, request: Obj, state: str, why_not: AllocationRefusal | None) -> None:
         """Write the state of a ResizeRequest, if it changed."""
         old = request.get("status") or {}
         conditions = with_condition(
@@ -201,7 +208,7 @@ def _turn(obj: Obj) -> tuple[int, Instant, str]:
     return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
 
 
-def _error(refusal: Refusal) -> dict[str, str]:
+def _error(refusal: AllocationRefusal) -> dict[str, str]:
     """Format a refusal as the error in an object's status."""
     return {"code": refusal.code, "message": refusal.message}
 
@@ -212,10 +219,10 @@ def _error(refusal: Refusal) -> dict[str, str]:
 
 
 #: One key for all requests: the runner reconciles a key again only after its previous writes are visible.
-_EVERYBODY: Final = Key(scheme.CLUSTER, "", "")
+_ALL_REQUESTS: Final = Key(scheme.CLUSTER, "", "")
 
 
-class Capacity:
+class CapacityController:
     """Allocates machines to Instances and ResizeRequests."""
 
     name = "cloud-capacity"
@@ -227,13 +234,13 @@ class Capacity:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the common key if the change may help a pending request."""
-        return (_EVERYBODY,) if self._index.note(event) else ()
+        return (_ALL_REQUESTS,) if self._index.note(event) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Serve all pending requests."""
         cluster = only_cluster(reader)
         if cluster is None:
-            return Outcome()
+            return ReconcileResult()
         allocation = Allocation(self._index, reader, cluster, now)
         allocation.run()
-        return Outcome(allocation.writes, requeue_at=allocation.retry_at)
+        return ReconcileResult(allocation.writes, requeue_at=allocation.retry_at)

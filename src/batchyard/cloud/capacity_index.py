@@ -5,7 +5,7 @@ from typing import Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation
-from batchyard.cloud.capacity_pool import Slot
+from batchyard.cloud.capacity_pool import CapacityKey
 from batchyard.cloud.catalog.instances import (
     BOOTING,
     CRASHED,
@@ -27,14 +27,14 @@ class CapacityIndex:
     """Machines in use by slot; pending Instances and ResizeRequests."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Slot] = {}
-        self._counts: dict[Slot, int] = {}
+        self._held: dict[str, CapacityKey] = {}
+        self._counts: dict[CapacityKey, int] = {}
         self._pending: dict[str, str] = {}
         self._requests: dict[str, None] = {}
         self._of_request: dict[str, dict[str, str]] = {}
 
     @property
-    def in_use(self) -> Mapping[Slot, int]:
+    def in_use(self) -> Mapping[CapacityKey, int]:
         """The number of machines in use by slot."""
         return self._counts
 
@@ -79,7 +79,7 @@ class CapacityIndex:
             self._pending.pop(name, None)
         return self._note_of_request(instance, gone) or freed or new
 
-    def _note_held(self, name: str, slot: Slot | None) -> bool:
+    def _note_held(self, name: str, slot: CapacityKey | None) -> bool:
         """Count a machine in its current slot; return whether its previous place is free."""
         before = self._held.get(name)
         if before == slot:
@@ -119,10 +119,10 @@ class CapacityIndex:
         return False
 
 
-def slot_of(instance: Obj) -> Slot:
+def slot_of(instance: Obj) -> CapacityKey:
     """Return the slot of an Instance."""
     spec = instance["spec"]
-    return Slot(spec["pool"], spec["zone"], spec["machineType"], spec.get("provisioning", "standard"))
+    return CapacityKey(spec["pool"], spec["zone"], spec["machineType"], spec.get("provisioning", "standard"))
 
 
 def _holds(instance: Obj) -> bool:

@@ -32,10 +32,10 @@ from batchyard.cloud.catalog.instances import (
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import awaits_drivers, made_ready, registered_node
 from batchyard.cloud.catalog.pools import machine_of
-from batchyard.cloud.catalog.prices import spread_of
+from batchyard.cloud.catalog.prices import step_duration
 from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
 
 class Instances:
@@ -52,14 +52,14 @@ class Instances:
         """Return the key of the Instance."""
         return (event.key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Execute the step that is due, or wait for it."""
         instance, cluster = reader.get(key), only_cluster(reader)
         node = reader.get(Key(scheme.NODE, "", key.name))
         if instance is None:
-            return Outcome(_removal(node))
+            return ReconcileResult(_removal(node))
         if cluster is None:
-            return Outcome()
+            return ReconcileResult()
         pool = reader.get(Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
         return _Machine(instance, node, pool, cluster, self._seed).step(now)
 
@@ -80,7 +80,7 @@ class _Machine:
     cluster: Obj
     seed: int
 
-    def step(self, now: Instant) -> Outcome:
+    def step(self, now: Instant) -> ReconcileResult:
         """Return the writes that are due, or the time of the next step."""
         if is_leaving(self.instance):
             return self._leave(now)
@@ -89,31 +89,31 @@ class _Machine:
             stop = _first(stop, self._reservation_end())
         if stop is not None and stop <= now:
             key = Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
-            return Outcome([Delete(key, uid=self.instance["metadata"].get("uid"))])
+            return ReconcileResult([Delete(key, uid=self.instance["metadata"].get("uid"))])
         if phase == PROVISIONING:
             return self._boot(now, stop)
         if phase == BOOTING:
             return self._register(now, stop)
-        return self._run(now, stop) if phase == RUNNING else Outcome(requeue_at=stop)
+        return self._run(now, stop) if phase == RUNNING else ReconcileResult(requeue_at=stop)
 
-    def _boot(self, now: Instant, stop: Instant | None) -> Outcome:
+    def _boot(self, now: Instant, stop: Instant | None) -> ReconcileResult:
         due = since(self.instance) + self._drawn("provisioning")
         if due > now:
-            return Outcome(requeue_at=_first(due, stop))
-        return Outcome([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
+            return ReconcileResult(requeue_at=_first(due, stop))
+        return ReconcileResult([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
 
-    def _register(self, now: Instant, stop: Instant | None) -> Outcome:
+    def _register(self, now: Instant, stop: Instant | None) -> ReconcileResult:
         """Create the Node, as its kubelet would."""
         due = since(self.instance) + self._drawn("boot") + self._drawn("registration")
         if due > now or self.pool is None:
-            return Outcome(requeue_at=_first(due, stop) if due > now else stop)
+            return ReconcileResult(requeue_at=_first(due, stop) if due > now else stop)
         longest = self.instance["spec"].get("maxRunDuration")
         stop = stop if longest is None else _first(now + parse_duration(longest), stop)
         fields = {} if stop is None else {"stopAt": format_time(stop)}
         writes: list[Write] = [UpdateStatus(in_phase(self.instance, RUNNING, now, **fields))]
         if self.node is None:
             writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
-        return Outcome(writes)
+        return ReconcileResult(writes)
 
     def _reservation_end(self) -> Instant | None:
         """Return the time at which its reservation reclaims the machine."""
@@ -129,36 +129,36 @@ class _Machine:
         named = None if self.pool is None else self.pool["spec"].get("reservation")
         return None if named is None else find_reservation(self.cluster, named)
 
-    def _run(self, now: Instant, stop: Instant | None) -> Outcome:
+    def _run(self, now: Instant, stop: Instant | None) -> ReconcileResult:
         """Make the Node ready; announce a stop ahead of time."""
         notice = None if stop is None else stop - NOTICE
         if notice is not None and notice <= now:
-            return Outcome([UpdateStatus(in_phase(self.instance, STOPPING, now))])
+            return ReconcileResult([UpdateStatus(in_phase(self.instance, STOPPING, now))])
         node = self.node
         if node is None or not awaits_drivers(node):
-            return Outcome(requeue_at=notice)
+            return ReconcileResult(requeue_at=notice)
         accelerated = self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
         due = max(
             since(self.instance) + self._drawn("drivers" if accelerated else "network"), self._reservation_start()
         )
         if due > now:
-            return Outcome(requeue_at=_first(due, notice))
+            return ReconcileResult(requeue_at=_first(due, notice))
         name = node["metadata"]["name"]
         event = EventRecord(Key(scheme.NODE, "", name), "Normal", "NodeReady", f"Node {name} status is now: NodeReady")
-        return Outcome([UpdateStatus(made_ready(node, now))], [event], notice)
+        return ReconcileResult([UpdateStatus(made_ready(node, now))], [event], notice)
 
-    def _leave(self, now: Instant) -> Outcome:
+    def _leave(self, now: Instant) -> ReconcileResult:
         """Shut a deleted Instance down: once it is off, remove its Node, then the Instance."""
         off = self._off_at()
         if off > now:
-            return Outcome(requeue_at=off)
+            return ReconcileResult(requeue_at=off)
         released = Update(without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
         if is_off(self.instance):
-            return Outcome([*_removal(self.node), released])
+            return ReconcileResult([*_removal(self.node), released])
         # The last watch event carries the end of billing.
         stopped = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
         released = Update(with_metadata(released.obj, resourceVersion=None))
-        return Outcome([*_removal(self.node), UpdateStatus(stopped), released])
+        return ReconcileResult([*_removal(self.node), UpdateStatus(stopped), released])
 
     def _off_at(self) -> Instant:
         """Return when a deleted Instance is off: at once, unless its system runs and must shut down."""
@@ -173,7 +173,7 @@ class _Machine:
         if annotation(self.instance, well_known.INITIAL_INSTANCE) is not None and step != "shutdown":
             return 0
         catalog = catalog_of(self.cluster)
-        spread = spread_of(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
+        spread = step_duration(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
         return triangular(*spread, self.seed, self.instance["metadata"]["name"], step)
 
 

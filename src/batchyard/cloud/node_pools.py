@@ -8,7 +8,7 @@ from batchyard.base.instant import Instant
 from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_slice
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 
 class NodePools:
@@ -29,23 +29,25 @@ class NodePools:
         pool = note(event)
         return () if pool is None else (Key(scheme.NODE_POOL, "", pool),)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Bring the machines of a pool to the desired state."""
         pool, cluster, members = reader.get(key), only_cluster(reader), self._members.of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             writes: list[Write] = [Delete(member.key) for member in members.values() if not member.leaving]
-            return Outcome(writes if members else _released(pool))
+            return ReconcileResult(writes if members else _released(pool))
         if cluster is None:
-            return Outcome()
+            return ReconcileResult()
         held = with_finalizer(pool, well_known.NODE_POOL_FINALIZER)
         if held is not pool:
-            return Outcome([Update(held)])
+            return ReconcileResult([Update(held)])
         plan = PoolPlan(pool, cluster, now)
         if plan.hosts > 1:
             plan_slice(plan, members, reader)
         else:
             plan_machines(plan, members, self._members.crashed(key.name))
-        return Outcome([*plan.creations, *self._status(plan, len(members)), *plan.rest], requeue_at=plan.look_at)
+        return ReconcileResult(
+            [*plan.creations, *self._status(plan, len(members)), *plan.rest], requeue_at=plan.look_at
+        )
 
     def _status(self, plan: PoolPlan, instances: int) -> list[Write]:
         """Return the write of the pool's status, if it changed."""

@@ -27,7 +27,7 @@ _TOPOLOGY: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
 SPOT_TAINT: Final = Taint(well_known.SPOT, "true", "NoSchedule")
 
 
-class Needs(NamedTuple):
+class NodeRequirements(NamedTuple):
     """Node requirements; pods with equal ones may share nodes. Empty strings and zeros mean no requirement."""
 
     provisioning: str
@@ -46,13 +46,13 @@ class Needs(NamedTuple):
     tolerates_spot: bool
 
 
-class Unanswerable(NamedTuple):
+class UnsatisfiableRequirements(NamedTuple):
     """Why no pool can be created for a pod."""
 
     why: str
 
 
-def needs_of(pod: PodView) -> Needs | Unanswerable:
+def needs_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
     """Return the node requirements of a pod."""
     wanted = _wanted_labels(pod)
     taints = tuple(_separating(pod.tolerations, wanted))
@@ -60,14 +60,14 @@ def needs_of(pod: PodView) -> Needs | Unanswerable:
     separated = {taint.key for taint in taints}
     for key, _ in labels:
         if key not in separated:
-            return Unanswerable(f"no toleration for a taint with the key of label {key}")
+            return UnsatisfiableRequirements(f"no toleration for a taint with the key of label {key}")
     resource, devices = _devices(pod)
     flaw = _flaw(wanted)
     if flaw:
-        return Unanswerable(flaw)
+        return UnsatisfiableRequirements(flaw)
     is_tpu = resource == well_known.TPU
     count = wanted.get(well_known.ACCELERATOR_COUNT, "")
-    return Needs(
+    return NodeRequirements(
         provisioning=_provisioning(wanted),
         resource=resource,
         devices=int(count) if is_tpu and count.isdecimal() else devices,

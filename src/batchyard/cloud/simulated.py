@@ -1,6 +1,6 @@
 """The simulated cloud as a set of controllers, which run beside those of the platform."""
 
-from batchyard.cloud.allocation import Capacity
+from batchyard.cloud.allocation import CapacityController
 from batchyard.cloud.instances import Instances
 from batchyard.cloud.node_pools import NodePools
 from batchyard.interfaces.controller import Controller
@@ -8,4 +8,4 @@ from batchyard.interfaces.controller import Controller
 
 def simulated_cloud(seed: int = 0) -> tuple[Controller, ...]:
     """Return the controllers of the cloud; the seed determines all durations."""
-    return NodePools(), Capacity(), Instances(seed)
+    return NodePools(), CapacityController(), Instances(seed)

@@ -20,8 +20,8 @@ from batchyard.api.conditions import cut_message
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import format_micro_time, format_time
 from batchyard.base.instant import MINUTE, Instant
-from batchyard.base.lru import Remembered
-from batchyard.interfaces.client import Client, Create, Update, WriteResult
+from batchyard.base.lru import LruCache
+from batchyard.interfaces.client import Create, ObjectClient, Update, WriteResult
 from batchyard.interfaces.controller import EventRecord
 
 # --- event series ---
@@ -72,10 +72,10 @@ class _Series:
 class EventSeries:
     """The recent series. `host` is the reporting machine; `numbers` distinguish Events of one instant."""
 
-    def __init__(self, client: Client, host: str, numbers: Iterator[int]) -> None:
+    def __init__(self, client: ObjectClient, host: str, numbers: Iterator[int]) -> None:
         self._client = client
         self._numbers = numbers
-        self._recent: Remembered[_SeriesKey, _Series] = Remembered()
+        self._recent: LruCache[_SeriesKey, _Series] = LruCache()
         self._instances = {name: f"{name}-{host}"[:_INSTANCE_MAX] for name in COMPONENTS}
 
     def publish(self, now: Instant, component: str, record: EventRecord) -> None:
@@ -108,7 +108,7 @@ class EventSeries:
         """Write the number of occurrences into an Event."""
         series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
         metadata = {field: value for field, value in stored["metadata"].items() if field != "resourceVersion"}
-        self._client.submit([Update({**stored, "metadata": metadata, "series": series_status})], let_it_be)
+        self._client.submit([Update({**stored, "metadata": metadata, "series": series_status})], ignore_result)
 
     def _event(self, now: Instant, component: str, record: EventRecord, about: Mapping[str, str]) -> dict[str, Any]:
         key, reason = record.regarding, record.reason
@@ -133,7 +133,7 @@ def event_name(key: Key, now: Instant, number: int) -> str:
     return f"{key.name}.{now * 1000 + number % 1000:x}"
 
 
-def reference_to(client: Client, key: Key) -> dict[str, str]:
+def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
     """Return the reference of an Event to an object."""
     info = scheme.kind_info(key.kind)
     found: Obj | None = client.get(key)
@@ -146,7 +146,7 @@ def reference_to(client: Client, key: Key) -> dict[str, str]:
     return reference
 
 
-def let_it_be(_result: WriteResult) -> None:
+def ignore_result(_result: WriteResult) -> None:
     """Ignore a failed write of an Event: its namespace is terminating, or its name is taken."""
 
 
@@ -206,13 +206,13 @@ class _Budget:
 class EventRecorder:
     """An EventSink that writes to a client; `host` is the reporting machine."""
 
-    def __init__(self, client: Client, host: str) -> None:
+    def __init__(self, client: ObjectClient, host: str) -> None:
         self._client = client
         self._numbers = count(1)
         self._series = EventSeries(client, host, self._numbers)
-        self._recent: Remembered[_EventKey, Key] = Remembered()
-        self._similar: Remembered[tuple[str, Key, str, str], _Similar] = Remembered()
-        self._budget: Remembered[tuple[str, Key], _Budget] = Remembered()
+        self._recent: LruCache[_EventKey, Key] = LruCache()
+        self._similar: LruCache[tuple[str, Key, str, str], _Similar] = LruCache()
+        self._budget: LruCache[tuple[str, Key], _Budget] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Record an event, unless the limit of its object is exceeded."""
@@ -235,11 +235,11 @@ class EventRecorder:
         if stored is not None:
             times = stored.get("count", 1) + 1
             again = {**stored, "message": message, "count": times, "lastTimestamp": format_time(now)}
-            self._client.submit([Update(again)], let_it_be)
+            self._client.submit([Update(again)], ignore_result)
             return
         event = self._event(now, key, message)
         self._recent.remember(key, key_of(event))
-        self._client.submit([Create(event)], let_it_be)
+        self._client.submit([Create(event)], ignore_result)
 
     def _is_one_of_many(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
         """Report whether so many records differ only in their messages that they are combined."""

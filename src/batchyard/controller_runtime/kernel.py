@@ -27,7 +27,7 @@ class EndlessInstant(Exception):  # noqa: N818 - the name is the condition
     """More work in one instant than the limit: work keeps adding work, and the clock does not move."""
 
 
-class VirtualKernel:
+class VirtualEventLoop:
     """A discrete-event loop, whose clock jumps from one piece of work to the next."""
 
     __slots__ = ("_arrivals", "_heap", "_later", "_line", "_now", "_steps_bound", "_work_max", "_working", "steps")

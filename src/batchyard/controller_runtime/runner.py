@@ -44,9 +44,16 @@ from batchyard.api.errors import (
 from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant
 from batchyard.base.invariants import invariant
-from batchyard.controller_runtime.workqueue import Lane, Load, LookMeter, Turns, WakeUp, WorkQueue
-from batchyard.interfaces.client import Client, Delete, EventType, WatchEvent, Write, Writer, WriteResult
-from batchyard.interfaces.controller import Controller, EventRecord, Kernel, Outcome, Pace
+from batchyard.controller_runtime.workqueue import (
+    ControllerQueue,
+    DelayedRequeue,
+    Pacer,
+    QueueStats,
+    ReconcileTimer,
+    WorkQueue,
+)
+from batchyard.interfaces.client import Delete, EventType, ObjectClient, ObjectWriter, WatchEvent, Write, WriteResult
+from batchyard.interfaces.controller import Controller, EventRecord, Kernel, ReconcileResult, ReconcileThrottle
 from batchyard.scheduling.messages import WRITE_REFUSED
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
@@ -95,10 +102,10 @@ class Runner:
     def __init__(
         self,
         kernel: Kernel,
-        client: Client,
+        client: ObjectClient,
         controllers: Sequence[Controller],
         sink: EventSink = ignore_event,
-        pace: Pace | None = None,
+        pace: ReconcileThrottle | None = None,
         defects: Defects = stop_at_defect,
     ) -> None:
         names = [controller.name for controller in controllers]
@@ -106,14 +113,14 @@ class Runner:
         self._kernel = kernel
         self._client = client
         self._sink = sink
-        self._turns = Turns(kernel, pace)
+        self._turns = Pacer(kernel, pace)
         self._defects = defects
         self._queue = WorkQueue(controllers)
-        self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, Lane]]] = {}
+        self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, ControllerQueue]]] = {}
         self._flights = 0
         self._draining_soon = False
         self._stopped = False
-        self.meter: LookMeter | None = None
+        self.meter: ReconcileTimer | None = None
         client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
@@ -161,7 +168,7 @@ class Runner:
         """The number of reconciles of all controllers."""
         return sum(lane.reconciles for lane in self._queue.lanes)
 
-    def loads(self) -> Sequence[Load]:
+    def loads(self) -> Sequence[QueueStats]:
         """Return the queue statistics of each controller."""
         return [lane.load() for lane in self._queue.lanes]
 
@@ -191,7 +198,7 @@ class Runner:
         will_drain = self._draining_soon or self._turns.is_awaited
         invariant(will_drain or not self._queue or not self._is_quiet(), "keys do not wait without a drain")
 
-    def _lane(self, controller: str) -> Lane:
+    def _lane(self, controller: str) -> ControllerQueue:
         """Return the lane of a controller by name."""
         found = [lane for lane in self._queue.lanes if lane.controller.name == controller]
         invariant(len(found) == 1, f"there is a controller named {controller!r}")
@@ -231,7 +238,7 @@ class Runner:
         if self._flights == 0:
             self._drain_soon()
 
-    def _reconcile(self, lane: Lane, key: Key, now: Instant) -> None:
+    def _reconcile(self, lane: ControllerQueue, key: Key, now: Instant) -> None:
         """Reconcile a key, and submit the writes."""
         del lane.states[key]
         lane.reconciles += 1
@@ -247,9 +254,9 @@ class Runner:
         if outcome.writes:
             if outcome.requeue_at is not None:
                 self._wake_by(lane, key, outcome.requeue_at)
-            lane.depart(key)
+            lane.mark_submitted(key)
             self._flights += 1
-            _Flight(self, lane, key, outcome).take_off(self._client)
+            _OutstandingWrites(self, lane, key, outcome).submit_writes(self._client)
             return
         lane.conclude(is_delayed=outcome.requeue_at is not None)
         if outcome.requeue_at is not None or key in lane.wake_ups:
@@ -257,7 +264,7 @@ class Runner:
         if outcome.events or lane.failures:
             self._succeed(lane, key, outcome.events)
 
-    def _landed(self, flight: "_Flight") -> None:
+    def _writes_completed(self, flight: "_OutstandingWrites") -> None:
         """Complete an outcome whose writes all have responses."""
         if self._stopped:
             return
@@ -279,16 +286,16 @@ class Runner:
         if not self._draining_soon:
             self._drain_soon()
 
-    def _succeed(self, lane: Lane, key: Key, events: Sequence[EventRecord]) -> None:
+    def _succeed(self, lane: ControllerQueue, key: Key, events: Sequence[EventRecord]) -> None:
         """Record the events and reset the failures."""
         lane.failures.pop(key, None)
         self._record(lane, events)
 
-    def _record(self, lane: Lane, events: Sequence[EventRecord]) -> None:
+    def _record(self, lane: ControllerQueue, events: Sequence[EventRecord]) -> None:
         for record in events:
             self._sink(self._kernel.now(), lane.controller.name, record)
 
-    def _retry(self, lane: Lane, key: Key, error: Exception, *, are_independent: bool = False) -> None:
+    def _retry(self, lane: ControllerQueue, key: Key, error: Exception, *, are_independent: bool = False) -> None:
         """Retry a key whose writes failed: at once after a conflict, else with backoff.
 
         Changes meanwhile wait too, so that the key's own partial writes do not shorten the backoff.
@@ -304,13 +311,13 @@ class Runner:
         else:
             self._wake_by(lane, key, self._kernel.now() + backoff(failures))
 
-    def _wake_by(self, lane: Lane, key: Key, when: Instant) -> None:
+    def _wake_by(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
         """Requeue a key at an instant, unless it already waits for an earlier one."""
         waiting = lane.wake_ups.get(key)
         if waiting is None or waiting.at > when:
             self._wake_at(lane, key, when)
 
-    def _wake_at(self, lane: Lane, key: Key, when: Instant | None) -> None:
+    def _wake_at(self, lane: ControllerQueue, key: Key, when: Instant | None) -> None:
         """Set the delayed requeue of a key, through the event loop even if it is due now, so that a drain ends."""
         waiting = lane.wake_ups.get(key)
         if waiting is not None:
@@ -319,20 +326,20 @@ class Runner:
             del lane.wake_ups[key]
             self._kernel.cancel(waiting.ticket)
         if when is not None:
-            lane.wake_ups[key] = WakeUp(when, self._kernel.call_at(when, partial(self._wake, lane, key, when)))
+            lane.wake_ups[key] = DelayedRequeue(when, self._kernel.call_at(when, partial(self._wake, lane, key, when)))
 
-    def _wake(self, lane: Lane, key: Key, when: Instant) -> None:
+    def _wake(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
         """Process a delayed requeue."""
         if lane.wake(key, when):
             self._drain_soon()
 
 
-class _Flight:
+class _OutstandingWrites:
     """The outstanding writes of one outcome."""
 
     __slots__ = ("error", "key", "lane", "left", "outcome", "refused", "runner", "succeeded")
 
-    def __init__(self, runner: Runner, lane: Lane, key: Key, outcome: Outcome) -> None:
+    def __init__(self, runner: Runner, lane: ControllerQueue, key: Key, outcome: ReconcileResult) -> None:
         self.runner = runner
         self.lane = lane
         self.key = key
@@ -342,12 +349,12 @@ class _Flight:
         self.refused: Write | None = None  # the write that failed first
         self.succeeded: list[EventRecord] = []
 
-    def take_off(self, writer: Writer) -> None:
+    def submit_writes(self, writer: ObjectWriter) -> None:
         """Submit the writes; independent ones separately."""
         outcome = self.outcome
         if outcome.of_writes:
             for place, write in enumerate(outcome.writes):
-                writer.submit([write], partial(self.land_one, place))
+                writer.submit([write], partial(self.complete_one, place))
         elif outcome.independent:
             for write in outcome.writes:
                 writer.submit([write], self.land)
@@ -363,7 +370,7 @@ class _Flight:
             return self.succeeded if refusal is None else [*self.succeeded, refusal]
         return self.succeeded
 
-    def land_one(self, place: int, result: WriteResult) -> None:
+    def complete_one(self, place: int, result: WriteResult) -> None:
         """Process the result of one of several independent writes."""
         if result.error is None:
             self.succeeded += self.outcome.of_writes.get(place, ())
@@ -375,10 +382,10 @@ class _Flight:
         if self.error is None:
             self.error, self.refused = result.error, result.refused
         if self.left == 0:
-            self.runner._landed(self)
+            self.runner._writes_completed(self)
 
 
-def _refusal_events(lane: Lane, flight: _Flight) -> Sequence[EventRecord]:
+def _refusal_events(lane: ControllerQueue, flight: _OutstandingWrites) -> Sequence[EventRecord]:
     """Return an Event about a write rejected at least twice, unless its controller reports rejections itself."""
     error, refused = flight.error, flight.refused
     if refused is None or flight.outcome.if_refused is not None or not lane.failures.get(flight.key):
@@ -402,7 +409,7 @@ def refused_backoff(failures: int) -> Duration:
     return min(REFUSED_BACKOFF_MIN << min(failures - 1, 32), REFUSED_BACKOFF_MAX)
 
 
-def _noted(error: Exception, lane: Lane, what: str) -> Exception:
+def _noted(error: Exception, lane: ControllerQueue, what: str) -> Exception:
     """Return the error with a note of the controller and its action."""
     error.add_note(f"while {lane.controller.name} {what}")
     return error

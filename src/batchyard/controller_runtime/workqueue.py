@@ -16,7 +16,7 @@ from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.base.invariants import invariant
 from batchyard.interfaces.client import Reader
-from batchyard.interfaces.controller import Controller, Kernel, Outcome, Pace, Ticket, Work
+from batchyard.interfaces.controller import Controller, Kernel, ReconcileResult, ReconcileThrottle, Ticket, Work
 
 
 class KeyState(Enum):
@@ -30,14 +30,14 @@ class KeyState(Enum):
 _WAITING, _UNDER_WAY, _WANTED = KeyState.WAITING, KeyState.UNDER_WAY, KeyState.UNDER_WAY_AND_WANTED
 
 
-class WakeUp(NamedTuple):
+class DelayedRequeue(NamedTuple):
     """A delayed requeue of a key: the instant, and the ticket in the event loop."""
 
     at: Instant
     ticket: Ticket
 
 
-class LookMeter(Protocol):
+class ReconcileTimer(Protocol):
     """Measures the duration of reconciles."""
 
     def begin(self) -> float:
@@ -47,7 +47,7 @@ class LookMeter(Protocol):
         """End a measurement."""
 
 
-class Load(NamedTuple):
+class QueueStats(NamedTuple):
     """The queue statistics of a controller: the present depth, and counts since the start."""
 
     name: str
@@ -59,7 +59,7 @@ class Load(NamedTuple):
     retries: int
 
 
-class Lane:
+class ControllerQueue:
     """The keys of one controller: their states, delayed requeues, failures and counts."""
 
     __slots__ = (
@@ -67,11 +67,11 @@ class Lane:
         "succeeded", "wake_ups",
     )  # fmt: skip
 
-    def __init__(self, controller: Controller, line: "Line") -> None:
+    def __init__(self, controller: Controller, line: "RankQueue") -> None:
         self.controller = controller
         self.line = line
         self.states: dict[Key, KeyState] = {}
-        self.wake_ups: dict[Key, WakeUp] = {}
+        self.wake_ups: dict[Key, DelayedRequeue] = {}
         self.due: dict[Key, Instant] = {}  # keys requeued early, with the instant to pass to reconcile
         self.failures: dict[Key, int] = {}  # the number of failures in a row
         self.reconciles = 0
@@ -84,12 +84,12 @@ class Lane:
         """The number of keys that are queued, or will be when their writes are complete."""
         return sum(state is not _UNDER_WAY for state in self.states.values())
 
-    def load(self) -> Load:
+    def load(self) -> QueueStats:
         """Return the queue statistics."""
         figures = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return Load(self.controller.name, self.waiting, *figures)
+        return QueueStats(self.controller.name, self.waiting, *figures)
 
-    def look(self, key: Key, reader: Reader, now: Instant, meter: LookMeter | None) -> Outcome:
+    def look(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
         """Reconcile a key, measured if there is a meter; in virtual time there is none."""
         if meter is None:
             return self.controller.reconcile(key, reader, now)
@@ -116,7 +116,7 @@ class Lane:
         else:
             self.succeeded += 1
 
-    def depart(self, key: Key) -> None:
+    def mark_submitted(self, key: Key) -> None:
         """Mark a key taken from the queue as having outstanding writes."""
         self.states[key] = _UNDER_WAY
 
@@ -147,7 +147,7 @@ class Lane:
         return [wake_up.ticket for _, wake_up in early]
 
 
-Line: TypeAlias = deque[tuple[Lane, Key]]
+RankQueue: TypeAlias = deque[tuple[ControllerQueue, Key]]
 
 
 class WorkQueue:
@@ -156,15 +156,17 @@ class WorkQueue:
     __slots__ = ("lanes", "lines")
 
     def __init__(self, controllers: Sequence[Controller]) -> None:
-        lines: dict[int, Line] = {rank: deque() for rank in sorted({c.rank for c in controllers})}
-        self.lines: Sequence[Line] = tuple(lines.values())
-        self.lanes: Sequence[Lane] = tuple(Lane(controller, lines[controller.rank]) for controller in controllers)
+        lines: dict[int, RankQueue] = {rank: deque() for rank in sorted({c.rank for c in controllers})}
+        self.lines: Sequence[RankQueue] = tuple(lines.values())
+        self.lanes: Sequence[ControllerQueue] = tuple(
+            ControllerQueue(controller, lines[controller.rank]) for controller in controllers
+        )
 
     def __bool__(self) -> bool:
         """Whether any key is queued."""
         return any(self.lines)
 
-    def lanes_for(self, kind: str) -> Sequence[Lane]:
+    def lanes_for(self, kind: str) -> Sequence[ControllerQueue]:
         """Return the lanes of the controllers that watch a kind, in the given order."""
         return tuple(lane for lane in self.lanes if lane.controller.kinds is None or kind in lane.controller.kinds)
 
@@ -181,10 +183,10 @@ class WorkQueue:
 # Pacing: controllers above the lowest rank run at once, or at most as often as their pace allows.
 
 
-class Turns:
+class Pacer:
     """The pace of controllers above the lowest rank, and whether a later turn is scheduled."""
 
-    def __init__(self, kernel: Kernel, pace: Pace | None) -> None:
+    def __init__(self, kernel: Kernel, pace: ReconcileThrottle | None) -> None:
         self._kernel = kernel
         self._pace = pace
         self._is_awaited = False

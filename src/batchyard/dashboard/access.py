@@ -6,14 +6,14 @@ from batchyard.api import scheme
 from batchyard.interfaces.client import Reader
 
 
-class Sight(Protocol):
+class ViewerAccess(Protocol):
     """The list permissions of a user."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
         """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
 
 
-class Everything:
+class FullAccess:
     """Permission for everything, for the readers of a report."""
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
@@ -21,10 +21,10 @@ class Everything:
         return True
 
 
-class Scope:
+class NamespaceAccess:
     """The permissions of one user while one model is computed, each checked once."""
 
-    def __init__(self, sight: Sight) -> None:
+    def __init__(self, sight: ViewerAccess) -> None:
         self._sight = sight
         self._known: dict[tuple[str, str], bool] = {}
 

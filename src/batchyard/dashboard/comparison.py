@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 from batchyard.base.instant import Instant
 
 #: Maximum number of divergences kept.
-PARTED_MAX: Final = 500
+DIVERGENCES_MAX: Final = 500
 
 
-class Parted(NamedTuple):
+class SchedulerDivergence(NamedTuple):
     """One divergence between the two schedulers."""
 
     at: Instant
@@ -25,7 +25,7 @@ class Parted(NamedTuple):
     look: Sequence[str]
 
 
-class Comparison:
+class ShadowComparison:
     """The counters and the recent divergences of shadow mode."""
 
     def __init__(self, agreed: Callable[[], int], parted: Callable[[], int]) -> None:
@@ -33,4 +33,4 @@ class Comparison:
         self.agreed = agreed
         self.parted = parted
         #: The latest first.
-        self.partings: deque[Parted] = deque(maxlen=PARTED_MAX)
+        self.partings: deque[SchedulerDivergence] = deque(maxlen=DIVERGENCES_MAX)

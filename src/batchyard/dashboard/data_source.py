@@ -7,10 +7,10 @@ from typing import Any, Protocol, TypeAlias
 from batchyard.accounting.accounts import Statement
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.dashboard.history import History
-from batchyard.dashboard.workload_list_cache import Roster
+from batchyard.dashboard.history import PlatformHistory
+from batchyard.dashboard.workload_list_cache import WorkloadListCache
 from batchyard.interfaces.client import Reader
-from batchyard.scheduling.cluster_queue import Readiness
+from batchyard.scheduling.cluster_queue import QueueActiveStatus
 from batchyard.scheduling.snapshot import Snapshot
 
 Model: TypeAlias = dict[str, Any]
@@ -20,7 +20,7 @@ Query: TypeAlias = Mapping[str, str]
 """The query parameters of a view."""
 
 
-class Standing(Protocol):
+class QueueSource(Protocol):
     """The state of the scheduler: pending and admitted Workloads by queue."""
 
     @property
@@ -39,18 +39,18 @@ class Standing(Protocol):
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the ClusterQueue of a LocalQueue; None if the LocalQueue does not exist."""
 
-    def readiness(self, name: str) -> Readiness:
+    def readiness(self, name: str) -> QueueActiveStatus:
         """Return whether a ClusterQueue can admit, and why not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ViewInputs:
     """All inputs of one view model."""
 
     reader: Reader
-    standing: Standing
-    history: History
-    roster: Roster
+    standing: QueueSource
+    history: PlatformHistory
+    workload_list: WorkloadListCache
     #: The current time of the platform.
     now: Instant
     #: The machine costs of a finished run; None if CostRecords hold them.

@@ -17,7 +17,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
-from batchyard.dashboard.comparison import Comparison
+from batchyard.dashboard.comparison import ShadowComparison
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.messages import preemptor_uid_of
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
@@ -41,7 +41,7 @@ _ENDS: Final = (FINISHED, DELETED)
 _MEANS: Final = (("QuotaReserved", RESERVED), ("Admitted", ADMITTED), ("PodsReady", READY), ("Finished", FINISHED))
 
 
-class Mark(NamedTuple):
+class WorkloadMark(NamedTuple):
     """An event in the life of a Workload."""
 
     at: Instant
@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(slots=True)
-class Stint:
+class QuotaInterval:
     """An interval in which a Workload has quota reserved."""
 
     cluster_queue: str
@@ -67,7 +67,7 @@ class Stint:
 
 
 @dataclass(slots=True)
-class Life:
+class WorkloadHistory:
     """The recorded history of one Workload: its marks and quota intervals."""
 
     uid: str
@@ -76,8 +76,8 @@ class Life:
     #: The current or last ClusterQueue; '' if unknown.
     queue: str
     priority: int
-    marks: list[Mark] = field(default_factory=list)
-    stints: list[Stint] = field(default_factory=list)
+    marks: list[WorkloadMark] = field(default_factory=list)
+    quota_intervals: list[QuotaInterval] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
@@ -86,7 +86,7 @@ class Life:
 
 
 @dataclass(slots=True)
-class Stay:
+class NodeInterval:
     """The interval of a pod on a node."""
 
     pod: str
@@ -98,7 +98,7 @@ class Stay:
     end: Instant | None = None
 
 
-class History:
+class PlatformHistory:
     """The history of a platform: Workload lives and pod stays."""
 
     def __init__(
@@ -113,13 +113,13 @@ class History:
         self._queue_of = queue_of
         self.began = now()
         #: The results of shadow mode, if this process runs in it.
-        self.comparison: Comparison | None = None
+        self.comparison: ShadowComparison | None = None
         #: By uid, in order of creation.
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, WorkloadHistory] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         #: The current stays by pod uid, and the ended ones.
-        self._staying: dict[str, Stay] = {}
-        self._stayed: deque[Stay] = deque(maxlen=limits.stays)
+        self._staying: dict[str, NodeInterval] = {}
+        self._stayed: deque[NodeInterval] = deque(maxlen=limits.stays)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Record changes."""
@@ -129,7 +129,7 @@ class History:
             elif event.key.kind == scheme.POD:
                 self._on_pod(event)
 
-    def stays(self) -> Iterable[Stay]:
+    def stays(self) -> Iterable[NodeInterval]:
         """Return the stays of pods on nodes, ended ones first."""
         yield from self._stayed
         yield from self._staying.values()
@@ -140,7 +140,7 @@ class History:
         if event.type is EventType.DELETED:
             if life is not None and not life.is_over:
                 self._end_stint(life, self._now(), DELETED)
-                self._mark(life, Mark(self._now(), DELETED))
+                self._mark(life, WorkloadMark(self._now(), DELETED))
             return
         if life is None:
             life = self._begin(view, event.obj)
@@ -151,11 +151,11 @@ class History:
             return
         self._compare(life, before, view, event.obj)
 
-    def _begin(self, view: WorkloadView, obj: Obj) -> Life:
+    def _begin(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
         """Start the record of a Workload from its conditions."""
         queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
-        life = self.lives[view.uid] = Life(view.uid, view.key, view.namespace, queue, view.priority)
-        life.marks.append(Mark(view.created, CREATED))
+        life = self.lives[view.uid] = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
+        life.marks.append(WorkloadMark(view.created, CREATED))
         known = [(find_condition(obj, kind), what) for kind, what in _MEANS]
         for condition, what in known:
             if condition is None or condition["status"] != "True":
@@ -165,21 +165,21 @@ class History:
                 self._reserve(life, obj, at)
             elif what == FINISHED:
                 self._end_stint(life, at, FINISHED)
-            self._mark(life, Mark(at, what, condition.get("reason", ""), condition.get("message", "")))
+            self._mark(life, WorkloadMark(at, what, condition.get("reason", ""), condition.get("message", "")))
         life.marks.sort(key=lambda mark: mark.at)
         return life
 
-    def _compare(self, life: Life, before: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
+    def _compare(self, life: WorkloadHistory, before: WorkloadView | None, view: WorkloadView, obj: Obj) -> None:
         """Record what changed between two revisions of a Workload."""
         now = self._now()
         life.priority = view.priority
         if view.quota_reserved and not (before and before.quota_reserved):
             self._reserve(life, obj, now)
-            self._mark(life, Mark(now, RESERVED))
+            self._mark(life, WorkloadMark(now, RESERVED))
         if view.admitted and not (before and before.admitted):
-            self._mark(life, Mark(now, ADMITTED))
+            self._mark(life, WorkloadMark(now, ADMITTED))
         if view.pods_ready and not (before and before.pods_ready):
-            self._mark(life, Mark(now, READY))
+            self._mark(life, WorkloadMark(now, READY))
         if view.evicted and not (before and before.evicted):
             self._evict(life, obj, now)
         if before and before.quota_reserved and not view.quota_reserved:
@@ -187,19 +187,19 @@ class History:
         if view.finished and not (before and before.finished):
             condition = find_condition(obj, "Finished") or {}
             self._end_stint(life, now, FINISHED)
-            self._mark(life, Mark(now, FINISHED, condition.get("reason", ""), condition.get("message", "")))
+            self._mark(life, WorkloadMark(now, FINISHED, condition.get("reason", ""), condition.get("message", "")))
 
-    def _evict(self, life: Life, obj: Obj, now: Instant) -> None:
+    def _evict(self, life: WorkloadHistory, obj: Obj, now: Instant) -> None:
         evicted, preempted = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
         reason, message = evicted.get("reason", ""), evicted.get("message", "")
         if reason != "Preempted" or preempted is None:
-            self._mark(life, Mark(now, EVICTED, reason, message))
+            self._mark(life, WorkloadMark(now, EVICTED, reason, message))
             return
         by = preemptor_uid_of(preempted["message"])
-        self._mark(life, Mark(now, PREEMPTED, preempted["reason"], preempted["message"], by))
+        self._mark(life, WorkloadMark(now, PREEMPTED, preempted["reason"], preempted["message"], by))
 
     @staticmethod
-    def _reserve(life: Life, obj: Obj, at: Instant) -> None:
+    def _reserve(life: WorkloadHistory, obj: Obj, at: Instant) -> None:
         """Start a stint with the assigned usage; later decreases as pods finish are not recorded."""
         admission = admission_of(obj)
         usage = tuple(
@@ -210,14 +210,14 @@ class History:
         )
         flavors = tuple(dict.fromkeys(flavor for flavor, _, _ in usage))
         life.queue = cluster_queue_of(obj)
-        life.stints.append(Stint(life.queue, at, flavors, usage))
+        life.quota_intervals.append(QuotaInterval(life.queue, at, flavors, usage))
 
     @staticmethod
-    def _end_stint(life: Life, now: Instant, outcome: str) -> None:
-        if life.stints and life.stints[-1].end is None:
-            life.stints[-1].end, life.stints[-1].outcome = now, outcome
+    def _end_stint(life: WorkloadHistory, now: Instant, outcome: str) -> None:
+        if life.quota_intervals and life.quota_intervals[-1].end is None:
+            life.quota_intervals[-1].end, life.quota_intervals[-1].outcome = now, outcome
 
-    def _mark(self, life: Life, mark: Mark) -> None:
+    def _mark(self, life: WorkloadHistory, mark: WorkloadMark) -> None:
         life.marks.append(mark)
         if mark.what in _ENDS:
             self._ended[life.uid] = None
@@ -234,7 +234,7 @@ class History:
                 workload = f"{event.key.namespace}/{name}" if name else ""
                 start = pod_view(obj).started if event.old is None else None  # None for a pod older than this record
                 start = self._now() if start is None else start
-                self._staying[uid] = Stay(event.key.name, event.key.namespace, workload, node, start)
+                self._staying[uid] = NodeInterval(event.key.name, event.key.namespace, workload, node, start)
         elif event.type is EventType.DELETED or pod_view(obj).is_terminal:
             stay.end = self._now()
             self._stayed.append(self._staying.pop(uid))

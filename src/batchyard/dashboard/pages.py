@@ -7,19 +7,19 @@ from batchyard.accounting.accounts import Statement
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.access import Scope, Sight
-from batchyard.dashboard.data_source import Model, Query, Source, Standing
-from batchyard.dashboard.history import History
+from batchyard.dashboard.access import NamespaceAccess, ViewerAccess
+from batchyard.dashboard.data_source import Model, Query, QueueSource, ViewInputs
+from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.models.costs import costs
 from batchyard.dashboard.models.nodes import node, nodes
 from batchyard.dashboard.models.overview import cohorts, overview
 from batchyard.dashboard.models.queues import queue
 from batchyard.dashboard.models.timeline import timeline
 from batchyard.dashboard.models.workload import workload, workloads
-from batchyard.dashboard.workload_list_cache import Roster
+from batchyard.dashboard.workload_list_cache import WorkloadListCache
 from batchyard.interfaces.client import Reader
 
-View: TypeAlias = Callable[[Source, Scope, Query], Model | None]
+View: TypeAlias = Callable[[ViewInputs, NamespaceAccess, Query], Model | None]
 
 VIEWS: Final[Mapping[str, View]] = {
     "overview": overview,
@@ -39,22 +39,22 @@ def no_costs() -> Statement | None:
     return None
 
 
-class Time(NamedTuple):
+class PlatformTime(NamedTuple):
     """The clock of the platform, and its speed relative to real time; 0 if it is stopped."""
 
     now: Callable[[], Instant]
     speed: float
 
 
-class Pages:
+class DashboardViews:
     """The views of a platform. With `whole`, lists are complete, as in a report."""
 
     def __init__(
         self,
         reader: Reader,
-        standing: Standing,
-        history: History,
-        time: Time,
+        standing: QueueSource,
+        history: PlatformHistory,
+        time: PlatformTime,
         costs: Callable[[], Statement | None] = no_costs,
         *,
         whole: bool = False,
@@ -65,19 +65,19 @@ class Pages:
         self._time = time
         self._costs = costs
         self._whole = whole
-        self._roster = Roster()
+        self._roster = WorkloadListCache()
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind."""
         return self._reader.list(kind)
 
-    def model(self, view: str, query: Query, sight: Sight) -> Model | None:
+    def model(self, view: str, query: Query, sight: ViewerAccess) -> Model | None:
         """Return the model of a view; None if the view or its subject does not exist or is hidden from the user."""
         make = VIEWS.get(view)
         if make is None:
             return None
         self._standing.snapshot.settle()
-        source = Source(
+        source = ViewInputs(
             self._reader,
             self._standing,
             self._history,
@@ -86,7 +86,7 @@ class Pages:
             self._costs(),
             self._whole,
         )
-        return make(source, Scope(sight), query)
+        return make(source, NamespaceAccess(sight), query)
 
     def time(self) -> Model:
         """Return time and speed of the platform, from which the page computes ages."""

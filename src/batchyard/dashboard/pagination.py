@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from batchyard.dashboard.data_source import Query, Source
+from batchyard.dashboard.data_source import Query, ViewInputs
 
 LIMIT: Final = 100
 LIMIT_MAX: Final = 500
@@ -10,19 +10,19 @@ LIMIT_MAX: Final = 500
 ALL: Final = 1_000_000
 
 
-class Window(NamedTuple):
+class PageWindow(NamedTuple):
     """A page: offset and maximum number of lines."""
 
     offset: int
     limit: int
 
 
-def window_of(source: Source, query: Query) -> Window:
+def window_of(source: ViewInputs, query: Query) -> PageWindow:
     """Return the requested page; invalid numbers mean the defaults."""
     if source.whole:
-        return Window(0, ALL)
+        return PageWindow(0, ALL)
     limit = _whole(query.get("limit", "")) or LIMIT
-    return Window(_whole(query.get("offset", "")), min(limit, LIMIT_MAX))
+    return PageWindow(_whole(query.get("offset", "")), min(limit, LIMIT_MAX))
 
 
 def _whole(text: str) -> int:

@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.dashboard.access import Everything
+from batchyard.dashboard.access import FullAccess
 from batchyard.dashboard.assets import INDEX, SCRIPTS, STYLE, asset
-from batchyard.dashboard.pages import Pages
+from batchyard.dashboard.pages import DashboardViews
 
 #: Maximum number of objects of a kind with a detail page; lists and time lines include more.
 DETAILS_MAX: Final = 5000
@@ -20,7 +20,7 @@ _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
 _encode = msgspec.json.Encoder().encode
 
 
-def report(pages: Pages) -> str:
+def report(pages: DashboardViews) -> str:
     """Return the report of all views."""
     message = _encode({**pages.time(), "models": _models(pages)}).decode()
     embedded = message.replace("<", "\\u003c")  # valid JSON that cannot close the script element
@@ -50,8 +50,8 @@ def _text(name: str) -> str:
     return found.content.decode()
 
 
-def _models(pages: Pages) -> dict[str, Any]:
-    everything = Everything()
+def _models(pages: DashboardViews) -> dict[str, Any]:
+    everything = FullAccess()
     models: dict[str, Any] = {
         view: pages.model(view, {}, everything) for view in ("overview", "cohorts", "workloads", "nodes", "costs")
     }
@@ -63,7 +63,7 @@ def _models(pages: Pages) -> dict[str, Any]:
     return models
 
 
-def _queries(pages: Pages, kind: str) -> Iterator[dict[str, str]]:
+def _queries(pages: DashboardViews, kind: str) -> Iterator[dict[str, str]]:
     """Yield the detail page query of each object of a kind."""
     for obj in pages.objects(kind)[:DETAILS_MAX]:
         namespace, name = obj["metadata"].get("namespace"), obj["metadata"]["name"]

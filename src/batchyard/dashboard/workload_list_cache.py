@@ -13,7 +13,7 @@ from batchyard.interfaces.client import Reader
 _ORDER: Final = attrgetter("order")
 
 
-class Entry:
+class WorkloadListEntry:
     """The list entry of one Workload."""
 
     __slots__ = ("namespace", "obj", "order", "state", "text", "view")
@@ -35,16 +35,16 @@ class Entry:
         self.state = state_of(self.view, obj)
 
 
-class Roster:
+class WorkloadListCache:
     """The list entries of all Workloads."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Entry] = {}
-        self._latest_first: list[Entry] = []
+        self._known: dict[str, WorkloadListEntry] = {}
+        self._latest_first: list[WorkloadListEntry] = []
         #: The objects at the last refresh.
         self._seen: Sequence[Obj] = ()
 
-    def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[Entry]:
+    def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[WorkloadListEntry]:
         """Return the Workloads of some namespaces, or of all for None, the latest first."""
         self._refresh(reader.list(scheme.WORKLOAD))
         if namespaces is None:
@@ -58,14 +58,14 @@ class Roster:
             return
         before, self._seen = self._seen, objs
         held = frozenset(map(id, before))  # ids are unique while `before` keeps the objects alive
-        known, fresh = self._known, list[Entry]()
+        known, fresh = self._known, list[WorkloadListEntry]()
         for obj in objs:
             if id(obj) in held:
                 continue
             uid = obj["metadata"]["uid"]
             entry = known.get(uid)
             if entry is None:
-                known[uid] = entry = Entry(obj)
+                known[uid] = entry = WorkloadListEntry(obj)
                 fresh.append(entry)
             else:
                 entry.read(obj)

@@ -24,14 +24,14 @@ _DISRUPTED_MAX: Final = 2000
 _ALWAYS: Final = "AlwaysAllow"
 
 
-class Scale(NamedTuple):
+class ExpectedPods(NamedTuple):
     """The expected number of pods, and the pods without a controller."""
 
     expected: int
     unmanaged: tuple[str, ...] = ()
 
 
-class Disrupted(NamedTuple):
+class DisruptedPods(NamedTuple):
     """The evicted pods that still exist, with the time of eviction, and when the next one expires."""
 
     pods: Mapping[str, str]
@@ -40,7 +40,7 @@ class Disrupted(NamedTuple):
     look_at: Instant | None
 
 
-class Refusal(NamedTuple):
+class EvictionRefusal(NamedTuple):
     """Why an eviction is rejected, as an API error."""
 
     code: int
@@ -50,10 +50,10 @@ class Refusal(NamedTuple):
     retry_after: int = 0
 
 
-class Verdict(NamedTuple):
+class EvictionVerdict(NamedTuple):
     """The decision on an eviction, and the budget with one disruption less."""
 
-    refusal: Refusal | None = None
+    refusal: EvictionRefusal | None = None
     spent: Obj | None = None
 
 
@@ -96,7 +96,7 @@ def _share(value: int | str, total: int) -> int:
     return value if isinstance(value, int) else -(-int(value.removesuffix("%")) * total // 100)
 
 
-def disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> Disrupted:
+def disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedPods:
     """Return the evicted pods that still exist."""
     known = (budget.get("status") or {}).get("disruptedPods") or {}
     left: dict[str, str] = {}
@@ -112,10 +112,12 @@ def disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> Disrupted:
         else:
             left[name] = known[name]
             look_at = until if look_at is None else min(until, look_at)
-    return Disrupted(left, tuple(late), look_at)
+    return DisruptedPods(left, tuple(late), look_at)
 
 
-def status_of(budget: Obj, pods: Sequence[Obj], scale: Scale, gone: Mapping[str, str], now: Instant) -> dict[str, Any]:
+def status_of(
+    budget: Obj, pods: Sequence[Obj], scale: ExpectedPods, gone: Mapping[str, str], now: Instant
+) -> dict[str, Any]:
     """Return the status of a budget."""
     desired = desired_healthy(spec_of(budget), scale.expected)
     healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in gone for p in pods)
@@ -161,22 +163,22 @@ def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: I
 # --- evictions ---
 
 
-def verdict(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Verdict:
+def verdict(pod: Obj, budgets: Sequence[Obj], now: Instant) -> EvictionVerdict:
     """Decide on the eviction of a pod, given the budgets of its Namespace."""
     mine = [budget for budget in budgets if guards(budget, pod)] if is_guarded(pod) else []
     if not mine:
-        return Verdict()
+        return EvictionVerdict()
     if len(mine) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-        return Verdict(Refusal(500, "", message))
+        return EvictionVerdict(EvictionRefusal(500, "", message))
     budget = mine[0]
-    if not is_ready(pod) and _spares_nobody_unready(budget):
-        return Verdict()
+    if not is_ready(pod) and _allows_unready(budget):
+        return EvictionVerdict()
     refusal = _refusal(budget)
-    return Verdict(refusal) if refusal is not None else Verdict(spent=_spent(budget, pod, now))
+    return EvictionVerdict(refusal) if refusal is not None else EvictionVerdict(spent=_spent(budget, pod, now))
 
 
-def _spares_nobody_unready(budget: Obj) -> bool:
+def _allows_unready(budget: Obj) -> bool:
     """Report whether unready pods may be evicted regardless of the remaining disruptions."""
     if spec_of(budget).get("unhealthyPodEvictionPolicy") == _ALWAYS:
         return True
@@ -187,23 +189,27 @@ def _spares_nobody_unready(budget: Obj) -> bool:
 _VIOLATION: Final = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
-def _refusal(budget: Obj) -> Refusal | None:
+def _refusal(budget: Obj) -> EvictionRefusal | None:
     """Return why a budget rejects an eviction; None if it allows it."""
     status, name = budget.get("status") or {}, budget["metadata"]["name"]
     subject = f"The disruption budget {name}"
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        return Refusal(429, "TooManyRequests", _VIOLATION, f"{subject} is still being processed by the server.", 10)
+        return EvictionRefusal(
+            429, "TooManyRequests", _VIOLATION, f"{subject} is still being processed by the server.", 10
+        )
     allowed = status.get("disruptionsAllowed", 0)
     start = f'poddisruptionbudget.policy "{name}" is forbidden'
     if allowed < 0:
         why = "pdb disruptions allowed is negative"
-        return Refusal(403, "Forbidden", f"{start}: {why}", f"{subject} does not allow evicting pods currently: {why}")
+        return EvictionRefusal(
+            403, "Forbidden", f"{start}: {why}", f"{subject} does not allow evicting pods currently: {why}"
+        )
     if len(status.get("disruptedPods") or ()) > _DISRUPTED_MAX:
         why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         cause = "too many pending evictions not confirmed by PDB controller"
         detail = f"{subject} does not allow evicting pods currently: {cause}"
-        return Refusal(403, "Forbidden", f"{start}: {why}", detail)
-    return None if allowed else Refusal(429, "TooManyRequests", _VIOLATION, _why_none(budget, subject))
+        return EvictionRefusal(403, "Forbidden", f"{start}: {why}", detail)
+    return None if allowed else EvictionRefusal(429, "TooManyRequests", _VIOLATION, _why_none(budget, subject))
 
 
 def _why_none(budget: Obj, subject: str) -> str:

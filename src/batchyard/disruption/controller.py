@@ -15,9 +15,17 @@ from batchyard.api.scheme import find_kind
 from batchyard.api.times import parse_time
 from batchyard.api.views.pod_lifecycle import BY_KUBELET, DISRUPTION_TARGET, is_terminal, is_terminating, with_condition
 from batchyard.base.instant import MINUTE, Instant
-from batchyard.disruption.budgets import Scale, counts_controllers, disrupted, failed_status, guards, spec_of, status_of
+from batchyard.disruption.budgets import (
+    ExpectedPods,
+    counts_controllers,
+    disrupted,
+    failed_status,
+    guards,
+    spec_of,
+    status_of,
+)
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
 #: Built-in kinds with a scale subresource.
 _SCALED: Final = frozenset({scheme.REPLICA_SET, scheme.DEPLOYMENT, scheme.STATEFUL_SET})
@@ -61,15 +69,15 @@ class DisruptionBudgets:
         pods = (obj,) if event.old is None else (obj, event.old)
         return [*marked, *(each for each, budget in budgets.items() if any(guards(budget, pod) for pod in pods))]
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the status of a budget, or remove DisruptionTarget from a pod."""
         obj = reader.get(key)
         if obj is None:
-            return Outcome()
+            return ReconcileResult()
         if key.kind == scheme.POD:
             return _unmarked(obj, now)
         pods = [pod for pod in reader.list(scheme.POD, key.namespace) if guards(obj, pod)]
-        outcome = Outcome()
+        outcome = ReconcileResult()
         if not pods:
             outcome.events.append(EventRecord(key, "Normal", "NoPods", "No matching pods found"))
         try:
@@ -77,7 +85,7 @@ class DisruptionBudgets:
         except _Unknown as error:
             why = f"Failed to calculate the number of expected pods: {error}"
             outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
-            return _told(outcome, obj, failed_status(obj, str(error), now))
+            return _with_status(outcome, obj, failed_status(obj, str(error), now))
         if scale.unmanaged:
             message = f"Pods selected by this PodDisruptionBudget (selector: {_shown(spec_of(obj))}) {_UNMANAGED}"
             outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", message))
@@ -87,10 +95,10 @@ class DisruptionBudgets:
             name = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
             outcome.events.append(EventRecord(name, "Warning", "NotDeleted", message))
         outcome.requeue_at = None if gone.look_at is None else gone.look_at + 1
-        return _told(outcome, obj, status_of(obj, pods, scale, gone.pods, now))
+        return _with_status(outcome, obj, status_of(obj, pods, scale, gone.pods, now))
 
 
-def _told(outcome: Outcome, budget: Obj, status: Mapping[str, Any]) -> Outcome:
+def _with_status(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any]) -> ReconcileResult:
     if status != budget.get("status"):
         outcome.writes.append(UpdateStatus(with_status(budget, status)))
     return outcome
@@ -99,11 +107,11 @@ def _told(outcome: Outcome, budget: Obj, status: Mapping[str, Any]) -> Outcome:
 # --- expected number of pods ---
 
 
-def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Scale:
+def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
     """Return the expected number of pods of a budget."""
     spec = spec_of(budget)
     if not counts_controllers(spec):
-        return Scale(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
+        return ExpectedPods(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
     scales: dict[str, int] = {}
     unmanaged: list[str] = []
     for pod in pods:
@@ -113,7 +121,7 @@ def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Scale:
         elif owner["uid"] not in scales:
             uid, scale = _scale_of(owner, pod, reader)
             scales[uid] = scale
-    return Scale(sum(scales.values()), tuple(unmanaged))
+    return ExpectedPods(sum(scales.values()), tuple(unmanaged))
 
 
 def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
@@ -185,10 +193,10 @@ def _marked_at(pod: Obj) -> Instant | None:
     return parse_time(condition["lastTransitionTime"])
 
 
-def _unmarked(pod: Obj, now: Instant) -> Outcome:
+def _unmarked(pod: Obj, now: Instant) -> ReconcileResult:
     since = _marked_at(pod)
     if since is None:
-        return Outcome()
+        return ReconcileResult()
     if since + STALE_AFTER > now:
-        return Outcome(requeue_at=since + STALE_AFTER)
-    return Outcome([UpdateStatus(with_condition(pod, DISRUPTION_TARGET, False, ("", ""), now))])
+        return ReconcileResult(requeue_at=since + STALE_AFTER)
+    return ReconcileResult([UpdateStatus(with_condition(pod, DISRUPTION_TARGET, False, ("", ""), now))])

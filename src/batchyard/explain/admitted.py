@@ -12,14 +12,14 @@ from batchyard.api.views.pods import PodView, pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.base.instant import Instant
-from batchyard.explain.blockers import Occupant, occupants_of, selected_nodes
-from batchyard.explain.capacity import CAPACITY, LIMITS, TOPOLOGY, Capacity, limit_among_nodes
-from batchyard.explain.document import Asker, Binding, Part, slim
+from batchyard.explain.blockers import NodeOccupant, occupants_of, selected_nodes
+from batchyard.explain.capacity import CAPACITY, LIMITS, TOPOLOGY, NodeCapacityView, limit_among_nodes
+from batchyard.explain.document import Binding, ExplanationReader, Part, slim
 from batchyard.explain.proposals import END, NODES, SIZE, Patch, Proposal, least_between, merge_patch
 from batchyard.explain.subjects import pods_of
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.quota import is_within_nominal
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.checks import READY, checks_of
 
 # --- node changes ---
@@ -32,7 +32,7 @@ _PLAIN_LOOKED_AT: Final = 16
 
 
 def node_changes(
-    pods: Sequence[PodView], occupants: Sequence[Occupant], capacity: Capacity, asker: Asker
+    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, asker: ExplanationReader
 ) -> Iterator[Proposal]:
     """Yield all proposals. `pods` are those without a node."""
     yield from _more_machines(pods, capacity)
@@ -40,10 +40,10 @@ def node_changes(
     yield from _ends(pods, occupants, capacity, asker)
 
 
-def _more_machines(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Proposal]:
+def _more_machines(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
     """Propose the smallest number of additional machines of one pool that gives all pods a node."""
     for group in capacity.groups():
-        if group.hosts > 1 or not capacity.has_room_for(pods[:1], with_nodes=_made(group, 1)):
+        if group.hosts > 1 or not capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):
             continue
         count = _least(partial(_would_do, pods, capacity, group), len(pods))
         if count:
@@ -51,11 +51,11 @@ def _more_machines(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Prop
             yield Proposal(NODES, text, _grown(group, count, capacity))
 
 
-def _would_do(pods: Sequence[PodView], capacity: Capacity, group: NodeGroup, count: int) -> bool:
-    return capacity.has_room_for(pods, with_nodes=_made(group, count))
+def _would_do(pods: Sequence[PodView], capacity: NodeCapacityView, group: NodeGroup, count: int) -> bool:
+    return capacity.has_room_for(pods, with_nodes=_hypothetical_nodes(group, count))
 
 
-def _grown(group: NodeGroup, count: int, capacity: Capacity) -> Sequence[Patch]:
+def _grown(group: NodeGroup, count: int, capacity: NodeCapacityView) -> Sequence[Patch]:
     """Return the patches that grow a pool by `count` machines; none if it spans several zones."""
     name, spec = group.name.pool, group.pool["spec"]
     if group.is_autoscaled:
@@ -69,7 +69,7 @@ def _grown(group: NodeGroup, count: int, capacity: Capacity) -> Sequence[Patch]:
     return (merge_patch("NodePool", name, {"spec": fields}),)
 
 
-def _fewer_pods(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Proposal]:
+def _fewer_pods(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
     """Propose the number of pods that would get nodes together."""
     count = _least(lambda fewer: capacity.has_room_for(pods[fewer:]), len(pods) - 1)
     if count:
@@ -77,14 +77,14 @@ def _fewer_pods(pods: Sequence[PodView], capacity: Capacity) -> Iterator[Proposa
 
 
 def _ends(
-    pods: Sequence[PodView], occupants: Sequence[Occupant], capacity: Capacity, asker: Asker
+    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, asker: ExplanationReader
 ) -> Iterator[Proposal]:
     """Propose the Workloads to end: a minimal set, chosen from the largest."""
 
-    def will_do(chosen: Sequence[Occupant]) -> bool:
+    def will_do(chosen: Sequence[NodeOccupant]) -> bool:
         return capacity.has_room_for(pods, without=[uid for each in chosen for uid in each.pods])
 
-    chosen: list[Occupant] = []
+    chosen: list[NodeOccupant] = []
     for occupant in [each for each in occupants[:_PLAIN_LOOKED_AT] if each.key][:_ENDED_MAX]:
         chosen.append(occupant)
         if will_do(chosen):
@@ -98,11 +98,11 @@ def _ends(
     names = [asker.name_of(each.key) for each in chosen]
     keys = [each.key.partition("/") for each in chosen]
     patches = [merge_patch("Workload", name, {"spec": {"active": False}}, namespace) for namespace, _, name in keys]
-    is_told = names == [each.key for each in chosen]
-    yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", patches if is_told else ())
+    is_visible = names == [each.key for each in chosen]
+    yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", patches if is_visible else ())
 
 
-def _made(group: NodeGroup, count: int) -> list[NodeView]:
+def _hypothetical_nodes(group: NodeGroup, count: int) -> list[NodeView]:
     return [group.node(f"{group.id}-imagined-{number}") for number in range(count)]
 
 
@@ -123,15 +123,15 @@ STARTING: Final = "starting"
 _SHOWN_MAX: Final = 5
 
 
-class AdmittedWorkloads:
+class AdmittedExplainer:
     """Explains Workloads with a quota reservation, from the scheduler cache and the objects."""
 
-    def __init__(self, index: AdmissionIndex, reader: Reader, capacity: Capacity | None) -> None:
+    def __init__(self, index: SchedulerCache, reader: Reader, capacity: NodeCapacityView | None) -> None:
         self._index = index
         self._reader = reader
         self._capacity = capacity
 
-    def explain(self, workload: Obj, now: Instant, asker: Asker) -> Part:
+    def explain(self, workload: Obj, now: Instant, asker: ExplanationReader) -> Part:
         """Return the parts of the document."""
         admission = (workload.get("status") or {}).get("admission") or {}
         part: Part = slim(clusterQueue=admission.get("clusterQueue", ""), admission=_assigned(admission))
@@ -151,8 +151,7 @@ class AdmittedWorkloads:
     def _checked(self, workload: Obj) -> Part:
         checks = [slim(name=c["name"], state=c["state"], message=c.get("message", "")) for c in checks_of(workload)]
         requests = [
-            slim(kind=each["kind"], name=_name(each), **{"told": _conditions_text(each)})
-            for each in self._requests(workload)
+            slim(kind=each["kind"], name=_name(each), told=_conditions_text(each)) for each in self._requests(workload)
         ]
         part = slim(checks=checks, requests=requests)
         waiting = [check for check in checks_of(workload) if check["state"] != READY]
@@ -170,7 +169,7 @@ class AdmittedWorkloads:
 
     # --- pods and nodes ---
 
-    def _placed(self, workload: Obj, admitted: Mapping[str, Any], now: Instant, asker: Asker) -> Part:
+    def _placed(self, workload: Obj, admitted: Mapping[str, Any], now: Instant, asker: ExplanationReader) -> Part:
         found = pods_of(workload, self._reader)
         since = admitted["lastTransitionTime"]
         if not found:
@@ -191,7 +190,7 @@ class AdmittedWorkloads:
         missing = f" of {wanted}" if wanted > len(found) else ""
         return {"state": RUNNING, "summary": f"it runs since {since}: {len(found)}{missing} pods{where}"}
 
-    def _without_nodes(self, workload: Obj, found: Sequence[Obj], now: Instant, asker: Asker) -> Part:
+    def _without_nodes(self, workload: Obj, found: Sequence[Obj], now: Instant, asker: ExplanationReader) -> Part:
         unplaced = [pod for pod in found if not pods.node_of(pod)]
         scheduler, autoscaler = _counted(map(_scheduler_text, unplaced)), _counted(map(self._autoscaler_text, unplaced))
         word = next(iter(autoscaler), "")
@@ -219,7 +218,7 @@ class AdmittedWorkloads:
         return result
 
     def _autoscaler_text(self, pod: Obj) -> str:
-        return "" if self._capacity is None else self._capacity.told_about(pod["metadata"].get("uid", ""))
+        return "" if self._capacity is None else self._capacity.last_message_for(pod["metadata"].get("uid", ""))
 
     # --- who could preempt it ---
 
@@ -280,9 +279,9 @@ def _container_text(pod: Obj) -> str:
     return ""
 
 
-def pod_part(pod: Obj, capacity: Capacity | None) -> Part:
+def pod_part(pod: Obj, capacity: NodeCapacityView | None) -> Part:
     """Describe a pod: its phase, node and scheduling gates, and why it does not run."""
-    message = "" if capacity is None else capacity.told_about(pod["metadata"].get("uid", ""))
+    message = "" if capacity is None else capacity.last_message_for(pod["metadata"].get("uid", ""))
     return slim(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
         node=pods.node_of(pod),

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from batchyard.explain.flavor_breakdown import Ask, Look, PodSetLooks
+from batchyard.explain.flavor_breakdown import FlavorResourceRequest, FlavorVerdict, PodSetVerdicts
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.flavor_requests import TAINT, rule_of
-from batchyard.scheduling.granular_mode import Possibility
+from batchyard.scheduling.granular_mode import PreemptionPossibility
 from batchyard.scheduling.quota import QuotaNode, available
 
 NOMINAL: Final = "nominal"
@@ -15,7 +15,7 @@ LENDING: Final = "lending"
 MAXIMUM: Final = "maximum"
 
 
-class Bound(NamedTuple):
+class LimitingNode(NamedTuple):
     """The binding limit, the node that defines it, and the missing amount."""
 
     limit: str
@@ -23,14 +23,14 @@ class Bound(NamedTuple):
     missing: int
 
 
-class Kept(NamedTuple):
+class UnlentQuota(NamedTuple):
     """Unused quota that a node does not lend."""
 
     node: QuotaNode
     amount: int
 
 
-def bound_of(node: QuotaNode, fr: int, amount: int) -> Bound:
+def bound_of(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
     """Return the limit that rejects an amount; call only if the amount is not available.
 
     The walk goes up from the node: the first borrowing limit that allows less than is available above it binds. If
@@ -38,23 +38,25 @@ def bound_of(node: QuotaNode, fr: int, amount: int) -> Bound:
     Otherwise the nominal quota binds: of the node if it uses all of its own, else of the root.
     """
     if amount > node.potential[fr]:
-        return Bound(MAXIMUM, _capping(node, fr), amount - node.potential[fr])
+        return LimitingNode(MAXIMUM, _capping(node, fr), amount - node.potential[fr])
     missing = amount - available(node, fr)
     for step in reversed(node.path[1:]):
         ceiling = step.borrowing_ceiling[fr]
         if ceiling is not None and ceiling - max(0, step.usage[fr] - step.local[fr]) < _free(step.parent, fr):
-            return Bound(BORROWING, step, missing)
-    kept = kept_back(node, fr)
+            return LimitingNode(BORROWING, step, missing)
+    kept = unlent_quota(node, fr)
     if kept and sum(each.amount for each in kept) >= missing:
-        return Bound(LENDING, kept[0].node, missing)
+        return LimitingNode(LENDING, kept[0].node, missing)
     is_own = node.parent is None or node.usage[fr] >= node.subtree[fr]
-    return Bound(NOMINAL, node if is_own else node.path[0], missing)
+    return LimitingNode(NOMINAL, node if is_own else node.path[0], missing)
 
 
-def kept_back(node: QuotaNode, fr: int) -> list[Kept]:
+def unlent_quota(node: QuotaNode, fr: int) -> list[UnlentQuota]:
     """Return unused quota that other nodes of the tree do not lend, largest first."""
     found = [
-        Kept(each, each.local[fr] - each.usage[fr]) for each in _others(node) if each.lending_limit.get(fr) is not None
+        UnlentQuota(each, each.local[fr] - each.usage[fr])
+        for each in _others(node)
+        if each.lending_limit.get(fr) is not None
     ]
     found = [each for each in found if each.amount > 0]
     return sorted(found, key=lambda each: (-each.amount, each.node.name))
@@ -101,14 +103,14 @@ class Shortage(NamedTuple):
     pod_set: str
     #: The rule that excludes the flavor, or the limit that binds.
     limit: str
-    look: Look | None
-    ask: Ask | None
-    bound: Bound | None
+    look: FlavorVerdict | None
+    ask: FlavorResourceRequest | None
+    bound: LimitingNode | None
     #: A resource that the ClusterQueue does not cover.
     unavailable: str = ""
 
 
-def shortage_of(looks: Sequence[PodSetLooks], queue: ClusterQueue) -> Shortage | None:
+def shortage_of(looks: Sequence[PodSetVerdicts], queue: ClusterQueue) -> Shortage | None:
     """Return the shortage that keeps a Workload pending; None if it fits."""
     found: list[tuple[tuple[int, float], Shortage]] = []
     for pod_set in looks:
@@ -121,7 +123,7 @@ def shortage_of(looks: Sequence[PodSetLooks], queue: ClusterQueue) -> Shortage |
     return max(found, key=lambda each: each[0])[1] if found else None
 
 
-def _distance(look: Look) -> tuple[int, float]:
+def _distance(look: FlavorVerdict) -> tuple[int, float]:
     """Rank how far a flavor is from fitting: the kind of obstacle, then the missing share of the request."""
     lack = max((ask.missing / ask.total for ask in look.asks if ask.total), default=0.0)
     if look.fits:
@@ -130,10 +132,10 @@ def _distance(look: Look) -> tuple[int, float]:
         return 4 if rule_of(look.obstacle) == TAINT else 5, lack
     if look.exceeds:
         return 3, lack
-    return 1 if look.possibility in {Possibility.PREEMPT, Possibility.RECLAIM} else 2, lack
+    return 1 if look.possibility in {PreemptionPossibility.PREEMPT, PreemptionPossibility.RECLAIM} else 2, lack
 
 
-def _shortage(pod_set: str, look: Look, queue: ClusterQueue) -> Shortage:
+def _shortage(pod_set: str, look: FlavorVerdict, queue: ClusterQueue) -> Shortage:
     if look.obstacle:
         return Shortage(pod_set, rule_of(look.obstacle), look, None, None)
     short = [ask for ask in look.asks if ask.missing]

@@ -12,14 +12,14 @@ from batchyard.api.views.pod_lifecycle import is_terminal
 from batchyard.api.views.pods import PODS, PodView, pod_view
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.explain.document import Asker, Binding, Part, slim
+from batchyard.explain.document import Binding, ExplanationReader, Part, slim
 from batchyard.explain.subjects import workload_of
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
-from batchyard.scheduling.cycle import Cycle, Policy
-from batchyard.scheduling.decisions import Decision, Head, Wait
-from batchyard.scheduling.pending_queue import must_wait
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
+from batchyard.scheduling.decisions import Decision, Head, StayPending
+from batchyard.scheduling.pending_queue import is_held_back
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import checks as admission_checks
 from batchyard.scheduling.workload import lifecycle, pending_reason
@@ -33,23 +33,23 @@ CHECK = "admissionCheck"
 PODS_READY = "podsReady"
 
 
-def queues_of(workload: Obj, reader: Reader) -> pending_reason.Queues:
+def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
     """Return the queues of a Workload, as far as they exist."""
     namespace = workload["metadata"].get("namespace", "")
     local = reader.get(Key(scheme.LOCAL_QUEUE, namespace, workload["spec"].get("queueName", "")))
-    found = pending_reason.Queues(local, None, reader.get(Key(scheme.NAMESPACE, "", namespace)))
+    found = pending_reason.WorkloadQueues(local, None, reader.get(Key(scheme.NAMESPACE, "", namespace)))
     name = found.cluster_queue_name
     return found._replace(cluster_queue=reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) if name else None)
 
 
-def blocker_of(workload: Obj, queues: pending_reason.Queues, index: AdmissionIndex) -> Binding | None:
+def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: SchedulerCache) -> Binding | None:
     """Return the obstacle in its own state or in that of its queues; None if there is none."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
         return Binding(STOPPED, _deactivated(workload), "Workload", name)
     if lifecycle.is_on_hold(workload):
         return Binding(GATED, "it is on hold", "Workload", name)
-    found = pending_reason.why_waiting(workload, queues)
+    found = pending_reason.reason_for_pending(workload, queues)
     if found is None or found.reason == messages.PENDING_EVALUATION:
         return None
     limit = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(found.reason, GATED)
@@ -63,7 +63,7 @@ def _deactivated(workload: Obj) -> str:
     return f"it is deactivated (spec.active is false){cause}"
 
 
-def _where(workload: Obj, queues: pending_reason.Queues, limit: str) -> tuple[str, str]:
+def _where(workload: Obj, queues: pending_reason.WorkloadQueues, limit: str) -> tuple[str, str]:
     """Return the kind and name of the object to fix."""
     if limit == GATED:
         return "Workload", workload["metadata"]["name"]
@@ -73,7 +73,7 @@ def _where(workload: Obj, queues: pending_reason.Queues, limit: str) -> tuple[st
     return "ClusterQueue", queues.cluster_queue_name
 
 
-def _more_of(queues: pending_reason.Queues, kind: str, index: AdmissionIndex) -> str:
+def _more_of(queues: pending_reason.WorkloadQueues, kind: str, index: SchedulerCache) -> str:
     """Return the readiness message of an inactive ClusterQueue, as a suffix."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
@@ -86,7 +86,7 @@ def _more_of(queues: pending_reason.Queues, kind: str, index: AdmissionIndex) ->
 
 def held_back(view: WorkloadView, now: Instant) -> Binding | None:
     """Return the backoff or Requeued condition that holds a Workload back."""
-    if not must_wait(view, now):
+    if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
         text = f"it was requeued with backoff until {format_time(view.requeue_at)}"
@@ -100,11 +100,11 @@ def failed_check(workload: Obj) -> Binding | None:
     for state in (admission_checks.REJECTED, admission_checks.RETRY):
         found = admission_checks.in_state(workload, state)
         if found:
-            return Binding(CHECK, admission_checks.told(found, state), "AdmissionCheck", found[0]["name"])
+            return Binding(CHECK, admission_checks.describe_checks(found, state), "AdmissionCheck", found[0]["name"])
     return None
 
 
-def blocked_entry(index: AdmissionIndex, asker: Asker) -> Binding | None:
+def blocked_entry(index: SchedulerCache, asker: ExplanationReader) -> Binding | None:
     """Return the Workload that waits for the PodsReady gate: it is admitted before all pending ones."""
     found = [view for view in index.book.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
     if not found:
@@ -114,14 +114,14 @@ def blocked_entry(index: AdmissionIndex, asker: Asker) -> Binding | None:
     return Binding(PODS_READY, text, "Workload", name)
 
 
-def decision_about(view: WorkloadView, queue: str, index: AdmissionIndex, policy: Policy) -> Decision:
+def decision_about(view: WorkloadView, queue: str, index: SchedulerCache, policy: SchedulingPolicy) -> Decision:
     """Return the decision of a cycle with this Workload as the only head."""
     return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
 
 
-def refusal_of(decision: Decision, index: AdmissionIndex) -> Binding | None:
+def refusal_of(decision: Decision, index: SchedulerCache) -> Binding | None:
     """Return the obstacle if a cycle rejects the Workload before it searches for flavors."""
-    if not isinstance(decision, Wait) or decision.why.assignment is not None:
+    if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     why, queue = decision.why, decision.head.queue
     if why.reason == messages.MISCONFIGURED:
@@ -141,7 +141,7 @@ def refusal_of(decision: Decision, index: AdmissionIndex) -> Binding | None:
 # The Workloads on the nodes that pods without a node could use.
 
 
-class Occupant(NamedTuple):
+class NodeOccupant(NamedTuple):
     """A Workload, or all pods without one, with what its pods request on those nodes."""
 
     key: str
@@ -153,7 +153,7 @@ class Occupant(NamedTuple):
     pods: Sequence[str] = ()
     flavor: str = ""
 
-    def document(self, asker: Asker) -> Part:
+    def document(self, asker: ExplanationReader) -> Part:
         """Return the holder as a part of the document."""
         holds = [{"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
         name = asker.name_of(self.key) if self.key else "pods without a Workload"
@@ -168,13 +168,13 @@ def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
     return [each["metadata"]["name"] for each in nodes if selector <= (each["metadata"].get("labels") or {}).items()]
 
 
-def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[Occupant]:
+def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[NodeOccupant]:
     """Return the occupants of the nodes that these pods select, those with most of the scarcest resource first."""
     asked = pod_view(unplaced[0])
     nodes = dict.fromkeys(selected_nodes(asked, reader))
     wanted = [resource for resource, _ in asked.requests if resource != PODS]
     scarce = next((each for each in wanted if "/" in each), wanted[0] if wanted else PODS)
-    found: dict[str, Occupant] = {}
+    found: dict[str, NodeOccupant] = {}
     for pod in reader.list(scheme.POD):
         view = pod_view(pod)
         if view.node_name in nodes and not is_terminal(pod) and dict(view.requests).get(scarce):
@@ -189,14 +189,14 @@ def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, rea
     return sorted(occupants, key=lambda each: (-each.amounts.get(scarce, 0), each.key))
 
 
-def _count(found: dict[str, Occupant], pod: Obj, view: PodView, asked: tuple[Sequence[str], Reader]) -> None:
+def _count(found: dict[str, NodeOccupant], pod: Obj, view: PodView, asked: tuple[Sequence[str], Reader]) -> None:
     wanted, reader = asked
     name = label(pod, well_known.WORKLOAD)
     if name is None:
         workload = workload_of(pod, reader).workload
         name = workload["metadata"]["name"] if workload is not None else ""
     key = f"{view.namespace}/{name}" if name else ""
-    known = found.get(key) or Occupant(key, "", view.priority, {}, ())
+    known = found.get(key) or NodeOccupant(key, "", view.priority, {}, ())
     amounts = dict(known.amounts)
     for resource, amount in view.requests:
         if resource in wanted:

@@ -45,7 +45,7 @@ def limit_among_nodes(scheduler: str, autoscaler: str, *, is_selected: bool) -> 
     return AFFINITY if "node affinity/selector" in scheduler else CAPACITY
 
 
-class Capacity:
+class NodeCapacityView:
     """The autoscaler's state and the simulated placement, for questions about pods without a node."""
 
     def __init__(self, index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
@@ -61,9 +61,9 @@ class Capacity:
         """Return the number of zones of a pool."""
         return len(self._index.groups.get(pool, ()))
 
-    def told_about(self, pod: str) -> str:
+    def last_message_for(self, pod: str) -> str:
         """Return the autoscaler's last message about a pod, given its uid; '' if it has none."""
-        return self._autoscaler.told_about(pod)
+        return self._autoscaler.last_message_for(pod)
 
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the limit that an autoscaler message refers to, and the pool; '' if the pool is not known."""

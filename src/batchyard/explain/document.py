@@ -6,10 +6,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api.quantity import format_amount
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
-from batchyard.explain.flavor_breakdown import Ask, Look, PodSetLooks
+from batchyard.explain.flavor_breakdown import FlavorResourceRequest, FlavorVerdict, PodSetVerdicts
 from batchyard.scheduling.flavor_requests import rule_of
-from batchyard.scheduling.granular_mode import Possibility
-from batchyard.scheduling.preemption.alternatives import Holder
+from batchyard.scheduling.granular_mode import PreemptionPossibility
+from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.quota import QuotaNode, available
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -19,11 +19,11 @@ KIND: Final = "Explanation"
 Part: TypeAlias = dict[str, Any]
 
 _VERDICTS: Final = {
-    Possibility.NO_FIT: "short",
-    Possibility.NO_CANDIDATES: "nobodyToPreempt",
-    Possibility.PREEMPT: "preempts",
-    Possibility.RECLAIM: "reclaims",
-    Possibility.FIT: "fits",
+    PreemptionPossibility.NO_FIT: "short",
+    PreemptionPossibility.NO_CANDIDATES: "nobodyToPreempt",
+    PreemptionPossibility.PREEMPT: "preempts",
+    PreemptionPossibility.RECLAIM: "reclaims",
+    PreemptionPossibility.FIT: "fits",
 }
 
 
@@ -51,7 +51,7 @@ class Binding(NamedTuple):
         )
 
 
-class Asker(NamedTuple):
+class ExplanationReader(NamedTuple):
     """The user who asks. Names of Workloads in namespaces that the user may not read are hidden."""
 
     may_read: Callable[[str], bool]
@@ -66,7 +66,7 @@ def slim(**fields: Any) -> Part:
     return {name: value for name, value in fields.items() if value not in (None, "", [], ())}
 
 
-def pod_sets_part(snapshot: Snapshot, node: QuotaNode, looks: Sequence[PodSetLooks]) -> list[Part]:
+def pod_sets_part(snapshot: Snapshot, node: QuotaNode, looks: Sequence[PodSetVerdicts]) -> list[Part]:
     """Return the result of each pod set in each flavor, at each level of the cohort tree."""
     return [
         slim(
@@ -79,7 +79,7 @@ def pod_sets_part(snapshot: Snapshot, node: QuotaNode, looks: Sequence[PodSetLoo
     ]
 
 
-def _flavor(snapshot: Snapshot, node: QuotaNode, look: Look) -> Part:
+def _flavor(snapshot: Snapshot, node: QuotaNode, look: FlavorVerdict) -> Part:
     verdict = rule_of(look.obstacle) if look.obstacle else _VERDICTS[look.possibility]
     if not look.obstacle and look.exceeds:
         verdict = "exceedsMaximum"
@@ -87,13 +87,13 @@ def _flavor(snapshot: Snapshot, node: QuotaNode, look: Look) -> Part:
     return slim(flavor=look.flavor, verdict=verdict, obstacle=look.obstacle, resources=resources)
 
 
-def _resource(snapshot: Snapshot, node: QuotaNode, ask: Ask) -> Part:
+def _resource(snapshot: Snapshot, node: QuotaNode, ask: FlavorResourceRequest) -> Part:
     levels = [_level(snapshot, step, ask) for step in reversed(node.path)]
     missing = format_amount(ask.resource, ask.missing) if ask.missing else ""
     return slim(resource=ask.resource, asked=format_amount(ask.resource, ask.total), missing=missing, levels=levels)
 
 
-def _level(snapshot: Snapshot, node: QuotaNode, ask: Ask) -> Part:
+def _level(snapshot: Snapshot, node: QuotaNode, ask: FlavorResourceRequest) -> Part:
     def formatted(amount: int | None) -> str | None:
         return None if amount is None else format_amount(ask.resource, amount)
 
@@ -114,7 +114,9 @@ def kind_of(snapshot: Snapshot, node: QuotaNode) -> str:
     return "ClusterQueue" if node in snapshot.queue_of else "Cohort"
 
 
-def holder_part(snapshot: Snapshot, holder: Holder, asker: Asker, fate: Mapping[str, Any]) -> Part:
+def holder_part(
+    snapshot: Snapshot, holder: MissingQuotaHolder, asker: ExplanationReader, fate: Mapping[str, Any]
+) -> Part:
     """Return a holder of quota as a part of the document; `fate` holds the fields about its preemption."""
     workload = holder.workload
     holds = [

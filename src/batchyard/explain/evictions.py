@@ -8,19 +8,21 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.explain.document import Asker, Part, slim
+from batchyard.explain.document import ExplanationReader, Part, slim
 from batchyard.interfaces.client import Reader
-from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.messages import PreemptionReason, preemptor_uid_of
-from batchyard.scheduling.preemption.alternatives import holders_of, why_it_stays
-from batchyard.scheduling.preemption.context import Request
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.preemption.alternatives import holders_of, protection_reason
+from batchyard.scheduling.preemption.context import PreemptionContext
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 _SHOWN_MAX: Final = 4
 _LOOKED_AT_MAX: Final = 50
 
 
-def eviction_part(workload: Obj, index: AdmissionIndex, reader: Reader, asker: Asker, *, fair_sharing: bool) -> Part:
+def eviction_part(
+    workload: Obj, index: SchedulerCache, reader: Reader, asker: ExplanationReader, *, fair_sharing: bool
+) -> Part:
     """Return the part about the last eviction; empty if the Workload has had quota since."""
     evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if evicted is None or evicted["status"] != "True":
@@ -49,12 +51,12 @@ def summary_of(part: Mapping[str, Any]) -> str:
     return f"preempted {preemption['text']}; " if "by" in preemption else f"{preemption['text']}; "
 
 
-def _view_of(uid: str, index: AdmissionIndex) -> WorkloadView | None:
+def _view_of(uid: str, index: SchedulerCache) -> WorkloadView | None:
     """Return the unfinished Workload of that uid."""
     return next((view for view in index.book.views() if view.uid == uid), None)
 
 
-def _ended_name(uid: str, reader: Reader, asker: Asker) -> str:
+def _ended_name(uid: str, reader: Reader, asker: ExplanationReader) -> str:
     """Return the name of a preemptor that has finished since."""
     ended = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
     if ended is None:
@@ -63,7 +65,12 @@ def _ended_name(uid: str, reader: Reader, asker: Asker) -> str:
 
 
 def _alternatives(
-    preemptor: WorkloadView, victim: WorkloadView, index: AdmissionIndex, asker: Asker, *, fair_sharing: bool
+    preemptor: WorkloadView,
+    victim: WorkloadView,
+    index: SchedulerCache,
+    asker: ExplanationReader,
+    *,
+    fair_sharing: bool,
 ) -> list[str]:
     """Return other holders of what the preemptor took, each with why it was not preempted, in the current state."""
     held = index.snapshot.holder(preemptor.key)
@@ -74,19 +81,19 @@ def _alternatives(
     index.snapshot.settle()
     usage = held.usage if held is not None else ()
     frs = tuple([fr for fr, amount in usage if amount]) or tuple(queue.node.declared)
-    request = Request(preemptor, queue, index.snapshot, usage, frs)
+    request = PreemptionContext(preemptor, queue, index.snapshot, usage, frs)
     texts = []
     for holder in holders_of(index.snapshot, queue.node.path[0], queue, frs)[:_LOOKED_AT_MAX]:
         other = holder.workload
         if other.key in {preemptor.key, victim.key}:
             continue
-        reason = why_it_stays(request, other, fair_sharing=fair_sharing)
+        reason = protection_reason(request, other, fair_sharing=fair_sharing)
         text = _later(other, victim) if reason is None else reason.text
         texts.append(f"{asker.name_of(other.key)} was not preempted: {text}")
     return texts[:_SHOWN_MAX]
 
 
-def _later(other: Admitted, victim: WorkloadView) -> str:
+def _later(other: AdmittedWorkload, victim: WorkloadView) -> str:
     """Return why another candidate comes after the victim: its priority, or its later reservation time."""
     if other.priority != victim.priority:
         return f"its priority {other.priority} is {'higher' if other.priority > victim.priority else 'lower'}"

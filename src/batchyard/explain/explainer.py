@@ -9,20 +9,20 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.times import parse_time
 from batchyard.api.views.pod_lifecycle import is_terminal, phase
 from batchyard.base.instant import MINUTE, Instant, format_age
-from batchyard.explain.admitted import AdmittedWorkloads, ended, pod_part
+from batchyard.explain.admitted import AdmittedExplainer, ended, pod_part
 from batchyard.explain.blockers import STOPPED
-from batchyard.explain.capacity import Capacity
-from batchyard.explain.document import Asker, Binding, Part, explanation, slim
+from batchyard.explain.capacity import NodeCapacityView
+from batchyard.explain.document import Binding, ExplanationReader, Part, explanation, slim
 from batchyard.explain.evictions import eviction_part, summary_of
-from batchyard.explain.pending import PendingWorkloads
+from batchyard.explain.pending import PendingExplainer
 from batchyard.explain.subjects import workload_of
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.fair_sharing import share_of
 from batchyard.scheduling.messages import WRITE_REFUSED
 from batchyard.scheduling.quota import available
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
 # --- refusals ---
@@ -38,7 +38,7 @@ def last_refusal(obj: Obj, reader: Reader, now: Instant) -> str:
     """Return the last rejected write about an object, with its age; '' if none is recent."""
     metadata = obj["metadata"]
     found = {
-        _told_at(event): event["message"]
+        _last_observed_at(event): event["message"]
         for event in reader.list(scheme.EVENT, metadata.get("namespace") or "default")
         if event.get("reason") == WRITE_REFUSED and event["involvedObject"].get("uid") == metadata.get("uid")
     }
@@ -46,7 +46,7 @@ def last_refusal(obj: Obj, reader: Reader, now: Instant) -> str:
     return f"{found[last]} ({format_age(max(0, now - last))} ago)" if last and now - last < _LASTS else ""
 
 
-def _told_at(event: Mapping[str, Any]) -> Instant:
+def _last_observed_at(event: Mapping[str, Any]) -> Instant:
     """Return when an Event was last observed."""
     time = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return parse_time(time) if time else 0
@@ -60,17 +60,17 @@ def _told_at(event: Mapping[str, Any]) -> Instant:
 _SHOWN_MAX: Final = 5
 
 
-class Queues:
+class QueueExplainer:
     """Explains ClusterQueues from the scheduler cache."""
 
-    def __init__(self, index: AdmissionIndex, pending: PendingWorkloads) -> None:
+    def __init__(self, index: SchedulerCache, pending: PendingExplainer) -> None:
         self._index = index
         self._pending = pending
 
-    def explain(self, obj: Obj, now: Instant, asker: Asker) -> Part:
+    def explain(self, obj: Obj, now: Instant, asker: ExplanationReader) -> Part:
         """Return the parts of the document."""
         name = obj["metadata"]["name"]
-        queue, waiting = self._index.snapshot.queues.get(name), self._index.line_up.pending.get(name)
+        queue, waiting = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
         if queue is None or waiting is None:
             return {"state": "Unknown", "summary": "it was just created; the scheduler has not processed it yet"}
         self._index.snapshot.settle()
@@ -126,7 +126,7 @@ INACTIVE: Final = "Inactive"
 UNMANAGED: Final = "Unmanaged"
 
 
-def everywhere(_namespace: str) -> bool:
+def may_read_all(_namespace: str) -> bool:
     """Allow reading every namespace."""
     return True
 
@@ -134,16 +134,18 @@ def everywhere(_namespace: str) -> bool:
 class Explainer:
     """Answers `why` for all kinds, from the scheduler cache, the objects and the node capacity."""
 
-    def __init__(self, index: AdmissionIndex, policy: Policy, reader: Reader, capacity: Capacity | None = None) -> None:
+    def __init__(
+        self, index: SchedulerCache, policy: SchedulingPolicy, reader: Reader, capacity: NodeCapacityView | None = None
+    ) -> None:
         self._index = index
         self._policy = policy
         self._reader = reader
         self._capacity = capacity
-        self._pending = PendingWorkloads(index, policy, reader)
-        self._admitted = AdmittedWorkloads(index, reader, capacity)
-        self._queues = Queues(index, self._pending)
+        self._pending = PendingExplainer(index, policy, reader)
+        self._admitted = AdmittedExplainer(index, reader, capacity)
+        self._queues = QueueExplainer(index, self._pending)
 
-    def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = everywhere) -> Part | None:
+    def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> Part | None:
         """Return the document about an object; None if it does not exist.
 
         Names of Workloads in namespaces that may not be read are hidden.
@@ -151,19 +153,22 @@ class Explainer:
         obj = self._reader.get(key)
         if obj is None:
             return None
-        part = {**explanation(obj["kind"], key.namespace, key.name, now), **self._part(key, obj, now, Asker(may_read))}
+        part = {
+            **explanation(obj["kind"], key.namespace, key.name, now),
+            **self._part(key, obj, now, ExplanationReader(may_read)),
+        }
         if refusal := last_refusal(obj, self._reader, now):
             part["facts"] = {**(part.get("facts") or {}), "refused": refusal}
         return part
 
-    def _part(self, key: Key, obj: Obj, now: Instant, asker: Asker) -> Part:
+    def _part(self, key: Key, obj: Obj, now: Instant, asker: ExplanationReader) -> Part:
         if key.kind == scheme.CLUSTER_QUEUE:
             return self._queues.explain(obj, now, asker)
         if key.kind == scheme.WORKLOAD:
             return self._workload(obj, now, asker)
         return self._led(obj, now, asker)
 
-    def _led(self, obj: Obj, now: Instant, asker: Asker) -> Part:
+    def _led(self, obj: Obj, now: Instant, asker: ExplanationReader) -> Part:
         """Explain a job or a pod: its Workload, and itself."""
         found, own = workload_of(obj, self._reader), self._own(obj)
         if found.workload is None:
@@ -197,7 +202,7 @@ class Explainer:
             own["summary"] = f"the pod is {part['phase'].lower()} on {part['node']}"
         return own
 
-    def _workload(self, workload: Obj, now: Instant, asker: Asker) -> Part:
+    def _workload(self, workload: Obj, now: Instant, asker: ExplanationReader) -> Part:
         if lifecycle.is_finished(workload):
             return ended(workload)
         if lifecycle.has_quota_reservation(workload):

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.flavor_assigner import FlavorSearch
-from batchyard.scheduling.flavor_requests import GroupPlan
-from batchyard.scheduling.granular_mode import NO_FIT, Possibility, Quality, possibility_of, worst
-from batchyard.scheduling.preemption.preemptor import VictimSearch
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.flavor_assigner import FlavorAssigner
+from batchyard.scheduling.flavor_requests import ResourceGroupRequest
+from batchyard.scheduling.granular_mode import NO_FIT, GranularMode, PreemptionPossibility, possibility_of, worst
+from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.quota import Usage, available
 from batchyard.scheduling.snapshot import Snapshot
 
 
-class Ask(NamedTuple):
+class FlavorResourceRequest(NamedTuple):
     """The request for one resource in one flavor, and the available quota."""
 
     resource: str
@@ -28,7 +28,7 @@ class Ask(NamedTuple):
     #: The available quota of the ClusterQueue, and its potential capacity.
     free: int
     most: int
-    possibility: Possibility
+    possibility: PreemptionPossibility
 
     @property
     def total(self) -> int:
@@ -41,7 +41,7 @@ class Ask(NamedTuple):
         return max(0, self.total - self.free) if self.total else 0
 
 
-class Look(NamedTuple):
+class FlavorVerdict(NamedTuple):
     """The verdict on one flavor."""
 
     flavor: str
@@ -49,14 +49,14 @@ class Look(NamedTuple):
     group: int
     #: Why the flavor is excluded regardless of quota, in Kueue's words; '' if it is not.
     obstacle: str
-    asks: tuple[Ask, ...]
+    asks: tuple[FlavorResourceRequest, ...]
     #: The possibility of its worst resource.
-    possibility: Possibility
+    possibility: PreemptionPossibility
 
     @property
     def fits(self) -> bool:
         """Whether the request fits at present."""
-        return self.possibility is Possibility.FIT
+        return self.possibility is PreemptionPossibility.FIT
 
     @property
     def exceeds(self) -> bool:
@@ -64,30 +64,30 @@ class Look(NamedTuple):
         return any(ask.total > ask.most for ask in self.asks)
 
 
-class PodSetLooks(NamedTuple):
+class PodSetVerdicts(NamedTuple):
     """The verdicts on all flavors for one pod set."""
 
     name: str
     pods: int
-    looks: tuple[Look, ...]
+    looks: tuple[FlavorVerdict, ...]
     #: A resource that no group of the ClusterQueue covers; '' if all are covered.
     unavailable: str
 
-    def groups(self) -> list[list[Look]]:
+    def groups(self) -> list[list[FlavorVerdict]]:
         """Return the verdicts by resource group."""
-        found: dict[int, list[Look]] = {}
+        found: dict[int, list[FlavorVerdict]] = {}
         for look in self.looks:
             found.setdefault(look.group, []).append(look)
         return list(found.values())
 
 
-def looks_of(
-    snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: Policy
-) -> tuple[PodSetLooks, ...]:
+def flavor_verdicts(
+    snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: SchedulingPolicy
+) -> tuple[PodSetVerdicts, ...]:
     """Return what each pod set would find, given the assignments of the earlier pod sets."""
     may_preempt = queue.view.preemption.is_allowed
-    victims = VictimSearch(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
-    search = FlavorSearch(
+    victims = Preemptor(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
+    search = FlavorAssigner(
         workload, queue, snapshot, None if victims is None else victims.oracle, None, policy.fair_sharing, ()
     )
     found = search.assign(workload.counts)
@@ -97,29 +97,35 @@ def looks_of(
     for index, pod_set in enumerate(workload.pod_sets):
         plan = queue.coverage.plan(pod_set.template, workload.counts[index], snapshot.obstacles)
         looks = [look for group in plan.groups for look in _looks(search, group, taken)]
-        verdicts.append(PodSetLooks(pod_set.name, workload.counts[index], tuple(looks), plan.unavailable))
+        verdicts.append(PodSetVerdicts(pod_set.name, workload.counts[index], tuple(looks), plan.unavailable))
         taken = _summed(taken, picked.get(pod_set.name, ()))
     return tuple(verdicts)
 
 
-def _looks(search: FlavorSearch, plan: GroupPlan, taken: Usage) -> list[Look]:
+def _looks(search: FlavorAssigner, plan: ResourceGroupRequest, taken: Usage) -> list[FlavorVerdict]:
     qualities = search.weighed(plan, taken)
     return [_look(search, plan, index, of, dict(taken)) for index, of in enumerate(qualities)]
 
 
 def _look(
-    search: FlavorSearch, plan: GroupPlan, index: int, qualities: Sequence[Quality], taken: dict[int, int]
-) -> Look:
+    search: FlavorAssigner,
+    plan: ResourceGroupRequest,
+    index: int,
+    qualities: Sequence[GranularMode],
+    taken: dict[int, int],
+) -> FlavorVerdict:
     node = search.queue.node
     of_each = qualities if not plan.obstacles[index] else [NO_FIT] * len(plan.resources)
     asks = tuple(
         [
-            Ask(resource, fr, amount, taken.get(fr, 0), available(node, fr), node.potential[fr], possibility_of(of))
+            FlavorResourceRequest(
+                resource, fr, amount, taken.get(fr, 0), available(node, fr), node.potential[fr], possibility_of(of)
+            )
             for resource, (fr, amount), of in zip(plan.resources, plan.usages[index], of_each, strict=True)
         ]
     )
     possibility = possibility_of(worst(qualities, search.queue.view.fungibility))
-    return Look(plan.group.flavors[index], plan.group.number, plan.obstacles[index], asks, possibility)
+    return FlavorVerdict(plan.group.flavors[index], plan.group.number, plan.obstacles[index], asks, possibility)
 
 
 def _summed(usage: Usage, more: Usage) -> Usage:

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 from batchyard.api.views.queues import ClusterQueueView, CohortView
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
-from batchyard.scheduling.cycle import Cycle, Policy
-from batchyard.scheduling.decisions import Admit, Decision, Preempt, Wait
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
+from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
 from batchyard.scheduling.pending_queue import PendingQueue
-from batchyard.scheduling.queue_manager import LineUp
+from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import detach
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload_cache import admitted_of
 
@@ -59,8 +59,8 @@ def dismantle(copy: Snapshot) -> None:
         detach(node)
 
 
-def _copied(held: Admitted, queue: ClusterQueue) -> Admitted:
-    return Admitted(
+def _copied(held: AdmittedWorkload, queue: ClusterQueue) -> AdmittedWorkload:
+    return AdmittedWorkload(
         held.key,
         held.uid,
         queue,
@@ -85,7 +85,7 @@ PURPOSE_MAX: Final = 400
 _TIMES_PREEMPTED_MAX: Final = 3
 
 
-class Change(NamedTuple):
+class HypotheticalChange(NamedTuple):
     """A hypothetical change of objects."""
 
     queues: Mapping[str, ClusterQueueView] = {}
@@ -98,11 +98,11 @@ class Change(NamedTuple):
     opens: bool = False
 
 
-AS_IT_IS: Final = Change()
+AS_IT_IS: Final = HypotheticalChange()
 
 
 @dataclass(slots=True)
-class Outcome:
+class TrialOutcome:
     """The result of a trial."""
 
     is_admitted: bool = False
@@ -110,22 +110,24 @@ class Outcome:
     preempted: list[str] = field(default_factory=list)
 
 
-class TooMuch(Exception):  # noqa: N818 - named for the event
+class DecisionLimitReached(Exception):  # noqa: N818 - named for the event
     """The fork has reached its limit of decisions; the result is unknown."""
 
 
 class Fork:
     """A copy of one cohort tree with its pending Workloads, and the number of decisions made in it."""
 
-    def __init__(self, index: AdmissionIndex, policy: Policy, target: WorkloadView, queue: ClusterQueue) -> None:
+    def __init__(
+        self, index: SchedulerCache, policy: SchedulingPolicy, target: WorkloadView, queue: ClusterQueue
+    ) -> None:
         self.snapshot = tree_copy(index.snapshot, queue)
         self.target = target
         self.queue = self.snapshot.queues[queue.name]
         self._is_active = self.queue.active
         self._policy = policy
         self._namespaces = index.namespaces
-        self._now: Instant = index.line_up.now
-        self._pending = index.line_up.pending
+        self._now: Instant = index.queue_manager.now
+        self._pending = index.queue_manager.pending
         #: Numbers of Workloads left out because of the limits: ahead of the Workload, and elsewhere in the tree.
         self.left_out = self.left_out_elsewhere = 0
         self._waiting = self._who_waits()
@@ -144,7 +146,7 @@ class Fork:
         """Count decisions about `heads` heads. Raise TooMuch over the limit."""
         self._decided += heads
         if self._decided > self._decided_max:
-            raise TooMuch
+            raise DecisionLimitReached
 
     def close(self) -> None:
         """Release the copy; no trial may follow."""
@@ -158,12 +160,12 @@ class Fork:
         """Return all pending Workloads in the fork except the Workload itself."""
         return [view for views in self._waiting.values() for view in views if view.key != self.target.key]
 
-    def try_out(self, change: Change = AS_IT_IS) -> Outcome:
+    def try_out(self, change: HypotheticalChange = AS_IT_IS) -> TrialOutcome:
         """Return the outcome of a change. Raise TooMuch if it needs too many decisions."""
         self._put(change)
         return _Trial(self, change).run()
 
-    def admits(self, change: Change) -> bool:
+    def admits(self, change: HypotheticalChange) -> bool:
         """Report whether the Workload is admitted after a change, possibly after preemptions."""
         return self.try_out(change).is_admitted
 
@@ -186,7 +188,7 @@ class Fork:
             waiting[self.queue.name] = [*front[:ahead], self.target, *front[ahead:]]
         return waiting
 
-    def _put(self, change: Change) -> None:
+    def _put(self, change: HypotheticalChange) -> None:
         """Apply a change to queues and Cohorts, and restore all others."""
         queues, cohorts = self._views_put
         snapshot = self.snapshot
@@ -213,16 +215,16 @@ class Fork:
 class _Trial:
     """One trial in a fork."""
 
-    def __init__(self, fork: Fork, change: Change) -> None:
+    def __init__(self, fork: Fork, change: HypotheticalChange) -> None:
         self._fork = fork
         self._snapshot = fork.snapshot
         self._target = change.workload or fork.target
-        self._line_up = LineUp(fork.snapshot, fork._namespaces)
+        self._line_up = QueueManager(fork.snapshot, fork._namespaces)
         self._line_up.now = fork._now
-        self._released: dict[str, Admitted] = {}
+        self._released: dict[str, AdmittedWorkload] = {}
         self._admitted: dict[str, WorkloadView] = {}
         self._preempted: dict[str, int] = {}
-        self._outcome = Outcome()
+        self._outcome = TrialOutcome()
         for key in change.gone:
             self._release(key)
         for name, queue in fork.snapshot.queues.items():
@@ -233,7 +235,7 @@ class _Trial:
             if len(waiting):
                 self._line_up.show_new(name)
 
-    def run(self) -> Outcome:
+    def run(self) -> TrialOutcome:
         """Run cycles until the Workload is admitted or nothing changes, then undo everything."""
         seen: dict[object, None] = {}
         try:
@@ -271,7 +273,7 @@ class _Trial:
             case Preempt():
                 for target in decision.targets:
                     self._preempt(decision, target.workload.key)
-            case Wait():
+            case StayPending():
                 pass
         return self._line_up.requeue(decision.head, decision.last, decision.requeue)
 
@@ -314,7 +316,7 @@ class _Trial:
 
 def _tried(decision: Decision) -> object:
     """Return how far its flavor search got."""
-    return decision.last.tried if isinstance(decision, Wait) and decision.last is not None else ()
+    return decision.last.tried if isinstance(decision, StayPending) and decision.last is not None else ()
 
 
 def _is_stuck(decision: Decision) -> bool:

@@ -5,22 +5,22 @@ from dataclasses import replace
 from typing import Any, Final
 
 from batchyard.api.meta import Obj, with_path
-from batchyard.api.views.queues import Flavor
+from batchyard.api.views.queues import FlavorView
 from batchyard.api.views.workload import WorkloadView
-from batchyard.explain.fork import Change, Fork
+from batchyard.explain.fork import Fork, HypotheticalChange
 from batchyard.explain.proposals import (
     END,
     FLAVOR,
     PRIORITY,
     SIZE,
     STRATEGY,
-    Case,
     Patch,
     Proposal,
+    ProposalCase,
     json_patch,
     merge_patch,
 )
-from batchyard.scheduling.preemption.alternatives import Holder
+from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 
 Imagine = Callable[[Obj, WorkloadView], WorkloadView]
 
@@ -31,7 +31,7 @@ _ENDED_MAX: Final = 4
 _LOOKED_AT_MAX: Final = 64
 
 
-def priority_changes(case: Case, imagine: Imagine, classes: Mapping[str, int]) -> Iterator[Proposal]:
+def priority_changes(case: ProposalCase, imagine: Imagine, classes: Mapping[str, int]) -> Iterator[Proposal]:
     """Propose the lowest priority that admits the Workload, by preemption or by queue order.
 
     `classes` are the WorkloadPriorityClasses by name.
@@ -44,7 +44,7 @@ def priority_changes(case: Case, imagine: Imagine, classes: Mapping[str, int]) -
 
     def will_do(value: int) -> bool:
         obj = with_path(case.workload, ("spec", "priority"), value)
-        return fork.admits(Change(workload=imagine(obj, case.view)))
+        return fork.admits(HypotheticalChange(workload=imagine(obj, case.view)))
 
     found = _lowest(values, will_do)
     if found is None or will_do(found - 1):
@@ -70,7 +70,7 @@ def _lowest(values: Sequence[int], will_do: Callable[[int], bool]) -> int | None
     return values[high]
 
 
-def size_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
+def size_changes(case: ProposalCase, imagine: Imagine) -> Iterator[Proposal]:
     """Propose the largest pod count of its largest pod set that would be admitted."""
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
@@ -81,7 +81,7 @@ def size_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
         fewer = {**pod_set, "count": pods}
         fewer.pop("minCount", None)
         obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], fewer, *pod_sets[index + 1 :]])
-        return case.fork.admits(Change(workload=imagine(obj, case.view)))
+        return case.fork.admits(HypotheticalChange(workload=imagine(obj, case.view)))
 
     step = _pods_of_one_job(case.owner, pod_set["name"])
     most = _most(lambda jobs: will_do(jobs * step), count // step)
@@ -118,7 +118,7 @@ def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
     return max(1, min(parallelism, int(spec.get("completions") or parallelism)))
 
 
-def _count_patches(case: Case, index: int, count: int) -> Sequence[Patch]:
+def _count_patches(case: ProposalCase, index: int, count: int) -> Sequence[Patch]:
     """Return the patches that set the pod count; none for a JobSet, which must be recreated."""
     if case.owner is not None and case.owner["kind"] == "JobSet":
         return ()
@@ -129,7 +129,7 @@ def _count_patches(case: Case, index: int, count: int) -> Sequence[Patch]:
     return (json_patch("Workload", case.view.name, [operation], case.view.namespace),)
 
 
-def flavor_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
+def flavor_changes(case: ProposalCase, imagine: Imagine) -> Iterator[Proposal]:
     """Propose tolerations or selectors that make an excluded flavor with free quota usable."""
     for name in _ruled_out(case):
         flavor = case.fork.snapshot.flavors.get(name)
@@ -137,22 +137,26 @@ def flavor_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
             continue
         pod_sets = [_suited(pod_set, flavor) for pod_set in case.workload["spec"]["podSets"]]
         obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
-        if case.fork.admits(Change(workload=imagine(obj, case.view))):
-            yield Proposal(FLAVOR, f"let its pods use flavor {name}: {_told(case, flavor)}", _suiting(case, pod_sets))
+        if case.fork.admits(HypotheticalChange(workload=imagine(obj, case.view))):
+            yield Proposal(
+                FLAVOR,
+                f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}",
+                _suiting(case, pod_sets),
+            )
 
 
-def _ruled_out(case: Case) -> list[str]:
+def _ruled_out(case: ProposalCase) -> list[str]:
     found = [look.flavor for pod_set in case.looks for look in pod_set.looks if look.obstacle]
     return list(dict.fromkeys(found))
 
 
-def _suited(pod_set: Mapping[str, Any], flavor: Flavor) -> dict[str, Any]:
+def _suited(pod_set: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
     """Return a pod set whose pods may use a flavor: they tolerate its taints and select its labels."""
     template = pod_set["template"]
     return {**pod_set, "template": {**template, "spec": _suited_spec(template["spec"], flavor)}}
 
 
-def _suited_spec(spec: Mapping[str, Any], flavor: Flavor) -> dict[str, Any]:
+def _suited_spec(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str, Any]:
     tolerations = [
         {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}
         if taint.value
@@ -176,7 +180,7 @@ def _suited_spec(spec: Mapping[str, Any], flavor: Flavor) -> dict[str, Any]:
     return made
 
 
-def _told(case: Case, flavor: Flavor) -> str:
+def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
     """Describe the required changes of the pods."""
     parts = []
     specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
@@ -193,7 +197,7 @@ def _told(case: Case, flavor: Flavor) -> str:
     return ", ".join(parts)
 
 
-def _suiting(case: Case, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
+def _suiting(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
     """Return the patches for the pods; none for a job whose Workload is recreated only for changed tolerations."""
     before = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     after = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
@@ -226,7 +230,9 @@ def _additions(specs: Mapping[str, Mapping[str, Any]], order: Sequence[str], whe
     ]
 
 
-def end_changes(case: Case, holders: Sequence[Holder], name_of: Callable[[str], str]) -> Iterator[Proposal]:
+def end_changes(
+    case: ProposalCase, holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]
+) -> Iterator[Proposal]:
     """Propose the fewest holders of the missing quota to end, in the order of `holders`.
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
@@ -240,8 +246,8 @@ def end_changes(case: Case, holders: Sequence[Holder], name_of: Callable[[str], 
         for namespace, _, name in (key.partition("/") for key in chosen)
     ]
     names = [name_of(key) for key in chosen]
-    is_told = names == chosen
-    yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", tuple(patches) if is_told else ())
+    is_visible = names == chosen
+    yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", tuple(patches) if is_visible else ())
 
 
 def _enough(fork: Fork, keys: Sequence[str]) -> list[str]:
@@ -249,26 +255,26 @@ def _enough(fork: Fork, keys: Sequence[str]) -> list[str]:
     chosen: list[str] = []
     for key in keys[:_ENDED_MAX]:
         chosen.append(key)
-        if fork.admits(Change(gone=chosen)):
+        if fork.admits(HypotheticalChange(gone=chosen)):
             break
     else:
         return []
     left = list(chosen)
     while left:
         spared = [each for each in chosen if each != left[0]]
-        if fork.admits(Change(gone=spared)):
+        if fork.admits(HypotheticalChange(gone=spared)):
             chosen = left = spared
         else:
             left = left[1:]
     return chosen
 
 
-def strategy_changes(case: Case) -> Iterator[Proposal]:
+def strategy_changes(case: ProposalCase) -> Iterator[Proposal]:
     """Propose BestEffortFIFO if Workloads ahead of it block it."""
     case.fork.restore()
     view = case.fork.queue.view
     if not view.strict_fifo:
         return
-    if case.fork.admits(Change(queues={view.name: replace(view, strict_fifo=False)})):
+    if case.fork.admits(HypotheticalChange(queues={view.name: replace(view, strict_fifo=False)})):
         patch = merge_patch("ClusterQueue", view.name, {"spec": {"queueingStrategy": "BestEffortFIFO"}})
         yield Proposal(STRATEGY, f"ClusterQueue {view.name}: set queueingStrategy to BestEffortFIFO", (patch,))

@@ -12,9 +12,9 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
 from batchyard.explain.binding_limit import BORROWING, LENDING, MAXIMUM, NOMINAL, Shortage, shortage_of
-from batchyard.explain.document import Asker, Binding, Part, holder_part, kind_of, pod_sets_part, slim
-from batchyard.explain.flavor_breakdown import PodSetLooks, looks_of
-from batchyard.explain.fork import Fork, Outcome, TooMuch
+from batchyard.explain.document import Binding, ExplanationReader, Part, holder_part, kind_of, pod_sets_part, slim
+from batchyard.explain.flavor_breakdown import PodSetVerdicts, flavor_verdicts
+from batchyard.explain.fork import DecisionLimitReached, Fork, TrialOutcome
 from batchyard.explain.other_changes import (
     end_changes,
     flavor_changes,
@@ -22,17 +22,17 @@ from batchyard.explain.other_changes import (
     size_changes,
     strategy_changes,
 )
-from batchyard.explain.proposals import Case, Proposal, remedies
+from batchyard.explain.proposals import Proposal, ProposalCase, propose_fixes
 from batchyard.explain.quota_changes import quota_changes
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.fair_sharing import share_of
 from batchyard.scheduling.preemption import alternatives as h
-from batchyard.scheduling.preemption.alternatives import Holder, holders_of, why_it_stays
-from batchyard.scheduling.preemption.context import Request
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, holders_of, protection_reason
+from batchyard.scheduling.preemption.context import PreemptionContext
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle as reasons
 
 PRIORITY: Final = "priority"
@@ -45,28 +45,28 @@ _HOLDERS_WEIGHED: Final = 200
 
 
 @dataclass(slots=True)
-class Situation:
+class PendingSituation:
     """A pending Workload in a ClusterQueue, with the decision of a cycle and the verdicts on every flavor."""
 
     workload: Obj
     view: WorkloadView
     queue: ClusterQueue
     decision: Decision
-    looks: Sequence[PodSetLooks]
+    looks: Sequence[PodSetVerdicts]
     shortage: Shortage | None
-    holders: Sequence[Holder]
-    request: Request
+    holders: Sequence[MissingQuotaHolder]
+    request: PreemptionContext
 
 
-class PendingWorkloads:
+class PendingExplainer:
     """Explains Workloads without a quota reservation, from the scheduler cache and the objects."""
 
-    def __init__(self, index: AdmissionIndex, policy: Policy, reader: Reader) -> None:
+    def __init__(self, index: SchedulerCache, policy: SchedulingPolicy, reader: Reader) -> None:
         self._index = index
         self._policy = policy
         self._reader = reader
 
-    def explain(self, workload: Obj, now: Instant, asker: Asker) -> Part:
+    def explain(self, workload: Obj, now: Instant, asker: ExplanationReader) -> Part:
         """Return the parts of the document that explain why the Workload is pending."""
         queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, queues, self._index)
@@ -79,7 +79,7 @@ class PendingWorkloads:
             return {"binding": Binding(blockers.MISCONFIGURED, message, "LocalQueue", view.queue).document()}
         return self._of_queue(workload, view, queue, now, asker)
 
-    def binding_in_line(self, key: str, queue: ClusterQueue, asker: Asker) -> Binding | None:
+    def binding_in_line(self, key: str, queue: ClusterQueue, asker: ExplanationReader) -> Binding | None:
         """Return the shortage of a pending Workload, regardless of queue order; None if it fits."""
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
@@ -91,11 +91,13 @@ class PendingWorkloads:
     def _view(self, workload: Obj, queue: str) -> WorkloadView:
         """Return the Workload as the scheduler sees it."""
         view = workload_view(workload)
-        waiting = self._index.line_up.pending.get(queue)
+        waiting = self._index.queue_manager.pending.get(queue)
         found = None if waiting is None else waiting.get(view.key)
         return self._index.imagined(workload, view) if found is None else found.view
 
-    def _of_queue(self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, asker: Asker) -> Part:
+    def _of_queue(
+        self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, asker: ExplanationReader
+    ) -> Part:
         self._index.snapshot.settle()
         situation = self._situation(workload, view, queue)
         part: Part = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
@@ -113,7 +115,7 @@ class PendingWorkloads:
         finally:
             fork.close()
 
-    def _weighed(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
+    def _weighed(self, situation: PendingSituation, fork: Fork, asker: ExplanationReader) -> Part:
         """Return the binding limit, the quota holders and the admitting changes, simulated in a fork."""
         baseline = _baseline(fork)
         binding = self._head_of_line(situation, asker) or self._waits_for_others(situation, baseline, asker)
@@ -123,20 +125,20 @@ class PendingWorkloads:
             part |= self._changes(situation, fork, asker)
         return part
 
-    def _situation(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> Situation:
+    def _situation(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingSituation:
         index = self._index
         decision = blockers.decision_about(view, queue.name, index, self._policy)
-        looks = looks_of(index.snapshot, queue, view, self._policy)
+        looks = flavor_verdicts(index.snapshot, queue, view, self._policy)
         shortage = shortage_of(looks, queue)
-        request = Request(view, queue, index.snapshot, (), ())
-        holders: Sequence[Holder] = ()
+        request = PreemptionContext(view, queue, index.snapshot, (), ())
+        holders: Sequence[MissingQuotaHolder] = ()
         if shortage is not None and shortage.look is not None and shortage.bound is not None:
             asks = [ask for ask in shortage.look.asks if ask.missing]
             contested = tuple([ask.fr for ask in asks])
             request = request._replace(usage=tuple([(ask.fr, ask.total) for ask in asks]), contested=contested)
             scope = shortage.bound.node if shortage.limit == BORROWING else queue.node.path[0]
             holders = holders_of(index.snapshot, scope, queue, contested)
-        return Situation(workload, view, queue, decision, looks, shortage, holders, request)
+        return PendingSituation(workload, view, queue, decision, looks, shortage, holders, request)
 
     # --- what binds ---
 
@@ -146,9 +148,9 @@ class PendingWorkloads:
             return None
         return Binding(blockers.PODS_READY, str(reserved.get("message", "")))
 
-    def _head_of_line(self, situation: Situation, asker: Asker) -> Binding | None:
+    def _head_of_line(self, situation: PendingSituation, asker: ExplanationReader) -> Binding | None:
         """Return the head that blocks a StrictFIFO queue, and why that one is pending."""
-        queue, waiting = situation.queue, self._index.line_up.pending[situation.queue.name]
+        queue, waiting = situation.queue, self._index.queue_manager.pending[situation.queue.name]
         if waiting.get(situation.view.key) is None:
             return None
         if not queue.view.strict_fifo:
@@ -163,7 +165,9 @@ class PendingWorkloads:
         text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
         return Binding(HEAD_OF_LINE, text, "Workload", name)
 
-    def _behind_preemptor(self, situation: Situation, preemptor: str, asker: Asker) -> Binding | None:
+    def _behind_preemptor(
+        self, situation: PendingSituation, preemptor: str, asker: ExplanationReader
+    ) -> Binding | None:
         """Return the preemptor that stays at the head of the queue, although this Workload would fit."""
         if not preemptor or preemptor == situation.view.key or not isinstance(situation.decision, Admit):
             return None
@@ -171,19 +175,21 @@ class PendingWorkloads:
         text = f"{name} stays at the head of ClusterQueue {situation.queue.name} until its victims are gone"
         return Binding(HEAD_OF_LINE, text, "Workload", name)
 
-    def _turn(self, situation: Situation, baseline: Outcome, asker: Asker) -> Binding:
+    def _turn(self, situation: PendingSituation, baseline: TrialOutcome, asker: ExplanationReader) -> Binding:
         """Return the binding for a Workload that fits: at most the queue order keeps it pending."""
         queue = situation.queue.name
         if baseline.is_admitted:
             blocked = blockers.blocked_entry(self._index, asker)
             return blocked or Binding(TURN, "it fits and is admitted next", "ClusterQueue", queue)
-        pending = self._index.line_up.pending
+        pending = self._index.queue_manager.pending
         fronts = [view.key for each in self._tree(situation) for view in pending[each.name].front(1)]
         names = list(dict.fromkeys([asker.name_of(key) for key in fronts if key != situation.view.key]))
         text = f"it would fit, but others are ahead and take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return Binding(TURN, text, "ClusterQueue", queue)
 
-    def _waits_for_others(self, situation: Situation, outcome: Outcome, asker: Asker) -> Binding | None:
+    def _waits_for_others(
+        self, situation: PendingSituation, outcome: TrialOutcome, asker: ExplanationReader
+    ) -> Binding | None:
         """Return a binding if the Workload is admitted without intervention, once preempted Workloads are gone."""
         decision = situation.decision
         going = [held.key for queue in self._tree(situation) for held in queue.workloads.values() if held.evicted]
@@ -196,10 +202,10 @@ class PendingWorkloads:
         more = f" and {len(names) - HOLDERS_SHOWN} more" if len(names) > HOLDERS_SHOWN else ""
         return Binding(PREEMPTION, f"it waits for {shown}{more} to release quota", "ClusterQueue", situation.queue.name)
 
-    def _tree(self, situation: Situation) -> list[ClusterQueue]:
+    def _tree(self, situation: PendingSituation) -> list[ClusterQueue]:
         return self._index.snapshot.queues_below(situation.queue.node.path[0])
 
-    def _limit(self, situation: Situation, asker: Asker) -> Binding | None:
+    def _limit(self, situation: PendingSituation, asker: ExplanationReader) -> Binding | None:
         """Return the shortage of the Workload as a binding."""
         shortage, queue = situation.shortage, situation.queue
         if shortage is None:
@@ -213,22 +219,22 @@ class PendingWorkloads:
             return Binding(shortage.limit, _every_obstacle(situation), "ResourceFlavor", look.flavor, look.flavor)
         limit = self._with_priority(situation, bound.limit)
         kind, missing = kind_of(self._index.snapshot, bound.node), format_amount(ask.resource, bound.missing)
-        text = _told(situation, limit, f"{kind} {bound.node.name}", missing)
+        text = _describe_shortage(situation, limit, f"{kind} {bound.node.name}", missing)
         return Binding(limit, text, kind, bound.node.name, look.flavor, ask.resource, missing)
 
-    def _with_priority(self, situation: Situation, limit: str) -> str:
+    def _with_priority(self, situation: PendingSituation, limit: str) -> str:
         """Return `priority` if lower priorities of some quota holders would allow their preemption, else the limit."""
         if limit != NOMINAL or not situation.queue.view.preemption.is_allowed:
             return limit
         found = [self._stays(situation, holder) for holder in situation.holders[:_HOLDERS_WEIGHED]]
         return PRIORITY if any(reason is not None and reason.rule == h.PRIORITY for reason in found) else limit
 
-    def _stays(self, situation: Situation, holder: Holder) -> h.Reason | None:
-        return why_it_stays(situation.request, holder.workload, fair_sharing=self._policy.fair_sharing)
+    def _stays(self, situation: PendingSituation, holder: MissingQuotaHolder) -> h.ProtectionReason | None:
+        return protection_reason(situation.request, holder.workload, fair_sharing=self._policy.fair_sharing)
 
     # --- the rest ---
 
-    def _holders(self, situation: Situation, binding: Binding, asker: Asker) -> Part:
+    def _holders(self, situation: PendingSituation, binding: Binding, asker: ExplanationReader) -> Part:
         if binding.limit in {MAXIMUM, HEAD_OF_LINE, TURN}:
             return {}
         decision = situation.decision
@@ -243,8 +249,8 @@ class PendingWorkloads:
             parts.append(holder_part(self._index.snapshot, holder, asker, fate))
         return slim(holders=parts, holdersMore=max(0, len(situation.holders) - HOLDERS_SHOWN) or None)
 
-    def _line(self, key: str, queue: ClusterQueue, asker: Asker) -> Part:
-        waiting = self._index.line_up.pending[queue.name]
+    def _line(self, key: str, queue: ClusterQueue, asker: ExplanationReader) -> Part:
+        waiting = self._index.queue_manager.pending[queue.name]
         if waiting.get(key) is None:
             return {"of": len(waiting)}
         place = waiting.place_of(key)
@@ -252,7 +258,7 @@ class PendingWorkloads:
         names = [asker.name_of(each) for each in ahead[: min(place, AHEAD_SHOWN)]]
         return slim(position=place + 1, of=len(waiting), ahead=names, strategy=_strategy(queue))
 
-    def _shares(self, queue: ClusterQueue, holders: Iterable[Holder]) -> list[Part]:
+    def _shares(self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]) -> list[Part]:
         """Return the weighted shares under fair sharing: of its own queue, and of the queues of the holders."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         parts = []
@@ -263,11 +269,11 @@ class PendingWorkloads:
             )
         return parts
 
-    def _changes(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
+    def _changes(self, situation: PendingSituation, fork: Fork, asker: ExplanationReader) -> Part:
         """Return the changes that would admit the Workload, each simulated in the fork."""
         owner, shortage = self._owner(situation.workload), situation.shortage
         limit = shortage.limit if shortage is not None else ""
-        case = Case(situation.workload, situation.view, situation.looks, fork, owner, limit)
+        case = ProposalCase(situation.workload, situation.view, situation.looks, fork, owner, limit)
         imagine = self._index.imagined
         classes = {c["metadata"]["name"]: c.get("value", 0) for c in self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)}
         searches: list[Callable[[], Iterator[Proposal]]] = [
@@ -284,7 +290,7 @@ class PendingWorkloads:
             fork.begin()
             try:
                 found.extend(_change(proposal, fork) for proposal in search())
-            except TooMuch:
+            except DecisionLimitReached:
                 is_cut = True
         return slim(changes=found, changesEnd="the limit of simulated decisions was reached" if is_cut else "")
 
@@ -295,7 +301,9 @@ class PendingWorkloads:
             return {}
         self._index.snapshot.settle()
         view = self._view(workload, name)
-        return slim(changes=[each.document() for each in remedies(workload, view, queue, self._index, self._policy)])
+        return slim(
+            changes=[each.document() for each in propose_fixes(workload, view, queue, self._index, self._policy)]
+        )
 
     def _owner(self, workload: Obj) -> Obj | None:
         owner = controller_of(workload)
@@ -317,21 +325,21 @@ def _strategy(queue: ClusterQueue) -> str:
     return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
 
 
-def _baseline(fork: Fork) -> Outcome:
+def _baseline(fork: Fork) -> TrialOutcome:
     """Return the outcome without any change."""
     try:
         return fork.try_out()
-    except TooMuch:
-        return Outcome()
+    except DecisionLimitReached:
+        return TrialOutcome()
 
 
-def _every_obstacle(situation: Situation) -> str:
+def _every_obstacle(situation: PendingSituation) -> str:
     """Return the reasons why none of the flavors may be used."""
     texts = [look.obstacle for pod_set in situation.looks for look in pod_set.looks if look.obstacle]
     return "; ".join(dict.fromkeys(texts))
 
 
-def _told(situation: Situation, limit: str, where: str, missing: str) -> str:
+def _describe_shortage(situation: PendingSituation, limit: str, where: str, missing: str) -> str:
     """Describe a shortage of quota."""
     shortage = situation.shortage
     assert shortage is not None

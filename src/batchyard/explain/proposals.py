@@ -9,11 +9,11 @@ from batchyard.api.meta import Obj
 from batchyard.api.selectors import selector
 from batchyard.api.views.queues import ClusterQueueView
 from batchyard.api.views.workload import WorkloadView
-from batchyard.explain.flavor_breakdown import PodSetLooks
-from batchyard.explain.fork import Change, Fork, TooMuch
+from batchyard.explain.flavor_breakdown import PodSetVerdicts
+from batchyard.explain.fork import DecisionLimitReached, Fork, HypotheticalChange
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 
 # --- proposal ---
@@ -45,12 +45,12 @@ class Proposal(NamedTuple):
         return {"kind": self.kind, "text": self.text, "apply": list(self.apply), "proven": True}
 
 
-class Case(NamedTuple):
+class ProposalCase(NamedTuple):
     """A pending Workload, and a fork for simulations."""
 
     workload: Obj
     view: WorkloadView
-    looks: Sequence[PodSetLooks]
+    looks: Sequence[PodSetVerdicts]
     fork: Fork
     #: The job that the Workload was created for; None if there is none.
     owner: Obj | None
@@ -132,7 +132,7 @@ def least_between(will_do: Callable[[int], bool], low: int, high: int) -> int:
 _NOT_STOPPED: Final = {"spec": {"stopPolicy": "None"}}
 
 
-class _Remedy(NamedTuple):
+class _Fix(NamedTuple):
     """A fix, with its patch and the fixed ClusterQueue."""
 
     text: str
@@ -140,8 +140,8 @@ class _Remedy(NamedTuple):
     view: ClusterQueueView
 
 
-def remedies(
-    workload: Obj, view: WorkloadView, queue: ClusterQueue, index: AdmissionIndex, policy: Policy
+def propose_fixes(
+    workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache, policy: SchedulingPolicy
 ) -> Iterator[Proposal]:
     """Propose the fix of the only fault, if the Workload would be admitted then."""
     found = list(_faults(workload, view, queue, index))
@@ -149,32 +149,32 @@ def remedies(
         return
     remedy, fork = found[0], Fork(index, policy, view, queue)
     try:
-        if fork.admits(Change(queues={queue.name: remedy.view}, opens=True)):
+        if fork.admits(HypotheticalChange(queues={queue.name: remedy.view}, opens=True)):
             yield Proposal(FIX, remedy.text, (remedy.patch,))
-    except TooMuch:
+    except DecisionLimitReached:
         return
     finally:
         fork.close()
 
 
-def _faults(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: AdmissionIndex) -> Iterator[_Remedy]:
+def _faults(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache) -> Iterator[_Fix]:
     """Yield all faults that a field can fix; nothing if other faults exist."""
     started, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
     if not index.readiness_with(started).active or queue.in_cycle or labels is None:
         return
     if not lifecycle.is_active(workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
-        yield _Remedy("set its spec.active to true", patch, started)
+        yield _Fix("set its spec.active to true", patch, started)
     local = index.book.local_queues.get(view.queue)
     if local is not None and local.stop_policy != "None":
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _NOT_STOPPED, view.namespace)
-        yield _Remedy(f"LocalQueue {name}: set stopPolicy to None", patch, started)
+        yield _Fix(f"LocalQueue {name}: set stopPolicy to None", patch, started)
     if queue.view.stop_policy != "None":
         patch = merge_patch("ClusterQueue", queue.name, _NOT_STOPPED)
-        yield _Remedy(f"ClusterQueue {queue.name}: set stopPolicy to None", patch, started)
+        yield _Fix(f"ClusterQueue {queue.name}: set stopPolicy to None", patch, started)
     if queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
         operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
         text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
         wide = replace(started, namespaces=selector({}))
-        yield _Remedy(text, json_patch("ClusterQueue", queue.name, [operation]), wide)
+        yield _Fix(text, json_patch("ClusterQueue", queue.name, [operation]), wide)

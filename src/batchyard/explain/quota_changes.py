@@ -6,11 +6,11 @@ from itertools import islice, product
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api.quantity import format_amount, is_unlimited
-from batchyard.api.views.queues import ClusterQueueView, CohortView, Quota, ResourceGroup
-from batchyard.explain.binding_limit import BORROWING, LENDING, kept_back
-from batchyard.explain.flavor_breakdown import Look
-from batchyard.explain.fork import Change, Fork
-from batchyard.explain.proposals import QUOTA, Case, Proposal, json_patch, smallest
+from batchyard.api.views.queues import ClusterQueueView, CohortView, FlavorResourceQuota, ResourceGroup
+from batchyard.explain.binding_limit import BORROWING, LENDING, unlent_quota
+from batchyard.explain.flavor_breakdown import FlavorVerdict
+from batchyard.explain.fork import Fork, HypotheticalChange
+from batchyard.explain.proposals import QUOTA, Proposal, ProposalCase, json_patch, smallest
 from batchyard.scheduling.flavor_requests import PODS
 from batchyard.scheduling.quota import QuotaNode
 
@@ -26,7 +26,7 @@ _LENDERS_MAX: Final = 2
 Wants: TypeAlias = dict[tuple[str, str], tuple[int, int]]
 
 
-class _Place(NamedTuple):
+class _QuotaField(NamedTuple):
     """A quota field of a ClusterQueue or Cohort that could be raised."""
 
     view: ClusterQueueView | CohortView
@@ -37,7 +37,7 @@ class _Place(NamedTuple):
     def kind(self) -> str:
         return "ClusterQueue" if isinstance(self.view, ClusterQueueView) else "Cohort"
 
-    def quota(self, pair: tuple[str, str]) -> Quota | None:
+    def quota(self, pair: tuple[str, str]) -> FlavorResourceQuota | None:
         """Return its quota for a flavor and resource."""
         found = (quota for group in self.view.groups for quota in group.quotas)
         return next((quota for quota in found if (quota.flavor, quota.resource) == pair), None)
@@ -48,12 +48,12 @@ class _Place(NamedTuple):
         found: int | None = None if quota is None else getattr(quota, _FIELDS[self.field])
         return None if found is None or is_unlimited(found) else found
 
-    def raised(self, amounts: Mapping[tuple[str, str], int]) -> Change:
+    def raised(self, amounts: Mapping[tuple[str, str], int]) -> HypotheticalChange:
         """Return the change that raises the field by these amounts."""
         groups = tuple([self._raised(group, amounts) for group in self.view.groups])
         if isinstance(self.view, ClusterQueueView):
-            return Change(queues={self.view.name: replace(self.view, groups=groups)})
-        return Change(cohorts={self.view.name: replace(self.view, groups=groups)})
+            return HypotheticalChange(queues={self.view.name: replace(self.view, groups=groups)})
+        return HypotheticalChange(cohorts={self.view.name: replace(self.view, groups=groups)})
 
     def _raised(self, group: ResourceGroup, amounts: Mapping[tuple[str, str], int]) -> ResourceGroup:
         quotas = []
@@ -64,7 +64,7 @@ class _Place(NamedTuple):
         return replace(group, quotas=tuple(quotas))
 
 
-def quota_changes(case: Case) -> Iterator[Proposal]:
+def quota_changes(case: ProposalCase) -> Iterator[Proposal]:
     """Propose the smallest raises: for the flavor with the smallest shortage anywhere, else in its own queue."""
     for number, wants in enumerate(islice(_choices(case), _CHOICES_MAX)):
         lacking = {pair: missing for pair, (_, missing) in wants.items() if missing}
@@ -82,9 +82,9 @@ def quota_changes(case: Case) -> Iterator[Proposal]:
                 yield found
 
 
-def _choices(case: Case) -> Iterator[Wants]:
+def _choices(case: ProposalCase) -> Iterator[Wants]:
     """Yield the combinations of one usable flavor for each resource group, smallest shortage first."""
-    groups: dict[int, dict[str, list[Look]]] = {}
+    groups: dict[int, dict[str, list[FlavorVerdict]]] = {}
     for pod_set in case.looks:
         for look in pod_set.looks:
             groups.setdefault(look.group, {}).setdefault(look.flavor, []).append(look)
@@ -99,7 +99,7 @@ def _choices(case: Case) -> Iterator[Wants]:
         yield merged
 
 
-def _wants(looks: Sequence[Look]) -> Wants:
+def _wants(looks: Sequence[FlavorVerdict]) -> Wants:
     """Return what all pod sets together request of one flavor."""
     asked: dict[tuple[str, str], int] = {}
     free: dict[tuple[str, str], int] = {}
@@ -117,26 +117,26 @@ def _lack(wants: Wants) -> tuple[bool, float]:
     return max(shares, default=0.0) > 0, max(shares, default=0.0)
 
 
-def _places(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -> Iterator[_Place]:
+def _places(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -> Iterator[_QuotaField]:
     snapshot, queue = fork.snapshot, fork.queue
     node, views = queue.node, snapshot.forest.views
-    wanted = [_Place(queue.view, node, _NOMINAL), _Place(queue.view, node, _BORROWING)]
+    wanted = [_QuotaField(queue.view, node, _NOMINAL), _QuotaField(queue.view, node, _BORROWING)]
     for above in node.path[-2::-1]:
         if above.name in views:
-            wanted.append(_Place(views[above.name], above, _BORROWING))  # noqa: PERF401 - consistent with the other cases
+            wanted.append(_QuotaField(views[above.name], above, _BORROWING))  # noqa: PERF401 - consistent with the other cases
     first = snapshot.id_of(*pairs[0])
-    for kept in kept_back(node, first)[:_LENDERS_MAX]:
+    for kept in unlent_quota(node, first)[:_LENDERS_MAX]:
         lender = snapshot.queue_of.get(kept.node)
         view = lender.view if lender is not None else views[kept.node.name]
-        wanted.append(_Place(view, kept.node, _LENDING))
+        wanted.append(_QuotaField(view, kept.node, _LENDING))
     if node.parent is not None and node.parent.name in views:
-        wanted.append(_Place(views[node.parent.name], node.parent, _NOMINAL))
+        wanted.append(_QuotaField(views[node.parent.name], node.parent, _NOMINAL))
     binding = {BORROWING: _BORROWING, LENDING: _LENDING}.get(limit, _NOMINAL)
     fitting = [place for place in wanted if all(place.value(pair) is not None for pair in pairs)]
     yield from sorted(fitting, key=lambda place: place.field != binding)
 
 
-def _tried(case: Case, place: _Place, lacking: Mapping[tuple[str, str], int]) -> Proposal | None:
+def _tried(case: ProposalCase, place: _QuotaField, lacking: Mapping[tuple[str, str], int]) -> Proposal | None:
     """Return the smallest raise of this field that admits the Workload, if any."""
     pairs = list(lacking)
     steps = _steps(case, pairs, [lacking[pair] for pair in pairs])
@@ -148,10 +148,10 @@ def _tried(case: Case, place: _Place, lacking: Mapping[tuple[str, str], int]) ->
     if found is None or not any(found):
         return None
     raised = {pair: more for pair, more in zip(pairs, found, strict=True) if more}
-    return Proposal(QUOTA, _told(place, raised), (_patch(place, raised),))
+    return Proposal(QUOTA, _describe_raise(place, raised), (_patch(place, raised),))
 
 
-def _steps(case: Case, pairs: Sequence[tuple[str, str]], missing: list[int]) -> list[list[int]]:
+def _steps(case: ProposalCase, pairs: Sequence[tuple[str, str]], missing: list[int]) -> list[list[int]]:
     """Return increasing guesses: the shortage, plus the requests of competing Workloads one by one."""
     steps, total = [missing], list(missing)
     for view in case.fork.others():
@@ -166,7 +166,7 @@ def _steps(case: Case, pairs: Sequence[tuple[str, str]], missing: list[int]) -> 
     return steps
 
 
-def _told(place: _Place, raised: Mapping[tuple[str, str], int]) -> str:
+def _describe_raise(place: _QuotaField, raised: Mapping[tuple[str, str], int]) -> str:
     parts = []
     for (flavor, resource), more in raised.items():
         now = place.value((flavor, resource)) or 0
@@ -177,7 +177,7 @@ def _told(place: _Place, raised: Mapping[tuple[str, str], int]) -> str:
     return f"{place.kind} {place.view.name}: raise {' and '.join(parts)}"
 
 
-def _patch(place: _Place, raised: Mapping[tuple[str, str], int]) -> Mapping[str, Any]:
+def _patch(place: _QuotaField, raised: Mapping[tuple[str, str], int]) -> Mapping[str, Any]:
     operations = []
     for g, group in enumerate(place.view.groups):
         width = len(group.resources)

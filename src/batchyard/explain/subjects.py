@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_of, label
-from batchyard.api.views.ownership import jobs_above
+from batchyard.api.views.ownership import owning_jobs
 from batchyard.api.views.pod_lifecycle import is_terminal
 from batchyard.interfaces.client import Reader
 from batchyard.jobframework.workloads import prebuilt_key
@@ -14,7 +14,7 @@ _KINDS: Final = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
 _DEFAULT: Final = "default"
 
 
-class Found(NamedTuple):
+class WorkloadLookup(NamedTuple):
     """The Workload of an object, or the reason why it has none."""
 
     workload: Obj | None
@@ -23,12 +23,14 @@ class Found(NamedTuple):
     why_not: str = ""
 
 
-def workload_of(obj: Obj, reader: Reader) -> Found:
+def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     """Return the Workload of a Job, a JobSet or a pod."""
     job = managed(obj, reader)
     if job is None:
         kind = obj["kind"].lower()
-        return Found(None, None, f"no job that queues with Kueue's labels owns this {kind}: it runs outside any queue")
+        return WorkloadLookup(
+            None, None, f"no job that queues with Kueue's labels owns this {kind}: it runs outside any queue"
+        )
     metadata = job["metadata"]
     of_job = reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
     owned = [each for each in of_job if each["kind"] == "Workload"]
@@ -37,14 +39,14 @@ def workload_of(obj: Obj, reader: Reader) -> Found:
         found = reader.get(prebuilt)
         owned = [] if found is None else [found]
     if owned:
-        return Found(owned[0], job)
-    return Found(None, job, _why_unmanaged(job, prebuilt, reader))
+        return WorkloadLookup(owned[0], job)
+    return WorkloadLookup(None, job, _why_unmanaged(job, prebuilt, reader))
 
 
 def managed(obj: Obj, reader: Reader) -> Obj | None:
     """Return the queued job of an object: its outermost owner that is a Job or JobSet, or itself; None without one."""
     found = obj if obj["kind"] in _KINDS else None
-    for above in jobs_above(obj, reader.get):
+    for above in owning_jobs(obj, reader.get):
         found = above
     return found
 

@@ -18,7 +18,7 @@ from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.selectors import selector
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, EventType, Reader, Update, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 # --- service accounts ---
 #
@@ -39,14 +39,14 @@ class ServiceAccounts:
         is_lost = event.type is EventType.DELETED and event.key.name == DEFAULT
         return (Key(scheme.NAMESPACE, "", event.key.namespace),) if is_lost else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Create the ServiceAccount if it is missing."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
-            return Outcome()
+            return ReconcileResult()
         if reader.get(Key(scheme.SERVICE_ACCOUNT, key.name, DEFAULT)) is not None:
-            return Outcome()
-        return Outcome([Create(default_service_account(key.name))])
+            return ReconcileResult()
+        return ReconcileResult([Create(default_service_account(key.name))])
 
 
 # --- cluster roles ---
@@ -75,16 +75,20 @@ class ClusterRoleAggregation:
             self._aggregates.pop(event.key, None)
         return list(self._aggregates)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set the rules to those of the selected ClusterRoles, without duplicates."""
         role = reader.get(key)
         if role is None or not role.get("aggregationRule"):
-            return Outcome()
+            return ReconcileResult()
         rules: list[Any] = []
         for other in reader.list(scheme.CLUSTER_ROLE):
             if key_of(other) != key and _is_part(other, role):
                 rules += [rule for rule in other.get("rules") or () if rule not in rules]
-        return Outcome() if rules == (role.get("rules") or []) else Outcome([Update({**role, "rules": rules})])
+        return (
+            ReconcileResult()
+            if rules == (role.get("rules") or [])
+            else ReconcileResult([Update({**role, "rules": rules})])
+        )
 
 
 def _is_part(other: Obj, role: Obj) -> bool:
@@ -118,17 +122,17 @@ class RootCertificates:
             return () if event.type is _DELETED else (event.key,)
         return (Key(scheme.NAMESPACE, "", event.key.namespace),) if event.key.name == ROOT_CERTIFICATE else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Create or correct the ConfigMap."""
         namespace = reader.get(key)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
-            return Outcome()
+            return ReconcileResult()
         known = reader.get(Key(scheme.CONFIG_MAP, key.name, ROOT_CERTIFICATE))
         if known is None:
             metadata = {"name": ROOT_CERTIFICATE, "namespace": key.name, "annotations": {_ANNOTATION: _DESCRIPTION}}
             new = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": self._data}
-            return Outcome([Create(new)])
+            return ReconcileResult([Create(new)])
         if known.get("data") == self._data and annotation(known, _ANNOTATION):
-            return Outcome()
+            return ReconcileResult()
         annotations = {**(known["metadata"].get("annotations") or {}), _ANNOTATION: _DESCRIPTION}
-        return Outcome([Update(with_metadata({**known, "data": self._data}, annotations=annotations))])
+        return ReconcileResult([Update(with_metadata({**known, "data": self._data}, annotations=annotations))])

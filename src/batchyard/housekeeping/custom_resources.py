@@ -25,7 +25,7 @@ from batchyard.api.meta import Key, Obj, finalizers_of, key_of, with_finalizer, 
 from batchyard.api.scheme import KINDS
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 _FIELDS: Final = ("plural", "singular", "shortNames", "kind", "listKind")
 _CONFLICTS: Final = {
@@ -66,30 +66,30 @@ class CustomResourceDefinitions:
             self._leaving[info.constant] = key
         return (key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Add the finalizer to a new definition and update its status, or delete the objects of a deleted one."""
         definition = reader.get(key)
         if definition is None:
-            return Outcome()
+            return ReconcileResult()
         if is_leaving(definition):
             return _emptied(definition, reader, now)
         held = with_finalizer(definition, FINALIZER)
         if held is not definition:
-            return Outcome([Update(held)])
+            return ReconcileResult([Update(held)])
         status = status_of(definition, reader, now)
         if status == definition.get("status"):
-            return Outcome()
-        return Outcome([UpdateStatus(with_status(definition, status))])
+            return ReconcileResult()
+        return ReconcileResult([UpdateStatus(with_status(definition, status))])
 
 
-def _emptied(definition: Obj, reader: Reader, now: Instant) -> Outcome:
+def _emptied(definition: Obj, reader: Reader, now: Instant) -> ReconcileResult:
     """Delete the objects of a deleted definition, then remove its finalizer."""
     if FINALIZER not in finalizers_of(definition):
-        return Outcome()
+        return ReconcileResult()
     defines = is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
     left = reader.list(kind_of(definition).constant) if defines else ()
     if not left:
-        return Outcome([Update(without_finalizer(definition, FINALIZER))])
+        return ReconcileResult([Update(without_finalizer(definition, FINALIZER))])
     status = definition.get("status") or {}
     conditions = with_condition(
         status.get("conditions") or [],
@@ -103,7 +103,7 @@ def _emptied(definition: Obj, reader: Reader, now: Instant) -> Outcome:
     if conditions is not status.get("conditions"):
         writes.append(UpdateStatus(with_status(definition, {**status, "conditions": conditions})))
     writes += [Delete(key_of(obj)) for obj in left if not is_leaving(obj)]
-    return Outcome(writes)
+    return ReconcileResult(writes)
 
 
 def status_of(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _conditions(definition: Obj, conflicts: Mapping[str, str], now: Instant) -> 
     return conditions
 
 
-def _conflicts(wanted: Mapping[str, Any], mine: Mapping[str, Any], taken: "_Taken") -> dict[str, str]:
+def _conflicts(wanted: Mapping[str, Any], mine: Mapping[str, Any], taken: "_NamesInUse") -> dict[str, str]:
     """Return the fields whose names are in use, each with the message."""
     found: dict[str, str] = {}
     for field in _FIELDS:
@@ -159,7 +159,7 @@ def _conflicts(wanted: Mapping[str, Any], mine: Mapping[str, Any], taken: "_Take
     return found
 
 
-class _Taken:
+class _NamesInUse:
     """The names of other kinds of a group."""
 
     __slots__ = ("kinds", "resources")
@@ -169,7 +169,7 @@ class _Taken:
         self.kinds = frozenset(kinds)
 
 
-def _taken(definition: Obj, reader: Reader) -> _Taken:
+def _taken(definition: Obj, reader: Reader) -> _NamesInUse:
     spec, itself = definition["spec"], built_in_kind(definition)
     resources: list[str] = []
     kinds: list[str] = []
@@ -182,4 +182,4 @@ def _taken(definition: Obj, reader: Reader) -> _Taken:
             names = accepted_names(other)
             resources += taken_resources(names)
             kinds += [names[field] for field in ("kind", "listKind") if names.get(field)]
-    return _Taken(resources, kinds)
+    return _NamesInUse(resources, kinds)

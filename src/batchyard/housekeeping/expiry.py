@@ -9,12 +9,12 @@ from heapq import heappop, heappush
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition, last_told
+from batchyard.api.conditions import event_last_time, find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
 from batchyard.interfaces.client import Delete, EventType, Propagation, Reader, WatchEvent, Write
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 # --- ttl after finished ---
 #
@@ -41,15 +41,15 @@ class TtlAfterFinished:
         """Return an ended object with a TTL."""
         return (event.key,) if _expires_at(event.key, event.obj) is not None else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Delete the object if its TTL has expired."""
         obj = reader.get(key)
         expires_at = None if obj is None else _expires_at(key, obj)
         if obj is None or expires_at is None:
-            return Outcome()
+            return ReconcileResult()
         if expires_at > now:
-            return Outcome(requeue_at=expires_at)
-        return Outcome([Delete(key, propagation=Propagation.FOREGROUND, uid=obj["metadata"]["uid"])])
+            return ReconcileResult(requeue_at=expires_at)
+        return ReconcileResult([Delete(key, propagation=Propagation.FOREGROUND, uid=obj["metadata"]["uid"])])
 
 
 def _expires_at(key: Key, obj: Obj) -> Instant | None:
@@ -99,7 +99,7 @@ class EventExpiry:
         is_batch = len(self._ends) == KEPT_MAX + AT_ONCE_MAX
         return (FIRST,) if is_batch or self._ends[0][1] is event.key else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Delete the expired Events, and of a surplus those that expire first."""
         ends, gone, kept = self._ends, list[Write](), list[tuple[Instant, Key]]()
         surplus = len(ends) - KEPT_MAX
@@ -118,11 +118,11 @@ class EventExpiry:
             kept.append((now + (_LOOK_AGAIN if end <= now else _SURPLUS_EVERY), first))
         for each in kept:
             heappush(ends, each)
-        return Outcome(gone, requeue_at=ends[0][0] if ends else None, independent=True)
+        return ReconcileResult(gone, requeue_at=ends[0][0] if ends else None, independent=True)
 
 
 def _end_of(event: Obj, now: Instant) -> Instant:
     """Return when an Event expires. Its own time of occurrence is limited to between creation and an hour from now."""
     made = parse_time(event["metadata"]["creationTimestamp"])
-    occurred = parse_time(last_told(event) or event["metadata"]["creationTimestamp"])
+    occurred = parse_time(event_last_time(event) or event["metadata"]["creationTimestamp"])
     return (occurred if made <= occurred <= now + KEPT_FOR else made) + KEPT_FOR

@@ -18,7 +18,7 @@ from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 _MODIFIED: Final = EventType.MODIFIED  # enum member access is slow
 _NAMESPACED: Final = tuple(info for info in scheme.KINDS if info.namespaced)
@@ -63,11 +63,11 @@ class Namespaces:
         is_there = event.old is None and key.name == SYSTEM_NAMESPACES[0]
         return [Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_there else (key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Activate a new Namespace, or empty a deleted one and remove its finalizer."""
         namespace = reader.get(key)
         if namespace is None:
-            return Outcome([Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
+            return ReconcileResult([Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
         if not _is_deleted(namespace):
             return _taken_up(namespace)
         content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _kinds(reader)}
@@ -80,7 +80,7 @@ class Namespaces:
         else:
             writes = []
         writes += [Delete(key_of(obj)) for found in content.values() for obj in found if not _is_deleted(obj)]
-        return Outcome(writes)
+        return ReconcileResult(writes)
 
 
 def _kinds(reader: Reader) -> Sequence[ServedKind]:
@@ -93,15 +93,15 @@ def _is_deleted(obj: Obj) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
-def _taken_up(namespace: Obj) -> Outcome:
+def _taken_up(namespace: Obj) -> ReconcileResult:
     """Add label and finalizer to a Namespace that is not being deleted, then set it to Active."""
     kept = held(namespace)
     if kept is not namespace:
-        return Outcome([Update(kept)])
+        return ReconcileResult([Update(kept)])
     status = namespace.get("status") or {}
     if status.get("phase") == "Active":
-        return Outcome()
-    return Outcome([UpdateStatus(with_status(namespace, {**status, "phase": "Active"}))])
+        return ReconcileResult()
+    return ReconcileResult([UpdateStatus(with_status(namespace, {**status, "phase": "Active"}))])
 
 
 def _status_of_leaving(namespace: Obj, left: Mapping[str, Sequence[Obj]], now: Instant) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Reader(Protocol):
         """
 
 
-class Writer(Protocol):
+class ObjectWriter(Protocol):
     """Accepts writes."""
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
@@ -121,7 +121,7 @@ class Writer(Protocol):
 Listener: TypeAlias = Callable[[Sequence[WatchEvent]], None]
 
 
-class Client(Reader, Writer, Protocol):
+class ObjectClient(Reader, ObjectWriter, Protocol):
     """A reader and writer with change notifications, which drives the controllers of a runner."""
 
     def subscribe(self, listener: Listener) -> None:

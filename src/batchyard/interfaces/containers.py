@@ -11,7 +11,7 @@ Usage: TypeAlias = Mapping[str, int]
 """CPU usage in thousandths of a core and memory usage in bytes, by resource name."""
 
 
-class Measured(NamedTuple):
+class MeasuredUsage(NamedTuple):
     """The measured current usage."""
 
     #: By container.
@@ -62,14 +62,14 @@ class Streams(NamedTuple):
     tty: bool = False
 
 
-class Ending(NamedTuple):
+class SessionEnd(NamedTuple):
     """The end of a session: the exit code of a process, nothing, or the failure."""
 
     exit_code: int = 0
     failure: str = ""
 
 
-class Talker(Protocol):
+class SessionClient(Protocol):
     """The client side of a session with a process or port. Its callbacks never run within its own calls."""
 
     def received(self, output: str, data: bytes) -> None:
@@ -78,7 +78,7 @@ class Talker(Protocol):
     def wants_more(self, *, wants: bool) -> None:
         """Report whether the other end accepts more input."""
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: SessionEnd) -> None:
         """The session ended after all data was delivered; no other callback follows."""
 
 
@@ -114,10 +114,10 @@ class Containers(Protocol):
         The caller has checked in the pod's status that the run exists.
         """
 
-    def usage(self, pod: Obj) -> Measured | None:
+    def usage(self, pod: Obj) -> MeasuredUsage | None:
         """Return the usage by container of a running pod; None until it is measured."""
 
-    def node_usage(self, node: str) -> Measured | None:
+    def node_usage(self, node: str) -> MeasuredUsage | None:
         """Return the usage of a node under the key ''; None if it is the sum of its pods."""
 
     def why_no_process(self, pod: Obj) -> str:
@@ -127,14 +127,14 @@ class Containers(Protocol):
         """
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
         """Start another process in a container."""
 
-    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
         """Attach to the main process of a container."""
 
-    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+    def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
         """Connect to a port of the pod."""
 
 
@@ -155,7 +155,7 @@ SANDBOX: Final = "sandbox"
 IMAGES: Final = "images"
 
 
-class Machine(Protocol):
+class ContainerRuntime(Protocol):
     """The runs of containers on one machine."""
 
     def run(self, key: Key) -> Obj | None:

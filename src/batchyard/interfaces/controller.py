@@ -22,7 +22,7 @@ class EventRecord(NamedTuple):
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReconcileResult:
     """The result of a reconcile: writes in order, Events to record if they succeed, and when to requeue.
 
     Writes before a rejected one, or before a crash, take effect. Independent writes are all attempted, whatever happens
@@ -68,7 +68,7 @@ class Controller(Protocol):
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Update the index with a change, and return the keys to reconcile."""
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Reconcile one key and return the intended writes."""
 
 
@@ -102,7 +102,7 @@ class Kernel(Clock, Protocol):
         """Run the work at the current instant, after all work that is due."""
 
 
-class Pace(Protocol):
+class ReconcileThrottle(Protocol):
     """Limits the time share of controllers above the lowest rank, so that requests are not delayed."""
 
     def next_turn(self) -> Instant:

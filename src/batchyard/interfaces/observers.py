@@ -37,15 +37,15 @@ class LedgerQuery(NamedTuple):
     limit: int = 500
 
 
-class TooBroad(Exception):  # noqa: N818 - named after the condition
+class QueryTooBroad(Exception):  # noqa: N818 - named after the condition
     """The query would scan too many entries; it returns nothing."""
 
 
-class Unreadable(Exception):  # noqa: N818 - as above
+class LedgerUnreadable(Exception):  # noqa: N818 - as above
     """A stored entry is corrupt; the message includes the remedy."""
 
 
-class Ledger(Protocol):
+class DecisionLedger(Protocol):
     """Stores decision records."""
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
@@ -68,7 +68,7 @@ class SpanEvent(NamedTuple):
     attributes: Mapping[str, str | int]
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """A span. Ids are lower-case hexadecimal, 32 digits for traces and 16 for spans."""
 
     trace: str

@@ -10,16 +10,16 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, label
 from batchyard.api.views.ownership import owner_key
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.jobframework.workloads import Integration, prebuilt_key
+from batchyard.jobframework.workloads import GenericJob, prebuilt_key
 from batchyard.scheduling.workload.priority import class_key
 
 _CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
 
-class Family:
+class JobRelations:
     """The relations of one kind of job."""
 
-    def __init__(self, integration: Integration) -> None:
+    def __init__(self, integration: GenericJob) -> None:
         self._integration = integration
         self._workloads: dict[Key, dict[Key, None]] = {}
         self._children: dict[str, dict[Key, None]] = {}

@@ -31,12 +31,12 @@ Template = Mapping[str, Any]
 FindFlavor = Callable[[str], Obj | None]
 
 
-class InvalidInjection(Exception):  # noqa: N818 - named like the reasons of Kubernetes
+class InvalidPodSetInfo(Exception):  # noqa: N818 - named like the reasons of Kubernetes
     """The directives of an admission conflict with the pod template; a retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
-class Injection:
+class PodSetInfo:
     """The scheduling directives for the pod template of one pod set, and its pod count."""
 
     name: str
@@ -51,7 +51,7 @@ class Injection:
 # --- from a Workload ---
 
 
-def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[Injection] | None:
+def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[PodSetInfo] | None:
     """Return the directives of an admitted Workload by pod set; None while one of its flavors is missing.
 
     Raises InvalidInjection if its checks conflict with its flavors or with each other.
@@ -70,7 +70,7 @@ def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[Injectio
 
 def flavor_injection(
     assignment: Mapping[str, Any], pod_set: Mapping[str, Any], find_flavor: FindFlavor
-) -> Injection | None:
+) -> PodSetInfo | None:
     """Return the directives of the flavors assigned to a pod set; None while one of them is missing."""
     flavors = [find_flavor(name) for name in _flavor_names(assignment)]
     if None in flavors:
@@ -78,7 +78,7 @@ def flavor_injection(
     return _from_flavors(assignment, pod_set, [flavor for flavor in flavors if flavor is not None])
 
 
-def original_injections(workload: Obj) -> list[Injection]:
+def original_injections(workload: Obj) -> list[PodSetInfo]:
     """Return the values of the templates from which the Workload was created."""
     return [_original(pod_set) for pod_set in workload["spec"]["podSets"]]
 
@@ -88,7 +88,7 @@ def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _NONE).items())))
 
 
-def _from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], flavors: Iterable[Obj]) -> Injection:
+def _from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], flavors: Iterable[Obj]) -> PodSetInfo:
     node_selector: dict[str, str] = {}
     tolerations: list[Mapping[str, Any]] = []
     for flavor in flavors:
@@ -96,7 +96,7 @@ def _from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], fla
         node_selector.update(spec.get("nodeLabels") or _NONE)
         tolerations += spec.get("tolerations") or ()
     count = assignment.get("count", pod_set["count"])
-    return Injection(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
+    return PodSetInfo(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
 
 
 def _queue_labels(workload: Obj) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _queue_labels(workload: Obj) -> dict[str, str]:
     return labels
 
 
-def _with_check_updates(injection: Injection, workload: Obj) -> Injection:
+def _with_check_updates(injection: PodSetInfo, workload: Obj) -> PodSetInfo:
     for check in workload["status"].get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
             if update["name"] == injection.name:
@@ -116,8 +116,8 @@ def _with_check_updates(injection: Injection, workload: Obj) -> Injection:
     return injection
 
 
-def _from_update(update: Mapping[str, Any]) -> Injection:
-    return Injection(
+def _from_update(update: Mapping[str, Any]) -> PodSetInfo:
+    return PodSetInfo(
         update["name"],
         0,
         labels=update.get("labels") or _NONE,
@@ -127,13 +127,13 @@ def _from_update(update: Mapping[str, Any]) -> Injection:
     )
 
 
-def _original(pod_set: Mapping[str, Any]) -> Injection:
+def _original(pod_set: Mapping[str, Any]) -> PodSetInfo:
     return _of_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
 
 
-def _of_template(name: str, count: int, template: Template) -> Injection:
+def _of_template(name: str, count: int, template: Template) -> PodSetInfo:
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
-    return Injection(
+    return PodSetInfo(
         name,
         count,
         labels=metadata.get("labels") or _NONE,
@@ -147,12 +147,12 @@ def _of_template(name: str, count: int, template: Template) -> Injection:
 # --- into a template ---
 
 
-def inject(template: Template, injection: Injection) -> dict[str, Any]:
+def inject(template: Template, injection: PodSetInfo) -> dict[str, Any]:
     """Return the template with the injection added. Raise InvalidInjection if they conflict."""
     return restore(template, _merged(_of_template("", 0, template), injection))
 
 
-def restore(template: Template, injection: Injection) -> dict[str, Any]:
+def restore(template: Template, injection: PodSetInfo) -> dict[str, Any]:
     """Return the template with exactly the fields of the injection."""
     fields = (
         (("metadata", "labels"), injection.labels),
@@ -167,7 +167,7 @@ def restore(template: Template, injection: Injection) -> dict[str, Any]:
     return {part: value for part, value in template.items() if value or part != "metadata"}
 
 
-def _merged(base: Injection, added: Injection, where: str = "") -> Injection:
+def _merged(base: PodSetInfo, added: PodSetInfo, where: str = "") -> PodSetInfo:
     prefix = f"{where}invalid admission check PodSetUpdate: conflict for"
     return replace(
         base,
@@ -182,7 +182,7 @@ def _merged(base: Injection, added: Injection, where: str = "") -> Injection:
 def _merged_map(fault: str, base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
     for key in sorted(base.keys() & added.keys()):
         if base[key] != added[key]:
-            raise InvalidInjection(f"{fault}: conflict for key={key}, value1={base[key]}, value2={added[key]}")
+            raise InvalidPodSetInfo(f"{fault}: conflict for key={key}, value1={base[key]}, value2={added[key]}")
     return {**base, **added}
 
 

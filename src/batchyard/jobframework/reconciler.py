@@ -16,18 +16,18 @@ from batchyard.api.selectors import Selector
 from batchyard.api.views.ownership import JOB_KINDS, ancestry
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework import workloads
-from batchyard.jobframework.family import Family
-from batchyard.jobframework.podsets import InvalidInjection, admitted_injections, original_injections
-from batchyard.jobframework.workloads import Integration
+from batchyard.jobframework.family import JobRelations
+from batchyard.jobframework.podsets import InvalidPodSetInfo, admitted_injections, original_injections
+from batchyard.jobframework.workloads import GenericJob
 from batchyard.scheduling.workload import checks, lifecycle
 from batchyard.scheduling.workload import lifecycle as r
-from batchyard.scheduling.workload.pods_ready import tell_pods_ready
+from batchyard.scheduling.workload.pods_ready import set_pods_ready
 from batchyard.scheduling.workload.priority import MissingClass, Priority, class_name, follows_label, resolve_priority
 
 
-class _Look(NamedTuple):
+class _JobPass(NamedTuple):
     """A job and its state, at an instant."""
 
     key: Key
@@ -42,7 +42,7 @@ class _Look(NamedTuple):
         return EventRecord(self.key, kind, reason, message)
 
 
-class JobController:
+class JobReconciler:
     """Manages the Workloads of one kind of job."""
 
     rank = 0
@@ -53,7 +53,7 @@ class JobController:
 
     def __init__(
         self,
-        integration: Integration,
+        integration: GenericJob,
         copied_labels: Sequence[str] = (),
         *,
         wait_for_pods_ready: bool = False,
@@ -64,7 +64,7 @@ class JobController:
         #: Whether PodsReady is set on Workloads from the pods of their jobs.
         self._wait_for_pods_ready = wait_for_pods_ready
         self._copied_labels = tuple(copied_labels)
-        self._family = Family(integration)
+        self._family = JobRelations(integration)
         #: The Namespaces whose jobs are managed; None for all.
         self._managed_namespaces = managed_namespaces
 
@@ -72,39 +72,39 @@ class JobController:
         """Return the affected job: it, its Workload or its owner's changed, or its missing class was created."""
         return self._family.note(event)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Do the first action that is due for a job."""
         job = reader.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
             gone = self._family.workloads_of(key, reader)
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
                 # Its dependents stay, and finish once they have no owner.
-                return Outcome([write for workload in gone for write in _release_finalizer(workload).writes])
+                return ReconcileResult([write for workload in gone for write in _release_finalizer(workload).writes])
             return _release(gone)
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
-            return Outcome()
+            return ReconcileResult()
         above = ancestry(job, reader.get)
         if above.managed is not None:
             return self._obey_ancestor(key, job, _unfinished_workloads(above.managed, reader))
         if above.missing is not None or not label(job, well_known.QUEUE_NAME):
-            return Outcome()
+            return ReconcileResult()
         suspended = self._integration.is_suspended(job)
-        look = _Look(key, job, self._integration.pod_sets(job), suspended, reader, now)
+        look = _JobPass(key, job, self._integration.pod_sets(job), suspended, reader, now)
         return self._manage(look)
 
-    def _obey_ancestor(self, key: Key, job: Obj, unfinished: Sequence[Obj]) -> Outcome:
+    def _obey_ancestor(self, key: Key, job: Obj, unfinished: Sequence[Obj]) -> ReconcileResult:
         """Suspend a child job unless a Workload of its managed owner is admitted."""
         integration = self._integration
         if integration.ending(job) is not None or integration.is_suspended(job):
-            return Outcome()
+            return ReconcileResult()
         if any(lifecycle.is_admitted(workload) for workload in unfinished):
-            return Outcome()
+            return ReconcileResult()
         event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
-        return Outcome([Update(with_path(job, ("spec", "suspend"), True))], [event])
+        return ReconcileResult([Update(with_path(job, ("spec", "suspend"), True))], [event])
 
     # --- one Workload per job ---
 
-    def _manage(self, look: _Look) -> Outcome:
+    def _manage(self, look: _JobPass) -> ReconcileResult:
         prebuilt = workloads.prebuilt_key(look.job)
         if prebuilt is not None:
             return self._manage_prebuilt(look, look.reader.get(prebuilt))
@@ -118,20 +118,20 @@ class JobController:
             return self._stop_unmatched(look, others) or self._replace(look, others) or self._create(look)
         return self._delete(look, others) or self._follow(look, match) or self._obey(look, match)
 
-    def _manage_prebuilt(self, look: _Look, workload: Obj | None) -> Outcome:
+    def _manage_prebuilt(self, look: _JobPass, workload: Obj | None) -> ReconcileResult:
         """Adopt a prebuilt Workload; without an equivalent one the job does not run."""
         if workload is not None and controller_of(workload) is None:
-            return Outcome([Update(workloads.taken_by(workload, look.job))])
+            return ReconcileResult([Update(workloads.taken_by(workload, look.job))])
         if workload is not None and workloads.belongs(workload, look.job):
             if workloads.matches(workload, look.job, look.pod_sets, look.suspended):
                 return self._obey(look, workload)
             if not lifecycle.is_finished(workload):
                 message = "The prebuilt workload is out of sync with its user job"
-                return Outcome([UpdateStatus(lifecycle.finish(workload, r.OUT_OF_SYNC, message, look.now))])
+                return ReconcileResult([UpdateStatus(lifecycle.finish(workload, r.OUT_OF_SYNC, message, look.now))])
         stop = None if self._integration.ending(look.job) is not None else self._stop(look, None, "missing workload")
-        return stop or Outcome()
+        return stop or ReconcileResult()
 
-    def _stop_unmatched(self, look: _Look, others: Sequence[Obj]) -> Outcome | None:
+    def _stop_unmatched(self, look: _JobPass, others: Sequence[Obj]) -> ReconcileResult | None:
         """Stop a running job without a Workload."""
         if look.suspended or self._integration.ending(look.job) is not None:
             return None
@@ -140,7 +140,7 @@ class JobController:
             return self._stop(look, others[0], message)
         return self._stop(look, None, "Missing Workload; unable to restore pod templates")
 
-    def _replace(self, look: _Look, others: Sequence[Obj]) -> Outcome | None:
+    def _replace(self, look: _JobPass, others: Sequence[Obj]) -> ReconcileResult | None:
         """Update the pending Workload of a changed job; delete Workloads that can no longer be changed."""
         if not others:
             return None
@@ -158,40 +158,40 @@ class JobController:
         spec = workloads.workload_spec(look.job, look.pod_sets, priority)
         spec["active"] = lifecycle.is_active(first)
         message = f"Updated not matching Workload for suspended job: {key_of(first)}"
-        return Outcome([Update({**first, "spec": spec})], [look.event("UpdatedWorkload", message)])
+        return ReconcileResult([Update({**first, "spec": spec})], [look.event("UpdatedWorkload", message)])
 
-    def _delete(self, look: _Look, others: Sequence[Obj]) -> Outcome | None:
+    def _delete(self, look: _JobPass, others: Sequence[Obj]) -> ReconcileResult | None:
         outcome = _release(others)
         gone = [key_of(workload) for workload in others if "deletionTimestamp" not in workload["metadata"]]
         outcome.events += [look.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in gone]
         return outcome if outcome.writes else None
 
-    def _create(self, look: _Look) -> Outcome:
+    def _create(self, look: _JobPass) -> ReconcileResult:
         if self._integration.ending(look.job) is not None or self._integration.is_active(look.job):
-            return Outcome()  # finished, or its old pods are still stopping
+            return ReconcileResult()  # finished, or its old pods are still stopping
         priority = self._priority_of(look)
         if isinstance(priority, MissingClass):
             return _missing_class(look, priority)
         workload = workloads.make_workload(look.job, look.pod_sets, priority, self._copied_labels)
         message = f"Created Workload: {key_of(workload)}"
-        return Outcome([Create(workload)], [look.event("CreatedWorkload", message)])
+        return ReconcileResult([Create(workload)], [look.event("CreatedWorkload", message)])
 
-    def _follow(self, look: _Look, workload: Obj) -> Outcome | None:
+    def _follow(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
         """Propagate mutable fields of the job: the admission gate and the priority class."""
         if lifecycle.is_finished(workload):
             return None
         gated = workloads.with_gate_of(workload, look.job)
         if gated is not workload:
             gate = annotation(look.job, well_known.ADMISSION_GATED_BY) or ""
-            return Outcome(
+            return ReconcileResult(
                 [Update(gated)], [look.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{gate}"')]
             )
         return self._follow_priority(look, workload)
 
-    def _priority_of(self, look: _Look) -> Priority | MissingClass:
+    def _priority_of(self, look: _JobPass) -> Priority | MissingClass:
         return resolve_priority(look.job, self._integration.templates(look.job), look.reader)
 
-    def _follow_priority(self, look: _Look, workload: Obj) -> Outcome | None:
+    def _follow_priority(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
         wanted = label(look.job, well_known.PRIORITY_CLASS) or ""
         reserved = lifecycle.has_quota_reservation(workload)
         if class_name(workload) == wanted or not follows_label(workload, reserved):
@@ -204,11 +204,11 @@ class JobController:
         updated = with_path(workload, ("spec", "priority"), priority.value)
         updated = with_path(updated, ("spec", "priorityClassRef"), priority.class_ref)
         message = f"Updated workload priority class: {key_of(workload)}"
-        return Outcome([Update(updated)], [look.event("UpdatedWorkload", message)])
+        return ReconcileResult([Update(updated)], [look.event("UpdatedWorkload", message)])
 
     # --- the job follows its Workload ---
 
-    def _obey(self, look: _Look, workload: Obj) -> Outcome:
+    def _obey(self, look: _JobPass, workload: Obj) -> ReconcileResult:
         if lifecycle.is_finished(workload):
             return _release_finalizer(workload)
         if "deletionTimestamp" in workload["metadata"]:
@@ -216,31 +216,31 @@ class JobController:
         return (
             self._finish(look, workload)
             or self._reclaim(look, workload)
-            or self._tell_pods_ready(look, workload)
+            or self._set_pods_ready(look, workload)
             or self._yield(look, workload)
             or self._run(look, workload)
         )
 
-    def _finish(self, look: _Look, workload: Obj) -> Outcome | None:
+    def _finish(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
         ending = self._integration.ending(look.job)
         if ending is None:
             return None
         reason = r.SUCCEEDED if ending.succeeded else r.FAILED
         finished = lifecycle.finish(workload, reason, ending.message, look.now)
         message = f"Workload '{key_of(workload)}' is declared finished"
-        return Outcome([UpdateStatus(finished)], [look.event("FinishedWorkload", message)])
+        return ReconcileResult([UpdateStatus(finished)], [look.event("FinishedWorkload", message)])
 
-    def _reclaim(self, look: _Look, workload: Obj) -> Outcome | None:
+    def _reclaim(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
         updated = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(look.job))
-        return None if updated is workload else Outcome([UpdateStatus(updated)])
+        return None if updated is workload else ReconcileResult([UpdateStatus(updated)])
 
-    def _tell_pods_ready(self, look: _Look, workload: Obj) -> Outcome | None:
+    def _set_pods_ready(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
         if not self._wait_for_pods_ready:
             return None
-        updated = tell_pods_ready(workload, self._integration.pods_ready(look.job), look.now)
-        return None if updated is workload else Outcome([UpdateStatus(updated)])
+        updated = set_pods_ready(workload, self._integration.pods_ready(look.job), look.now)
+        return None if updated is workload else ReconcileResult([UpdateStatus(updated)])
 
-    def _yield(self, look: _Look, workload: Obj) -> Outcome | None:
+    def _yield(self, look: _JobPass, workload: Obj) -> ReconcileResult | None:
         """Stop an evicted job, and release its quota once its pods are gone."""
         if not lifecycle.is_evicted(workload):
             return None
@@ -250,21 +250,25 @@ class JobController:
         if stop is not None:
             return stop
         if not lifecycle.has_quota_reservation(workload) or self._integration.is_active(look.job):
-            return Outcome()
-        return Outcome([UpdateStatus(lifecycle.release_after_eviction(workload, look.now))])
+            return ReconcileResult()
+        return ReconcileResult([UpdateStatus(lifecycle.release_after_eviction(workload, look.now))])
 
-    def _run(self, look: _Look, workload: Obj) -> Outcome:
+    def _run(self, look: _JobPass, workload: Obj) -> ReconcileResult:
         admitted = lifecycle.is_admitted(workload)
         if not look.suspended:
-            return Outcome() if admitted else self._stop(look, workload, "Not admitted by cluster queue") or Outcome()
+            return (
+                ReconcileResult()
+                if admitted
+                else self._stop(look, workload, "Not admitted by cluster queue") or ReconcileResult()
+            )
         if admitted:
             return self._start(look, workload)
         queue = label(look.job, well_known.QUEUE_NAME)
         if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
-            return Outcome([Update(with_path(workload, ("spec", "queueName"), queue))])
-        return Outcome([], _news_of_checks(look, workload))
+            return ReconcileResult([Update(with_path(workload, ("spec", "queueName"), queue))])
+        return ReconcileResult([], _check_events(look, workload))
 
-    def _start(self, look: _Look, workload: Obj) -> Outcome:
+    def _start(self, look: _JobPass, workload: Obj) -> ReconcileResult:
         def flavor(name: str) -> Obj | None:
             return look.reader.get(Key(scheme.RESOURCE_FLAVOR, "", name))
 
@@ -272,24 +276,24 @@ class JobController:
             injections = admitted_injections(workload, flavor)
             if injections is None:
                 self._family.awaits_flavor(look.key)
-                return Outcome()
+                return ReconcileResult()
             started = self._integration.started(look.job, injections)
-        except InvalidInjection as wrong:
+        except InvalidPodSetInfo as wrong:
             failed = lifecycle.finish(workload, r.FAILED_TO_START, str(wrong), look.now)
-            return Outcome([UpdateStatus(failed)])
+            return ReconcileResult([UpdateStatus(failed)])
         message = f"Admitted by clusterQueue {lifecycle.cluster_queue_of(workload)}"
-        return Outcome([Update(started)], [look.event("Started", message)])
+        return ReconcileResult([Update(started)], [look.event("Started", message)])
 
-    def _stop(self, look: _Look, workload: Obj | None, message: str) -> Outcome | None:
+    def _stop(self, look: _JobPass, workload: Obj | None, message: str) -> ReconcileResult | None:
         """Return the next write to stop a job with the original templates of its Workload; None if it is stopped."""
-        if _is_told_to_stop(look) and self._integration.is_active(look.job):
-            return Outcome()
+        if _is_stopping(look) and self._integration.is_active(look.job):
+            return ReconcileResult()
         originals = original_injections(workload) if workload is not None else []
         write = self._integration.stop(look.job, originals)
         if write is None:
             return None
         first = look.job["spec"].get("suspend") is not True
-        return Outcome([write], [look.event("Stopped", message)] if first else [])
+        return ReconcileResult([write], [look.event("Stopped", message)] if first else [])
 
 
 def _unfinished_workloads(job: Key, reader: Reader) -> list[Obj]:
@@ -310,7 +314,7 @@ def _with_reclaimable_pods(workload: Obj, reclaimable: Sequence[Mapping[str, Any
     return with_path(workload, ("status", "reclaimablePods"), pods or None)
 
 
-def _is_told_to_stop(look: _Look) -> bool:
+def _is_stopping(look: _JobPass) -> bool:
     """Report whether it is suspended but not stopped yet. While it has pods, Kubernetes 1.36 rejects template changes.
 
     Source: shouldAllowMutablePodTemplate in pkg/registry/batch/job/strategy.go.
@@ -318,7 +322,7 @@ def _is_told_to_stop(look: _Look) -> bool:
     return look.job["spec"].get("suspend") is True and not look.suspended
 
 
-def _news_of_checks(look: _Look, workload: Obj) -> list[EventRecord]:
+def _check_events(look: _JobPass, workload: Obj) -> list[EventRecord]:
     """Return an Event on the job with the messages of its Workload's Pending checks."""
     if not lifecycle.has_quota_reservation(workload):
         return []
@@ -326,17 +330,17 @@ def _news_of_checks(look: _Look, workload: Obj) -> list[EventRecord]:
     return [look.event("UpdatedAdmissionCheck", "; ".join(texts))] if texts else []
 
 
-def _missing_class(look: _Look, missing: MissingClass) -> Outcome:
+def _missing_class(look: _JobPass, missing: MissingClass) -> ReconcileResult:
     """Wait for the class; its creation triggers a reconcile of the job."""
     if missing.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
-        return Outcome()
+        return ReconcileResult()
     message = f'WorkloadPriorityClass "{missing.key.name}" not found'
-    return Outcome([], [look.event("WorkloadPriorityClassNotFound", message, kind="Warning")])
+    return ReconcileResult([], [look.event("WorkloadPriorityClassNotFound", message, kind="Warning")])
 
 
-def _release(gone: Sequence[Obj]) -> Outcome:
+def _release(gone: Sequence[Obj]) -> ReconcileResult:
     """Delete unneeded Workloads, unless the garbage collector has done so."""
-    outcome = Outcome()
+    outcome = ReconcileResult()
     for workload in gone:
         outcome.writes += _release_finalizer(workload).writes
         if "deletionTimestamp" not in workload["metadata"]:
@@ -344,6 +348,6 @@ def _release(gone: Sequence[Obj]) -> Outcome:
     return outcome
 
 
-def _release_finalizer(workload: Obj) -> Outcome:
+def _release_finalizer(workload: Obj) -> ReconcileResult:
     released = without_finalizer(workload, well_known.RESOURCE_IN_USE)
-    return Outcome() if released is workload else Outcome([Update(released)])
+    return ReconcileResult() if released is workload else ReconcileResult([Update(released)])

@@ -8,7 +8,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.annotations import whole_number
 from batchyard.api.meta import Key, Obj, annotation, controller_of, controller_reference, label, with_metadata
 from batchyard.interfaces.client import Write
-from batchyard.jobframework.podsets import Injection, equivalent
+from batchyard.jobframework.podsets import PodSetInfo, equivalent
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.priority import Priority
 
@@ -157,14 +157,14 @@ def _admitted_pod_sets(workload: Obj) -> list[Mapping[str, Any]]:
 # stateless and independent of Workloads.
 
 
-class Ending(NamedTuple):
+class JobCompletion(NamedTuple):
     """The outcome of a finished job."""
 
     succeeded: bool
     message: str
 
 
-class Integration(Protocol):
+class GenericJob(Protocol):
     """One kind of job."""
 
     kind: str
@@ -178,7 +178,7 @@ class Integration(Protocol):
     def pods_ready(self, job: Obj) -> bool:
         """Report whether all its pods are ready or succeeded."""
 
-    def ending(self, job: Obj) -> Ending | None:
+    def ending(self, job: Obj) -> JobCompletion | None:
         """Return its outcome if it finished."""
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
@@ -190,10 +190,10 @@ class Integration(Protocol):
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return by pod set the pods that will not run again."""
 
-    def started(self, job: Obj, injections: Sequence[Injection]) -> Obj:
+    def started(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
         """Return the unsuspended job with the injections in its templates. Raise InvalidInjection on a conflict."""
 
-    def stop(self, job: Obj, originals: Sequence[Injection]) -> Write | None:
+    def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
         """Return the next write to a stopped job with its original templates; None if it is stopped."""
 
 

@@ -13,13 +13,13 @@ from batchyard.api.views.ownership import pods_at_once
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
 from batchyard.cloud.catalog.pools import chips_in
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import Found
-from batchyard.lint.workloads import Work
+from batchyard.lint.findings import RuleResult
+from batchyard.lint.workloads import LintedWork
 
 _SEPARATOR: Final = "x"
 
 
-def tpu_topology_mismatch(config: Configuration) -> Iterator[Found]:
+def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
     """Jobs whose total chips differ from the slice that they select."""
     for work in config.works:
         for job, path, index in _jobs_of(work):
@@ -36,10 +36,10 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[Found]:
                 f" {_consequence(pods * per_pod, chips)}"
             )
             fix = f"set parallelism and completions to {max(1, chips // per_pod)}, or choose another topology"
-            yield Found(work.manifest, f"{path}.parallelism", problem, fix)
+            yield RuleResult(work.manifest, f"{path}.parallelism", problem, fix)
 
 
-def tpu_chips_left(config: Configuration) -> Iterator[Found]:
+def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
     """Pods that leave chips of their machine unused, which no other pod can use."""
     for work in config.works:
         for index, path in enumerate(work.paths):
@@ -56,10 +56,10 @@ def tpu_chips_left(config: Configuration) -> Iterator[Found]:
                     f"a pod requests {per_pod} of {least} chips of its machine: the others stay idle, and TPU programs"
                 )
                 problem += " that require all chips of a slice do not start"
-                yield Found(work.manifest, f"{path}.spec.containers", problem, f"request google.com/tpu: {least}")
+                yield RuleResult(work.manifest, f"{path}.spec.containers", problem, f"request google.com/tpu: {least}")
 
 
-def accelerator_mismatch(config: Configuration) -> Iterator[Found]:
+def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
     """Selectors for accelerators that the selected machine type lacks."""
     catalog = builtin_catalog() if config.park.cluster is None else catalog_of(config.park.cluster)
     for manifest, path, labels in _selectors(config):
@@ -70,12 +70,14 @@ def accelerator_mismatch(config: Configuration) -> Iterator[Found]:
             has = f"has {own.count} {own.type}" if own else f"cannot be given {accelerator}"
             problem = f"{name} {has}, but {accelerator} is selected: no node matches both"
             fix = f"select {own.type}, or remove the machine type" if own else "remove the machine type"
-            yield Found(manifest, f"{path}[{well_known.INSTANCE_TYPE}]", problem, fix)
+            yield RuleResult(manifest, f"{path}[{well_known.INSTANCE_TYPE}]", problem, fix)
         if labels.get(well_known.SPOT) == "true" and labels.get(well_known.PROVISIONING, "spot") != "spot":
             problem = (
                 f"{well_known.SPOT}: true and {well_known.PROVISIONING}: {labels[well_known.PROVISIONING]} contradict"
             )
-            yield Found(manifest, f"{path}[{well_known.PROVISIONING}]", f"{problem} each other", "keep one of them")
+            yield RuleResult(
+                manifest, f"{path}[{well_known.PROVISIONING}]", f"{problem} each other", "keep one of them"
+            )
 
 
 def _goes_with(catalog: Catalog, name: str, accelerator: str) -> bool:
@@ -93,7 +95,7 @@ def _selectors(config: Configuration) -> Iterator[tuple[Manifest, str, Mapping[s
         yield manifest, "spec.nodeLabels", flavor.labels
 
 
-def _jobs_of(work: Work) -> Iterator[tuple[Obj, str, int]]:
+def _jobs_of(work: LintedWork) -> Iterator[tuple[Obj, str, int]]:
     """The Job specs of work, each with its path and the index of its pod set. One Job runs on one slice."""
     if work.obj["kind"] == "Job":
         yield work.obj["spec"], "spec", 0
@@ -101,7 +103,7 @@ def _jobs_of(work: Work) -> Iterator[tuple[Obj, str, int]]:
         yield replicated["template"]["spec"], f"spec.replicatedJobs[{index}].template.spec", index
 
 
-def _tpu(work: Work, index: int) -> tuple[str, int]:
+def _tpu(work: LintedWork, index: int) -> tuple[str, int]:
     """The topology that pods select, and the chips of each; '' and 0 if they select none."""
     spec = work.templates[index].get("spec") or {}
     topology = (spec.get("nodeSelector") or {}).get(well_known.TPU_TOPOLOGY, "")

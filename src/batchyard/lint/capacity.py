@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from batchyard.api.manifests import Manifest
 from batchyard.api.quantity import format_amount
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import Found
-from batchyard.lint.machines import Machines
+from batchyard.lint.findings import RuleResult
+from batchyard.lint.machines import MachineGroup
 from batchyard.scheduling.quota import QuotaNode
 
 # --- reach ---
@@ -15,7 +15,7 @@ from batchyard.scheduling.quota import QuotaNode
 # The most of a flavor-resource that a tree of queues can use at the same time.
 
 
-class Reach(NamedTuple):
+class QuotaDemand(NamedTuple):
     """The demand of a subtree: from its own unlent quota, and from above (None: unlimited)."""
 
     kept: int
@@ -30,19 +30,19 @@ def most_used(root: QuotaNode, fr: int, users: Container[QuotaNode]) -> int:
     return sum(reach.kept for reach in reaches) + _bounded(root.subtree[fr], _sum(reaches))
 
 
-def _reach(node: QuotaNode, fr: int, users: Container[QuotaNode]) -> Reach:
+def _reach(node: QuotaNode, fr: int, users: Container[QuotaNode]) -> QuotaDemand:
     if not node.children:
-        return Reach(node.local[fr], node.borrowing_ceiling[fr]) if node in users else Reach(0, 0)
+        return QuotaDemand(node.local[fr], node.borrowing_ceiling[fr]) if node in users else QuotaDemand(0, 0)
     reaches = [_reach(child, fr, users) for child in node.children.values()]
     wanted = _sum(reaches)
     own = _bounded(node.local[fr], wanted)
     beyond = None if wanted is None else wanted - own
     ceiling = node.borrowing_ceiling[fr]
     drawn = beyond if ceiling is None else _bounded(ceiling, beyond)
-    return Reach(sum(reach.kept for reach in reaches) + own, drawn)
+    return QuotaDemand(sum(reach.kept for reach in reaches) + own, drawn)
 
 
-def _sum(reaches: list[Reach]) -> int | None:
+def _sum(reaches: list[QuotaDemand]) -> int | None:
     total = 0
     for reach in reaches:
         if reach.drawn is None:
@@ -55,7 +55,7 @@ def _bounded(bound: int, wanted: int | None) -> int:
     return bound if wanted is None else min(bound, wanted)
 
 
-class Holder(NamedTuple):
+class QuotaHolder(NamedTuple):
     """A nominal quota of a flavor-resource, and its place."""
 
     manifest: Manifest
@@ -63,7 +63,7 @@ class Holder(NamedTuple):
     nominal: int
 
 
-def quota_above_capacity(config: Configuration) -> Iterator[Found]:
+def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
     """More quota than machines: Workloads are admitted, but their pods stay Pending."""
     if not config.park.is_known:
         return
@@ -76,7 +76,7 @@ def quota_above_capacity(config: Configuration) -> Iterator[Found]:
         there += config.park.could_be_made(resource, labels) if more else 0
         promised = promised_amount(config, fr, flavor)
         if (machines or more) and promised > there:
-            yield from _told(config, (flavor, resource), (promised, there), machines)
+            yield from _over_capacity(config, (flavor, resource), (promised, there), machines)
 
 
 def promised_amount(config: Configuration, fr: int, flavor: str) -> int:
@@ -92,10 +92,10 @@ def promised_amount(config: Configuration, fr: int, flavor: str) -> int:
     return sum(most_used(root, fr, leaves) for root in roots)
 
 
-def holders_of(config: Configuration, flavor: str, resource: str) -> list[Holder]:
+def holders_of(config: Configuration, flavor: str, resource: str) -> list[QuotaHolder]:
     """The nominal quotas of a flavor-resource, in order of their definition."""
     return [
-        Holder(manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal)
+        QuotaHolder(manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal)
         for manifest, groups in config.quotas
         for index, group in enumerate(groups)
         for quota in group.quotas
@@ -103,9 +103,9 @@ def holders_of(config: Configuration, flavor: str, resource: str) -> list[Holder
     ]
 
 
-def _told(
-    config: Configuration, of: tuple[str, str], amounts: tuple[int, int], machines: Sequence[Machines]
-) -> Iterator[Found]:
+def _over_capacity(
+    config: Configuration, of: tuple[str, str], amounts: tuple[int, int], machines: Sequence[MachineGroup]
+) -> Iterator[RuleResult]:
     """One finding for all quotas of the flavor, at the first of them."""
     flavor, resource = of
     holders = holders_of(config, flavor, resource)
@@ -118,14 +118,14 @@ def _told(
     )
     fix = f"lower the quota of {resource} in {names} to {there} in total, or enlarge the pools"
     patches = [(holder.manifest, _lowered(holder, of, amounts)) for holder in holders]
-    yield from (Found(holder.manifest, holder.path, problem, fix, patches) for holder in holders[:1])
+    yield from (RuleResult(holder.manifest, holder.path, problem, fix, patches) for holder in holders[:1])
 
 
-def _size(machines: Machines) -> str:
+def _size(machines: MachineGroup) -> str:
     return f"{'at most ' if machines.grows else ''}{machines.most} node{'s' * (machines.most != 1)}"
 
 
-def _lowered(holder: Holder, of: tuple[str, str], amounts: tuple[int, int]) -> Mapping[str, Any]:
+def _lowered(holder: QuotaHolder, of: tuple[str, str], amounts: tuple[int, int]) -> Mapping[str, Any]:
     """A patch with a holder's proportional part of the capacity."""
     promised, there = amounts
     lower = format_amount(of[1], holder.nominal * there // promised)

@@ -19,7 +19,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.api.views.queues import (
     ClusterQueueView,
     CohortView,
-    Flavor,
+    FlavorView,
     LocalQueueView,
     ResourceGroup,
     cluster_queue_view,
@@ -28,13 +28,13 @@ from batchyard.api.views.queues import (
     local_queue_view,
 )
 from batchyard.cloud.node_requirements import is_system_label
-from batchyard.lint.findings import Part, parts_of
-from batchyard.lint.machines import Machines, Park, named
-from batchyard.lint.workloads import Work
+from batchyard.lint.findings import LintedPodSet, parts_of
+from batchyard.lint.machines import MachineGroup, MachineInventory, named
+from batchyard.lint.workloads import LintedWork
 from batchyard.placement.node_filters import selects, tolerates
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.flavor_requests import find_obstacle
-from batchyard.scheduling.granular_mode import Mode
+from batchyard.scheduling.flavor_requests import flavor_mismatch
+from batchyard.scheduling.granular_mode import FlavorAssignmentMode
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- fits ---
@@ -46,15 +46,15 @@ from batchyard.scheduling.snapshot import Snapshot
 _CHOICES_MAX: Final = 64
 
 
-class Places(Protocol):
+class LintContext(Protocol):
     """The cluster's machines, flavors and queues."""
 
     @property
-    def park(self) -> Park:
+    def park(self) -> MachineInventory:
         """The machines."""
 
     @property
-    def flavors(self) -> Mapping[str, tuple[Manifest, Flavor]]:
+    def flavors(self) -> Mapping[str, tuple[Manifest, FlavorView]]:
         """The flavors by name."""
 
     @property
@@ -73,20 +73,20 @@ class Fit(NamedTuple):
 Fits: TypeAlias = Mapping[tuple[str, ...], Fit | None]
 
 
-def fits_of(parts: Sequence[Part], places: Places) -> list[tuple[Part, Fits]]:
+def fits_of(parts: Sequence[LintedPodSet], places: LintContext) -> list[tuple[LintedPodSet, Fits]]:
     """For each pod set that can be admitted, by combination of flavors, why its pods fit no node; None if they fit."""
     if not places.park.is_known:
         return []
-    return [(part, _fits(part, places)) for part in parts if part.assignment.mode is not Mode.NO_FIT]
+    return [(part, _fits(part, places)) for part in parts if part.assignment.mode is not FlavorAssignmentMode.NO_FIT]
 
 
-def _fits(part: Part, places: Places) -> Fits:
+def _fits(part: LintedPodSet, places: LintContext) -> Fits:
     usable = [_usable(part, group, places) for group in range(len(part.queue.view.groups))]
     choices = islice(product(*[flavors for flavors in usable if flavors]), _CHOICES_MAX)
     return {choice: _fit(part, choice, places) for choice in choices}
 
 
-def _usable(part: Part, number: int, places: Places) -> list[str]:
+def _usable(part: LintedPodSet, number: int, places: LintContext) -> list[str]:
     """The flavors of a group that a pod set could get; none if it requests no resource of the group."""
     group, snapshot = part.queue.view.groups[number], places.snapshot
     template = part.work.view.pod_sets[part.index].template
@@ -102,8 +102,8 @@ def _usable(part: Part, number: int, places: Places) -> list[str]:
     ]
 
 
-def _fit(part: Part, choice: Sequence[str], places: Places) -> Fit | None:
-    flavors: list[Flavor] = [places.flavors[name][1] for name in choice]
+def _fit(part: LintedPodSet, choice: Sequence[str], places: LintContext) -> Fit | None:
+    flavors: list[FlavorView] = [places.flavors[name][1] for name in choice]
     pod = part.work.pod(part.index, flavors, queued=True)  # requested machines are checked by another rule
     matching = [each for each in places.park.machines if any(selects(pod.shape.rules, t) for t in each.templates)]
     open_to = [each for each in matching if _room(pod, each, only_taints=True)]
@@ -123,7 +123,7 @@ def _fit(part: Part, choice: Sequence[str], places: Places) -> Fit | None:
     return _too_many(pod, part.assignment.count, open_to)
 
 
-def _room(pod: PodView, machines: Machines, *, only_taints: bool = False) -> int:
+def _room(pod: PodView, machines: MachineGroup, *, only_taints: bool = False) -> int:
     """How many such pods one of the machines holds; with `only_taints` 1 if labels and taints match."""
     return max((_room_on(pod, template, only_taints) for template in machines.templates), default=0)
 
@@ -146,7 +146,7 @@ def _untolerated(pod: PodView, nodes: Sequence[NodeView]) -> Taint:
     return Taint("", "", "")
 
 
-def _too_large_for(pod: PodView, machines: Sequence[Machines]) -> Fit:
+def _too_large_for(pod: PodView, machines: Sequence[MachineGroup]) -> Fit:
     best = max(machines, key=lambda each: sum(_has(pod, each.templates[0]).values()))
     node = best.templates[0]
     short = [r for r, fits in _has(pod, node).items() if not fits]
@@ -163,7 +163,7 @@ def _has(pod: PodView, node: NodeView) -> dict[str, bool]:
     return {resource: amount <= node.allocatable.get(resource, 0) for resource, amount in pod.requests}
 
 
-def _too_many(pod: PodView, count: int, machines: Sequence[Machines]) -> Fit | None:
+def _too_many(pod: PodView, count: int, machines: Sequence[MachineGroup]) -> Fit | None:
     room = sum(each.most * _room(pod, each) for each in machines)
     if room >= count:
         return None
@@ -174,14 +174,16 @@ def _too_many(pod: PodView, count: int, machines: Sequence[Machines]) -> Fit | N
 class Configuration:
     """The objects and their indexes. It is immutable, so derived values are cached."""
 
-    def __init__(self, manifests: Sequence[Manifest], works: Sequence[Work], *, fair_sharing: bool = False) -> None:
+    def __init__(
+        self, manifests: Sequence[Manifest], works: Sequence[LintedWork], *, fair_sharing: bool = False
+    ) -> None:
         self.manifests = manifests
         self.works = works
         self.fair_sharing = fair_sharing
         self._by_kind: dict[str, list[Manifest]] = {}
         self._last: dict[Key, Manifest] = {}
         self._makes_pools_for: dict[str, bool] = {}
-        self._users_of: dict[str, list[tuple[Work, int]]] = {}
+        self._users_of: dict[str, list[tuple[LintedWork, int]]] = {}
         for manifest in manifests:
             self._by_kind.setdefault(group_kind(manifest.obj), []).append(manifest)
             if manifest.obj["metadata"].get("name"):
@@ -246,7 +248,7 @@ class Configuration:
         return [name for where, _, name in found if where == namespace]
 
     @cached_property
-    def flavors(self) -> dict[str, tuple[Manifest, Flavor]]:
+    def flavors(self) -> dict[str, tuple[Manifest, FlavorView]]:
         """The ResourceFlavors by name."""
         return {m.obj["metadata"]["name"]: (m, flavor_view(m.obj)) for m in self.last(scheme.RESOURCE_FLAVOR)}
 
@@ -263,15 +265,15 @@ class Configuration:
         snapshot.settle()
         return snapshot
 
-    def cluster_queue_of(self, work: Work) -> ClusterQueue | None:
+    def cluster_queue_of(self, work: LintedWork) -> ClusterQueue | None:
         """The ClusterQueue of work, if the manifests contain it and the LocalQueue."""
         found = self.local_queues.get(work.view.queue)
         return None if found is None else self.snapshot.queues.get(found[1].cluster_queue)
 
     @cached_property
-    def works_by_queue(self) -> dict[str, list[Work]]:
+    def works_by_queue(self) -> dict[str, list[LintedWork]]:
         """The work of each ClusterQueue, by its name."""
-        found: dict[str, list[Work]] = {name: [] for name in self.queues}
+        found: dict[str, list[LintedWork]] = {name: [] for name in self.queues}
         for work in self.works:
             queue = self.cluster_queue_of(work)
             if queue is not None:
@@ -279,12 +281,12 @@ class Configuration:
         return found
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LintedPodSet]:
         """The pod sets of all work whose ClusterQueue is known."""
         return list(parts_of(self.works, self.cluster_queue_of, self.snapshot))
 
     @cached_property
-    def fits(self) -> list[tuple[Part, Fits]]:
+    def fits(self) -> list[tuple[LintedPodSet, Fits]]:
         """Whether the pods of each part fit nodes."""
         return fits_of(self.parts, self)
 
@@ -295,9 +297,9 @@ class Configuration:
     # --- machines ---
 
     @cached_property
-    def park(self) -> Park:
+    def park(self) -> MachineInventory:
         """The machines."""
-        return Park(self.all(scheme.CLUSTER), self.last(scheme.NODE_POOL), self.last(scheme.NODE))
+        return MachineInventory(self.all(scheme.CLUSTER), self.last(scheme.NODE_POOL), self.last(scheme.NODE))
 
     def makes_pools_for(self, name: str) -> bool:
         """Whether the autoscaler could create pools with the labels of a flavor; True without work to check.
@@ -313,7 +315,7 @@ class Configuration:
             known = self._makes_pools_for[name] = any(map(self.park.could_make, pods)) if pods else assumed
         return known
 
-    def users_of(self, flavor: str) -> list[tuple[Work, int]]:
+    def users_of(self, flavor: str) -> list[tuple[LintedWork, int]]:
         """The pod sets that may get a flavor by taints and labels, by work and index."""
         known = self._users_of.get(flavor)
         if known is None:
@@ -323,7 +325,7 @@ class Configuration:
                 for queue in self.queues_with(flavor)
                 for work in self.works_by_queue[queue.name]
                 for index, pod_set in enumerate(work.view.pod_sets)
-                if not find_obstacle(pod_set.template, flavor, view)
+                if not flavor_mismatch(pod_set.template, flavor, view)
             ]
         return known
 
@@ -336,7 +338,7 @@ class Configuration:
         return any(c and c.obj["spec"].get("controllerName") == PROVISIONING for c in checks)
 
 
-def _separates(flavor: Flavor) -> bool:
+def _separates(flavor: FlavorView) -> bool:
     """Whether the flavor has a taint for each of its non-system labels, as auto-created pools require."""
     keys = [taint.key for taint in flavor.taints]
     return all(is_system_label(key) or key in keys for key in flavor.labels)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import WorkloadView
-from batchyard.lint.workloads import Work
+from batchyard.lint.workloads import LintedWork
 from batchyard.scheduling.assignment import PodSetAssignment
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.flavor_assigner import FlavorSearch
+from batchyard.scheduling.flavor_assigner import FlavorAssigner
 from batchyard.scheduling.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RuleResult:
     """A problem of one object, as a rule returns it."""
 
     manifest: Manifest
@@ -49,11 +49,11 @@ class Found:
     severity: Severity | None = None
 
 
-Check = Callable[["Configuration"], Iterator[Found]]
+Check = Callable[["Configuration"], Iterator[RuleResult]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LintRule:
     """One rule. `check` is None for rules that are checked while documents are read."""
 
     name: str
@@ -64,7 +64,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """A problem in a report, with its rule and place."""
 
     rule: str
@@ -89,11 +89,11 @@ class Finding:
         return f"{DOCUMENT}#{self.rule}"
 
 
-def finding_of(rule: Rule, found: Found) -> Finding:
+def finding_of(rule: LintRule, found: RuleResult) -> LintFinding:
     """The finding for a rule's result."""
     manifest = found.manifest
     metadata = manifest.obj["metadata"]
-    return Finding(
+    return LintFinding(
         rule=rule.name,
         severity=found.severity or rule.severity,
         source=manifest.source,
@@ -122,10 +122,10 @@ def _addressed(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class LintedPodSet:
     """A pod set, with its queue and flavor assignment."""
 
-    work: Work
+    work: LintedWork
     index: int
     queue: ClusterQueue
     assignment: PodSetAssignment
@@ -143,8 +143,8 @@ class Part:
 
 
 def parts_of(
-    works: Sequence[Work], queue_of: Callable[[Work], ClusterQueue | None], snapshot: Snapshot
-) -> Iterator[Part]:
+    works: Sequence[LintedWork], queue_of: Callable[[LintedWork], ClusterQueue | None], snapshot: Snapshot
+) -> Iterator[LintedPodSet]:
     """The pod sets whose ClusterQueue is known, each with its minimum count."""
     for work in works:
         queue = queue_of(work)
@@ -154,5 +154,5 @@ def parts_of(
             alone = WorkloadView({"metadata": work.workload["metadata"], "spec": {"podSets": [pod_set]}})
             least = alone.pod_sets[0].min_count
             count = alone.pod_sets[0].count if least is None else least
-            search = FlavorSearch(alone, queue, snapshot, None, None)
-            yield Part(work, index, queue, search.assign([count]).pod_sets[0])
+            search = FlavorAssigner(alone, queue, snapshot, None, None)
+            yield LintedPodSet(work, index, queue, search.assign([count]).pod_sets[0])

@@ -6,12 +6,12 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.schema.violations import nearest
 from batchyard.api.views.pod import Taint
-from batchyard.api.views.queues import ClusterQueueView, Flavor
+from batchyard.api.views.queues import ClusterQueueView, FlavorView
 from batchyard.lint.capacity import holders_of
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import Found, Severity
-from batchyard.lint.machines import Machines, named
-from batchyard.lint.workloads import Work
+from batchyard.lint.findings import RuleResult, Severity
+from batchyard.lint.machines import MachineGroup, named
+from batchyard.lint.workloads import LintedWork
 from batchyard.placement.node_filters import tolerates
 
 #: Taints of these keys are tolerated automatically by pods that request the resource.
@@ -19,16 +19,16 @@ _TOLERATED_ANYWAY: Final = (well_known.GPU, well_known.TPU)
 _HARD: Final = ("NoSchedule", "NoExecute")
 
 
-def unused_flavor(config: Configuration) -> Iterator[Found]:
+def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Flavors that no queue uses."""
     used = {flavor: None for _, groups in config.quotas for group in groups for flavor in group.flavors}
     for name, (manifest, _) in config.flavors.items():
         if name not in used:
             problem = f"no ClusterQueue or Cohort has quota of flavor {name}: it is never assigned"
-            yield Found(manifest, "metadata.name", problem, "give a queue quota of it, or remove it")
+            yield RuleResult(manifest, "metadata.name", problem, "give a queue quota of it, or remove it")
 
 
-def flavor_without_nodes(config: Configuration) -> Iterator[Found]:
+def flavor_without_nodes(config: Configuration) -> Iterator[RuleResult]:
     """Flavors whose labels no node has."""
     if not config.park.is_known:
         return
@@ -40,10 +40,10 @@ def flavor_without_nodes(config: Configuration) -> Iterator[Found]:
             continue
         labels = ", ".join(f"{key}={value}" for key, value in flavor.labels.items())
         problem = f"no pool or node has the labels {labels}: work that is admitted in flavor {name} stays Pending"
-        yield Found(manifest, "spec.nodeLabels", problem, _nearest_labels(config, flavor))
+        yield RuleResult(manifest, "spec.nodeLabels", problem, _nearest_labels(config, flavor))
 
 
-def flavor_without_quota(config: Configuration) -> Iterator[Found]:
+def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
     """Flavors of a queue without quota in its whole cohort."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
@@ -55,10 +55,10 @@ def flavor_without_quota(config: Configuration) -> Iterator[Found]:
                     there = "in its whole cohort" if view.cohort else "here, and the queue has no cohort"
                     problem = f"no quota of {', '.join(none)} in flavor {flavor} {there}: it is never assigned"
                     fix = "give it a nominalQuota, or remove the flavor from the queue"
-                    yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{index}]", problem, fix)
+                    yield RuleResult(manifest, f"spec.resourceGroups[{number}].flavors[{index}]", problem, fix)
 
 
-def shadowed_flavor(config: Configuration) -> Iterator[Found]:
+def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Flavors after another that has quota for all existing work."""
     for name, (manifest, view) in config.queues.items():
         for number, group in enumerate(view.groups):
@@ -70,10 +70,10 @@ def shadowed_flavor(config: Configuration) -> Iterator[Found]:
                     f" they never use {', '.join(rest)}"
                 )
                 fix = "put the preferred flavor first, with the quota of its nodes"
-                yield Found(manifest, f"spec.resourceGroups[{number}].flavors", problem, fix)
+                yield RuleResult(manifest, f"spec.resourceGroups[{number}].flavors", problem, fix)
 
 
-def untolerated_flavor(config: Configuration) -> Iterator[Found]:
+def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Flavors with taints that neither the flavor nor any job in its queues tolerates."""
     for name, (manifest, flavor) in config.flavors.items():
         works = [work for queue in config.queues_with(name) for work in config.works_by_queue[queue.name]]
@@ -90,10 +90,10 @@ def untolerated_flavor(config: Configuration) -> Iterator[Found]:
                 toleration = {field: value for field, value in taint._asdict().items() if value}
                 old = (manifest.obj.get("spec") or {}).get("tolerations") or []
                 patches = [(manifest, {"spec": {"tolerations": [*old, toleration]}})]
-                yield Found(manifest, f"spec.nodeTaints[{index}]", problem, fix, patches)
+                yield RuleResult(manifest, f"spec.nodeTaints[{index}]", problem, fix, patches)
 
 
-def undeclared_taint(config: Configuration) -> Iterator[Found]:
+def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
     """Taints of all nodes of a flavor that the flavor does not declare."""
     for name, (manifest, flavor) in config.flavors.items():
         machines = config.park.of(flavor) if flavor.labels else []
@@ -111,10 +111,10 @@ def undeclared_taint(config: Configuration) -> Iterator[Found]:
                 old = (manifest.obj.get("spec") or {}).get("nodeTaints") or []
                 added = {field: value for field, value in taint._asdict().items() if value}
                 patches = [(manifest, {"spec": {"nodeTaints": [*old, added]}})]
-                yield Found(manifest, "spec.nodeTaints", problem, fix, patches)
+                yield RuleResult(manifest, "spec.nodeTaints", problem, fix, patches)
 
 
-def _is_declared(config: Configuration, name: str, flavor: Flavor, taint: Taint) -> bool:
+def _is_declared(config: Configuration, name: str, flavor: FlavorView, taint: Taint) -> bool:
     if taint.key == well_known.QUEUED or taint.key in _TOLERATED_ANYWAY or tolerates(flavor.tolerations, taint):
         return True
     if any((own.key, own.effect) == (taint.key, taint.effect) for own in flavor.taints):
@@ -141,13 +141,13 @@ def _takes_all(config: Configuration, view: ClusterQueueView, flavor: str) -> bo
     return all(total.get(resource, 0) <= nominal for resource, nominal in quotas.items())
 
 
-def _taints(machines: Machines) -> list[Taint]:
+def _taints(machines: MachineGroup) -> list[Taint]:
     """The NoSchedule and NoExecute taints that all nodes have."""
     first, *others = machines.templates
     return [t for t in first.taints if t.effect in _HARD and all(t in other.taints for other in others)]
 
 
-def _nearest_labels(config: Configuration, flavor: Flavor) -> str:
+def _nearest_labels(config: Configuration, flavor: FlavorView) -> str:
     """A fix that names the most similar machines and their different labels."""
     templates = [(machines.name, machines.templates[0].labels) for machines in config.park.machines]
     if not templates:
@@ -226,17 +226,19 @@ _KEYS: Final = (
 _ON_JOBS: Final = (well_known.PRIORITY_CLASS, well_known.MAX_EXEC_TIME)
 
 
-def queue_name_not_a_label(config: Configuration) -> Iterator[Found]:
+def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
     """A queue name in an annotation or a pod template, where it has no effect."""
     for work in config.works:
         if work.is_job and not work.queue:
             for path, name in _elsewhere(work, well_known.QUEUE_NAME):
                 problem = f"the queue name {name} has no effect here: {_unmanaged(work)}"
                 fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {work.obj['kind']}"
-                yield Found(work.manifest, path, problem, fix, [(work.manifest, _moved(well_known.QUEUE_NAME, name))])
+                yield RuleResult(
+                    work.manifest, path, problem, fix, [(work.manifest, _moved(well_known.QUEUE_NAME, name))]
+                )
 
 
-def misplaced_label(config: Configuration) -> Iterator[Found]:
+def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
     """A priority class or time limit in a place where it has no effect."""
     for work in config.works:
         for key in _ON_JOBS if work.is_job else ():
@@ -248,10 +250,10 @@ def misplaced_label(config: Configuration) -> Iterator[Found]:
                 )
                 problem = f"{key}: {value} has no effect here: {lost}"
                 fix = f"set it in metadata.labels of the {work.obj['kind']}"
-                yield Found(work.manifest, path, problem, fix, [(work.manifest, _moved(key, value))])
+                yield RuleResult(work.manifest, path, problem, fix, [(work.manifest, _moved(key, value))])
 
 
-def unknown_kueue_key(config: Configuration) -> Iterator[Found]:
+def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
     """Keys with Kueue's prefix that Kueue does not define."""
     for work in config.works:
         for path, keys in _places(work):
@@ -259,10 +261,10 @@ def unknown_kueue_key(config: Configuration) -> Iterator[Found]:
                 if key.startswith(_PREFIX) and key.removeprefix(_PREFIX) not in _KEYS:
                     close = nearest(key.removeprefix(_PREFIX), _KEYS)
                     fix = f"did you mean {_PREFIX}{close}?" if close else "remove it"
-                    yield Found(work.manifest, f"{path}[{key}]", f"Kueue has no key {key}: it has no effect", fix)
+                    yield RuleResult(work.manifest, f"{path}[{key}]", f"Kueue has no key {key}: it has no effect", fix)
 
 
-def job_without_queue(config: Configuration) -> Iterator[Found]:
+def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
     """Jobs without a queue in a namespace that has LocalQueues."""
     for work in config.works:
         if not work.is_job or work.queue or any(_elsewhere(work, well_known.QUEUE_NAME)):
@@ -273,10 +275,12 @@ def job_without_queue(config: Configuration) -> Iterator[Found]:
         fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(there)}"
         is_stuck = work.obj["spec"].get("suspend") is True
         severity = Severity.ERROR if is_stuck else Severity.WARNING
-        yield Found(work.manifest, "metadata.labels", f"it names no queue: {_unmanaged(work)}", fix, severity=severity)
+        yield RuleResult(
+            work.manifest, "metadata.labels", f"it names no queue: {_unmanaged(work)}", fix, severity=severity
+        )
 
 
-def namespace_without_queue(config: Configuration) -> Iterator[Found]:
+def namespace_without_queue(config: Configuration) -> Iterator[RuleResult]:
     """Namespaces with queued work but without a LocalQueue."""
     for manifest in config.last(scheme.NAMESPACE):
         name = manifest.obj["metadata"]["name"]
@@ -284,20 +288,20 @@ def namespace_without_queue(config: Configuration) -> Iterator[Found]:
         if works and config.knows(scheme.LOCAL_QUEUE) and not config.local_queues_in(name):
             problem = f"namespace {name} has no LocalQueue: its {len(works)} jobs run outside of quota, or never"
             fix = "create a LocalQueue for the ClusterQueue there"
-            yield Found(manifest, "metadata.name", problem, fix)
+            yield RuleResult(manifest, "metadata.name", problem, fix)
 
 
-def not_suspended(config: Configuration) -> Iterator[Found]:
+def not_suspended(config: Configuration) -> Iterator[RuleResult]:
     """Queued JobSets with suspend: false."""
     for work in config.works:
         if work.queue and work.obj["kind"] == "JobSet" and work.obj["spec"].get("suspend") is False:
             problem = "suspend is false, but its queue suspends it until it is admitted"
             fix = "set suspend: true, or remove the field if Kueue's webhooks always run"
             patches = [(work.manifest, {"spec": {"suspend": True}})]
-            yield Found(work.manifest, "spec.suspend", problem, fix, patches)
+            yield RuleResult(work.manifest, "spec.suspend", problem, fix, patches)
 
 
-def _unmanaged(work: Work) -> str:
+def _unmanaged(work: LintedWork) -> str:
     if work.obj["spec"].get("suspend") is True:
         return "no queue manages it, and it stays suspended forever"
     return "no queue manages it, and its pods start immediately, outside of quota"
@@ -307,14 +311,14 @@ def _moved(key: str, value: str) -> Mapping[str, object]:
     return {"metadata": {"labels": {key: value}}}
 
 
-def _elsewhere(work: Work, key: str) -> Iterator[tuple[str, str]]:
+def _elsewhere(work: LintedWork, key: str) -> Iterator[tuple[str, str]]:
     """The places of a key outside of the job's labels: path and value."""
     for path, mapping in _places(work):
         if path != "metadata.labels" and key in mapping:
             yield f"{path}[{key}]", mapping[key]
 
 
-def _places(work: Work) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _places(work: LintedWork) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Labels and annotations of the job, of a JobSet's Jobs, and of the pods."""
     yield from _of_metadata("metadata", work.obj["metadata"])
     for index, replicated in enumerate(work.obj["spec"].get("replicatedJobs") or ()):

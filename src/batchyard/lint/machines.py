@@ -9,13 +9,13 @@ from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView
-from batchyard.api.views.queues import Flavor
-from batchyard.autoscaler.auto_provisioning import PoolMaker, node_pool
+from batchyard.api.views.queues import FlavorView
+from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, node_pool
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
 from batchyard.autoscaler.settings import settings_of
 from batchyard.cloud.catalog.instances import find_reservation
 from batchyard.cloud.catalog.pools import zones_of
-from batchyard.cloud.node_requirements import Needs
+from batchyard.cloud.node_requirements import NodeRequirements
 
 _NAMED_MAX: Final = 3
 #: Prefixes of temporary taints.
@@ -26,7 +26,7 @@ _PASSING: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Machines:
+class MachineGroup:
     """The machines of a pool, or one node."""
 
     name: str
@@ -52,12 +52,12 @@ class Machines:
         return self.most * max(template.allocatable.get(resource, 0) for template in self.templates)
 
 
-class Park:
+class MachineInventory:
     """All machines of a set of manifests."""
 
     def __init__(self, clusters: Sequence[Manifest], pools: Sequence[Manifest], nodes: Sequence[Manifest]) -> None:
         self.cluster: Obj | None = clusters[0].obj if clusters else None
-        self.machines: tuple[Machines, ...] = (*_of_pools(self.cluster, clusters, pools), *map(_of_node, nodes))
+        self.machines: tuple[MachineGroup, ...] = (*_of_pools(self.cluster, clusters, pools), *map(_of_node, nodes))
         self.makes_pools = False
         self._limits: Mapping[str, int] = {}
         if self.cluster is not None:
@@ -71,11 +71,11 @@ class Park:
         return self.cluster is not None or bool(self.machines)
 
     @property
-    def pools(self) -> list[Machines]:
+    def pools(self) -> list[MachineGroup]:
         """The machines of pools."""
         return [machines for machines in self.machines if machines.path]
 
-    def of(self, flavor: Flavor) -> list[Machines]:
+    def of(self, flavor: FlavorView) -> list[MachineGroup]:
         """The machines that a flavor's labels select."""
         return [machines for machines in self.machines if machines.selected_by(flavor.labels)]
 
@@ -83,7 +83,7 @@ class Park:
         """Whether the autoscaler could create a pool for a pod."""
         if self.cluster is None or not self.makes_pools:
             return False
-        return isinstance(PoolMaker(self.cluster, self._limits, ()).needs(pod), Needs)
+        return isinstance(NodeAutoProvisioner(self.cluster, self._limits, ()).needs(pod), NodeRequirements)
 
     def could_be_made(self, resource: str, labels: Mapping[str, str]) -> int:
         """The amount of a resource in pools that could be created for pods which select these labels."""
@@ -102,7 +102,7 @@ def _has(resource: str, accelerator: str) -> bool:
     return resource == (well_known.TPU if accelerator.startswith("tpu") else well_known.GPU)
 
 
-def _of_pools(cluster: Obj | None, clusters: Sequence[Manifest], pools: Sequence[Manifest]) -> Iterator[Machines]:
+def _of_pools(cluster: Obj | None, clusters: Sequence[Manifest], pools: Sequence[Manifest]) -> Iterator[MachineGroup]:
     """Pools of all versions of the Cluster, and NodePool objects; the last of a name counts."""
     if cluster is None:
         return
@@ -117,9 +117,9 @@ def _of_pools(cluster: Obj | None, clusters: Sequence[Manifest], pools: Sequence
         yield _machines(pool, cluster, manifest, path)
 
 
-def _machines(pool: Obj, cluster: Obj, manifest: Manifest, path: str) -> Machines:
+def _machines(pool: Obj, cluster: Obj, manifest: Manifest, path: str) -> MachineGroup:
     groups = groups_of(pool, cluster)
-    return Machines(
+    return MachineGroup(
         name=pool["metadata"]["name"],
         manifest=manifest,
         path=path,
@@ -142,18 +142,18 @@ def _most(pool: Obj, cluster: Obj, groups: Sequence[NodeGroup]) -> int:
     return most if reservation is None else min(most, reservation["count"])
 
 
-def named(machines: Sequence[Machines]) -> str:
+def named(machines: Sequence[MachineGroup]) -> str:
     """The first names, and the number of the others."""
     names = [each.name for each in machines]
     return ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else "")
 
 
-def _of_node(manifest: Manifest) -> Machines:
+def _of_node(manifest: Manifest) -> MachineGroup:
     """A node without its temporary taints."""
     view = node_view(manifest.obj)
     view = replace(view, taints=tuple(taint for taint in view.taints if not taint.key.startswith(_PASSING)))
     terms = "spot" if view.labels.get(well_known.SPOT) == "true" else "standard"
-    return Machines(view.name, manifest, "", (view,), 1, grows=False, terms=terms, hosts=1)
+    return MachineGroup(view.name, manifest, "", (view,), 1, grows=False, terms=terms, hosts=1)
 
 
 #: The kinds that describe machines.

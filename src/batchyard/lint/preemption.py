@@ -9,12 +9,12 @@ from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
 from batchyard.api.views.queues import ClusterQueueView
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import Found, Part
-from batchyard.lint.workloads import Work
-from batchyard.scheduling.granular_mode import Mode
+from batchyard.lint.findings import LintedPodSet, RuleResult
+from batchyard.lint.workloads import LintedWork
+from batchyard.scheduling.granular_mode import FlavorAssignmentMode
 
 
-def preemption_loop(config: Configuration) -> Iterator[Found]:
+def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
     """Work that preempts others while it is small, and yields to them once it may be large.
 
     With fewer pods it stays within the quota of its queue, and may reclaim that quota. Once the quota is free, all
@@ -33,10 +33,10 @@ def preemption_loop(config: Configuration) -> Iterator[Found]:
             )
             fix = f"remove the smaller count, or give {view.name} the quota for all pods"
             fix += "" if config.fair_sharing else ", or set its reclaimWithinCohort to LowerPriority"
-            yield Found(part.work.manifest, part.path, problem, fix)
+            yield RuleResult(part.work.manifest, part.path, problem, fix)
 
 
-def _only_whole_is_too_large(part: Part) -> frozenset[int]:
+def _only_whole_is_too_large(part: LintedPodSet) -> frozenset[int]:
     """The flavor-resources that all pods would borrow although the minimum count fits the queue's quota."""
     pod_set, node = part.work.view.pod_sets[part.index], part.queue.node
     least = pod_set.min_count
@@ -46,7 +46,7 @@ def _only_whole_is_too_large(part: Part) -> frozenset[int]:
     return frozenset([fr for fr, amount in usage.items() if amount * pod_set.count > node.subtree[fr] * least])
 
 
-def _rival(config: Configuration, part: Part, contended: Container[int]) -> Work | None:
+def _rival(config: Configuration, part: LintedPodSet, contended: Container[int]) -> LintedWork | None:
     """Work of another queue in the tree with the same usage; without fair sharing one of no lower priority."""
     for other in config.parts:
         if other.queue is part.queue or other.queue.node.path[0] is not part.queue.node.path[0]:
@@ -57,7 +57,7 @@ def _rival(config: Configuration, part: Part, contended: Container[int]) -> Work
     return None
 
 
-def contradicting_priorities(config: Configuration) -> Iterator[Found]:
+def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
     """Work whose WorkloadPriorityClass and PriorityClass order it differently."""
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.last(scheme.PRIORITY_CLASS)}
     for name, works in config.works_by_queue.items():
@@ -71,11 +71,11 @@ def contradicting_priorities(config: Configuration) -> Iterator[Found]:
                     " if nodes are scarce, kube-scheduler favors the pods that the queue would preempt"
                 )
                 fix = "make the WorkloadPriorityClass and the PriorityClass of its pods order them equally"
-                yield Found(first.manifest, f"{first.paths[0]}.spec.priorityClassName", problem, fix)
+                yield RuleResult(first.manifest, f"{first.paths[0]}.spec.priorityClassName", problem, fix)
                 break
 
 
-def zero_weight(config: Configuration) -> Iterator[Found]:
+def zero_weight(config: Configuration) -> Iterator[RuleResult]:
     """Queues and Cohorts that get nothing beyond their own quota under contention."""
     for manifest, weight in [
         *((manifest, view.weight) for manifest, view in config.queue_versions),
@@ -86,30 +86,30 @@ def zero_weight(config: Configuration) -> Iterator[Found]:
                 "a fair sharing weight of 0 makes its share infinite: it borrows only what no other queue requests"
             )
             fix = "set a weight above 0, unless this is intended"
-            yield Found(manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _weight("1"))])
+            yield RuleResult(manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _weight("1"))])
 
 
-def borrowing_ignored(config: Configuration) -> Iterator[Found]:
+def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
     """ClusterQueues with borrowWithinCohort, which fair sharing ignores."""
     for manifest, view in config.queue_versions:
         if config.fair_sharing and view.preemption.borrow_within_cohort:
             problem = "borrowWithinCohort has no effect under fair sharing: shares determine the victims"
             fix = "remove it, or turn fair sharing off"
             patches = [(manifest, {"spec": {"preemption": {"borrowWithinCohort": None}}})]
-            yield Found(manifest, "spec.preemption.borrowWithinCohort", problem, fix, patches)
+            yield RuleResult(manifest, "spec.preemption.borrowWithinCohort", problem, fix, patches)
 
 
-def reclaim_without_cohort(config: Configuration) -> Iterator[Found]:
+def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
     """Queues with reclaimWithinCohort that are alone in their cohort, or in none."""
     for manifest, view in config.queue_versions:
         if view.preemption.reclaim_within_cohort != "Never" and not _neighbours(config, view):
             where = f"no other queue is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
             problem = f"reclaimWithinCohort has no effect: {where}, so no quota can be reclaimed"
             fix = "set a cohortName that others share, or remove it"
-            yield Found(manifest, "spec.preemption.reclaimWithinCohort", problem, fix)
+            yield RuleResult(manifest, "spec.preemption.reclaimWithinCohort", problem, fix)
 
 
-def borrowing_without_lender(config: Configuration) -> Iterator[Found]:
+def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
     """Flavors with a borrowingLimit of which no other member of the cohort has quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
@@ -124,10 +124,10 @@ def borrowing_without_lender(config: Configuration) -> Iterator[Found]:
                         " its borrowingLimit has no effect"
                     )
                     fix = "give other members or the Cohort quota to lend, or raise the nominalQuota"
-                    yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{at}]", problem, fix)
+                    yield RuleResult(manifest, f"spec.resourceGroups[{number}].flavors[{at}]", problem, fix)
 
 
-def nothing_lent(config: Configuration) -> Iterator[Found]:
+def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
     """Cohorts whose members all lend nothing."""
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
@@ -140,10 +140,10 @@ def nothing_lent(config: Configuration) -> Iterator[Found]:
                     f"every member of cohort {name} has a lendingLimit of 0: no queue can borrow, so it has no effect"
                 )
                 fix = "raise the lendingLimits, or remove the cohort"
-                yield Found(manifest, "spec.cohortName", problem, fix)
+                yield RuleResult(manifest, "spec.cohortName", problem, fix)
 
 
-def priority_without_preemption(config: Configuration) -> Iterator[Found]:
+def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
     """Queues whose pods could preempt each other, but whose quota admits only one of the jobs."""
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.last(scheme.PRIORITY_CLASS)}
     for manifest, view in config.queue_versions:
@@ -160,13 +160,13 @@ def priority_without_preemption(config: Configuration) -> Iterator[Found]:
             )
             fix = "set withinClusterQueue to LowerPriority, or give quota for both, so that kube-scheduler can decide"
             patches = [(manifest, {"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}})]
-            yield Found(manifest, "spec.preemption.withinClusterQueue", problem, fix, patches)
+            yield RuleResult(manifest, "spec.preemption.withinClusterQueue", problem, fix, patches)
 
 
-def _holds_one_only(config: Configuration, view: ClusterQueueView, one: Work, other: Work) -> bool:
+def _holds_one_only(config: Configuration, view: ClusterQueueView, one: LintedWork, other: LintedWork) -> bool:
     """Whether each fits the idle queue, but both together do not."""
     parts = [part for part in config.parts if part.queue.name == view.name and part.work in (one, other)]
-    if not all(part.assignment.mode is Mode.FIT for part in parts):
+    if not all(part.assignment.mode is FlavorAssignmentMode.FIT for part in parts):
         return False
     potential = config.snapshot.queues[view.name].node.potential
     total: dict[int, int] = {}
@@ -176,14 +176,14 @@ def _holds_one_only(config: Configuration, view: ClusterQueueView, one: Work, ot
     return any(amount > potential[fr] for fr, amount in total.items())
 
 
-def _may_preempt(work: Work, classes: Mapping[str, Obj]) -> bool:
+def _may_preempt(work: LintedWork, classes: Mapping[str, Obj]) -> bool:
     """Whether its pods have a PriorityClass that preempts."""
     names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in work.templates]
     found = [classes[name] for name in names if name in classes]
     return bool(found) and all(each.get("preemptionPolicy") != "Never" for each in found)
 
 
-def _pair(work: Work, classes: Mapping[str, Obj]) -> tuple[int, int]:
+def _pair(work: LintedWork, classes: Mapping[str, Obj]) -> tuple[int, int]:
     """The priority in the queue, and that of the pods."""
     name = ((work.templates[0].get("spec") or {}).get("priorityClassName") if work.templates else None) or ""
     value: int = classes[name]["value"] if name in classes else 0

@@ -10,18 +10,18 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.pods import PODS
 from batchyard.api.views.queues import ClusterQueueView
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import Found, Severity
-from batchyard.lint.workloads import Work
-from batchyard.scheduling.granular_mode import Mode
-from batchyard.scheduling.limit_ranges import out_of_bounds, summed_up
-from batchyard.scheduling.messages import TooLarge
+from batchyard.lint.findings import RuleResult, Severity
+from batchyard.lint.workloads import LintedWork
+from batchyard.scheduling.granular_mode import FlavorAssignmentMode
+from batchyard.scheduling.limit_ranges import combine_limit_ranges, out_of_bounds
+from batchyard.scheduling.messages import ExceedsMaxCapacity
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: A memory quota below this is implausible, and usually lacks its unit, such as Mi.
 _LITTLE_MEMORY: Final = 1 << 20
 
 
-def null_namespace_selector(config: Configuration) -> Iterator[Found]:
+def null_namespace_selector(config: Configuration) -> Iterator[RuleResult]:
     """ClusterQueues that select no namespace."""
     for manifest, view in config.queue_versions:
         if view.namespaces is None:
@@ -29,10 +29,10 @@ def null_namespace_selector(config: Configuration) -> Iterator[Found]:
             fix = "set `namespaceSelector: {}` for all namespaces, or the labels of those that may use the queue"
             every: dict[str, Any] = {}
             patches = [(manifest, {"spec": {"namespaceSelector": every}})]
-            yield Found(manifest, "spec.namespaceSelector", problem, fix, patches)
+            yield RuleResult(manifest, "spec.namespaceSelector", problem, fix, patches)
 
 
-def namespace_not_selected(config: Configuration) -> Iterator[Found]:
+def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
     """LocalQueues in namespaces that their ClusterQueue does not select."""
     for manifest, view in config.local_queues.values():
         queue = config.queues.get(view.cluster_queue)
@@ -50,34 +50,36 @@ def namespace_not_selected(config: Configuration) -> Iterator[Found]:
                 " work in this queue waits forever"
             )
             fix = f"give the namespace the labels that {view.cluster_queue} selects, or extend its namespaceSelector"
-            yield Found(manifest, "metadata.namespace", problem, fix)
+            yield RuleResult(manifest, "metadata.namespace", problem, fix)
 
 
-def queue_stopped(config: Configuration) -> Iterator[Found]:
+def queue_stopped(config: Configuration) -> Iterator[RuleResult]:
     """Stopped queues for which the manifests contain work."""
     for name, (manifest, view) in config.queues.items():
         works = config.works_by_queue[name]
         if view.stop_policy != "None" and works:
             problem = f"stopPolicy is {view.stop_policy}: the {_counted(works)} for this queue wait until it is None"
-            yield Found(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_running(manifest)])
+            yield RuleResult(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_running(manifest)])
     for manifest, local in config.local_queues.values():
         is_stopped = local.stop_policy != "None"
         works = [work for work in config.works if work.view.queue == local.key] if is_stopped else []
         if works:
             problem = f"stopPolicy is {local.stop_policy}: the {_counted(works)} for this queue wait until it is None"
-            yield Found(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_running(manifest)])
+            yield RuleResult(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_running(manifest)])
 
 
-def queue_without_local_queue(config: Configuration) -> Iterator[Found]:
+def queue_without_local_queue(config: Configuration) -> Iterator[RuleResult]:
     """ClusterQueues without a LocalQueue."""
     used = {view.cluster_queue: None for _, view in config.local_queues.values()}
     for name, (manifest, _) in config.queues.items():
         if name not in used:
             problem = f"no LocalQueue in these files refers to ClusterQueue {name}: no work can be queued here"
-            yield Found(manifest, "metadata.name", problem, "create a LocalQueue in each namespace that may use it")
+            yield RuleResult(
+                manifest, "metadata.name", problem, "create a LocalQueue in each namespace that may use it"
+            )
 
 
-def strict_fifo_blocking(config: Configuration) -> Iterator[Found]:
+def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
     """StrictFIFO queues whose head can block others that could start."""
     for name, (manifest, view) in config.queues.items():
         if not view.strict_fifo:
@@ -99,10 +101,12 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[Found]:
             continue
         fix = "set queueingStrategy to BestEffortFIFO, or use separate queues for large and small work"
         patches = [(manifest, {"spec": {"queueingStrategy": "BestEffortFIFO"}})]
-        yield Found(manifest, "spec.queueingStrategy", problem, fix, patches, severity=None if works else Severity.NOTE)
+        yield RuleResult(
+            manifest, "spec.queueingStrategy", problem, fix, patches, severity=None if works else Severity.NOTE
+        )
 
 
-def tiny_memory_quota(config: Configuration) -> Iterator[Found]:
+def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
     """Memory quotas in bytes, where the unit was probably forgotten."""
     for manifest, groups in config.quotas:
         for number, group in enumerate(groups):
@@ -112,10 +116,10 @@ def tiny_memory_quota(config: Configuration) -> Iterator[Found]:
                     amount = format_amount("memory", quota.nominal)
                     problem = f"the quota of memory in flavor {quota.flavor} is {amount} bytes: no pod fits"
                     fix = f"add the unit: {amount}Gi or {amount}Mi"
-                    yield Found(manifest, f"spec.resourceGroups[{number}].flavors[{at}]", problem, fix)
+                    yield RuleResult(manifest, f"spec.resourceGroups[{number}].flavors[{at}]", problem, fix)
 
 
-def _shape(config: Configuration, view: ClusterQueueView, work: Work) -> object:
+def _shape(config: Configuration, view: ClusterQueueView, work: LintedWork) -> object:
     """What determines whether quota suffices: each pod set's requests and usable flavors."""
     return tuple(
         [
@@ -128,18 +132,18 @@ def _shape(config: Configuration, view: ClusterQueueView, work: Work) -> object:
     )
 
 
-def _extremes(works: list[Work]) -> tuple[str, str]:
+def _extremes(works: list[LintedWork]) -> tuple[str, str]:
     """The names of the largest and the smallest work."""
     ranked = sorted(works, key=lambda work: (_size(work), work.view.key))
     return ranked[-1].view.key, ranked[0].view.key
 
 
-def _size(work: Work) -> int:
+def _size(work: LintedWork) -> int:
     sets = zip(work.view.pod_sets, work.view.counts, strict=True)
     return sum(count * sum(amount for _, amount in pod_set.template.requests) for pod_set, count in sets)
 
 
-def _counted(works: list[Work]) -> str:
+def _counted(works: list[LintedWork]) -> str:
     return f"{len(works)} job{'s' * (len(works) != 1)}"
 
 
@@ -158,7 +162,7 @@ def _running(manifest: Manifest) -> tuple[Manifest, dict[str, object]]:
 _SHOWN_MAX: Final = 3
 
 
-def uncovered_resource(config: Configuration) -> Iterator[Found]:
+def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
     """Pods that request a resource which their queue does not cover."""
     for part in config.parts:
         resource = part.assignment.unavailable
@@ -170,36 +174,36 @@ def uncovered_resource(config: Configuration) -> Iterator[Found]:
                 " it is never admitted"
             )
             fix = f"add {resource} to a resource group of {part.queue.name}, or remove it from requests and limits"
-            yield Found(part.work.manifest, f"{part.path}.containers", problem, fix)
+            yield RuleResult(part.work.manifest, f"{part.path}.containers", problem, fix)
 
 
-def exceeds_quota(config: Configuration) -> Iterator[Found]:
+def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
     """Pod sets larger than the maximum that their queue could have."""
     for part in config.parts:
-        large = [fact for fact in part.assignment.facts if isinstance(fact, TooLarge)]
-        if large and not part.assignment.unavailable and part.assignment.mode is Mode.NO_FIT:
+        large = [fact for fact in part.assignment.facts if isinstance(fact, ExceedsMaxCapacity)]
+        if large and not part.assignment.unavailable and part.assignment.mode is FlavorAssignmentMode.NO_FIT:
             message = "; ".join(_too_large(fact) for fact in large[:_SHOWN_MAX])
             problem = f"{part.who} can never be admitted in ClusterQueue {part.queue.name}: {message}"
             best = min(large, key=lambda fact: fact.assumed + fact.request - fact.capacity)
             more = format_amount(best.resource, best.assumed + best.request - best.capacity)
             fix = f"run fewer or smaller pods in parallel, or give flavor {best.flavor} {more} more {best.resource}"
-            yield Found(part.work.manifest, part.path, problem, fix)
+            yield RuleResult(part.work.manifest, part.path, problem, fix)
 
 
-def no_matching_flavor(config: Configuration) -> Iterator[Found]:
+def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
     """Pods that match no flavor of their queue by taints and labels."""
     for part in config.parts:
         facts = part.assignment.facts
-        if part.assignment.unavailable or part.assignment.mode is not Mode.NO_FIT or not facts:
+        if part.assignment.unavailable or part.assignment.mode is not FlavorAssignmentMode.NO_FIT or not facts:
             continue
         if all(isinstance(fact, str) for fact in facts):
             message = "; ".join(map(str, facts[:_SHOWN_MAX]))
             problem = f"no flavor of ClusterQueue {part.queue.name} matches {part.who}: {message}. It waits forever"
             fix = "tolerate the taint or change the node selector in the pod template, or choose another queue"
-            yield Found(part.work.manifest, part.path, problem, fix)
+            yield RuleResult(part.work.manifest, part.path, problem, fix)
 
 
-def asks_for_nothing(config: Configuration) -> Iterator[Found]:
+def asks_for_nothing(config: Configuration) -> Iterator[RuleResult]:
     """Pods that request no resource that their queue covers."""
     for part in config.parts:
         covered = [resource for group in part.queue.view.groups for resource in group.resources]
@@ -208,46 +212,48 @@ def asks_for_nothing(config: Configuration) -> Iterator[Found]:
             continue
         if covered and part.work.view.counts[part.index]:
             problem = f"{part.who} requests none of {', '.join(covered)}: it is admitted even if the queue is full"
-            yield Found(part.work.manifest, f"{part.path}.containers", problem, "set the resource requests of its pods")
+            yield RuleResult(
+                part.work.manifest, f"{part.path}.containers", problem, "set the resource requests of its pods"
+            )
 
 
-def beyond_limit_range(config: Configuration) -> Iterator[Found]:
+def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
     """Pods that a LimitRange of their namespace rejects."""
     by_namespace: dict[str, list[Obj]] = {}
     for manifest in config.last(scheme.LIMIT_RANGE):
         by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
     for work in config.works:
         ranges = by_namespace.get(work.namespace)
-        wrong = out_of_bounds(work.workload, summed_up(ranges)) if ranges else ""
+        wrong = out_of_bounds(work.workload, combine_limit_ranges(ranges)) if ranges else ""
         if wrong:
             fix = "stay within the LimitRange, or change it"
-            yield Found(work.manifest, work.paths[0], f"a LimitRange rejects its pods: {wrong}", fix)
+            yield RuleResult(work.manifest, work.paths[0], f"a LimitRange rejects its pods: {wrong}", fix)
 
 
 # --- on nodes ---
 
 
-def pod_larger_than_node(config: Configuration) -> Iterator[Found]:
+def pod_larger_than_node(config: Configuration) -> Iterator[RuleResult]:
     """Pods larger than any node that they may use."""
     yield from _unplaced(config, "pod-larger-than-node")
 
 
-def no_such_node(config: Configuration) -> Iterator[Found]:
+def no_such_node(config: Configuration) -> Iterator[RuleResult]:
     """Pods that select labels which no node has."""
     yield from _unplaced(config, "no-such-node")
 
 
-def untolerated_taint(config: Configuration) -> Iterator[Found]:
+def untolerated_taint(config: Configuration) -> Iterator[RuleResult]:
     """Pods that do not tolerate the taints of any node that they may use."""
     yield from _unplaced(config, "untolerated-taint")
 
 
-def too_few_nodes(config: Configuration) -> Iterator[Found]:
+def too_few_nodes(config: Configuration) -> Iterator[RuleResult]:
     """Jobs with more parallel pods than all nodes can hold."""
     yield from _unplaced(config, "too-few-nodes")
 
 
-def _unplaced(config: Configuration, rule: str) -> Iterator[Found]:
+def _unplaced(config: Configuration, rule: str) -> Iterator[RuleResult]:
     """An error if the pods fit no node with any flavor, a warning if only with some flavors."""
     for part, fits in config.fits:
         bad = {choice: fit for choice, fit in fits.items() if fit is not None}
@@ -262,9 +268,9 @@ def _unplaced(config: Configuration, rule: str) -> Iterator[Found]:
             else fit.problem
         )
         severity = None if is_hopeless else Severity.WARNING
-        yield Found(part.work.manifest, part.path, problem, fit.fix, severity=severity)
+        yield RuleResult(part.work.manifest, part.path, problem, fit.fix, severity=severity)
 
 
-def _too_large(fact: TooLarge) -> str:
+def _too_large(fact: ExceedsMaxCapacity) -> str:
     asked, most = (format_amount(fact.resource, amount) for amount in (fact.assumed + fact.request, fact.capacity))
     return f"{asked} {fact.resource} requested, at most {most} in flavor {fact.flavor}"

@@ -11,20 +11,20 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import scheme, well_known
 from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import Fault, Manifest, Manifests, read_manifests
+from batchyard.api.manifests import Manifest, ManifestFault, Manifests, read_manifests
 from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.scheme import KINDS
 from batchyard.api.views.workload import WorkloadView
-from batchyard.api.yaml_documents import Lines
+from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cloud.cluster_objects import catalog_faults, pool_faults
-from batchyard.jobframework.workloads import Integration, workload_spec
+from batchyard.jobframework.workloads import GenericJob, workload_spec
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import Finding, Severity
+from batchyard.lint.findings import LintFinding, Severity
 from batchyard.lint.registry import BY_NAME, check
-from batchyard.lint.workloads import Work
-from batchyard.scheduling.limit_ranges import limited, summed_up
+from batchyard.lint.workloads import LintedWork
+from batchyard.scheduling.limit_ranges import combine_limit_ranges, with_default_resources
 from batchyard.scheduling.workload.priority import MissingClass, Priority, class_key, resolve_priority
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.scenario import FileFault
@@ -104,7 +104,7 @@ def _covering(group: Any) -> Any:
     return {**group, "coveredResources": names} if names else group
 
 
-_INTEGRATIONS: Final[Mapping[str, Integration]] = {
+_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {
     scheme.JOB: JobIntegration(),
     scheme.JOB_SET: JobSetIntegration(),
 }
@@ -121,10 +121,10 @@ _QUEUE_ANNOTATION: Final = f"metadata.annotations[{well_known.QUEUE_NAME}]"
 _SEVERITIES: Final = tuple(Severity)
 
 
-class Report(NamedTuple):
+class LintReport(NamedTuple):
     """The findings in the order of the files, and the number of documents."""
 
-    findings: Sequence[Finding]
+    findings: Sequence[LintFinding]
     documents: int
 
     def count(self, severity: Severity) -> int:
@@ -132,7 +132,7 @@ class Report(NamedTuple):
         return sum(finding.severity is severity for finding in self.findings)
 
 
-def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> Report:
+def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     """Check files, folders, texts and objects; `rules` limits the rules if not empty."""
     unread: list[FileFault] = []
     texts = list(manifest_texts(read_sources(sources, unread)))
@@ -147,7 +147,7 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> Report:
     order = {source: number for number, (source, _) in enumerate(texts)}
     placed = _with_lines(found, manifests)
     placed.sort(key=lambda f: (order.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity)))
-    return Report(placed, len(manifests.texts))
+    return LintReport(placed, len(manifests.texts))
 
 
 def configuration_of(objects: Sequence[Manifest]) -> Configuration:
@@ -155,8 +155,8 @@ def configuration_of(objects: Sequence[Manifest]) -> Configuration:
     reader = _Objects(objects)
     works = [work for manifest in objects for work in _works_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
-    said = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
-    return Configuration(objects, works, fair_sharing=any(spec.get("fairSharing") for spec in [*scenarios, *said]))
+    stated = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
+    return Configuration(objects, works, fair_sharing=any(spec.get("fairSharing") for spec in [*scenarios, *stated]))
 
 
 def _in_order(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:
@@ -189,7 +189,7 @@ class _Objects:
         return ()
 
 
-def _works_of(manifest: Manifest, reader: _Objects) -> Iterator[Work]:
+def _works_of(manifest: Manifest, reader: _Objects) -> Iterator[LintedWork]:
     """The work of a Job, JobSet or Workload that is or could be queued."""
     obj = manifest.obj
     kind = group_kind(obj)
@@ -213,24 +213,26 @@ def _works_of(manifest: Manifest, reader: _Objects) -> Iterator[Work]:
 
 def _work(
     manifest: Manifest, spec: Mapping[str, Any], paths: Sequence[str], reader: _Objects, class_of: tuple[str, str]
-) -> Work:
+) -> LintedWork:
     metadata = manifest.obj["metadata"]
     namespace = metadata.get("namespace", "")
     name = metadata.get("name") or metadata.get("generateName", "")
     ranges = reader.list(scheme.LIMIT_RANGE, namespace)
     asked = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
-    workload = limited(asked, summed_up(ranges)) if ranges else asked
-    return Work(manifest, workload, WorkloadView(workload), paths, *class_of)
+    workload = with_default_resources(asked, combine_limit_ranges(ranges)) if ranges else asked
+    return LintedWork(manifest, workload, WorkloadView(workload), paths, *class_of)
 
 
 # --- what reading finds ---
 
 
-def _of_file(fault: FileFault) -> Finding:
+def _of_file(fault: FileFault) -> LintFinding:
     return _finding("unreadable-file", fault.source, 0, ("", ""), fault.error)
 
 
-def _of_reading(manifests: Manifests, written: Mapping[tuple[str, int, str], Mapping[str, Any]]) -> Iterator[Finding]:
+def _of_reading(
+    manifests: Manifests, written: Mapping[tuple[str, int, str], Mapping[str, Any]]
+) -> Iterator[LintFinding]:
     """Findings for faults of documents, with a repaired object if possible, and for remarks of the reader."""
     strangers = {(broken.source, broken.document) for broken in manifests.broken if _is_no_manifest(broken.value)}
     for source, document in sorted(strangers):
@@ -264,7 +266,7 @@ def _of_reading(manifests: Manifests, written: Mapping[tuple[str, int, str], Map
         yield _finding(rule, odd.source, odd.document, (odd.kind, odd.name), odd.error._replace(remedy=remedy))
 
 
-def _of_clusters(objects: Sequence[Manifest]) -> Iterator[Finding]:
+def _of_clusters(objects: Sequence[Manifest]) -> Iterator[LintFinding]:
     """Findings for Clusters and NodePools that request something missing from the catalogue."""
     clusters = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CLUSTER]
     faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_faults(manifest.obj)]
@@ -275,7 +277,7 @@ def _of_clusters(objects: Sequence[Manifest]) -> Iterator[Finding]:
         yield _finding("invalid-value", fault.source, fault.document, (fault.kind, fault.name), fault.error)
 
 
-def _rule_of(fault: Fault) -> str:
+def _rule_of(fault: ManifestFault) -> str:
     path, problem, _, _ = fault.error
     if path.startswith("line ") or "(line " in problem:
         return "invalid-yaml"
@@ -291,9 +293,9 @@ def _is_no_manifest(value: object) -> bool:
     return not isinstance(value, Mapping) or not {"apiVersion", "kind", "metadata", "spec"} & set(value)
 
 
-def _finding(rule: str, source: str, document: int, who: tuple[str, str], error: FieldError) -> Finding:
+def _finding(rule: str, source: str, document: int, who: tuple[str, str], error: FieldError) -> LintFinding:
     message = f"{error.problem}: {_CONSEQUENCES[rule]}" if rule in _CONSEQUENCES else error.problem
-    return Finding(
+    return LintFinding(
         rule, BY_NAME[rule].severity, source, document, who[0], "", who[1], error.path, message, error.remedy
     )
 
@@ -301,14 +303,14 @@ def _finding(rule: str, source: str, document: int, who: tuple[str, str], error:
 # --- lines ---
 
 
-def _with_lines(findings: Sequence[Finding], manifests: Manifests) -> list[Finding]:
+def _with_lines(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:
     """Add the line numbers to the findings; only documents with findings are parsed for that."""
     places = {(finding.source, finding.document): None for finding in findings}
-    lines = {place: Lines(*manifests.texts[place]) for place in places if place in manifests.texts}
+    lines = {place: DocumentLines(*manifests.texts[place]) for place in places if place in manifests.texts}
     return [replace(f, line=_line(f, lines.get((f.source, f.document)))) for f in findings]
 
 
-def _line(finding: Finding, lines: Lines | None) -> int:
+def _line(finding: LintFinding, lines: DocumentLines | None) -> int:
     message = finding.path.removeprefix("line ")
     if message != finding.path and message.isdecimal():
         return int(message)

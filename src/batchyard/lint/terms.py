@@ -11,12 +11,12 @@ from batchyard.api import scheme, well_known
 from batchyard.api.annotations import whole_number
 from batchyard.api.meta import annotation, label
 from batchyard.api.views.pod import GRACE_DEFAULT
-from batchyard.api.views.queues import Flavor
+from batchyard.api.views.queues import FlavorView
 from batchyard.autoscaler.provisioning_request_conditions import QUEUED_CLASS
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import Found, Part, Severity
-from batchyard.lint.workloads import Work
+from batchyard.lint.findings import LintedPodSet, RuleResult, Severity
+from batchyard.lint.workloads import LintedWork
 from batchyard.placement.node_filters import selects
 
 #: The grace period of ordinary pods after the termination notice of a Spot machine.
@@ -25,7 +25,7 @@ LONGEST_RUN_SECONDS: Final = 7 * 24 * 3600
 _MAX_RUN: Final = f"{well_known.PROVISIONING_PREFIX}maxRunDurationSeconds"
 
 
-def grace_beyond_spot(config: Configuration) -> Iterator[Found]:
+def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
     """Pods with a grace period longer than on Spot machines; the default grace period is accepted."""
     for part in _on_spot(config):
         spec = part.work.templates[part.index].get("spec") or {}
@@ -36,10 +36,10 @@ def grace_beyond_spot(config: Configuration) -> Iterator[Found]:
                 f" {SPOT_GRACE_SECONDS} s: unsaved work is lost after that"
             )
             fix = f"save within {SPOT_GRACE_SECONDS} s (best within 15 s) and set this value, or save while it runs"
-            yield Found(part.work.manifest, f"{part.path}.terminationGracePeriodSeconds", problem, fix)
+            yield RuleResult(part.work.manifest, f"{part.path}.terminationGracePeriodSeconds", problem, fix)
 
 
-def no_retries_on_spot(config: Configuration) -> Iterator[Found]:
+def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
     """Work that fails permanently when its first Spot machine is reclaimed."""
     for part in _on_spot(config):
         work, spec = part.work, _job_spec(part)
@@ -52,10 +52,10 @@ def no_retries_on_spot(config: Configuration) -> Iterator[Found]:
         fix = "allow some retries, and add a podFailurePolicy that ignores pods with the condition DisruptionTarget"
         if work.obj["kind"] == "JobSet":
             fix = "set failurePolicy.maxRestarts of the JobSet"
-        yield Found(work.manifest, f"{path}backoffLimit", problem, fix)
+        yield RuleResult(work.manifest, f"{path}backoffLimit", problem, fix)
 
 
-def queued_pool_without_check(config: Configuration) -> Iterator[Found]:
+def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
     """Work for queued pools in a ClusterQueue that requests no machines."""
     for part in config.parts:
         flavors = [config.flavors[c.flavor][1] for c in part.assignment.choices.values() if c.flavor in config.flavors]
@@ -70,10 +70,10 @@ def queued_pool_without_check(config: Configuration) -> Iterator[Found]:
                 f" {part.queue.name} has no AdmissionCheck that creates one: they stay Pending"
             )
             fix = "give the queue an AdmissionCheck of kueue.x-k8s.io/provisioning-request for this flavor"
-            yield Found(part.work.manifest, f"{part.path}.nodeSelector", problem, fix)
+            yield RuleResult(part.work.manifest, f"{part.path}.nodeSelector", problem, fix)
 
 
-def run_time_beyond_limit(config: Configuration) -> Iterator[Found]:
+def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
     """Work with a run time beyond the limit of machines on request."""
     for work in config.works:
         if not _asks_gke(config, work):
@@ -85,7 +85,7 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[Found]:
             problem = f"machines on request run for {LONGEST_RUN_SECONDS} s (7 days) at most, and {given} are requested"
             fix = f'request "{LONGEST_RUN_SECONDS}" or less, and resume from checkpoints'
             patches = [(work.manifest, {"metadata": {"annotations": {_MAX_RUN: str(LONGEST_RUN_SECONDS)}}})]
-            yield Found(work.manifest, place, f"{problem}: the request fails", fix, patches)
+            yield RuleResult(work.manifest, place, f"{problem}: the request fails", fix, patches)
             continue
         for path, seconds in _run_times(work):
             if seconds > limit:
@@ -94,10 +94,10 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[Found]:
                 fix = (
                     "request machines for its whole run time" if given is not None else "run shorter, with checkpoints"
                 )
-                yield Found(work.manifest, path, problem, fix, severity=Severity.WARNING)
+                yield RuleResult(work.manifest, path, problem, fix, severity=Severity.WARNING)
 
 
-def check_without_resource(config: Configuration) -> Iterator[Found]:
+def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
     """Capacity checks whose managedResources exclude all resources that the work requests."""
     for part in config.parts:
         for rule in part.queue.view.check_rules:
@@ -109,10 +109,10 @@ def check_without_resource(config: Configuration) -> Iterator[Found]:
                     f" and {part.who} requests {', '.join(requested) or 'nothing'}: it is admitted without machines"
                 )
                 fix = "add its resources to managedResources of the ProvisioningRequestConfig, unless this is intended"
-                yield Found(part.work.manifest, f"{part.path}.containers", problem, fix)
+                yield RuleResult(part.work.manifest, f"{part.path}.containers", problem, fix)
 
 
-def _on_spot(config: Configuration) -> Iterator[Part]:
+def _on_spot(config: Configuration) -> Iterator[LintedPodSet]:
     """The pod sets that may run on Spot machines."""
     for part in config.parts:
         template = part.work.view.pod_sets[part.index].template
@@ -127,7 +127,7 @@ def _on_spot(config: Configuration) -> Iterator[Part]:
             yield part
 
 
-def is_spot(config: Configuration, flavor: Flavor) -> bool:
+def is_spot(config: Configuration, flavor: FlavorView) -> bool:
     """Whether a flavor consists of Spot machines."""
     if _says_spot(flavor.labels):
         return True
@@ -139,7 +139,7 @@ def _says_spot(labels: Mapping[str, str]) -> bool:
     return labels.get(well_known.SPOT) == "true" or labels.get(well_known.PROVISIONING) == "spot"
 
 
-def _job_spec(part: Part) -> Any:
+def _job_spec(part: LintedPodSet) -> Any:
     spec = part.work.obj["spec"]
     if part.work.obj["kind"] == "Job":
         return spec
@@ -156,7 +156,7 @@ def _ignores_disruptions(spec: Any) -> bool:
     )
 
 
-def _asks_gke(config: Configuration, work: Work) -> bool:
+def _asks_gke(config: Configuration, work: LintedWork) -> bool:
     """Whether its machines are requested from GKE."""
     queue = config.cluster_queue_of(work)
     names = queue.view.admission_checks if queue is not None else ()
@@ -179,7 +179,7 @@ def _managed_resources(config: Configuration, check: str) -> list[str]:
     return _config_of(config, check).get("managedResources") or []
 
 
-def _run_times(work: Work) -> Iterator[tuple[str, int]]:
+def _run_times(work: LintedWork) -> Iterator[tuple[str, int]]:
     """Its declared run times: path, and seconds."""
     limit = whole_number(label(work.obj, well_known.MAX_EXEC_TIME) or "")
     if limit:

@@ -11,12 +11,12 @@ from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
 from batchyard.api.views.pod import Toleration
 from batchyard.api.views.pods import PodView
-from batchyard.api.views.queues import Flavor
+from batchyard.api.views.queues import FlavorView
 from batchyard.api.views.workload import WorkloadView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class LintedWork:
     """A piece of work. Its pod sets and templates correspond by index."""
 
     manifest: Manifest
@@ -55,7 +55,7 @@ class Work:
         """The pod template of each pod set."""
         return [pod_set["template"] for pod_set in self.workload["spec"]["podSets"]]
 
-    def pod(self, index: int, flavors: Sequence[Flavor] = (), *, queued: bool = False) -> PodView:
+    def pod(self, index: int, flavors: Sequence[FlavorView] = (), *, queued: bool = False) -> PodView:
         """A pod of a pod set with these flavors applied; `queued` adds the toleration for requested machines."""
         template = self.templates[index]
         metadata = template.get("metadata") or {}

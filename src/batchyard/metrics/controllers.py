@@ -5,7 +5,7 @@ from typing import Final
 
 from batchyard.controller_runtime.runner import Runner
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.exposition import Kept
+from batchyard.metrics.exposition import MetricGroup
 from batchyard.metrics.registry import text_of
 
 _TIME: Final = "controller_runtime_reconcile_time_seconds"
@@ -16,13 +16,13 @@ _AT_REST: Final = (
 )
 
 
-class ControllerFigures:
+class ControllerMetrics:
     """Durations of reconciliations; `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
         self._clock = clock
-        self._kept = Kept((_TIME, _WORK))
+        self._kept = MetricGroup((_TIME, _WORK))
 
     def end(self, controller: str, began: float) -> None:
         """Observe the duration of a reconciliation."""

@@ -7,7 +7,7 @@ time was done or lost counts when its pod ends.
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, WHOLE, Totals
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, WHOLE, CostTotals
 from batchyard.accounting.budgets import amount_of, is_in_dollars
 from batchyard.api import scheme
 from batchyard.base.instant import HOUR, SECOND, Instant
@@ -19,14 +19,14 @@ _DOLLAR: Final = 1_000_000 * HOUR * WHOLE
 _SECOND: Final = SECOND * WHOLE
 
 
-class Spending(Protocol):
+class CostSource(Protocol):
     """A source of cost totals."""
 
-    def totals(self, now: Instant) -> Totals:
+    def totals(self, now: Instant) -> CostTotals:
         """Return all charges until now, summed over Workloads and flavors."""
 
 
-class CostFigures:
+class CostMetrics:
     """Counters of cost, by use and queue, and gauges of budgets."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class CostFigures:
         self._counters = {name: Counters(metric(f"batchyard_cost_{name}_total")) for name in names}
         self._published: dict[tuple[str, Labels], float] = {}
 
-    def texts(self, spending: Spending | None, reader: Reader, now: Instant) -> Iterator[str]:
+    def texts(self, spending: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
         """Yield all families; without a ledger (`spending` is None) only those of budgets."""
         if spending is not None:
             self._count(spending.totals(now))
@@ -52,7 +52,7 @@ class CostFigures:
         for name, found in rows.items():
             yield text_of(metric(f"batchyard_budget_{name}"), found)
 
-    def _count(self, totals: Totals) -> None:
+    def _count(self, totals: CostTotals) -> None:
         sums: dict[tuple[str, Labels], float] = {}
 
         def add(name: str, labels: Labels, amount: float) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from batchyard.metrics.exposition import Kept
+from batchyard.metrics.exposition import MetricGroup
 from batchyard.scheduling.cycle import Cycle
-from batchyard.scheduling.decisions import Admit, Decision, Preempt, Wait
+from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason
 
 _NAMES: Final = (
@@ -15,13 +15,13 @@ _NAMES: Final = (
 )
 
 
-class CycleFigures:
+class CycleMetrics:
     """Counters and durations of scheduling cycles. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], role: str) -> None:
         self._clock = clock
-        self._kept = Kept(_NAMES, role)
-        self._own = Kept(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
+        self._kept = MetricGroup(_NAMES, role)
+        self._own = MetricGroup(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
         self._own.add("batchyard_preemption_loops_total", (), 0)
         self._began = self._decided = 0.0
 
@@ -78,5 +78,5 @@ def _came_of_it(decision: Decision) -> str:
     """Return the result of a second search for preemption targets."""
     if isinstance(decision, Preempt):
         return "new_targets"
-    is_deferred = isinstance(decision, Wait) and decision.requeue is RequeueReason.PENDING_PREEMPTION
+    is_deferred = isinstance(decision, StayPending) and decision.requeue is RequeueReason.PENDING_PREEMPTION
     return "deferred_fit" if is_deferred else "skipped"

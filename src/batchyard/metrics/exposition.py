@@ -59,7 +59,7 @@ class Scrape:
 
     def __init__(self, parts: Iterator[str], soon: Callable[[Callable[[], None]], object]) -> None:
         self.is_over = False
-        self.on_news: Callable[[], None] = _nobody
+        self.on_news: Callable[[], None] = _ignore
         self._parts = parts
         self._soon = soon
         self._comes_back = False
@@ -93,7 +93,7 @@ def groups_in(query: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> lis
     return [value for name, value in pairs if name == CHOICE] or ([query[CHOICE]] if CHOICE in query else [])
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     pass
 
 
@@ -102,7 +102,7 @@ def _nobody() -> None:
 # The families of a group that accumulate values, by name.
 
 
-class Kept:
+class MetricGroup:
     """Counters and histograms by name; `constant` is the value of their last label, if that never changes."""
 
     def __init__(self, names: Iterable[str], *constant: str) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.exposition import Kept
+from batchyard.metrics.exposition import MetricGroup
 from batchyard.metrics.registry import text_of
-from batchyard.shadow.findings import Counts, Parting
+from batchyard.shadow.findings import ComparisonCounts, DivergenceType
 
 #: The results of a query: answered, rejected, fork failed, or turned away because too many were waiting.
 ANSWERED: Final = "answered"
@@ -19,13 +19,13 @@ _TIME: Final = "batchyard_fork_duration_seconds"
 _CPU: Final = "batchyard_fork_cpu_seconds_total"
 
 
-class ForkFigures:
+class ForkMetrics:
     """Counts and durations of forks. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], waiting: Callable[[], int]) -> None:
         self._clock = clock
         self._waiting = waiting
-        self._kept = Kept((_TOTAL, _CPU, _TIME))
+        self._kept = MetricGroup((_TOTAL, _CPU, _TIME))
         for result in RESULTS:
             self._kept.add(_TOTAL, (result,), 0)
         self._kept.add(_CPU, (), 0)
@@ -64,10 +64,12 @@ class ForkFigures:
 DECISIONS: Final = ("admission", "preemption", "eviction")
 
 
-class ShadowFigures:
+class ShadowMetrics:
     """Shadow-mode metrics, computed on scrape."""
 
-    def __init__(self, counts: Callable[[], Counts], waiting: Callable[[], int], reordered: Callable[[], int]) -> None:
+    def __init__(
+        self, counts: Callable[[], ComparisonCounts], waiting: Callable[[], int], reordered: Callable[[], int]
+    ) -> None:
         self._counts = counts
         self._waiting = waiting
         self._reordered = reordered
@@ -76,7 +78,11 @@ class ShadowFigures:
         """Yield the text of all families."""
         counts = self._counts()
         agreed = [((each,), counts.agreed.get(each, 0)) for each in DECISIONS]
-        parted = [((each.value,), counts.parted.get(each.value, 0)) for each in Parting if each is not Parting.LATE]
+        parted = [
+            ((each.value,), counts.parted.get(each.value, 0))
+            for each in DivergenceType
+            if each is not DivergenceType.LATE
+        ]
         yield text_of(metric("batchyard_shadow_decisions_total"), agreed)
         yield text_of(metric("batchyard_shadow_divergences_total"), parted)
         yield text_of(metric("batchyard_shadow_late_total"), [((), counts.late)])
@@ -100,12 +106,12 @@ _FAILED: Final = "500"
 _Answer = TypeVar("_Answer")
 
 
-class WebhookFigures:
+class WebhookMetrics:
     """Counts and durations of webhook requests. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept = Kept((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _IN_FLIGHT))
+        self._kept = MetricGroup((_WEBHOOKS_TOTAL, _WEBHOOKS_TIME, _IN_FLIGHT))
 
     def expect(self, paths: Iterable[str]) -> None:
         """Initialize the series of the served paths."""

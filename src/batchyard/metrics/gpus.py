@@ -33,7 +33,7 @@ _MEMORY: Final = {
 }
 
 
-class Holder(NamedTuple):
+class GpuHolder(NamedTuple):
     """The container that holds a GPU; empty if the GPU is free."""
 
     container: str = ""
@@ -48,7 +48,7 @@ class GpuState(NamedTuple):
     uuid: str
     model: str
     node: str
-    holder: Holder
+    holder: GpuHolder
     source: str
     busy_percent: float | None = None
     memory_busy_percent: float | None = None
@@ -129,10 +129,10 @@ def _asked_by(container: Obj) -> int:
 
 def _state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
     name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
-    holder, load, memory = Holder(), IDLE, _MEMORY.get(model)
+    holder, load, memory = GpuHolder(), IDLE, _MEMORY.get(model)
     if pod is not None:
         container = next((c["name"] for c in pod["spec"]["containers"] if _asked_by(c)), "")
-        holder = Holder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        holder = GpuHolder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if phase(pod) == RUNNING:
             load = simulated_load(pod["metadata"]["uid"], number, _run_time(pod, now))
     used = None if memory is None else memory * load.memory // 100

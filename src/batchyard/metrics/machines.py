@@ -16,7 +16,7 @@ _UNSCHEDULABLE: Final = "Unschedulable"
 _STUCK: Final = "batchyard_pods_unschedulable"
 
 
-class MachineFigures:
+class MachineMetrics:
     """The current numbers of nodes, machines and unschedulable pods, and a counter of failed machines."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ _UNITS: Final = {"cpu": "core", "memory": "byte", "storage": "byte", "ephemeral-
 _NOTHING: Final[Obj] = {}
 
 
-class ObjectFigures:
+class ObjectMetrics:
     """The Nodes, pods and Jobs of the cluster, with the cached text of each."""
 
     def __init__(self) -> None:

@@ -15,12 +15,12 @@ from batchyard.api.views.workload import Shape, WorkloadView
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import Labels, texts_of
-from batchyard.metrics.workloads import WorkloadFigures
+from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.fair_sharing import share_of
 from batchyard.scheduling.pending_queue import PendingQueue
 from batchyard.scheduling.quota import QuotaNode
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 Rows: TypeAlias = Iterator[tuple[Labels, float]]
 
@@ -29,10 +29,10 @@ _TRUTHS: Final = ("True", "False", "Unknown")
 _ACTIVE, _INADMISSIBLE = "active", "inadmissible"
 
 
-class _Waiting:
+class _PendingWorkloads:
     """The pending Workloads of a ClusterQueue: counts, also by LocalQueue, shapes, and requested resources."""
 
-    def __init__(self, queue: PendingQueue, *, is_active: bool, asked: "_Asked") -> None:
+    def __init__(self, queue: PendingQueue, *, is_active: bool, asked: "_RequestCache") -> None:
         self.in_line = 0
         self.all = len(queue)
         self.by_local_queue = {name: (0, count) for name, count in queue.by_local_queue.items()}
@@ -60,7 +60,7 @@ class _Waiting:
         self.shapes = len(shapes[0]), len(shapes[1])
 
 
-class _Asked:
+class _RequestCache:
     """The requests of the pods of each shape, cached between scrapes while a Workload of the shape is pending."""
 
     def __init__(self) -> None:
@@ -84,13 +84,13 @@ class _Asked:
         self._known, self._used = self._used, {}
 
 
-class QueueFigures:
+class QueueMetrics:
     """Gauges of queues and Cohorts, computed from the scheduler's index."""
 
     def __init__(
         self,
-        index: AdmissionIndex,
-        workloads: WorkloadFigures,
+        index: SchedulerCache,
+        workloads: WorkloadMetrics,
         objects: Reader,
         role: str,
         *,
@@ -101,7 +101,7 @@ class QueueFigures:
         self._objects = objects
         self._role = role
         self._fair_sharing = fair_sharing
-        self._asked = _Asked()
+        self._asked = _RequestCache()
         #: Cohorts whose object was deleted: queues may still name them.
         self._deleted_cohorts: set[str] = set()
 
@@ -123,10 +123,10 @@ class QueueFigures:
         """Yield all families; an empty text marks a point at which the server may do other work."""
         self._index.snapshot.settle()
         waiting = {}
-        for name in list(self._index.line_up.pending):
-            queue, known = self._index.line_up.pending.get(name), self._index.snapshot.queues.get(name)
+        for name in list(self._index.queue_manager.pending):
+            queue, known = self._index.queue_manager.pending.get(name), self._index.snapshot.queues.get(name)
             if queue is not None and known is not None:
-                waiting[name] = _Waiting(queue, is_active=known.active, asked=self._asked)
+                waiting[name] = _PendingWorkloads(queue, is_active=known.active, asked=self._asked)
                 yield ""
         self._asked.forget_others()
         yield from self._of_waiting(waiting)
@@ -138,7 +138,7 @@ class QueueFigures:
     def _text(self, name: str, rows: Rows) -> Iterator[str]:
         return texts_of(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in rows))
 
-    def _of_waiting(self, waiting: Mapping[str, _Waiting]) -> Iterator[str]:
+    def _of_waiting(self, waiting: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
         counts = ((name, found.in_line, found.all - found.in_line) for name, found in waiting.items())
         yield from self._text("pending_workloads", _both(counts))
         yield from self._text("pending_scheduling_hashes", _both((name, *w.shapes) for name, w in waiting.items()))
@@ -146,7 +146,7 @@ class QueueFigures:
         yield from self._text("unadmitted_workloads", self._unadmitted())
         yield from self._text("finished_workloads", self._finished())
 
-    def _asked_for(self, waiting: Mapping[str, _Waiting]) -> Rows:
+    def _asked_for(self, waiting: Mapping[str, _PendingWorkloads]) -> Rows:
         """Yield the requests of pending Workloads; resources with quota but without requests are 0."""
         names = self._index.snapshot.names
         for name, found in waiting.items():
@@ -211,7 +211,7 @@ class QueueFigures:
             )
             yield from self._text(name, rows)
 
-    def _of_local_queues(self, waiting: Mapping[str, _Waiting]) -> Iterator[str]:
+    def _of_local_queues(self, waiting: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
         local_queues, tally = list(self._index.book.local_queues.values()), self._index.book.local_tally
         known = [(_names(view.key), view) for view in local_queues]
         yield from self._text("local_queue_pending_workloads", _in_local_queues(known, waiting))
@@ -268,7 +268,7 @@ class QueueFigures:
 class _Sums:
     """The admitted Workloads and the reserved amounts of all ClusterQueues below a node, cached."""
 
-    def __init__(self, index: AdmissionIndex) -> None:
+    def __init__(self, index: SchedulerCache) -> None:
         self._index = index
         self._known: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
@@ -304,7 +304,7 @@ def _both(rows: Iterator[tuple[str, int, int]]) -> Rows:
         yield (name, _INADMISSIBLE), inadmissible
 
 
-def _in_local_queues(known: Sequence[tuple[Labels, LocalQueueView]], waiting: Mapping[str, _Waiting]) -> Rows:
+def _in_local_queues(known: Sequence[tuple[Labels, LocalQueueView]], waiting: Mapping[str, _PendingWorkloads]) -> Rows:
     """Yield the active and inadmissible counts by LocalQueue."""
     for key, view in known:
         found = waiting.get(view.cluster_queue)

@@ -110,7 +110,7 @@ class Counters:
 
     def texts(self) -> Iterator[str]:
         """Yield all series in parts; nothing without series."""
-        return _some_at_a_time(self.metric, self._series, self._written)
+        return _in_parts(self.metric, self._series, self._written)
 
     def _written(self, labels: Labels, count: _Count) -> str:
         if not count.text:
@@ -153,7 +153,7 @@ class Histograms:
 
     def texts(self) -> Iterator[str]:
         """Yield all series in parts; nothing without series."""
-        return _some_at_a_time(self.metric, self._series, self._written)
+        return _in_parts(self.metric, self._series, self._written)
 
     def _written(self, labels: Labels, found: _Distribution) -> str:
         if not found.text:
@@ -172,7 +172,7 @@ class Histograms:
         return "".join(lines)
 
 
-def _some_at_a_time(
+def _in_parts(
     metric: Metric, series: Mapping[Labels, _Series], written: Callable[[Labels, _Series], str]
 ) -> Iterator[str]:
     """Yield the head of a family and its series, in parts, so that the caller may pause in between."""

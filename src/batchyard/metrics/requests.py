@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from batchyard.apiserver.audit import Audited
+from batchyard.apiserver.audit import AuditedRequest
 from batchyard.apiserver.auth.authorization import verb_of
 from batchyard.apiserver.request import Response
-from batchyard.apiserver.responses import Later
-from batchyard.metrics.exposition import Kept
+from batchyard.apiserver.responses import DeferredResponse
+from batchyard.metrics.exposition import MetricGroup
 from batchyard.metrics.registry import Labels
 
 _TOTAL: Final = "apiserver_request_total"
@@ -22,20 +22,20 @@ _VERBS: Final = {
 }
 
 
-class RequestFigures:
+class RequestMetrics:
     """Counts and durations of API requests. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.begin = clock
         self._clock = clock
-        self._kept = Kept((_TOTAL, _TIME))
+        self._kept = MetricGroup((_TOTAL, _TIME))
         #: The labels of the last answered request.
         self._labels: Labels = ()
 
-    def note(self, audited: Audited) -> None:
+    def note(self, audited: AuditedRequest) -> None:
         """Count an answered request. A deferred response is counted by its sender, when it is complete."""
         self._labels = _labels_of(audited)
-        if not isinstance(audited.answer, Later):
+        if not isinstance(audited.answer, DeferredResponse):
             self.count(self._labels, audited.answer.code if isinstance(audited.answer, Response) else 200)
 
     def count(self, labels: Labels, code: int) -> None:
@@ -56,7 +56,7 @@ class RequestFigures:
         return self._kept.texts()
 
 
-def _labels_of(audited: Audited) -> Labels:
+def _labels_of(audited: AuditedRequest) -> Labels:
     """Return the labels of a request; unknown verbs and resources share fixed values to bound the series."""
     request, path = audited.acting, audited.path
     verb = verb_of(request, path)

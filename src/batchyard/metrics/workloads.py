@@ -16,9 +16,9 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.metrics.exposition import Kept
+from batchyard.metrics.exposition import MetricGroup
 from batchyard.metrics.registry import Labels
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle as r
 
 _DELETED: Final = EventType.DELETED
@@ -45,7 +45,7 @@ class _Stage:
 
     __slots__ = ("_counts", "_times")
 
-    def __init__(self, kept: Kept, count: str, time: str) -> None:
+    def __init__(self, kept: MetricGroup, count: str, time: str) -> None:
         prefixes = ("kueue", "kueue_local_queue")
         self._counts = [kept.counters(f"{prefix}_{count}") for prefix in prefixes if count]
         self._times = [kept.histograms(f"{prefix}_{time}") for prefix in prefixes]
@@ -67,14 +67,14 @@ class _Stage:
             family.observe(labels, seconds)
 
 
-class WorkloadFigures:
+class WorkloadMetrics:
     """Counters of Workloads, and the current numbers of unadmitted and finished ones. `now` is the platform's clock."""
 
-    def __init__(self, index: AdmissionIndex, objects: Reader, now: Callable[[], Instant], role: str) -> None:
+    def __init__(self, index: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
         self._index = index
         self._objects = objects
         self._now = now
-        self._kept = kept = Kept(_NAMES, role)
+        self._kept = kept = MetricGroup(_NAMES, role)
         self._quota = _Stage(kept, "quota_reserved_workloads_total", "quota_reserved_wait_time_seconds")
         self._admission = _Stage(kept, "admitted_workloads_total", "admission_wait_time_seconds")
         self._checks = _Stage(kept, "", "admission_checks_wait_time_seconds")

@@ -55,7 +55,7 @@ def readiness(node: Obj) -> str:
     return "" if ready is None else ready["status"]
 
 
-def unheard_of(node: Obj, now: Instant) -> Obj:
+def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
     """Return the node with conditions Unknown, because its kubelet has stopped its heartbeats."""
     conditions = conditions_of(node)
     for kind in (READY, "MemoryPressure", "DiskPressure", "PIDPressure"):
@@ -68,7 +68,7 @@ def unheard_of(node: Obj, now: Instant) -> Obj:
     return _with_conditions(node, conditions)
 
 
-def heard_of_again(node: Obj, now: Instant) -> Obj:
+def with_resumed_heartbeats(node: Obj, now: Instant) -> Obj:
     """Return the node after its kubelet resumed: unknown or missing conditions become healthy."""
     conditions = conditions_of(node)
     for kind, values in _HEALTHY.items():
@@ -129,7 +129,7 @@ def execution_taints(node: Obj) -> Sequence[Taint]:
     return [taint for taint in taints_of(node) if taint.get("effect") == NO_EXECUTE]
 
 
-def is_given_up(node: Obj) -> bool:
+def has_execution_taint(node: Obj) -> bool:
     """Report whether it has the NoExecute taint not-ready or unreachable."""
     return any(taint["key"] in _EXECUTION_KEYS for taint in execution_taints(node))
 
@@ -183,7 +183,7 @@ def _is_ours(key: str, effect: str) -> bool:
 # --- cordon and drain ---
 
 
-class Drain(NamedTuple):
+class DrainPlan(NamedTuple):
     """The pods of a node that a drain evicts, and those that prevent the drain, with the reason."""
 
     evicted: Sequence[Obj]
@@ -205,7 +205,7 @@ def cordoned(node: Obj, unschedulable: bool = True) -> Obj:
     return with_path(node, ("spec", "unschedulable"), unschedulable or None)
 
 
-def drain(pods: Iterable[Obj], options: DrainOptions) -> Drain:
+def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
     """Return the effect of a drain on the pods of a node; a single refused pod prevents the drain."""
     evicted: list[Obj] = []
     refused: list[tuple[Obj, str]] = []
@@ -215,7 +215,7 @@ def drain(pods: Iterable[Obj], options: DrainOptions) -> Drain:
             refused.append((pod, reason))
         elif not _stays(pod):
             evicted.append(pod)
-    return Drain(evicted, refused)
+    return DrainPlan(evicted, refused)
 
 
 def _refusal(pod: Obj, options: DrainOptions) -> str | None:

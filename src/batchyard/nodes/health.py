@@ -14,7 +14,7 @@ from batchyard.api.views import pod_lifecycle
 from batchyard.api.views import pod_lifecycle as pods
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.nodes import conditions as lifecycle
 from batchyard.nodes import leases
 from batchyard.nodes.conditions import Taint, execution_taints
@@ -47,16 +47,16 @@ class NodeHealth:
             return (key,)
         return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready()]]
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the conditions of a node, or its taints."""
         node = reader.get(key)
         if node is None:
-            return Outcome()
-        unheard_from = leases.unheard_from(node, reader.get(leases.lease_key(key.name)))
+            return ReconcileResult()
+        unheard_from = leases.lost_at(node, reader.get(leases.lease_key(key.name)))
         if unheard_from is not None and now >= unheard_from:
-            unheard = lifecycle.unheard_of(node, now)
+            unheard = lifecycle.with_lost_heartbeats(node, now)
             if unheard is not node:
-                return Outcome([UpdateStatus(unheard)], _not_ready_events(key, node))
+                return ReconcileResult([UpdateStatus(unheard)], _not_ready_events(key, node))
             unheard_from = None
         outcome = self._tainted(node, now)
         if lifecycle.readiness(node) == "Unknown":
@@ -65,19 +65,19 @@ class NodeHealth:
         outcome.requeue_at = min(waits, default=None)
         return outcome
 
-    def _tainted(self, node: Obj, now: Instant) -> Outcome:
+    def _tainted(self, node: Obj, now: Instant) -> ReconcileResult:
         """Update the taints of a node, or requeue for when its NoExecute taint is due."""
         key, due = self._driven_out_by(node, now)
         tainted = lifecycle.with_taints(node, key, now)
         writes: list[Write] = [Update(tainted)] if tainted is not node else []
-        return Outcome(writes, requeue_at=due)
+        return ReconcileResult(writes, requeue_at=due)
 
     def _driven_out_by(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
         """Return the key of the NoExecute taint if the node may get it now; else when it may."""
         key, name = lifecycle.execution_key(node), node["metadata"]["name"]
         if key is None or self._zones.is_everything_lost():
             return None, None
-        if lifecycle.is_given_up(node):
+        if lifecycle.has_execution_taint(node):
             return key, None
         due = self._zones.next_at(name)
         if due is None or due > now:
@@ -85,7 +85,7 @@ class NodeHealth:
         self._zones.give_up(name, now)
         return key, None
 
-    def _mark_pods(self, node: str, reader: Reader, now: Instant, outcome: Outcome) -> None:
+    def _mark_pods(self, node: str, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         """Set the pods of a node without heartbeats to unready."""
         for key in self._pods.on(node):
             pod = reader.get(key)
@@ -133,17 +133,17 @@ class TaintEviction:
             self._taints[key.name] = after
         return self._pods.on(key.name) if list(before) != list(after) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Delete a pod whose toleration has ended, or requeue for then."""
         pod = reader.get(key)
         taints = () if pod is None else self._taints.get(pod_lifecycle.node_of(pod), ())
         if pod is None or not taints or pod_lifecycle.is_terminating(pod):
-            return Outcome()
+            return ReconcileResult()
         due = pod_lifecycle.driven_out_at(pod, taints)
         if due is None or due > now:
-            return Outcome(requeue_at=due)
+            return ReconcileResult(requeue_at=due)
         marked = pod_lifecycle.disrupted(pod, pod_lifecycle.BY_TAINT, now)
         if marked is not pod:
-            return Outcome([UpdateStatus(marked)])
+            return ReconcileResult([UpdateStatus(marked)])
         event = EventRecord(key, "Normal", "TaintManagerEviction", f"Marking for deletion Pod {key}")
-        return Outcome([Delete(key, uid=pod["metadata"]["uid"])], [event])
+        return ReconcileResult([Delete(key, uid=pod["metadata"]["uid"])], [event])

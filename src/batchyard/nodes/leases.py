@@ -61,7 +61,7 @@ def resumed(lease: Obj, now: Instant) -> Obj:
     return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
 
 
-def unheard_from(node: Obj, lease: Obj | None) -> Instant | None:
+def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
     """Return when a node counts as lost; None while it has heartbeats."""
     if not readiness(node):
         return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE

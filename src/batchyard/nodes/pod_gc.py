@@ -15,7 +15,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views import pod_lifecycle as lifecycle
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.nodes.conditions import has_taint, readiness
 from batchyard.nodes.pods_by_node import PodsByNode
 
@@ -58,20 +58,20 @@ class PodGarbageCollector:
         self._missed_since.pop(key.name, None)
         return self._pods.on(key.name) if _is_out_of_service(new) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set a pod to Failed and delete it, if no kubelet can end it."""
         pod = reader.get(key)
         if pod is None or lifecycle.is_gone_but_for_finalizers(pod):
-            return Outcome()
+            return ReconcileResult()
         if self._ended.is_one_too_many(key):
-            return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
         name = lifecycle.node_of(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
             due = self._missed_since.get(name, now) + QUARANTINE
-            return _removed(pod, lifecycle.BY_POD_GC, now) if due <= now else Outcome(requeue_at=due)
+            return _removed(pod, lifecycle.BY_POD_GC, now) if due <= now else ReconcileResult(requeue_at=due)
         is_left = node is None or _is_out_of_service(node)
-        return _removed(pod, None, now) if is_left and lifecycle.is_terminating(pod) else Outcome()
+        return _removed(pod, None, now) if is_left and lifecycle.is_terminating(pod) else ReconcileResult()
 
     def _concerns(self, pod: Obj, now: Instant) -> bool:
         """Report whether no kubelet may end a pod; record since when its node is missing."""
@@ -116,11 +116,11 @@ def _is_out_of_service(node: Obj) -> bool:
     return has_taint(node, well_known.OUT_OF_SERVICE) and readiness(node) != "True"
 
 
-def _removed(pod: Obj, why: lifecycle.Disruption | None, now: Instant) -> Outcome:
+def _removed(pod: Obj, why: lifecycle.Disruption | None, now: Instant) -> ReconcileResult:
     """Return the next write to remove a pod: first Failed, then deleted."""
     failed = lifecycle.failed(pod, why, now)
     if failed is not pod:
-        return Outcome([UpdateStatus(failed)])
+        return ReconcileResult([UpdateStatus(failed)])
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace") or "", metadata["name"])
-    return Outcome([Delete(key, grace=0, uid=metadata["uid"])])
+    return ReconcileResult([Delete(key, grace=0, uid=metadata["uid"])])

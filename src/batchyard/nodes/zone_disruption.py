@@ -56,7 +56,7 @@ def eviction_interval(state: ZoneState, nodes: int) -> Duration | None:
     return SLOW_EVICTION_INTERVAL if nodes > SMALL_ZONE_MAX else None
 
 
-class _Known(NamedTuple):
+class _NodeRecord(NamedTuple):
     """The zone and readiness of a node, and when it got its NoExecute taint."""
 
     zone: str
@@ -80,7 +80,7 @@ class _Zone:
         """Record that a node was tainted."""
         self.given_up_at = at if self.given_up_at is None else max(at, self.given_up_at)
 
-    def fares_otherwise(self) -> bool:
+    def update_state(self) -> bool:
         """Update the state of the zone. Return whether it changed."""
         before = (self.state, self.interval)
         self.state = zone_state(self.ready, len(self.unready))
@@ -94,7 +94,7 @@ class Zones:
     __slots__ = ("_nodes", "_zones")
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Known] = {}
+        self._nodes: dict[str, _NodeRecord] = {}
         self._zones: dict[str, _Zone] = {}
 
     def observe(self, name: str, node: Obj | None) -> bool:
@@ -111,7 +111,7 @@ class Zones:
         if after is not None:
             self._add(name, after)
             touched[after.zone] = None
-        changes = [self._zones[zone].fares_otherwise() for zone in touched]
+        changes = [self._zones[zone].update_state() for zone in touched]
         return any(changes)
 
     def unready(self) -> list[str]:
@@ -134,7 +134,7 @@ class Zones:
             return None
         return 0 if zone.given_up_at is None else zone.given_up_at + zone.interval
 
-    def _add(self, name: str, node: _Known) -> None:
+    def _add(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones.setdefault(node.zone, _Zone())
         if node.is_ready:
             zone.ready += 1
@@ -143,7 +143,7 @@ class Zones:
         if node.given_up_at is not None:
             zone.give_up(node.given_up_at)
 
-    def _remove(self, name: str, node: _Known) -> None:
+    def _remove(self, name: str, node: _NodeRecord) -> None:
         zone = self._zones[node.zone]
         if node.is_ready:
             zone.ready -= 1
@@ -151,6 +151,6 @@ class Zones:
             del zone.unready[name]
 
 
-def _known(node: Obj) -> _Known:
+def _known(node: Obj) -> _NodeRecord:
     zone = f"{label(node, well_known.REGION) or ''}:{label(node, well_known.ZONE) or ''}"
-    return _Known(zone, lifecycle.readiness(node) == "True", lifecycle.given_up_at(node))
+    return _NodeRecord(zone, lifecycle.readiness(node) == "True", lifecycle.given_up_at(node))

@@ -11,17 +11,17 @@ from batchyard.operator_manifests.definitions import definitions
 from batchyard.operator_manifests.deployment import deployment
 from batchyard.operator_manifests.rights import rights
 from batchyard.operator_manifests.services import network, webhooks
-from batchyard.operator_manifests.settings import Scraping, Settings, labelled
+from batchyard.operator_manifests.settings import InstallSettings, Scraping, labelled
 
-__all__ = ["Scraping", "Settings", "manifests", "parts"]
+__all__ = ["InstallSettings", "Scraping", "manifests", "parts"]
 
 
-def manifests(settings: Settings) -> list[Obj]:
+def manifests(settings: InstallSettings) -> list[Obj]:
     """All objects, in the order in which they are applied."""
     return [obj for objects in parts(settings).values() for obj in objects]
 
 
-def parts(settings: Settings) -> Mapping[str, Sequence[Obj]]:
+def parts(settings: InstallSettings) -> Mapping[str, Sequence[Obj]]:
     """The objects by the name of their file; files without objects are left out."""
     found = {
         "namespace": [labelled({"apiVersion": "v1", "kind": "Namespace"}, settings, settings.namespace)],

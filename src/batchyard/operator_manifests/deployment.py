@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
-from batchyard.operator_manifests.settings import CRITICAL, Settings, labelled, labels
+from batchyard.operator_manifests.settings import CRITICAL, InstallSettings, labelled, labels
 from batchyard.webhooks.hooks import hooks
 
 #: The ports of health and metrics, and of the webhooks.
@@ -13,9 +13,9 @@ HEALTH_PORT: Final = 8080
 #: On private GKE clusters, the control plane reaches pods at this port without an extra firewall rule.
 WEBHOOK_PORT: Final = 10250
 #: The unprivileged user of the image.
-_NOBODY: Final = 65532
+_UNPRIVILEGED_USER: Final = 65532
 #: How long a terminating pod still answers webhooks; Kubernetes 1.30 can sleep without a shell.
-_ANSWERS_STILL: Final = 5  # seconds
+_TERMINATION_DELAY: Final = 5  # seconds
 #: The file name of Kueue's Configuration, and its mount path.
 CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
 _CONFIGURATIONS: Final = "/etc/batchyard"
@@ -25,7 +25,7 @@ _ZONE: Final = "topology.kubernetes.io/zone"
 _HOST: Final = "kubernetes.io/hostname"
 
 
-def deployment(settings: Settings) -> Sequence[Obj]:
+def deployment(settings: InstallSettings) -> Sequence[Obj]:
     """The Deployment, its PodDisruptionBudget, and the ResourceQuota that its priority requires."""
     return [
         *_critical(settings),
@@ -35,12 +35,12 @@ def deployment(settings: Settings) -> Sequence[Obj]:
     ]
 
 
-def has_webhooks(settings: Settings) -> bool:
+def has_webhooks(settings: InstallSettings) -> bool:
     """Whether the installation has webhooks."""
     return settings.webhooks and bool(hooks(settings.controllers))
 
 
-def arguments(settings: Settings) -> list[str]:
+def arguments(settings: InstallSettings) -> list[str]:
     """The command-line arguments of the pods."""
     found = [
         "operator",
@@ -61,7 +61,7 @@ def arguments(settings: Settings) -> list[str]:
     return [*found, *settings.arguments]
 
 
-def _configuration(settings: Settings) -> Iterator[Obj]:
+def _configuration(settings: InstallSettings) -> Iterator[Obj]:
     """The ConfigMap with Kueue's Configuration, under the key that Kueue's manager uses."""
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
@@ -69,7 +69,7 @@ def _configuration(settings: Settings) -> Iterator[Obj]:
         yield labelled(obj, settings, settings.config_map, namespace=settings.namespace)
 
 
-def _deployment(settings: Settings) -> Obj:
+def _deployment(settings: InstallSettings) -> Obj:
     metadata: dict[str, Any] = {"labels": dict(labels(settings))}
     if settings.configuration:  # read at the start: a change replaces the pods
         metadata["annotations"] = {_DIGEST: sha256(settings.configuration.encode()).hexdigest()}
@@ -79,13 +79,13 @@ def _deployment(settings: Settings) -> Obj:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**spec, "template": template}}
 
 
-def _pod(settings: Settings) -> Obj:
+def _pod(settings: InstallSettings) -> Obj:
     spec: dict[str, Any] = {
         "serviceAccountName": settings.name,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _NOBODY,
-            "runAsGroup": _NOBODY,
+            "runAsUser": _UNPRIVILEGED_USER,
+            "runAsGroup": _UNPRIVILEGED_USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(settings)],
@@ -103,19 +103,19 @@ def _pod(settings: Settings) -> Obj:
     return spec
 
 
-def _spread(settings: Settings, key: str) -> Obj:
+def _spread(settings: InstallSettings, key: str) -> Obj:
     """Spread the pods over domains, but schedule them even if there is only one."""
     selector = {"matchLabels": dict(labels(settings))}
     return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
 
 
-def _container(settings: Settings) -> Obj:
+def _container(settings: InstallSettings) -> Obj:
     ports = [{"name": "health", "containerPort": HEALTH_PORT}]
     answering: dict[str, Any] = {}
     if has_webhooks(settings):
         ports.append({"name": "webhooks", "containerPort": WEBHOOK_PORT})
         # Requests arrive until all API servers know that the pod is terminating.
-        answering = {"lifecycle": {"preStop": {"sleep": {"seconds": _ANSWERS_STILL}}}}
+        answering = {"lifecycle": {"preStop": {"sleep": {"seconds": _TERMINATION_DELAY}}}}
     mounts = {"volumeMounts": [{"name": _VOLUME, "mountPath": _CONFIGURATIONS, "readOnly": True}]}
     return {
         **answering,
@@ -139,14 +139,14 @@ def _probe(path: str, period: int) -> Obj:
     return {"httpGet": {"path": path, "port": "health"}, "periodSeconds": period, "timeoutSeconds": 5}
 
 
-def _kept(settings: Settings) -> Iterator[Obj]:
+def _kept(settings: InstallSettings) -> Iterator[Obj]:
     if settings.replicas > 1:
         spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels(settings))}}
         budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": spec}
         yield labelled(budget, settings, namespace=settings.namespace)
 
 
-def _critical(settings: Settings) -> Iterator[Obj]:
+def _critical(settings: InstallSettings) -> Iterator[Obj]:
     """A ResourceQuota for pods of this priority, which some clusters, such as GKE's, require."""
     if settings.priority_class == CRITICAL:
         scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL]}

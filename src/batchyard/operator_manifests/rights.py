@@ -12,7 +12,7 @@ from batchyard.apiserver.auth.bootstrap_roles import bootstrap_roles
 from batchyard.controller_groups import ALSO_UPSTREAM, CREATE, FINALIZERS, PATCH, STATUS, kinds_seen, kinds_written
 from batchyard.operator_manifests.definitions import definition_names
 from batchyard.operator_manifests.deployment import has_webhooks
-from batchyard.operator_manifests.settings import Settings, labelled
+from batchyard.operator_manifests.settings import InstallSettings, labelled
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 _SEEN: Final = ("list", "watch")
@@ -21,7 +21,7 @@ _REGISTRATION: Final = "admissionregistration.k8s.io"
 _HOLD: Final = ("get", "update")
 
 
-def rights(settings: Settings) -> Sequence[Obj]:
+def rights(settings: InstallSettings) -> Sequence[Obj]:
     """The ServiceAccount, its roles and bindings, and the roles for users."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     role = {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "rules": list(_held(settings))}
@@ -37,7 +37,7 @@ def rights(settings: Settings) -> Sequence[Obj]:
     return [*objects, *(_for_people() if settings.user_roles else ())]
 
 
-def cluster_rules(settings: Settings) -> list[Obj]:
+def cluster_rules(settings: InstallSettings) -> list[Obj]:
     """The rules of the ClusterRole."""
     return [*controller_rules(settings.controllers), *_of_webhooks(settings), *_of_page(settings)]
 
@@ -65,7 +65,7 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     return [*rules, *looked_for]
 
 
-def _of_webhooks(settings: Settings) -> Iterator[Obj]:
+def _of_webhooks(settings: InstallSettings) -> Iterator[Obj]:
     """Write the certificate authority to the webhook configurations and CRDs. Answers use lists of the controllers."""
     if not has_webhooks(settings):
         return
@@ -75,14 +75,14 @@ def _of_webhooks(settings: Settings) -> Iterator[Obj]:
         yield _rule(_EXTENSIONS, ["customresourcedefinitions"], _HOLD, names)
 
 
-def _of_page(settings: Settings) -> Iterator[Obj]:
+def _of_page(settings: InstallSettings) -> Iterator[Obj]:
     """Authenticate a user's token, and check which objects the user may list."""
     if settings.page:
         yield _rule("authentication.k8s.io", ["tokenreviews"], ["create"])
         yield _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"])
 
 
-def _held(settings: Settings) -> Iterator[Obj]:
+def _held(settings: InstallSettings) -> Iterator[Obj]:
     """The rules in its own Namespace; RBAC cannot restrict `create` by name."""
     yield _rule("coordination.k8s.io", ["leases"], ["create"])
     yield _rule("coordination.k8s.io", ["leases"], _HOLD, [settings.name])
@@ -96,7 +96,7 @@ def _rule(group: str, resources: Sequence[str], verbs: Sequence[str], names: Seq
     return rule | ({"resourceNames": list(names)} if names else {})
 
 
-def _binding(settings: Settings, kind: str) -> dict[str, Any]:
+def _binding(settings: InstallSettings, kind: str) -> dict[str, Any]:
     subject: Mapping[str, str] = {"kind": "ServiceAccount", "name": settings.name, "namespace": settings.namespace}
     role = {"apiGroup": _GROUP, "kind": kind, "name": settings.name}
     return {"apiVersion": f"{_GROUP}/v1", "kind": f"{kind}Binding", "subjects": [subject], "roleRef": role}

@@ -6,7 +6,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.operator_manifests.deployment import HEALTH_PORT, WEBHOOK_PORT, has_webhooks
-from batchyard.operator_manifests.settings import Scraping, Settings, labelled, labels
+from batchyard.operator_manifests.settings import InstallSettings, Scraping, labelled, labels
 from batchyard.webhooks.hooks import MUTATE, POD_LABEL, SYSTEM, VALIDATE, Hook, hooks
 
 _HTTPS: Final = 443
@@ -16,12 +16,12 @@ _DNS: Final = 53
 _EVERY: Final = "15s"
 
 
-def network(settings: Settings) -> Sequence[Obj]:
+def network(settings: InstallSettings) -> Sequence[Obj]:
     """The network objects."""
     return [*_services(settings), _policy(settings), *_scraped(settings)]
 
 
-def _services(settings: Settings) -> Iterator[Obj]:
+def _services(settings: InstallSettings) -> Iterator[Obj]:
     yield _service(
         settings, f"{settings.name}-metrics", {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
     )
@@ -31,12 +31,12 @@ def _services(settings: Settings) -> Iterator[Obj]:
         )
 
 
-def _service(settings: Settings, name: str, port: dict[str, Any]) -> Obj:
+def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
     spec = {"selector": dict(labels(settings)), "ports": [{**port, "protocol": "TCP"}]}
     return labelled({"apiVersion": "v1", "kind": "Service", "spec": spec}, settings, name, settings.namespace)
 
 
-def _policy(settings: Settings) -> Obj:
+def _policy(settings: InstallSettings) -> Obj:
     """Ingress: metrics, probes and webhooks, from any address. Egress: the API server and DNS."""
     ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
     egress = [
@@ -53,7 +53,7 @@ def _policy(settings: Settings) -> Obj:
     return labelled(policy, settings, namespace=settings.namespace)
 
 
-def _scraped(settings: Settings) -> Iterator[Obj]:
+def _scraped(settings: InstallSettings) -> Iterator[Obj]:
     selector = {"matchLabels": dict(labels(settings))}
     if settings.scraping is Scraping.POD_MONITORING:
         endpoint = {"port": "health", "path": "/metrics", "interval": _EVERY}
@@ -79,7 +79,7 @@ _REGISTRATION: Final = "admissionregistration.k8s.io/v1"
 _WITHIN: Final = 10  # seconds
 
 
-def webhooks(settings: Settings) -> Sequence[Obj]:
+def webhooks(settings: InstallSettings) -> Sequence[Obj]:
     """The two webhook configurations; none without webhooks."""
     if not has_webhooks(settings):
         return []
@@ -90,13 +90,13 @@ def webhooks(settings: Settings) -> Sequence[Obj]:
     ]
 
 
-def _configuration(word: str, found: Iterable[Hook], settings: Settings) -> Obj:
+def _configuration(word: str, found: Iterable[Hook], settings: InstallSettings) -> Obj:
     configuration = {"apiVersion": _REGISTRATION, "kind": f"{word}WebhookConfiguration"}
     entries = [_entry(hook, settings) for hook in found]
     return labelled({**configuration, "webhooks": entries}, settings, settings.webhook_service)
 
 
-def _entry(hook: Hook, settings: Settings) -> Obj:
+def _entry(hook: Hook, settings: InstallSettings) -> Obj:
     path = MUTATE if hook.mutates else VALIDATE
     service = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
     rule = {

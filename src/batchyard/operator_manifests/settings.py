@@ -23,7 +23,7 @@ class Scraping(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class InstallSettings:
     """The choices of an installation. The defaults are those of `deploy/operator/base`."""
 
     image: str = "batchyard:0.1.0"
@@ -74,12 +74,12 @@ class Settings:
 # The labels of an installation's objects.
 
 
-def labels(settings: Settings) -> Mapping[str, str]:
+def labels(settings: InstallSettings) -> Mapping[str, str]:
     """The selector labels of the operator's pods."""
     return {"app.kubernetes.io/name": "batchyard", "app.kubernetes.io/instance": settings.name}
 
 
-def labelled(obj: Mapping[str, Any], settings: Settings, name: str = "", namespace: str = "") -> Obj:
+def labelled(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
     """An object with the given or the installation's name, and the labels."""
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(labels(settings))}
     if namespace:

@@ -11,25 +11,25 @@ from typing import Final
 
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import NodeRules, PodShape
-from batchyard.placement.node_filters import Obstacle, aversion, find_obstacle, preference
-from batchyard.placement.node_info import Changes, Node
-from batchyard.placement.resources import Profile, has_room, resource_score
+from batchyard.placement.node_filters import FilterFailure, aversion, find_obstacle, preference
+from batchyard.placement.node_info import NodeGenerations, NodeInfo
+from batchyard.placement.resources import AutoscalingProfile, has_room, resource_score
 
 _REACHES_MAX: Final = 1024
 _SHORTLISTS_MAX: Final = 1024
 
 
-class Reach:
+class StaticFilterResults:
     """The static filters and preferences of equal rules, evaluated for each node."""
 
-    def __init__(self, rules: NodeRules, nodes: Mapping[str, Node], traits: Changes) -> None:
+    def __init__(self, rules: NodeRules, nodes: Mapping[str, NodeInfo], traits: NodeGenerations) -> None:
         self._rules = rules
         self._nodes = nodes
         self._traits = traits
         self._moment = traits.now
         self._seen: dict[str, NodeView] = {}
         #: Why a node rejects the pods; None: it does not.
-        self.obstacles: dict[str, Obstacle | None] = {}
+        self.obstacles: dict[str, FilterFailure | None] = {}
         #: Scores of preferred node affinity, and counts of PreferNoSchedule taints; zeros are omitted.
         self.preferences: dict[str, int] = {}
         self.aversions: dict[str, int] = {}
@@ -65,10 +65,12 @@ class Reach:
             self.aversions[name] = averse
 
 
-class Shortlist:
+class CandidateNodes:
     """The nodes with room for pods of a shape, and their resource scores."""
 
-    def __init__(self, shape: PodShape, profile: Profile, reach: Reach, changes: Changes) -> None:
+    def __init__(
+        self, shape: PodShape, profile: AutoscalingProfile, reach: StaticFilterResults, changes: NodeGenerations
+    ) -> None:
         self._shape = shape
         self._profile = profile
         self._changes = changes
@@ -77,7 +79,7 @@ class Shortlist:
         self.reach = reach
         self.scores: dict[str, int] = {}
 
-    def refresh(self, nodes: Mapping[str, Node]) -> None:
+    def refresh(self, nodes: Mapping[str, NodeInfo]) -> None:
         """Apply the changes of nodes."""
         self.reach.refresh()
         if self._moment == self._changes.now:
@@ -107,7 +109,7 @@ class Shortlist:
             heappush(heap, entry)
         return found
 
-    def _look(self, name: str, node: Node | None) -> None:
+    def _look(self, name: str, node: NodeInfo | None) -> None:
         if node is None or self.reach.obstacles[name] is not None or not has_room(self._shape, node):
             self.scores.pop(name, None)
             return
@@ -117,35 +119,35 @@ class Shortlist:
             heappush(self._heap, (-score, name))
 
 
-class Shortlists:
+class CandidateNodesCache:
     """LRU cache of filter results by rules, and of candidates by shape."""
 
-    def __init__(self, nodes: Mapping[str, Node], changes: Changes, traits: Changes) -> None:
+    def __init__(self, nodes: Mapping[str, NodeInfo], changes: NodeGenerations, traits: NodeGenerations) -> None:
         self._nodes = nodes
         self._changes = changes
         self._traits = traits
-        self._reaches: dict[NodeRules, Reach] = {}
-        self._lists: dict[tuple[PodShape, Profile], Shortlist] = {}
+        self._reaches: dict[NodeRules, StaticFilterResults] = {}
+        self._lists: dict[tuple[PodShape, AutoscalingProfile], CandidateNodes] = {}
 
-    def reach(self, rules: NodeRules) -> Reach:
+    def reach(self, rules: NodeRules) -> StaticFilterResults:
         """Return the up-to-date filter results for some rules."""
         reach = self._reaches.pop(rules, None)
         if reach is None:
             if len(self._reaches) >= _REACHES_MAX:
                 del self._reaches[next(iter(self._reaches))]
-            reach = Reach(rules, self._nodes, self._traits)
+            reach = StaticFilterResults(rules, self._nodes, self._traits)
         self._reaches[rules] = reach
         reach.refresh()
         return reach
 
-    def of(self, shape: PodShape, profile: Profile) -> Shortlist:
+    def of(self, shape: PodShape, profile: AutoscalingProfile) -> CandidateNodes:
         """Return the up-to-date candidates for a shape."""
         key = shape, profile
         found = self._lists.pop(key, None)
         if found is None:
             if len(self._lists) >= _SHORTLISTS_MAX:
                 del self._lists[next(iter(self._lists))]
-            found = Shortlist(shape, profile, self.reach(shape.rules), self._changes)
+            found = CandidateNodes(shape, profile, self.reach(shape.rules), self._changes)
         self._lists[key] = found
         found.refresh(self._nodes)
         return found

@@ -13,9 +13,9 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.selectors import Selector, selector
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
-from batchyard.placement.candidate_nodes import Shortlists
-from batchyard.placement.node_info import Changes, Node
-from batchyard.placement.pod_affinity import Neighbours
+from batchyard.placement.candidate_nodes import CandidateNodesCache
+from batchyard.placement.node_info import NodeGenerations, NodeInfo
+from batchyard.placement.pod_affinity import PodAffinityIndex
 
 # --- budgets ---
 #
@@ -26,7 +26,7 @@ from batchyard.placement.pod_affinity import Neighbours
 
 
 @dataclass(frozen=True, slots=True)
-class _Budget:
+class _PodDisruptionBudget:
     """Selector, allowed disruptions and disrupted pods of one budget."""
 
     chosen: Selector | None
@@ -39,11 +39,11 @@ class _Budget:
         return self.chosen is not None and self.chosen.matches(pod.labels)
 
 
-class Budgets:
+class PodDisruptionBudgets:
     """All PodDisruptionBudgets, by namespace."""
 
     def __init__(self) -> None:
-        self._by_namespace: dict[str, dict[Key, _Budget]] = {}
+        self._by_namespace: dict[str, dict[Key, _PodDisruptionBudget]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_namespace)
@@ -54,7 +54,7 @@ class Budgets:
         gone: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
         chosen = selector((obj.get("spec") or {}).get("selector"))
         allowed = status.get("disruptionsAllowed", 0)
-        self._by_namespace.setdefault(key.namespace, {})[key] = _Budget(chosen, allowed, gone)
+        self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(chosen, allowed, gone)
 
     def remove(self, key: Key) -> None:
         """Remove a budget."""
@@ -78,15 +78,15 @@ class Budgets:
                     found[pod.uid] = None
         return found
 
-    def rest(self) -> "Rest":
+    def rest(self) -> "DisruptionsAllowed":
         """Return a copy of the allowed disruptions that can be used up."""
-        return Rest(self._by_namespace)
+        return DisruptionsAllowed(self._by_namespace)
 
 
-class Rest:
+class DisruptionsAllowed:
     """The remaining disruptions while candidates for scale-down are tried."""
 
-    def __init__(self, budgets: dict[str, dict[Key, _Budget]]) -> None:
+    def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets
         self._left = {key: budget.allowed for each in budgets.values() for key, budget in each.items()}
 
@@ -107,11 +107,11 @@ class Rest:
 _NO_PODS: Mapping[str, PodView] = {}
 
 
-class Nodes:
+class ClusterSnapshot:
     """Nodes and their pods, nominations, budgets and namespaces, with undo."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, NodeInfo] = {}
         self._names: list[str] = []
         self._places: dict[str, str] = {}
         #: Pods bound to nodes that do not exist (yet), by node name.
@@ -125,25 +125,25 @@ class Nodes:
         self._undo: list[Callable[[], None]] | None = None
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
-        self.budgets = Budgets()
+        self.budgets = PodDisruptionBudgets()
         self._is_trial = False
         #: Every change of a node or its pods; `lasting` omits those inside `what_if`.
-        self.changes = Changes()
-        self.lasting = Changes()
+        self.changes = NodeGenerations()
+        self.lasting = NodeGenerations()
         #: Changes of a node's existence, labels and taints only.
-        self.traits = Changes()
-        self.neighbours = Neighbours()
-        self.shortlists = Shortlists(self._nodes, self.changes, self.traits)
+        self.traits = NodeGenerations()
+        self.neighbours = PodAffinityIndex()
+        self.shortlists = CandidateNodesCache(self._nodes, self.changes, self.traits)
 
     def __len__(self) -> int:
         """The number of nodes."""
         return len(self._nodes)
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[NodeInfo]:
         """Iterate over the nodes by name."""
         return iter([self._nodes[name] for name in self._names])
 
-    def get(self, name: str) -> Node | None:
+    def get(self, name: str) -> NodeInfo | None:
         """Return a node by name."""
         return self._nodes.get(name)
 
@@ -155,9 +155,9 @@ class Nodes:
         """Return a pod that was added."""
         return self.neighbours.get(uid)
 
-    def what_if(self) -> "WhatIf":
+    def what_if(self) -> "SnapshotTrial":
         """Return a context manager that undoes all changes made inside."""
-        return WhatIf(self)
+        return SnapshotTrial(self)
 
     # --- nodes ---
 
@@ -189,7 +189,7 @@ class Nodes:
         self.traits.note(name)
 
     def _add_node(self, view: NodeView) -> None:
-        node = self._nodes[view.name] = Node(view)
+        node = self._nodes[view.name] = NodeInfo(view)
         insort(self._names, view.name)
         for pod in self._strays.pop(view.name, _NO_PODS).values():
             node.take(pod)
@@ -324,15 +324,15 @@ class Nodes:
             self._undo.append(undo)
 
 
-class WhatIf:
+class SnapshotTrial:
     """Context manager that undoes the changes made inside, unless they are kept."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
         self._outer: list[Callable[[], None]] | None = None
         self._is_kept = False
 
-    def __enter__(self) -> "WhatIf":
+    def __enter__(self) -> "SnapshotTrial":
         """Start recording."""
         self._outer = self._nodes.begin()
         return self

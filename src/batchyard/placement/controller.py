@@ -14,9 +14,9 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import EventRecord, Outcome
-from batchyard.placement.exclusive_followers import HeldRoom
-from batchyard.placement.filtering import NO_NODES, Placed, Unplaceable, find_node
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.placement.exclusive_followers import FollowerReservations
+from batchyard.placement.filtering import NO_NODES, ChosenNode, Unschedulable, find_node
 from batchyard.placement.gang import (
     GangPlaced,
     GangPreemption,
@@ -25,13 +25,20 @@ from batchyard.placement.gang import (
     place_gang,
     preempt_for_gang,
 )
-from batchyard.placement.gang_preemption import Occupant, find_swap
-from batchyard.placement.hotswap import Swaps
+from batchyard.placement.gang_preemption import EvictionUnit, find_hotswap
+from batchyard.placement.hotswap import HotswapPass
 from batchyard.placement.index import KINDS, PlacementIndex, pod_key
-from batchyard.placement.preemption import Futile, Preemption, are_mates, awaits_victims, find_preemption, nobody_leaves
-from batchyard.placement.resources import Profile
+from batchyard.placement.preemption import (
+    PodPreemption,
+    PreemptionFailure,
+    are_mates,
+    awaits_victims,
+    find_preemption,
+    no_victims_failure,
+)
+from batchyard.placement.resources import AutoscalingProfile
 from batchyard.placement.units import set_gated, set_placed, set_preempted, set_unplaced
-from batchyard.placement.unschedulable_pods import Asking
+from batchyard.placement.unschedulable_pods import EquivalenceKey
 
 PASS: Final = Key("Pass", "", "placement")
 #: Maximum length of an Event's note.
@@ -49,10 +56,10 @@ class PlacementController:
     rank = 12
     kinds = KINDS
 
-    def __init__(self, profile: Profile = Profile.BALANCED, *, hotswap: bool = False) -> None:
+    def __init__(self, profile: AutoscalingProfile = AutoscalingProfile.BALANCED, *, hotswap: bool = False) -> None:
         self._index = PlacementIndex(profile)
         #: The room that Hotswap reserves for pods that do not exist yet.
-        self._held = HeldRoom(self._index.nodes) if hotswap else None
+        self._held = FollowerReservations(self._index.nodes) if hotswap else None
 
     def has_room_for(
         self, pods: Sequence[PodView], *, without: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
@@ -70,23 +77,23 @@ class PlacementController:
         """Return the key of the pass if the event makes a unit due."""
         return (PASS,) if self._index.observe(event) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run one pass."""
         self._index.recover(reader)
-        swaps = None if self._held is None else Swaps(self._index.nodes, self._held, reader, now)
+        swaps = None if self._held is None else HotswapPass(self._index.nodes, self._held, reader, now)
         this_pass = _Pass(self._index, reader, now, swaps)
         waiting = self._index.waiting
         waiting.start()
         while unit := waiting.next_unit():
             this_pass.try_unit(unit)
-        this_pass.tell_the_rest()
+        this_pass.update_stale_conditions()
         return this_pass.outcome
 
 
 class _Pass:
     """One pass: the decisions so far, as writes and Events."""
 
-    def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, swaps: Swaps | None) -> None:
+    def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, swaps: HotswapPass | None) -> None:
         self._index = index
         self._swaps = swaps
         self._nodes = index.nodes
@@ -94,9 +101,9 @@ class _Pass:
         self._now = now
         #: The messages of units that failed in this pass, by equivalence class. Nothing in a pass frees room for later
         #: ones.
-        self._failures: dict[Asking, Sequence[str]] = {}
+        self._failures: dict[EquivalenceKey, Sequence[str]] = {}
         self._leaving: dict[str, None] = {}
-        self.outcome = Outcome(independent=True)
+        self.outcome = ReconcileResult(independent=True)
 
     def try_unit(self, unit: Sequence[PodView]) -> None:
         """Bind a single pod or a whole gang, preempt for it, or park it."""
@@ -115,11 +122,11 @@ class _Pass:
     def _try_pod(self, pod: PodView) -> Sequence[str]:
         """Bind a pod, or preempt for it; else park it and return its messages."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
-        if isinstance(placement, Placed):
+        if isinstance(placement, ChosenNode):
             self._bind(pod, placement.node)
             return ()
         preemption = find_preemption(pod, self._nodes, placement.obstacles)
-        if isinstance(preemption, Preemption):
+        if isinstance(preemption, PodPreemption):
             self._make_room(pod, placement, preemption)
             return ()
         return self._park((pod,), [_failure_message(placement, preemption)], keeps_room=preemption.is_under_way)
@@ -148,7 +155,7 @@ class _Pass:
             pods, [_gang_message(pod, stuck, message) for pod in pods], keeps_room=preemption.is_under_way
         )
 
-    def _try_whole(self, pods: Sequence[PodView], swaps: Swaps) -> Sequence[str]:
+    def _try_whole(self, pods: Sequence[PodView], swaps: HotswapPass) -> Sequence[str]:
         """With Hotswap: bind pods, leaders with room for their followers, or preempt whole Workloads for them."""
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._is_hopeless(pods, profile):
@@ -163,10 +170,10 @@ class _Pass:
         stuck, why = placement
         if len(pods) == 1 and not (stuck.gang or claims[0].topology_key):
             preemption = find_preemption(stuck, self._nodes, why.obstacles)
-            if isinstance(preemption, Preemption) and not any(victim.gang for victim in preemption.victims):
+            if isinstance(preemption, PodPreemption) and not any(victim.gang for victim in preemption.victims):
                 self._make_room(stuck, why, preemption)
                 return ()
-        swap = find_swap(claims, self._nodes, swaps.occupant_of, profile)
+        swap = find_hotswap(claims, self._nodes, swaps.occupant_of, profile)
         if swap is None:
             swaps.hold(claims, {})
             message = _failure_message(why, self._preemption_failure(stuck, why))
@@ -180,14 +187,14 @@ class _Pass:
             self._let_leave(victim, most_important, swaps)
         return ()
 
-    def _make_room(self, pod: PodView, why: Unplaceable, preemption: Preemption) -> None:
+    def _make_room(self, pod: PodView, why: Unschedulable, preemption: PodPreemption) -> None:
         """Nominate the node for the pod, and evict the victims."""
         self._reserve(pod, preemption.node, why.message())
         self._index.waiting.park((pod,))
         for victim in preemption.victims:
             self._evict(victim, pod, preemption.node)
 
-    def tell_the_rest(self) -> None:
+    def update_stale_conditions(self) -> None:
         """Update the PodScheduled condition of gated and bound pods whose status differs."""
         for pod in list(self._index.stale_conditions.values()):
             obj = self._current(pod)
@@ -199,14 +206,14 @@ class _Pass:
             else:
                 self.outcome.writes.append(UpdateStatus(updated))
 
-    def _preemption_failure(self, stuck: PodView, why: Unplaceable) -> Futile:
+    def _preemption_failure(self, stuck: PodView, why: Unschedulable) -> PreemptionFailure:
         """Return kube-scheduler's message; a generic one if victims exist for this pod but not for the whole gang."""
         found = find_preemption(stuck, self._nodes, why.obstacles)
-        if isinstance(found, Futile) and not found.is_under_way:
+        if isinstance(found, PreemptionFailure) and not found.is_under_way:
             return found
-        return nobody_leaves(why.obstacles, len(self._nodes))
+        return no_victims_failure(why.obstacles, len(self._nodes))
 
-    def _is_hopeless(self, pods: Sequence[PodView], profile: Profile) -> bool:
+    def _is_hopeless(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
         """Whether a gang that was already unschedulable still fails the quick capacity check."""
         return all(pod.unplaced for pod in pods) and not may_have_room(pods, self._nodes, profile)
 
@@ -236,7 +243,7 @@ class _Pass:
         self._index.nominate(pod, node_name)
         self._set_unschedulable(pod, message, node_name)
 
-    def _let_leave(self, victim: Occupant, preemptor: PodView, swaps: Swaps) -> None:
+    def _let_leave(self, victim: EvictionUnit, preemptor: PodView, swaps: HotswapPass) -> None:
         """Evict the victim's Workload, or its pods if it has none."""
         workload = swaps.evict(victim, preemptor, self.outcome)
         if workload is not None:
@@ -297,7 +304,7 @@ def _bound(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
     return with_path(bound, ("metadata", "annotations", well_known.GPU_INDEX), ",".join(map(str, gpus)))
 
 
-def _failure_message(why: Unplaceable, preemption: Futile) -> str:
+def _failure_message(why: Unschedulable, preemption: PreemptionFailure) -> str:
     """Return why a pod does not fit, and why preemption does not help."""
     message = why.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"

@@ -14,7 +14,7 @@ WHOLE: Final = 1000
 """One GPU in thousandths."""
 
 
-class Devices:
+class GpuShares:
     """The GPUs of a node and the shares of its pods. Pods that others bound without free GPUs are not counted."""
 
     __slots__ = ("_held", "left")
@@ -52,9 +52,9 @@ class Devices:
         self._count(amount, picked, 1)
         return picked
 
-    def resized(self, total: int) -> "Devices":
+    def resized(self, total: int) -> "GpuShares":
         """Return devices for a node with a new total, with the same pods."""
-        new = Devices(total)
+        new = GpuShares(total)
         for uid, (amount, picked) in self._held.items():
             new.take(uid, amount, picked)
         return new

@@ -12,8 +12,8 @@ from batchyard.api.views.ownership import owner_key, pods_at_once
 from batchyard.api.views.pod_lifecycle import is_terminal, is_terminating
 from batchyard.api.views.pods import PodView
 from batchyard.interfaces.client import Reader
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.gang import Claim
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.gang import PlacementClaim
 from batchyard.placement.index import pod_key
 
 
@@ -31,15 +31,15 @@ def missing_followers(leader: Obj, reader: Reader) -> int:
     return max(0, wanted - sum(map(_is_living, pods)))
 
 
-class HeldRoom:
+class FollowerReservations:
     """Nominations of placeholder pods, by leader."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
         #: Placeholders by leader.
         self._stand_ins: dict[Key, Sequence[PodView]] = {}
 
-    def hold(self, claims: Sequence[Claim], seats: Mapping[str, str]) -> None:
+    def hold(self, claims: Sequence[PlacementClaim], seats: Mapping[str, str]) -> None:
         """Reserve room for the followers of the claims' leaders; release it if `seats` is empty."""
         for claim in claims:
             leader = pod_key(claim.leader)

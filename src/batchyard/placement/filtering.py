@@ -12,12 +12,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import well_known
 from batchyard.api.views.pods import PodView, SpreadRule
-from batchyard.placement.candidate_nodes import Shortlist
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.node_filters import CONFLICT, Obstacle, selects, tolerates_all
-from batchyard.placement.node_info import Node
-from batchyard.placement.pod_affinity import Affinity, Counts, Domain, Neighbours, attraction
-from batchyard.placement.resources import NOTHING, Profile, find_shortage, less_held
+from batchyard.placement.candidate_nodes import CandidateNodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.node_filters import CONFLICT, FilterFailure, selects, tolerates_all
+from batchyard.placement.node_info import NodeInfo
+from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, PodAffinityIndex, attraction
+from batchyard.placement.resources import NOTHING, AutoscalingProfile, find_shortage, less_held
 
 # --- scores ---
 #
@@ -43,7 +43,7 @@ def add_preferences(totals: dict[str, int], preferences: Mapping[str, int]) -> N
             totals[name] += _NODE_AFFINITY * (_MAX * preferences.get(name, 0) // top)
 
 
-def add_aversions(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
+def add_taint_scores(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
     """Add the scores of PreferNoSchedule taints: fewer is better."""
     top = max([aversions.get(name, 0) for name in totals], default=0)
     if top:
@@ -51,7 +51,7 @@ def add_aversions(totals: dict[str, int], aversions: Mapping[str, int]) -> None:
             totals[name] += _TAINT_TOLERATION * (_MAX - _MAX * aversions.get(name, 0) // top)
 
 
-def add_attraction(totals: dict[str, int], nodes: Sequence[Node], drawn: Mapping[Domain, int]) -> None:
+def add_pod_affinity(totals: dict[str, int], nodes: Sequence[NodeInfo], drawn: Mapping[Domain, int]) -> None:
     """Add the scores of pod affinity: the sums of a node's domains, scaled from the lowest to the highest."""
     keys = list(dict.fromkeys(key for key, _ in drawn))
     sums = {n.name: sum(drawn.get((key, n.view.labels.get(key, "")), 0) for key in keys) for n in nodes}
@@ -61,7 +61,7 @@ def add_attraction(totals: dict[str, int], nodes: Sequence[Node], drawn: Mapping
             totals[name] += _POD_AFFINITY * int(_MAX * ((amount - low) / (high - low)))
 
 
-def add_crowding(totals: dict[str, int], crowds: Mapping[str, int]) -> None:
+def add_topology_spread(totals: dict[str, int], crowds: Mapping[str, int]) -> None:
     """Add the scores of topology spread: less skew is better; nodes without the topology keys get nothing."""
     low, high = min(crowds.values(), default=0), max(crowds.values(), default=0)
     for name, crowd in crowds.items():
@@ -76,16 +76,16 @@ def add_crowding(totals: dict[str, int], crowds: Mapping[str, int]) -> None:
 # omitted: they only affect scores.
 
 
-_UNEVEN: Final = Obstacle(("node(s) didn't match pod topology spread constraints",), may_yield=True)
-_NO_DOMAIN: Final = Obstacle(
+_UNEVEN: Final = FilterFailure(("node(s) didn't match pod topology spread constraints",), may_yield=True)
+_NO_DOMAIN: Final = FilterFailure(
     ("node(s) didn't match pod topology spread constraints (missing required label)",), may_yield=False
 )
 
 
-class Spread:
+class TopologySpreadFilter:
     """The hard spread constraints of a pod: the pods per domain, and the minimum."""
 
-    def __init__(self, pod: PodView, nodes: Iterable[Node], neighbours: Neighbours) -> None:
+    def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], neighbours: PodAffinityIndex) -> None:
         self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
         self._own = [_means(rule, pod) for rule in self._rules]
         self._domains: list[Counts] = [{} for _ in self._rules]
@@ -101,7 +101,7 @@ class Spread:
             for rule, domains in zip(self._rules, self._domains, strict=True)
         ]
 
-    def find_obstacle(self, node: Node) -> Obstacle | None:
+    def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
         """Return why a node fails the constraints; None if it passes."""
         for index, rule in enumerate(self._rules):
             value = node.view.labels.get(rule.topology_key)
@@ -112,7 +112,9 @@ class Spread:
         return None
 
 
-def crowding(pod: PodView, feasible: Sequence[Node], nodes: Iterable[Node], neighbours: Neighbours) -> dict[str, int]:
+def topology_skew(
+    pod: PodView, feasible: Sequence[NodeInfo], nodes: Iterable[NodeInfo], neighbours: PodAffinityIndex
+) -> dict[str, int]:
     """Return the skew of each feasible node by the soft constraints; nodes without all topology keys are omitted."""
     rules = [rule for rule in pod.shape.spread if not rule.is_hard]
     scored = [node for node in feasible if _has_all_keys(node, rules)]
@@ -131,7 +133,7 @@ def crowding(pod: PodView, feasible: Sequence[Node], nodes: Iterable[Node], neig
     return {name: math.floor(crowd + 0.5) for name, crowd in crowds.items()}
 
 
-def _count(rule: SpreadRule, pod: PodView, neighbours: Neighbours) -> Counts:
+def _count(rule: SpreadRule, pod: PodView, neighbours: PodAffinityIndex) -> Counts:
     """Return the number of pods in the namespace that a constraint selects, by node; terminating pods are omitted."""
     counts: Counts = {}
     if rule.selector is None or not rule.selector.requirements:
@@ -147,11 +149,11 @@ def _means(rule: SpreadRule, pod: PodView) -> int:
     return int(rule.selector is not None and rule.selector.matches(pod.labels))
 
 
-def _has_all_keys(node: Node, rules: Sequence[SpreadRule]) -> bool:
+def _has_all_keys(node: NodeInfo, rules: Sequence[SpreadRule]) -> bool:
     return all(rule.topology_key in node.view.labels for rule in rules)
 
 
-def _is_counted(rule: SpreadRule, pod: PodView, node: Node) -> bool:
+def _is_counted(rule: SpreadRule, pod: PodView, node: NodeInfo) -> bool:
     """Whether a node counts for a constraint, given its inclusion policies."""
     if rule.honors_affinity and not selects(pod.shape.rules, node.view):
         return False
@@ -161,16 +163,16 @@ def _is_counted(rule: SpreadRule, pod: PodView, node: Node) -> bool:
 NO_NODES: Final = "no nodes available to schedule pods"
 
 
-class Placed(NamedTuple):
+class ChosenNode(NamedTuple):
     """The node that was chosen for a pod."""
 
     node: str
 
 
-class Unplaceable(NamedTuple):
+class Unschedulable(NamedTuple):
     """Why no node fits a pod: the filter failure by node."""
 
-    obstacles: Mapping[str, Obstacle]
+    obstacles: Mapping[str, FilterFailure]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -183,41 +185,41 @@ class Unplaceable(NamedTuple):
 
     def message(self) -> str:
         """Return kube-scheduler's message, such as `0/3 nodes are available: 3 Insufficient cpu.`."""
-        return tell(len(self.obstacles), self.counts) if self.obstacles else NO_NODES
+        return format_fit_error(len(self.obstacles), self.counts) if self.obstacles else NO_NODES
 
 
-Placement: TypeAlias = Placed | Unplaceable
+Placement: TypeAlias = ChosenNode | Unschedulable
 
 
-def tell(total: int, counts: Mapping[str, int]) -> str:
+def format_fit_error(total: int, counts: Mapping[str, int]) -> str:
     """Format kube-scheduler's message; the reasons are sorted by their texts, counts included."""
     is_conflict = list(counts) == list(CONFLICT.reasons)
     reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{total} nodes are available: {reasons}."
 
 
-def why_not(pod: PodView, node: Node, nodes: Nodes) -> tuple[str, ...]:
+def why_not(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return the reasons why a pod does not fit a node; empty if it fits."""
     obstacle = find_obstacle(pod, node, nodes)
     return () if obstacle is None else obstacle.reasons
 
 
-def find_obstacle(pod: PodView, node: Node, nodes: Nodes) -> Obstacle | None:
+def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> FilterFailure | None:
     """Return why a node rejects a pod; None if it fits, with and without the pods nominated there."""
     held = nodes.held_against(pod, node.name)
     if not held:
-        return Filters(pod, nodes).find_obstacle(node)
+        return PodFilters(pod, nodes).find_obstacle(node)
     if is_about_room([pod, *held], nodes):
         reach = nodes.shortlists.reach(pod.shape.rules)
         return reach.obstacles[node.name] or find_shortage(pod.shape, node, less_held(NOTHING, held))
     with nodes.what_if():
         for nominated in held:
             nodes.add_pod(nominated, node.name)
-        obstacle = Filters(pod, nodes).find_obstacle(node)
-    return obstacle or Filters(pod, nodes).find_obstacle(node)
+        obstacle = PodFilters(pod, nodes).find_obstacle(node)
+    return obstacle or PodFilters(pod, nodes).find_obstacle(node)
 
 
-def is_about_room(pods: Iterable[PodView], nodes: Nodes) -> bool:
+def is_about_room(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
     """Whether resource sums alone decide if these pods fit a node that passes the static filters."""
     if nodes.neighbours.repelling:
         return False
@@ -225,20 +227,22 @@ def is_about_room(pods: Iterable[PodView], nodes: Nodes) -> bool:
     return not any(shape.minds_pods or shape.host_ports or shape.gpu_milli for shape in shapes)
 
 
-def find_node(pod: PodView, nodes: Nodes, profile: Profile = Profile.BALANCED) -> Placement:
+def find_node(
+    pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED
+) -> Placement:
     """Return the best node for a pod, or why none fits."""
     name = pick_node(pod, nodes, profile)
-    return Placed(name) if name else Unplaceable(find_obstacles(pod, nodes))
+    return ChosenNode(name) if name else Unschedulable(find_obstacles(pod, nodes))
 
 
-def find_obstacles(pod: PodView, nodes: Nodes) -> dict[str, Obstacle]:
+def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, FilterFailure]:
     """Return why each node rejects a pod, by name; fitting nodes are omitted."""
-    filters = Filters(pod, nodes)
+    filters = PodFilters(pod, nodes)
     found = {node.name: filters.find_obstacle_at(node) for node in nodes}
     return {name: obstacle for name, obstacle in found.items() if obstacle is not None}
 
 
-def pick_node(pod: PodView, nodes: Nodes, profile: Profile = Profile.BALANCED) -> str:
+def pick_node(pod: PodView, nodes: ClusterSnapshot, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> str:
     """Return the name of the best node for a pod; '' if none fits. Cheaper than `find_node`."""
     nominated = nodes.get(nodes.nomination_of(pod.uid))
     if nominated is not None and find_obstacle(pod, nominated, nodes) is None:
@@ -246,33 +250,33 @@ def pick_node(pod: PodView, nodes: Nodes, profile: Profile = Profile.BALANCED) -
     shortlist = nodes.shortlists.of(pod.shape, profile)
     if not shortlist.scores:
         return ""
-    filters, preferences = Filters(pod, nodes), Wishes(pod, nodes, shortlist)
+    filters, preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, shortlist)
     if preferences.are_none:
         return shortlist.best(filters.passes)
     return preferences.best({name: score for name, score in shortlist.scores.items() if filters.passes(name)})
 
 
-class Filters:
+class PodFilters:
     """The filters of one pod, computed for the current snapshot."""
 
-    def __init__(self, pod: PodView, nodes: Nodes) -> None:
+    def __init__(self, pod: PodView, nodes: ClusterSnapshot) -> None:
         shape = pod.shape
         self._pod = pod
         self._nodes = nodes
         self._reach = nodes.shortlists.reach(shape.rules)
-        self._spread: Spread | None = None
-        self._affinity: Affinity | None = None
+        self._spread: TopologySpreadFilter | None = None
+        self._affinity: PodAffinityFilter | None = None
         if any(rule.is_hard for rule in shape.spread):
-            self._spread = Spread(pod, nodes, nodes.neighbours)
+            self._spread = TopologySpreadFilter(pod, nodes, nodes.neighbours)
         if shape.affinity or shape.anti_affinity or nodes.neighbours.repelling:
-            affinity = Affinity(pod, nodes)
+            affinity = PodAffinityFilter(pod, nodes)
             self._affinity = affinity if affinity.matters else None
 
-    def find_obstacle(self, node: Node) -> Obstacle | None:
+    def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
         """Return why the node rejects the pod; None if it passes."""
         return self._reach.obstacles[node.name] or find_shortage(self._pod.shape, node) or self._find_conflict(node)
 
-    def find_obstacle_at(self, node: Node) -> Obstacle | None:
+    def find_obstacle_at(self, node: NodeInfo) -> FilterFailure | None:
         """Return why the node rejects the pod, with the pods nominated there counted."""
         is_held = bool(self._nodes.nominated_to(node.name))
         return find_obstacle(self._pod, node, self._nodes) if is_held else self.find_obstacle(node)
@@ -284,17 +288,17 @@ class Filters:
             return False
         return not self._nodes.nominated_to(name) or find_obstacle(self._pod, node, self._nodes) is None
 
-    def _find_conflict(self, node: Node) -> Obstacle | None:
+    def _find_conflict(self, node: NodeInfo) -> FilterFailure | None:
         """Return the failure that other pods cause."""
         if self._spread is not None and (uneven := self._spread.find_obstacle(node)):
             return uneven
         return None if self._affinity is None else self._affinity.find_obstacle(node)
 
 
-class Wishes:
+class PodPreferences:
     """The preferences of one pod, apart from resource scores."""
 
-    def __init__(self, pod: PodView, nodes: Nodes, shortlist: Shortlist) -> None:
+    def __init__(self, pod: PodView, nodes: ClusterSnapshot, shortlist: CandidateNodes) -> None:
         self._pod = pod
         self._nodes = nodes
         self._reach = shortlist.reach
@@ -308,10 +312,10 @@ class Wishes:
         if not totals:
             return ""
         add_preferences(totals, self._reach.preferences)
-        add_aversions(totals, self._reach.aversions)
+        add_taint_scores(totals, self._reach.aversions)
         if self._drawn or self._spreads:
             feasible = [node for node in self._nodes if node.name in totals]
-            add_attraction(totals, feasible, self._drawn)
+            add_pod_affinity(totals, feasible, self._drawn)
             if self._spreads:
-                add_crowding(totals, crowding(self._pod, feasible, self._nodes, self._nodes.neighbours))
+                add_topology_spread(totals, topology_skew(self._pod, feasible, self._nodes, self._nodes.neighbours))
         return min(totals, key=lambda name: (-totals[name], name))

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.pods import PodShape, PodView, pod_view
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.filtering import Unplaceable, find_obstacle, find_obstacles, pick_node
-from batchyard.placement.node_filters import Obstacle
-from batchyard.placement.node_info import Node
-from batchyard.placement.preemption import UNDER_WAY, Futile, awaits_victims, find_preemption
-from batchyard.placement.resources import NOTHING, Profile, less_held
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import Unschedulable, find_obstacle, find_obstacles, pick_node
+from batchyard.placement.node_filters import FilterFailure
+from batchyard.placement.node_info import NodeInfo
+from batchyard.placement.preemption import UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
+from batchyard.placement.resources import NOTHING, AutoscalingProfile, less_held
 
 
 class GangPlaced(NamedTuple):
@@ -26,11 +26,11 @@ class GangPlaced(NamedTuple):
     nodes: Mapping[str, str]
 
 
-class GangStuck(NamedTuple):
+class GangUnschedulable(NamedTuple):
     """The first pod of a gang that fits nowhere, and why."""
 
     pod: PodView
-    why: Unplaceable
+    why: Unschedulable
 
 
 class GangPreemption(NamedTuple):
@@ -40,28 +40,32 @@ class GangPreemption(NamedTuple):
     victims: Sequence[tuple[PodView, PodView]]
 
 
-def place_gang(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
+def place_gang(
+    pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
+) -> GangPlaced | GangUnschedulable:
     """Return nodes for all the pods of a gang; their own nominations are free to them."""
     with nodes.what_if():
         found, stuck = _place_in_turn(pods, nodes, lambda pod: pick_node(pod, nodes, profile))
         if stuck is not None:
-            return GangStuck(stuck, Unplaceable(find_obstacles(stuck, nodes)))
+            return GangUnschedulable(stuck, Unschedulable(find_obstacles(stuck, nodes)))
     return GangPlaced(found)
 
 
-def preempt_for_gang(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> GangPreemption | Futile:
+def preempt_for_gang(
+    pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile
+) -> GangPreemption | PreemptionFailure:
     """Return the victims that let all pods of a gang fit; a failure if no victims do."""
     if any(awaits_victims(pod, nodes) for pod in pods):
         return UNDER_WAY
     victims: list[tuple[PodView, PodView]] = []
-    futile: dict[str, Futile] = {}
+    futile: dict[str, PreemptionFailure] = {}
 
     def pick(pod: PodView) -> str:
         name = pick_node(pod, nodes, profile)
         if name:
             return name
         preemption = find_preemption(pod, nodes, find_obstacles(pod, nodes))
-        if isinstance(preemption, Futile):
+        if isinstance(preemption, PreemptionFailure):
             futile[pod.uid] = preemption
             return ""
         for victim in preemption.victims:
@@ -79,7 +83,7 @@ def in_order(pods: Sequence[PodView]) -> list[PodView]:
     return sorted(pods, key=_by_need)
 
 
-def may_have_room(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> bool:
+def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile) -> bool:
     """Whether the nodes have enough capacity for the pods of each kind, counted separately.
 
     A cheap check with no false negatives for gangs that fit or could preempt. While earlier victims terminate, further
@@ -92,7 +96,7 @@ def may_have_room(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> bo
     return all(_may_fit(alike, nodes, profile, kind[2]) for kind, alike in wanted.items())
 
 
-def _may_fit(alike: Sequence[PodView], nodes: Nodes, profile: Profile, may_preempt: bool) -> bool:
+def _may_fit(alike: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, may_preempt: bool) -> bool:
     """Whether these equal pods may fit, possibly in place of pods of lower priority."""
     pod, count = alike[0], len(alike)
     may_ask = may_preempt and nodes.has_lower_priority(pod.priority)
@@ -112,7 +116,7 @@ def _may_fit(alike: Sequence[PodView], nodes: Nodes, profile: Profile, may_preem
 
 
 def _place_in_turn(
-    pods: Sequence[PodView], nodes: Nodes, pick: Callable[[PodView], str]
+    pods: Sequence[PodView], nodes: ClusterSnapshot, pick: Callable[[PodView], str]
 ) -> tuple[dict[str, str], PodView | None]:
     """Add the pods to the nodes that `pick` returns; return the nodes by uid, and the first pod without one."""
     found: dict[str, str] = {}
@@ -151,10 +155,10 @@ def _by_need(pod: PodView) -> tuple[bool, int, int, int, int, str]:
 # (batchyard.jobs.jobset.exclusive_placement).
 
 
-_TOO_SMALL: Final = Obstacle(("node(s) were in a domain without room for the whole Job",), may_yield=True)
+_TOO_SMALL: Final = FilterFailure(("node(s) were in a domain without room for the whole Job",), may_yield=True)
 
 
-class Claim(NamedTuple):
+class PlacementClaim(NamedTuple):
     """Pods that must be placed in one domain: an existing pod and placeholders."""
 
     pods: Sequence[PodView]
@@ -167,7 +171,7 @@ class Claim(NamedTuple):
         return self.pods[0]
 
 
-def stand_ins(leader: Obj, count: int) -> list[PodView]:
+def placeholders(leader: Obj, count: int) -> list[PodView]:
     """Return `count` placeholder pods with the followers' node requirements."""
     metadata, spec = leader["metadata"], _without_exclusion(leader["spec"])
     pods = []
@@ -177,13 +181,13 @@ def stand_ins(leader: Obj, count: int) -> list[PodView]:
     return pods
 
 
-def domains_of(claim: Claim, nodes: Nodes) -> list[list[Node]]:
+def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeInfo]]:
     """Return the nodes that pass the claim's static filters, by domain, domains in order of their names."""
     obstacles = nodes.shortlists.reach(claim.leader.shape.rules).obstacles
     open_nodes = [node for node in nodes if obstacles[node.name] is None]
     if not claim.topology_key:
         return [[node] for node in open_nodes]
-    domains: dict[str, list[Node]] = {}
+    domains: dict[str, list[NodeInfo]] = {}
     for node in open_nodes:
         value = node.view.labels.get(claim.topology_key)
         if value is not None:
@@ -191,7 +195,7 @@ def domains_of(claim: Claim, nodes: Nodes) -> list[list[Node]]:
     return [domains[value] for value in sorted(domains)]
 
 
-def fit(claim: Claim, domain: Iterable[Node], nodes: Nodes) -> dict[str, str] | None:
+def fit(claim: PlacementClaim, domain: Iterable[NodeInfo], nodes: ClusterSnapshot) -> dict[str, str] | None:
     """Return the nodes of the claim's pods in a domain, by uid; None if they do not all fit.
 
     The pods are equal but for the leader, which has more requirements: a node that rejects one rejects the next.
@@ -210,7 +214,7 @@ def fit(claim: Claim, domain: Iterable[Node], nodes: Nodes) -> dict[str, str] | 
     return seats
 
 
-def first_fit(claim: Claim, nodes: Nodes) -> dict[str, str] | None:
+def first_fit(claim: PlacementClaim, nodes: ClusterSnapshot) -> dict[str, str] | None:
     """Return the nodes of the claim's pods in the first domain that fits all of them; None if none does."""
     for domain in domains_of(claim, nodes):
         seats = fit(claim, domain, nodes)
@@ -219,27 +223,29 @@ def first_fit(claim: Claim, nodes: Nodes) -> dict[str, str] | None:
     return None
 
 
-def seat(claim: Claim, seats: Mapping[str, str], nodes: Nodes) -> None:
+def place_claim(claim: PlacementClaim, seats: Mapping[str, str], nodes: ClusterSnapshot) -> None:
     """Add the pods of a claim to their nodes."""
     for pod in claim.pods:
         nodes.add_pod(pod, seats[pod.uid])
 
 
-def withdraw(claims: Sequence[Claim], nodes: Nodes) -> None:
+def withdraw(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> None:
     """Withdraw the nominations of the claims' pods."""
     for claim in claims:
         for pod in claim.pods:
             nodes.withdraw(pod.uid)
 
 
-def in_turn(claims: Sequence[Claim]) -> list[Claim]:
+def in_turn(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
     """Return the order in which claims are placed: large Jobs first, since smaller ones fit more places."""
     by_leader = {claim.leader.uid: claim for claim in claims}
     ordered = [by_leader[leader.uid] for leader in in_order([claim.leader for claim in claims])]
     return sorted(ordered, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
 
 
-def place_claims(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
+def place_claims(
+    claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
+) -> GangPlaced | GangUnschedulable:
     """Return nodes for all the pods of a gang, placeholders included; a complete own nomination is used first."""
     held = held_for(claims, nodes)
     with nodes.what_if():
@@ -249,12 +255,12 @@ def place_claims(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> Gan
         return _claims_place_in_turn(in_turn(claims), nodes, profile)
 
 
-def held_for(claims: Sequence[Claim], nodes: Nodes) -> dict[str, str]:
+def held_for(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> dict[str, str]:
     """Return the nominated nodes of the claims' pods, by uid; '' if none."""
     return {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
 
 
-def are_free(seats: Mapping[str, str], claims: Sequence[Claim], nodes: Nodes) -> bool:
+def are_free(seats: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
     """Whether all the pods of the claims fit there."""
     with nodes.what_if():
         for claim in claims:
@@ -266,23 +272,25 @@ def are_free(seats: Mapping[str, str], claims: Sequence[Claim], nodes: Nodes) ->
     return True
 
 
-def _claims_place_in_turn(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
+def _claims_place_in_turn(
+    claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, profile: AutoscalingProfile
+) -> GangPlaced | GangUnschedulable:
     found: dict[str, str] = {}
     for claim in claims:
         if not claim.topology_key:
             continue
         seats = first_fit(claim, nodes)
         if seats is None:
-            return GangStuck(claim.leader, _why_not(claim.leader, nodes))
-        seat(claim, seats, nodes)
+            return GangUnschedulable(claim.leader, _why_not(claim.leader, nodes))
+        place_claim(claim, seats, nodes)
         found |= seats
     placement = place_gang([claim.leader for claim in claims if not claim.topology_key], nodes, profile)
     return GangPlaced({**found, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
 
 
-def _why_not(leader: PodView, nodes: Nodes) -> Unplaceable:
+def _why_not(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:
     obstacles = find_obstacles(leader, nodes)
-    return Unplaceable({node.name: obstacles.get(node.name, _TOO_SMALL) for node in nodes})
+    return Unschedulable({node.name: obstacles.get(node.name, _TOO_SMALL) for node in nodes})
 
 
 def _without_exclusion(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,12 +16,22 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Duration, format_age
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import pick_node
-from batchyard.placement.gang import Claim, are_free, domains_of, first_fit, fit, held_for, in_turn, seat, withdraw
-from batchyard.placement.node_info import Node
+from batchyard.placement.gang import (
+    PlacementClaim,
+    are_free,
+    domains_of,
+    first_fit,
+    fit,
+    held_for,
+    in_turn,
+    place_claim,
+    withdraw,
+)
+from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import are_mates, lower_pods
-from batchyard.placement.resources import Profile, find_shortage, freed
+from batchyard.placement.resources import AutoscalingProfile, find_shortage, freed
 
 #: The reason of the Preempted condition of Workloads that Hotswap evicts.
 HOTSWAP: Final = "Hotswap"
@@ -30,7 +40,7 @@ PLACES_MAX: Final = 100
 SINGLES_MAX: Final = 32
 
 
-class Occupant(NamedTuple):
+class EvictionUnit(NamedTuple):
     """Pods that are evicted together or not at all."""
 
     #: `namespace/name` of the Workload, or of a pod without one.
@@ -47,14 +57,14 @@ class Occupant(NamedTuple):
         return max([pod.priority for pod in self.pods])
 
 
-class Swap(NamedTuple):
+class HotswapPlan(NamedTuple):
     """The nodes of a gang's pods by uid, placeholders included, and the victims, cheapest first."""
 
     nodes: Mapping[str, str]
-    victims: Sequence[Occupant]
+    victims: Sequence[EvictionUnit]
 
 
-OccupantOf: TypeAlias = Callable[[PodView], Occupant | None]
+EvictionUnitOf: TypeAlias = Callable[[PodView], EvictionUnit | None]
 """Returns the unit with which a running pod is evicted; None if it cannot be evicted."""
 Cost: TypeAlias = tuple[Duration, int, Sequence[str]]
 
@@ -63,17 +73,19 @@ class _Place(NamedTuple):
     """A place for a claim: the nodes of its pods by uid, and the victims."""
 
     seats: Mapping[str, str]
-    occupants: Sequence[Occupant]
+    occupants: Sequence[EvictionUnit]
 
 
-class _Rival(NamedTuple):
+class _DomainUnit(NamedTuple):
     """A possible victim, and its pods in one domain."""
 
-    occupant: Occupant
+    occupant: EvictionUnit
     inside: list[PodView]
 
 
-def find_swap(claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, profile: Profile) -> Swap | None:
+def find_hotswap(
+    claims: Sequence[PlacementClaim], nodes: ClusterSnapshot, occupant_of: EvictionUnitOf, profile: AutoscalingProfile
+) -> HotswapPlan | None:
     """Return the victims for claims that have no place, and the resulting nodes; None if none suffice."""
     if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
         return None
@@ -88,7 +100,7 @@ def find_swap(claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, pr
     return _without_unneeded(swap, search)
 
 
-def message(preemptor: str, uid: str, job_uid: str, victim: Occupant) -> str:
+def message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str:
     """Return the eviction message of a Workload; it starts like Kueue's, so that tools find the preemptor."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
@@ -97,7 +109,7 @@ def message(preemptor: str, uid: str, job_uid: str, victim: Occupant) -> str:
     )
 
 
-def cost(occupants: Sequence[Occupant]) -> Cost:
+def cost(occupants: Sequence[EvictionUnit]) -> Cost:
     """Return the cost of evicting these."""
     counted = [occupant for occupant in occupants if not occupant.is_leaving]
     return sum([o.lost for o in counted]), sum([len(o.pods) for o in counted]), sorted([o.name for o in counted])
@@ -106,7 +118,13 @@ def cost(occupants: Sequence[Occupant]) -> Cost:
 class _Search:
     """One search, run for all possible victims and again for subsets."""
 
-    def __init__(self, claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, profile: Profile) -> None:
+    def __init__(
+        self,
+        claims: Sequence[PlacementClaim],
+        nodes: ClusterSnapshot,
+        occupant_of: EvictionUnitOf,
+        profile: AutoscalingProfile,
+    ) -> None:
         self._claims = in_turn(claims)
         self._held = held_for(claims, nodes)
         self._nodes = nodes
@@ -114,9 +132,9 @@ class _Search:
         self._profile = profile
         self._allowed: Mapping[str, None] | None = None
         #: Victims that make room for a claim alone, by name.
-        self.singles: dict[str, Occupant] = {}
+        self.singles: dict[str, EvictionUnit] = {}
 
-    def run(self, allowed: Mapping[str, None] | None = None) -> Swap | None:
+    def run(self, allowed: Mapping[str, None] | None = None) -> HotswapPlan | None:
         """Settle all claims; only `allowed` may be evicted (None: no restriction)."""
         self._allowed = allowed
         with self._nodes.what_if():
@@ -124,14 +142,14 @@ class _Search:
             for uid in list(self._nodes.stopping):
                 self._nodes.remove_pod(uid)
             if are_free(self._held, self._claims, self._nodes):
-                return Swap(self._held, ())
+                return HotswapPlan(self._held, ())
             return self._settle()
 
-    def _settle(self) -> Swap | None:
+    def _settle(self) -> HotswapPlan | None:
         """Settle the claims one by one. Claims with affinity to others may have to be retried after those."""
         seats: dict[str, str] = {}
-        victims: dict[str, Occupant] = {}
-        left: Sequence[Claim] = self._claims
+        victims: dict[str, EvictionUnit] = {}
+        left: Sequence[PlacementClaim] = self._claims
         while left:
             late = []
             for claim in left:
@@ -145,15 +163,15 @@ class _Search:
             if len(late) == len(left):
                 return None
             left = late
-        return Swap(seats, sorted(victims.values(), key=_cost_of_one))
+        return HotswapPlan(seats, sorted(victims.values(), key=_cost_of_one))
 
-    def _take(self, claim: Claim, place: _Place) -> None:
+    def _take(self, claim: PlacementClaim, place: _Place) -> None:
         for occupant in place.occupants:
             for pod in occupant.pods:
                 self._nodes.remove_pod(pod.uid)
-        seat(claim, place.seats, self._nodes)
+        place_claim(claim, place.seats, self._nodes)
 
-    def _best_place(self, claim: Claim) -> _Place | None:
+    def _best_place(self, claim: PlacementClaim) -> _Place | None:
         if claim.topology_key:
             seats = first_fit(claim, self._nodes)
         else:
@@ -161,7 +179,7 @@ class _Search:
             seats = {claim.leader.uid: name} if name else None
         return self._cheapest_place(claim) if seats is None else _Place(seats, ())
 
-    def _cheapest_place(self, claim: Claim) -> _Place | None:
+    def _cheapest_place(self, claim: PlacementClaim) -> _Place | None:
         """Return the place with the lowest eviction cost."""
         places: list[_Place] = []
         for domain in domains_of(claim, self._nodes):
@@ -175,7 +193,7 @@ class _Search:
                 break
         return min(places, key=lambda place: cost(place.occupants), default=None)
 
-    def _cleared(self, claim: Claim, domain: Sequence[Node]) -> _Place | None:
+    def _cleared(self, claim: PlacementClaim, domain: Sequence[NodeInfo]) -> _Place | None:
         """Return a domain after the necessary evictions; None if evictions do not make the claim fit."""
         if not any(_can_be_cleared(node, claim.leader) for node in domain):
             return None
@@ -190,24 +208,26 @@ class _Search:
                 rivals, seats = rest, spared
         return _Place(seats, [rival.occupant for rival in rivals])
 
-    def _rivals_in(self, domain: Sequence[Node], claimant: PodView) -> list[_Rival]:
+    def _rivals_in(self, domain: Sequence[NodeInfo], claimant: PodView) -> list[_DomainUnit]:
         """Return the units in a domain that may be evicted for a pod."""
-        rivals: dict[str, _Rival] = {}
+        rivals: dict[str, _DomainUnit] = {}
         for node in domain:
             for pod in node.pods.values():
                 is_lower = pod.priority < claimant.priority and not are_mates(claimant, pod)
                 occupant = self._occupant_of(pod) if is_lower else None
                 if occupant is not None and self._may_leave(occupant, claimant):
-                    rivals.setdefault(occupant.name, _Rival(occupant, [])).inside.append(pod)
+                    rivals.setdefault(occupant.name, _DomainUnit(occupant, [])).inside.append(pod)
         return list(rivals.values())
 
-    def _may_leave(self, occupant: Occupant, claimant: PodView) -> bool:
+    def _may_leave(self, occupant: EvictionUnit, claimant: PodView) -> bool:
         if occupant.is_leaving:
             return True
         is_allowed = self._allowed is None or occupant.name in self._allowed
         return is_allowed and claimant.may_preempt and occupant.priority < claimant.priority
 
-    def _fit_without(self, rivals: Sequence[_Rival], claim: Claim, domain: Sequence[Node]) -> Mapping[str, str] | None:
+    def _fit_without(
+        self, rivals: Sequence[_DomainUnit], claim: PlacementClaim, domain: Sequence[NodeInfo]
+    ) -> Mapping[str, str] | None:
         """Return the nodes of the claim's pods without these units in the domain; None if they do not fit."""
         with self._nodes.what_if():
             for rival in rivals:
@@ -216,7 +236,7 @@ class _Search:
             return fit(claim, domain, self._nodes)
 
 
-def _can_be_cleared(node: Node, claimant: PodView) -> bool:
+def _can_be_cleared(node: NodeInfo, claimant: PodView) -> bool:
     """Whether a pod may fit the node if all pods of lower priority left; a quick check."""
     lower = lower_pods(claimant, node)
     if not lower or claimant.shape.host_ports:
@@ -224,7 +244,7 @@ def _can_be_cleared(node: Node, claimant: PodView) -> bool:
     return find_shortage(claimant.shape, node, freed(lower)) is None
 
 
-def _without_unneeded(swap: Swap, search: _Search) -> Swap:
+def _without_unneeded(swap: HotswapPlan, search: _Search) -> HotswapPlan:
     """Return the swap without the victims that are not needed, tried from the most expensive down."""
     for victim in sorted(swap.victims, key=_cost_of_one, reverse=True):
         allowed = {occupant.name: None for occupant in swap.victims if occupant.name != victim.name}
@@ -232,5 +252,5 @@ def _without_unneeded(swap: Swap, search: _Search) -> Swap:
     return swap
 
 
-def _cost_of_one(occupant: Occupant) -> Cost:
+def _cost_of_one(occupant: EvictionUnit) -> Cost:
     return cost((occupant,))

@@ -2,7 +2,7 @@
 
 By default such pods stay for the 300 s toleration, and then until the node is deleted or recovers. Only then does their
 Job fail and the gang restart. The controller does at once what an administrator does with the out-of-service taint. The
-second half (`Swaps`) frees nodes for the restarted gang.
+second half (`HotswapPass`) frees nodes for the restarted gang.
 
 Watch events of nodes and pods have no common order. A pod that was bound to a node after the node was lost, or recently
 to an unknown node, is therefore left alone for a short time: the scheduler may know a newer state of the node.
@@ -18,19 +18,19 @@ from batchyard.api.meta import Key, Obj, annotation, key_of, label
 from batchyard.api.times import parse_time
 from batchyard.api.views import pod_lifecycle as lifecycle
 from batchyard.api.views.checkpoints import checkpoint_interval, lost_work, running_since
-from batchyard.api.views.ownership import jobs_above
+from batchyard.api.views.ownership import owning_jobs
 from batchyard.api.views.pods import PodView
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.jobset.exclusive_placement import is_leader
 from batchyard.nodes import conditions as nodes
 from batchyard.nodes.pods_by_node import PodsByNode
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.exclusive_followers import HeldRoom, missing_followers
-from batchyard.placement.gang import Claim, stand_ins
-from batchyard.placement.gang_preemption import HOTSWAP, Occupant, message
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.exclusive_followers import FollowerReservations, missing_followers
+from batchyard.placement.gang import PlacementClaim, placeholders
+from batchyard.placement.gang_preemption import HOTSWAP, EvictionUnit, message
 from batchyard.placement.index import pod_key
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.scheduling.workload import lifecycle as swaps_lifecycle
@@ -65,22 +65,22 @@ class Hotswap:
             self._lost[key.name] = is_lost(new)
         return self._pods.on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Fail a pod of a gang whose node is lost; once that is written, delete it."""
         pod = reader.get(key)
         name = "" if pod is None else lifecycle.node_of(pod)
         if pod is None or not name or not _is_of_gang(pod):
-            return Outcome()
+            return ReconcileResult()
         node = reader.get(Key(scheme.NODE, "", name))
         if (node is not None and not is_lost(node)) or not _is_left_over(pod):
-            return Outcome()
+            return ReconcileResult()
         failed = lifecycle.failed(pod, BY_HOTSWAP, now)
         if failed is not pod and now < (heard := _heard_by(node, pod)):
-            return Outcome(requeue_at=heard)
+            return ReconcileResult(requeue_at=heard)
         if failed is pod:
-            return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
         event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
-        return Outcome([UpdateStatus(failed)], [event])
+        return ReconcileResult([UpdateStatus(failed)], [event])
 
     def _may_be_lost(self, node: str) -> bool:
         """Whether a node is lost or unknown."""
@@ -128,35 +128,35 @@ def _is_left_over(pod: Obj) -> bool:
 # suspended, its pods stop, and it is requeued.
 
 
-class Swaps:
+class HotswapPass:
     """The lookups of one placement pass, cached."""
 
-    def __init__(self, nodes: Nodes, held: HeldRoom, reader: Reader, now: Instant) -> None:
+    def __init__(self, nodes: ClusterSnapshot, held: FollowerReservations, reader: Reader, now: Instant) -> None:
         held.refresh(reader)
         self._held = held
         self._nodes = nodes
         self._reader = reader
         self._now = now
         #: By gang, or by pod uid for pods without one.
-        self._occupants: dict[str, Occupant | None] = {}
+        self._occupants: dict[str, EvictionUnit | None] = {}
         self._gangs: dict[str, list[PodView]] = {}
 
-    def claims_of(self, pods: Iterable[PodView]) -> list[Claim]:
+    def claims_of(self, pods: Iterable[PodView]) -> list[PlacementClaim]:
         """Return the claims of pending pods; a leader claims a whole domain for all missing pods of its Job."""
         return [self._claim_of(pod) for pod in pods]
 
-    def hold(self, claims: Sequence[Claim], seats: Mapping[str, str]) -> None:
+    def hold(self, claims: Sequence[PlacementClaim], seats: Mapping[str, str]) -> None:
         """Reserve room for the followers of the claims' leaders; release it if `seats` is empty."""
         self._held.hold(claims, seats)
 
-    def occupant_of(self, pod: PodView) -> Occupant | None:
+    def occupant_of(self, pod: PodView) -> EvictionUnit | None:
         """Return the unit with which a pod is evicted, and its cost; None if it cannot be evicted."""
         key = pod.gang or pod.uid
         if key not in self._occupants:
             self._occupants[key] = self._of_gang(pod) if pod.gang else self._occupant(pod.key, (pod,))
         return self._occupants[key]
 
-    def evict(self, occupant: Occupant, preemptor: PodView, outcome: Outcome) -> Obj | None:
+    def evict(self, occupant: EvictionUnit, preemptor: PodView, outcome: ReconcileResult) -> Obj | None:
         """Evict the occupant's Workload and return it; None for a pod without one, which the caller deletes."""
         pod = occupant.pods[0]
         self._occupants[pod.gang or pod.uid] = occupant._replace(is_leaving=True)
@@ -178,14 +178,14 @@ class Swaps:
 
     # --- lookups ---
 
-    def _claim_of(self, pod: PodView) -> Claim:
+    def _claim_of(self, pod: PodView) -> PlacementClaim:
         obj = self._reader.get(pod_key(pod)) if well_known.JOB_KEY in pod.labels else None
         topology_key = None if obj is None else annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
         if obj is None or not topology_key or not is_leader(obj) or annotation(obj, well_known.NODE_SELECTOR_STRATEGY):
-            return Claim((pod,))
-        return Claim((pod, *stand_ins(obj, missing_followers(obj, self._reader))), topology_key)
+            return PlacementClaim((pod,))
+        return PlacementClaim((pod, *placeholders(obj, missing_followers(obj, self._reader))), topology_key)
 
-    def _of_gang(self, pod: PodView) -> Occupant | None:
+    def _of_gang(self, pod: PodView) -> EvictionUnit | None:
         workload = self._workload_of(pod)
         if workload is None or swaps_lifecycle.is_finished(workload):
             return None
@@ -198,8 +198,8 @@ class Swaps:
             return None  # bound in this pass
         return self._occupant(str(key_of(workload)), pods)._replace(is_leaving=swaps_lifecycle.is_evicted(workload))
 
-    def _occupant(self, name: str, pods: Sequence[PodView]) -> Occupant:
-        return Occupant(name, pods, sum(map(self._lost_work, pods)))
+    def _occupant(self, name: str, pods: Sequence[PodView]) -> EvictionUnit:
+        return EvictionUnit(name, pods, sum(map(self._lost_work, pods)))
 
     def _lost_work(self, pod: PodView) -> Duration:
         obj = self._reader.get(pod_key(pod))
@@ -211,7 +211,7 @@ class Swaps:
     def _with_owners(self, pod: Obj) -> Iterable[Obj]:
         """Yield a pod, its Job, and the JobSet that owns it."""
         yield pod
-        yield from jobs_above(pod, self._reader.get)
+        yield from owning_jobs(pod, self._reader.get)
 
     def _workload_of(self, pod: PodView) -> Obj | None:
         """Return the Workload of a pod of a gang."""

@@ -14,17 +14,17 @@ from batchyard.api.views.ownership import namespace_labels
 from batchyard.api.views.pod_lifecycle import is_terminating
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.resources import Profile
-from batchyard.placement.scheduling_queue import WaitingPods
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.resources import AutoscalingProfile
+from batchyard.placement.scheduling_queue import SchedulingQueue
 from batchyard.placement.units import GATED
 from batchyard.scheduling.workload.lifecycle import is_evicted
 
 KINDS: Final = (scheme.POD, scheme.NODE, scheme.NAMESPACE, scheme.POD_DISRUPTION_BUDGET)
 #: The scheduler names that this one serves, each with its profile; None: the cluster's.
-_SCHEDULERS: Final[Mapping[str, Profile | None]] = {
+_SCHEDULERS: Final[Mapping[str, AutoscalingProfile | None]] = {
     "default-scheduler": None,
-    "gke.io/optimize-utilization-scheduler": Profile.OPTIMIZE_UTILIZATION,
+    "gke.io/optimize-utilization-scheduler": AutoscalingProfile.OPTIMIZE_UTILIZATION,
 }
 _DELETED: Final = EventType.DELETED
 
@@ -40,10 +40,10 @@ class Victim(NamedTuple):
 class PlacementIndex:
     """Cluster snapshot, scheduling queue and unconfirmed writes."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: AutoscalingProfile) -> None:
         self._profile = profile
-        self.nodes = Nodes()
-        self.waiting = WaitingPods(self.nodes)
+        self.nodes = ClusterSnapshot()
+        self.waiting = SchedulingQueue(self.nodes)
         #: Pods whose PodScheduled condition must be updated: gated or bound.
         self.stale_conditions: dict[str, PodView] = {}
         #: Pods with a write that no watch event has confirmed yet.
@@ -61,7 +61,7 @@ class PlacementIndex:
         self._handlers[event.key.kind](event)
         return self.waiting.has_work or bool(self.stale_conditions) or bool(self._victims)
 
-    def profile_of(self, pod: PodView) -> Profile:
+    def profile_of(self, pod: PodView) -> AutoscalingProfile:
         """Return the scoring profile for a pod."""
         return _SCHEDULERS[pod.scheduler] or self._profile
 

@@ -16,7 +16,7 @@ _UNSCHEDULABLE: Final = Taint(well_known.UNSCHEDULABLE, "", "NoSchedule")
 _NAME: Final = "metadata.name"
 
 
-class Obstacle(NamedTuple):
+class FilterFailure(NamedTuple):
     """Why a node rejects a pod."""
 
     reasons: tuple[str, ...]
@@ -24,14 +24,14 @@ class Obstacle(NamedTuple):
     may_yield: bool
 
 
-_CORDONED: Final = Obstacle(("node(s) were unschedulable",), may_yield=False)
-_NO_MATCH: Final = Obstacle(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
-CONFLICT: Final = Obstacle(("pod affinity terms conflict",), may_yield=False)
+_CORDONED: Final = FilterFailure(("node(s) were unschedulable",), may_yield=False)
+_NO_MATCH: Final = FilterFailure(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
+CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), may_yield=False)
 """No node can match all the required names. The message states it once, without a count."""
-_NOT_NAMED: Final = Obstacle(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
+_NOT_NAMED: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
 
 
-def find_obstacle(rules: NodeRules, node: NodeView) -> Obstacle | None:
+def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
     """Return why a node rejects pods with these rules; None if it does not."""
     named = _names(rules)
     if named is not None and node.name not in named:
@@ -40,7 +40,7 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> Obstacle | None:
         return _CORDONED
     for taint in node.taints:
         if taint.effect in {"NoSchedule", "NoExecute"} and not tolerates(rules.tolerations, taint):
-            return Obstacle((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",), may_yield=False)
+            return FilterFailure((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",), may_yield=False)
     return None if selects(rules, node) else _NO_MATCH
 
 

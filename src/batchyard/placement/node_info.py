@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import HostPort, PodView
 from batchyard.api.well_known import GPU_MILLI
-from batchyard.placement.devices import Devices
+from batchyard.placement.devices import GpuShares
 
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' default of hostIP
 
 
-class Node:
+class NodeInfo:
     """Spec, pods and free resources of a node. Only the cluster snapshot changes it."""
 
     __slots__ = ("_below", "devices", "left", "name", "pods", "ports", "scored_cpu", "scored_memory", "view")
@@ -27,7 +27,7 @@ class Node:
         self.scored_memory = 0
         self.ports: dict[HostPort, int] = {}
         """Number of pods by host port."""
-        self.devices = Devices(view.allocatable.get(GPU_MILLI, 0))
+        self.devices = GpuShares(view.allocatable.get(GPU_MILLI, 0))
         self._below: dict[int, dict[str, int]] = {}
 
     def set_view(self, view: NodeView) -> None:
@@ -95,7 +95,7 @@ class Node:
 # Change log of nodes, so that caches update only what changed.
 
 
-class Changes:
+class NodeGenerations:
     """Node names in order of their last change, each with an increasing generation."""
 
     __slots__ = ("_last", "now")

@@ -8,8 +8,8 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.selectors import Selector
 from batchyard.api.views.pods import PodTerm, PodView
-from batchyard.placement.node_filters import Obstacle
-from batchyard.placement.node_info import Node
+from batchyard.placement.node_filters import FilterFailure
+from batchyard.placement.node_info import NodeInfo
 
 # --- neighbours ---
 #
@@ -26,7 +26,7 @@ _Term = TypeVar("_Term", PodTerm, tuple[PodTerm, int])
 _REQUIRED_WEIGHT: Final = 1
 
 
-class Neighbours:
+class PodAffinityIndex:
     """Index of the placed pods by label and affinity term."""
 
     def __init__(self) -> None:
@@ -119,30 +119,30 @@ def _add(counts: dict[_Term, Counts], term: _Term, node_name: str, step: int) ->
 Domain: TypeAlias = tuple[str, str]
 """A topology key and one of its values."""
 
-_AFFINITY: Final = Obstacle(("node(s) didn't match pod affinity rules",), may_yield=False)
-_ANTI_AFFINITY: Final = Obstacle(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
-_REPELLED: Final = Obstacle(("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True)
+_AFFINITY: Final = FilterFailure(("node(s) didn't match pod affinity rules",), may_yield=False)
+_ANTI_AFFINITY: Final = FilterFailure(("node(s) didn't match pod anti-affinity rules",), may_yield=True)
+_REPELLED: Final = FilterFailure(("node(s) didn't satisfy existing pods anti-affinity rules",), may_yield=True)
 
 
-class Surroundings(Protocol):
+class AffinityContext(Protocol):
     """The parts of the cluster snapshot that affinity reads."""
 
     @property
-    def neighbours(self) -> Neighbours:
+    def neighbours(self) -> PodAffinityIndex:
         """The placed pods."""
 
     @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         """Labels by namespace."""
 
-    def get(self, name: str) -> Node | None:
+    def get(self, name: str) -> NodeInfo | None:
         """Return a node by name."""
 
 
-class Affinity:
+class PodAffinityFilter:
     """The required terms of a pod and of the placed pods, evaluated by domain."""
 
-    def __init__(self, pod: PodView, around: Surroundings) -> None:
+    def __init__(self, pod: PodView, around: AffinityContext) -> None:
         self._pod = pod
         self._around = around
         self._near = self._drawn(pod.shape.affinity)
@@ -152,7 +152,7 @@ class Affinity:
         #: Whether some node may fail it.
         self.matters = bool(self._near or any(self._far.values()) or self._repelled)
 
-    def find_obstacle(self, node: Node) -> Obstacle | None:
+    def find_obstacle(self, node: NodeInfo) -> FilterFailure | None:
         """Return why a node fails the terms; None if it passes."""
         labels = node.view.labels
         for term, domains in self._near.items():
@@ -209,7 +209,7 @@ class Affinity:
         return term.selects(self._pod.namespace, self._pod.labels, self._around.namespaces)
 
 
-def attraction(pod: PodView, around: Surroundings) -> dict[Domain, int]:
+def attraction(pod: PodView, around: AffinityContext) -> dict[Domain, int]:
     """Return the score of each domain for a pod, by its own preferences and those of placed pods; negative: repels."""
     drawn: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
@@ -224,7 +224,7 @@ def attraction(pod: PodView, around: Surroundings) -> dict[Domain, int]:
     return drawn
 
 
-def _draw(drawn: dict[Domain, int], key: str, by_node: Counts, weight: int, around: Surroundings) -> None:
+def _draw(drawn: dict[Domain, int], key: str, by_node: Counts, weight: int, around: AffinityContext) -> None:
     for node_name, count in by_node.items():
         node = around.get(node_name)
         value = node.view.labels.get(key) if node is not None else None

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api.views.pods import PodView
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.filtering import find_obstacle, is_about_room, tell
-from batchyard.placement.node_filters import Obstacle
-from batchyard.placement.node_info import Node
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import find_obstacle, format_fit_error, is_about_room
+from batchyard.placement.node_filters import FilterFailure
+from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.resources import find_shortage, less_held
 
 #: How many nodes with victims are compared: 10 % of the candidates, but at least 100.
@@ -23,11 +23,11 @@ _PRIORITY_OFFSET: Final = 2**31
 #: Assumed start time of a pod without a reported one: after all others.
 _NOT_STARTED: Final = 2**63
 
-_NO_VICTIMS: Final = Obstacle(("No preemption victims found for incoming pod",), may_yield=False)
+_NO_VICTIMS: Final = FilterFailure(("No preemption victims found for incoming pod",), may_yield=False)
 _NO_HELP: Final = "Preemption is not helpful for scheduling"
 
 
-class Preemption(NamedTuple):
+class PodPreemption(NamedTuple):
     """The node and its victims, most important first."""
 
     node: str
@@ -36,7 +36,7 @@ class Preemption(NamedTuple):
     violations: int = 0
 
 
-class Futile(NamedTuple):
+class PreemptionFailure(NamedTuple):
     """Why preemption does not help, in kube-scheduler's words."""
 
     message: str
@@ -44,11 +44,15 @@ class Futile(NamedTuple):
     is_under_way: bool = False
 
 
-_NEVER: Final = Futile("preemption: not eligible due to preemptionPolicy=Never.")
-UNDER_WAY: Final = Futile("preemption: not eligible due to a terminating pod on the nominated node.", is_under_way=True)
+_NEVER: Final = PreemptionFailure("preemption: not eligible due to preemptionPolicy=Never.")
+UNDER_WAY: Final = PreemptionFailure(
+    "preemption: not eligible due to a terminating pod on the nominated node.", is_under_way=True
+)
 
 
-def find_preemption(pod: PodView, nodes: Nodes, obstacles: Mapping[str, Obstacle]) -> Preemption | Futile:
+def find_preemption(
+    pod: PodView, nodes: ClusterSnapshot, obstacles: Mapping[str, FilterFailure]
+) -> PodPreemption | PreemptionFailure:
     """Return the preemption for a pod, given why each node rejects it (by node name)."""
     if not pod.may_preempt:
         return _NEVER
@@ -57,12 +61,12 @@ def find_preemption(pod: PodView, nodes: Nodes, obstacles: Mapping[str, Obstacle
         return UNDER_WAY
     potential = [name for name, obstacle in obstacles.items() if obstacle.may_yield]
     enough = max(len(potential) * _CANDIDATES_PERCENT // 100, _CANDIDATES_MIN)
-    candidates: list[Preemption] = []
+    candidates: list[PodPreemption] = []
     counts: dict[str, int] = {}
     has_victims = nodes.has_lower_priority(pod.priority)
     for name in potential:
         found = _find_victims(pod, nodes.get(name), nodes) if has_victims else _NO_VICTIMS
-        if isinstance(found, Preemption):
+        if isinstance(found, PodPreemption):
             candidates.append(found)
             if len(candidates) == enough:
                 break
@@ -73,19 +77,19 @@ def find_preemption(pod: PodView, nodes: Nodes, obstacles: Mapping[str, Obstacle
         return min(candidates, key=_cost)
     if len(potential) < len(nodes):
         counts[_NO_HELP] = len(nodes) - len(potential)
-    return Futile(f"preemption: {tell(len(nodes), counts)}")
+    return PreemptionFailure(f"preemption: {format_fit_error(len(nodes), counts)}")
 
 
-def nobody_leaves(obstacles: Mapping[str, Obstacle], count: int) -> Futile:
+def no_victims_failure(obstacles: Mapping[str, FilterFailure], count: int) -> PreemptionFailure:
     """Return the message if no pod of the `count` nodes may be evicted."""
     potential = sum(obstacle.may_yield for obstacle in obstacles.values())
     counts = {text: potential for text in _NO_VICTIMS.reasons if potential}
     if potential < count:
         counts[_NO_HELP] = count - potential
-    return Futile(f"preemption: {tell(count, counts)}")
+    return PreemptionFailure(f"preemption: {format_fit_error(count, counts)}")
 
 
-def awaits_victims(pod: PodView, nodes: Nodes) -> bool:
+def awaits_victims(pod: PodView, nodes: ClusterSnapshot) -> bool:
     """Whether victims of the pod are still terminating on its nominated node."""
     node = nodes.get(nodes.nomination_of(pod.uid))
     return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
@@ -96,7 +100,7 @@ def importance(pod: PodView) -> tuple[int, int, str]:
     return -pod.priority, _start(pod), pod.key
 
 
-def lower_pods(pod: PodView, node: Node) -> list[PodView]:
+def lower_pods(pod: PodView, node: NodeInfo) -> list[PodView]:
     """Return the pods of a node that may be evicted for another pod."""
     return [other for other in node.pods.values() if other.priority < pod.priority and not are_mates(pod, other)]
 
@@ -106,7 +110,7 @@ def are_mates(pod: PodView, other: PodView) -> bool:
     return bool(pod.gang) and pod.gang == other.gang
 
 
-def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption | Obstacle:
+def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -> PodPreemption | FilterFailure:
     """Return the victims on a node, or the failure that remains without all pods of lower priority."""
     lower = [] if node is None else lower_pods(pod, node)
     if node is None or not lower:
@@ -130,7 +134,7 @@ def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption |
     return _preemption(node, victims, violating)
 
 
-def _in_turn(pods: Sequence[PodView], nodes: Nodes) -> tuple[Mapping[str, None], Sequence[PodView]]:
+def _in_turn(pods: Sequence[PodView], nodes: ClusterSnapshot) -> tuple[Mapping[str, None], Sequence[PodView]]:
     """Return the uids of pods whose eviction violates a budget, and the order of sparing, those pods first."""
     ordered = sorted(pods, key=importance)
     violating = nodes.budgets.violating(ordered) if nodes.budgets else {}
@@ -139,14 +143,16 @@ def _in_turn(pods: Sequence[PodView], nodes: Nodes) -> tuple[Mapping[str, None],
     return violating, ordered
 
 
-def _preemption(node: Node, victims: Sequence[PodView], violating: Mapping[str, None]) -> Preemption:
+def _preemption(node: NodeInfo, victims: Sequence[PodView], violating: Mapping[str, None]) -> PodPreemption:
     if not violating:
-        return Preemption(node.name, tuple(victims))
+        return PodPreemption(node.name, tuple(victims))
     violations = sum(victim.uid in violating for victim in victims)
-    return Preemption(node.name, tuple(sorted(victims, key=importance)), violations)
+    return PodPreemption(node.name, tuple(sorted(victims, key=importance)), violations)
 
 
-def _find_by_trial(pod: PodView, node: Node, lower: Sequence[PodView], nodes: Nodes) -> Preemption | Obstacle:
+def _find_by_trial(
+    pod: PodView, node: NodeInfo, lower: Sequence[PodView], nodes: ClusterSnapshot
+) -> PodPreemption | FilterFailure:
     """Find victims by trial: remove all candidates, then add each back if the pod still fits."""
     victims = []
     with nodes.what_if():
@@ -164,7 +170,7 @@ def _find_by_trial(pod: PodView, node: Node, lower: Sequence[PodView], nodes: No
     return _preemption(node, victims, violating)
 
 
-def _cost(candidate: Preemption) -> tuple[int, int, int, int, int, str]:
+def _cost(candidate: PodPreemption) -> tuple[int, int, int, int, int, str]:
     """Return the sort key: PDB violations, highest priority, sum of priorities, number, latest start."""
     victims = candidate.victims
     if not victims:

@@ -9,15 +9,15 @@ from enum import Enum
 from typing import Final
 
 from batchyard.api.views.pods import PODS, PodShape, PodView
-from batchyard.placement.node_filters import Obstacle
-from batchyard.placement.node_info import Node
+from batchyard.placement.node_filters import FilterFailure
+from batchyard.placement.node_info import NodeInfo
 
 # --- profile ---
 #
 # Scoring profile: spread pods over the nodes, or pack them.
 
 
-class Profile(Enum):
+class AutoscalingProfile(Enum):
     """GKE's autoscaling profiles, as far as they affect scheduling.
 
     OPTIMIZE_UTILIZATION packs nodes (MostAllocated) so that others can be removed; BALANCED is kube-scheduler's
@@ -31,10 +31,10 @@ class Profile(Enum):
 NOTHING: Final[Mapping[str, int]] = {}
 _TOO_MANY: Final = "Too many pods"
 _SCATTERED: Final = "node(s) didn't have what is asked for free on single GPUs"
-_PORTS_TAKEN: Final = Obstacle(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
+_PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
 
 
-def has_room(shape: PodShape, node: Node) -> bool:
+def has_room(shape: PodShape, node: NodeInfo) -> bool:
     """Whether a node has enough of everything that a pod requests."""
     left = node.left
     for resource, amount in shape.requests:
@@ -45,7 +45,7 @@ def has_room(shape: PodShape, node: Node) -> bool:
     return not shape.host_ports or all(map(node.has_port, shape.host_ports))
 
 
-def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = NOTHING) -> Obstacle | None:
+def find_shortage(shape: PodShape, node: NodeInfo, freed: Mapping[str, int] = NOTHING) -> FilterFailure | None:
     """Return what the node lacks, with the amounts `freed` added; None if the pod fits.
 
     Which GPUs would be freed is not considered.
@@ -59,8 +59,8 @@ def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = NOTHIN
             short.append(_TOO_MANY if resource == PODS else f"Insufficient {resource}")
             may_yield = may_yield and (resource == PODS or amount <= total.get(resource, 0))
     if not short and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
-        return Obstacle((_SCATTERED,), may_yield=node.devices.has_enough(shape.gpu_milli))
-    return Obstacle(tuple(short), may_yield) if short else None
+        return FilterFailure((_SCATTERED,), may_yield=node.devices.has_enough(shape.gpu_milli))
+    return FilterFailure(tuple(short), may_yield) if short else None
 
 
 def freed(leaving: Iterable[PodView]) -> dict[str, int]:
@@ -81,7 +81,7 @@ def less_held(freed: Mapping[str, int], held: Iterable[PodView]) -> Mapping[str,
     return amounts
 
 
-def resource_score(shape: PodShape, node: Node, profile: Profile) -> int:
+def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:
     """Return the cpu and memory score of a node for a pod."""
     total, left = node.view.allocatable, node.left
     cpu, memory = total.get("cpu", 0), total.get("memory", 0)
@@ -95,13 +95,13 @@ def resource_score(shape: PodShape, node: Node, profile: Profile) -> int:
     return score
 
 
-def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Profile) -> int:
+def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
     """Return the mean over cpu and memory of the free share, or of the used one. Arguments: (used, total)."""
     score = counted = 0
     for taken, total in (cpu, memory):
         if total:
             counted += 1
-            if profile is Profile.OPTIMIZE_UTILIZATION:
+            if profile is AutoscalingProfile.OPTIMIZE_UTILIZATION:
                 score += min(taken, total) * 100 // total
             elif taken <= total:
                 score += (total - taken) * 100 // total

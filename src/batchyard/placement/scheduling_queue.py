@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from batchyard.api.views.pods import PodView
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.units import Turn, Units
-from batchyard.placement.unschedulable_pods import Asking, Parked
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.units import SchedulingUnits, Turn
+from batchyard.placement.unschedulable_pods import EquivalenceKey, UnschedulablePods
 
 
-class WaitingPods:
+class SchedulingQueue:
     """The pending pods. A pass calls `start`, then `next_unit` until it returns nothing."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
-        self._units = Units()
-        self._parked = Parked(nodes)
+        self._units = SchedulingUnits()
+        self._parked = UnschedulablePods(nodes)
         self._active: dict[str, None] = {}
         #: Pods that were bound or removed since the last pass, and the node generations it has seen.
         self._moved: list[PodView] = []
@@ -24,7 +24,7 @@ class WaitingPods:
         self._are_namespaces_new = False
         #: The rest of the pass, and the last unit with its equivalence class.
         self._heap: list[tuple[Turn, str]] = []
-        self._tried: tuple[str, Asking | None] = ("", None)
+        self._tried: tuple[str, EquivalenceKey | None] = ("", None)
 
     def get(self, uid: str) -> PodView | None:
         """Return a pending pod."""
@@ -101,7 +101,7 @@ class WaitingPods:
 
     # --- a pass ---
 
-    def line_for(self, pods: Sequence[PodView]) -> Asking:
+    def line_for(self, pods: Sequence[PodView]) -> EquivalenceKey:
         """Return the equivalence class of a unit: if one fits nowhere, no unit of the class does."""
         return self._parked.line_for(self._units.of(pods[0]), pods)
 

@@ -16,7 +16,7 @@ Turn: TypeAlias = tuple[int, bool, int, str]
 """Sort key: priority, partly bound gangs first, creation time, name."""
 
 
-class Units:
+class SchedulingUnits:
     """The pending pods, grouped into units."""
 
     def __init__(self) -> None:

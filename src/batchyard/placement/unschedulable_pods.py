@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from batchyard.api.views.pods import PodShape, PodView
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.node_info import Node
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.resources import NOTHING, find_shortage, has_room, less_held
 from batchyard.placement.units import Turn
 
@@ -22,7 +22,7 @@ from batchyard.placement.units import Turn
 # helped by added and removed pods. Source: the queueing hints of kube-scheduler's plugins.
 
 
-def is_helped_by(pod: PodView, changed: Iterable[str], nodes: Nodes) -> bool:
+def is_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapshot) -> bool:
     """Whether the pod may fit one of the changed nodes, possibly by preemption."""
     obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
     for name in changed:
@@ -32,7 +32,7 @@ def is_helped_by(pod: PodView, changed: Iterable[str], nodes: Nodes) -> bool:
     return False
 
 
-def is_concerned_by(pod: PodView, other: PodView, nodes: Nodes) -> bool:
+def is_concerned_by(pod: PodView, other: PodView, nodes: ClusterSnapshot) -> bool:
     """Whether the addition or removal of another pod may affect the pod."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):
         if term.selects(other.namespace, other.labels, nodes.namespaces):
@@ -43,7 +43,7 @@ def is_concerned_by(pod: PodView, other: PodView, nodes: Nodes) -> bool:
     return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in other.shape.anti_affinity)
 
 
-def _may_fit(pod: PodView, node: Node, nodes: Nodes) -> bool:
+def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
     """Whether the pod may fit, given the reservations of others, possibly without pods of lower priority."""
     held = nodes.held_against(pod, node.name)
     if not held and has_room(pod.shape, node):
@@ -59,23 +59,23 @@ Kind: TypeAlias = tuple[PodShape, int, bool, str]
 """What decides on which nodes a pod fits and which pods it may preempt."""
 
 
-class Asking(NamedTuple):
+class EquivalenceKey(NamedTuple):
     """The key of an equivalence class: the number of pods of each kind, and the unit if it is the only member."""
 
     kinds: tuple[tuple[Kind, int], ...]
     alone: str
 
 
-class _Place(NamedTuple):
+class _ParkedUnit(NamedTuple):
     """The position of a parked unit."""
 
-    line: Asking
+    line: EquivalenceKey
     turn: Turn
     #: The nodes to which its pods are nominated.
     held: Sequence[str]
 
 
-class _Line(NamedTuple):
+class _EquivalenceClass(NamedTuple):
     """The units of an equivalence class, in scheduling order."""
 
     #: One pod of each kind.
@@ -83,13 +83,13 @@ class _Line(NamedTuple):
     turns: list[tuple[Turn, str]]
 
 
-class Parked:
+class UnschedulablePods:
     """The equivalence classes of parked units."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
-        self._lines: dict[Asking, _Line] = {}
-        self._places: dict[str, _Place] = {}
+        self._lines: dict[EquivalenceKey, _EquivalenceClass] = {}
+        self._places: dict[str, _ParkedUnit] = {}
         #: Pods with inter-pod rules, by unit.
         self._minding: dict[str, Sequence[PodView]] = {}
         #: Units with nominations, by node.
@@ -100,16 +100,16 @@ class Parked:
         """The number of parked units."""
         return len(self._places)
 
-    def line_for(self, unit: str, pods: Sequence[PodView]) -> Asking:
+    def line_for(self, unit: str, pods: Sequence[PodView]) -> EquivalenceKey:
         """Return a unit's equivalence class: equal requirements and sensitivity to the same changes."""
         counts: dict[Kind, int] = {}
         for pod in pods:
             alike = _kind(pod)
             counts[alike] = counts.get(alike, 0) + 1
         is_alone = any(alike[0].minds_pods for alike in counts) or any(map(self._is_special, pods))
-        return Asking(tuple(counts.items()), unit if is_alone else "")
+        return EquivalenceKey(tuple(counts.items()), unit if is_alone else "")
 
-    def line_of(self, unit: str) -> Asking | None:
+    def line_of(self, unit: str) -> EquivalenceKey | None:
         """Return the class of a parked unit; None if it is not parked."""
         place = self._places.get(unit)
         return None if place is None else place.line
@@ -118,10 +118,10 @@ class Parked:
         """Park a unit."""
         line = self.line_for(unit, pods)
         held = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
-        self._places[unit] = _Place(line, turn, held)
+        self._places[unit] = _ParkedUnit(line, turn, held)
         if line not in self._lines:
             representatives = {_kind(pod): pod for pod in pods}
-            self._lines[line] = _Line(list(representatives.values()), [])
+            self._lines[line] = _EquivalenceClass(list(representatives.values()), [])
         insort(self._lines[line].turns, (turn, unit))
         minding = [pod for pod in pods if pod.shape.minds_pods]
         if minding:
@@ -144,7 +144,7 @@ class Parked:
         if not turns:
             del self._lines[place.line]
 
-    def first(self, line: Asking) -> tuple[Turn, str] | None:
+    def first(self, line: EquivalenceKey) -> tuple[Turn, str] | None:
         """Return the first unit of a class with its position; None if the class is empty."""
         found = self._lines.get(line)
         return None if found is None else found.turns[0]
@@ -171,7 +171,7 @@ class Parked:
         line = self._places[unit].line
         return bool(line.alone) or self._is_helped(self._lines[line], self._changed)
 
-    def _is_helped(self, line: _Line, changed: Sequence[str]) -> bool:
+    def _is_helped(self, line: _EquivalenceClass, changed: Sequence[str]) -> bool:
         return any(is_helped_by(pod, changed, self._nodes) for pod in line.representatives)
 
     def _is_concerned(self, pods: Sequence[PodView], other: PodView) -> bool:

@@ -6,25 +6,25 @@ from typing import Any, Final
 from batchyard.provision.model import (
     AdmissionCheck,
     Cohort,
-    Collector,
-    Engine,
-    Flavor,
     FlavorQuotas,
     Google,
     Identity,
     Isolation,
     JobImage,
     LocalQueue,
+    MetricsCollector,
     Monitoring,
     MonitoringStack,
     Network,
-    Operator,
+    OperatorImage,
     Part,
     People,
-    Platform,
+    PlatformEngine,
+    PlatformFlavor,
+    PlatformModel,
+    PlatformTeam,
     PriorityClass,
     Queue,
-    Team,
     Topology,
 )
 
@@ -35,13 +35,13 @@ _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _NOTHING: Final[Part] = {}
 
 
-def platform_of(name: str, spec: Part, cluster: Part | None) -> Platform:
+def platform_of(name: str, spec: Part, cluster: Part | None) -> PlatformModel:
     """Return the model of a structurally valid spec; the rules between fields are not checked yet."""
     google = _google(name, spec["google"]) if "google" in spec else None
     teams = [_team(f"spec.teams[{index}]", row, spec) for index, row in enumerate(spec["teams"])]
-    return Platform(
+    return PlatformModel(
         name=name,
-        engine=Engine(spec["engine"]),
+        engine=PlatformEngine(spec["engine"]),
         kueue_version=spec["versions"].get("kueue", ""),
         job_set_version=spec["versions"].get("jobSet", ""),
         kueue=spec.get("kueue") or {},
@@ -58,7 +58,7 @@ def platform_of(name: str, spec: Part, cluster: Part | None) -> Platform:
         shared_queues=list(_shared_queues(spec.get("queues") or (), teams)),
         teams=teams,
         monitoring=_monitoring(spec, google),
-        operator=Operator(spec["operator"].get("image", ""), spec["operator"]["replicas"]),
+        operator=OperatorImage(spec["operator"].get("image", ""), spec["operator"]["replicas"]),
     )
 
 
@@ -112,8 +112,8 @@ def _image(row: Part) -> JobImage:
     )
 
 
-def _flavor(row: Part) -> Flavor:
-    return Flavor(
+def _flavor(row: Part) -> PlatformFlavor:
+    return PlatformFlavor(
         name=row["name"],
         pools=row.get("pools") or (),
         node_labels=row.get("nodeLabels") or {},
@@ -157,10 +157,12 @@ def _quotas(rows: Sequence[Part]) -> Sequence[FlavorQuotas]:
 
 def _monitoring(spec: Part, google: Google | None) -> Monitoring:
     """Return the monitoring settings. The default collector is Google's managed Prometheus if the cluster has it."""
-    row, usual = spec["monitoring"], Collector.NONE
+    row, usual = spec["monitoring"], MetricsCollector.NONE
     if google is not None and google.managed_prometheus:
-        usual = Collector.POD_MONITORING
-    return Monitoring(Collector(row.get("collector", usual)), row["rules"], row["dashboards"], _stack(row["stack"]))
+        usual = MetricsCollector.POD_MONITORING
+    return Monitoring(
+        MetricsCollector(row.get("collector", usual)), row["rules"], row["dashboards"], _stack(row["stack"])
+    )
 
 
 def _stack(row: Part) -> MonitoringStack | None:
@@ -177,7 +179,7 @@ def _stack(row: Part) -> MonitoringStack | None:
 # --- teams and queues ---
 
 
-def _team(path: str, row: Part, spec: Part) -> Team:
+def _team(path: str, row: Part, spec: Part) -> PlatformTeam:
     name = row["name"]
     namespace, account = row.get("namespace", name), row["serviceAccount"]
     classes = {each["name"]: each for each in spec.get("queueClasses") or ()}
@@ -185,7 +187,7 @@ def _team(path: str, row: Part, spec: Part) -> Team:
         _queue_of_class(f"{path}.queues[{index}]", row, each, classes.get(each["class"], _NOTHING))
         for index, each in enumerate(row.get("queues") or ())
     ]
-    return Team(
+    return PlatformTeam(
         path=path,
         name=name,
         namespace=namespace,
@@ -236,7 +238,7 @@ def _merged(of_class: Sequence[Part], own: Sequence[Part]) -> Sequence[Part]:
     return list(rows.values())
 
 
-def _shared_queues(rows: Sequence[Part], teams: Sequence[Team]) -> Iterator[Queue]:
+def _shared_queues(rows: Sequence[Part], teams: Sequence[PlatformTeam]) -> Iterator[Queue]:
     """Yield the shared queues; without named teams all teams share a queue."""
     for index, row in enumerate(rows):
         names = row.get("teams")

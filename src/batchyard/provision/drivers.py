@@ -8,7 +8,7 @@ from typing import Final
 from batchyard.api import well_known
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pools import machine_of
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 
 _INSTALLER: Final = (
     "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/"
@@ -16,13 +16,13 @@ _INSTALLER: Final = (
 )
 
 
-def driver_resources(platform: Platform) -> list[str]:
+def driver_resources(platform: PlatformModel) -> list[str]:
     """Return the driver installer as kustomization resources."""
     google = platform.google
     return [_INSTALLER] if google is not None and google.gpu_driver == "disabled" and has_gpus(platform) else []
 
 
-def has_gpus(platform: Platform) -> bool:
+def has_gpus(platform: PlatformModel) -> bool:
     """Whether a node may have GPUs: of a pool, or by auto-provisioning."""
     cluster = platform.cluster
     if cluster is None:

@@ -10,12 +10,12 @@ from batchyard.api.schema.violations import shown
 from batchyard.cloud.catalog.allocatable import PODS
 from batchyard.provision.images import image_recipes
 from batchyard.provision.machine_supply import supplies
-from batchyard.provision.model import Google, Network, Part, Platform, Team
+from batchyard.provision.model import Google, Network, Part, PlatformModel, PlatformTeam
 from batchyard.provision.terraform.files import more_repositories
 from batchyard.provision.terraform.pools import HYPERDISK, future_reservations, reservations
 
 
-def made_on_google(platform: Platform) -> Mapping[str, Sequence[str]]:
+def made_on_google(platform: PlatformModel) -> Mapping[str, Sequence[str]]:
     """Return the names of the resources by type; empty if the cluster is not on GKE."""
     google, cluster, name = platform.google, platform.cluster, platform.name
     if google is None or cluster is None:
@@ -73,7 +73,7 @@ _NO_HYPERDISK: Final = frozenset({"a2", "c2", "c2d", "e2", "g2", "n1", "n2", "n2
 _BUCKET_WORDS: Final = "use 3 to 63 small letters, digits, -, _ and ., a letter or digit first and last"
 
 
-def google_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
+def google_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
     """Yield all errors."""
     if platform.cluster is None:
         yield FieldError("spec.cluster", "Required value", "describe the cluster that is to be made on GKE")
@@ -95,7 +95,7 @@ def own_accounts(name: str) -> list[str]:
     return [f"{name[:24].removesuffix('-')}-{who}" for who in ("nodes", "build")]
 
 
-def _name_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
+def _name_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
     if google.project and not _PROJECT.fullmatch(google.project):
         remedy = "use its id: 6 to 30 small letters, digits and -"
         yield FieldError("spec.google.project", f"{shown(google.project)} is no project", remedy)
@@ -122,7 +122,7 @@ def _is_label(text: str) -> bool:
     return 0 < len(text) <= _LABEL_LENGTH_MAX and letters
 
 
-def _disk_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
+def _disk_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
     if google.disk_type != HYPERDISK:
         return
     other = [row["name"] for row in platform.node_pools if row["machineType"].partition("-")[0] in _NO_HYPERDISK]
@@ -212,7 +212,7 @@ def cidr_of(text: str) -> IPv4Network | None:
     return found if isinstance(found, IPv4Network) and "/" in text else None
 
 
-def _room_faults(platform: Platform, network: Network) -> Iterator[FieldError]:
+def _room_faults(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
     """Check that the maximum number of machines and their pods have addresses."""
     most_pods = {row["name"]: row.get("maxPodsPerNode", PODS) for row in platform.node_pools}
     nodes = pods = 0
@@ -235,7 +235,7 @@ def _pod_addresses(most: int) -> int:
 # --- teams ---
 
 
-def _team_faults(team: Team, whose: str) -> Iterator[FieldError]:
+def _team_faults(team: PlatformTeam, whose: str) -> Iterator[FieldError]:
     path, identity = f"{team.path}.serviceAccount", team.identity
     name, (shortest, longest) = identity.google_name, _ACCOUNT_LENGTHS
     if not (shortest <= len(name) <= longest and _ACCOUNT.fullmatch(name)):

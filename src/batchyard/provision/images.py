@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchyard.provision.engine import image_of
-from batchyard.provision.model import Engine, Google, Platform
+from batchyard.provision.model import Google, PlatformEngine, PlatformModel
 
 #: The source archive, below the rendered folder.
 SOURCES: Final = "build/operator-image.tar.gz"
@@ -40,7 +40,7 @@ class ImageRecipe:
         return self.reference.partition("/")[0]
 
 
-def image_recipes(platform: Platform) -> list[ImageRecipe]:
+def image_recipes(platform: PlatformModel) -> list[ImageRecipe]:
     """Return the images for the repositories that Terraform creates; empty if the cluster is not on GKE."""
     google = platform.google
     if google is None:
@@ -49,9 +49,9 @@ def image_recipes(platform: Platform) -> list[ImageRecipe]:
     return found + [_of_jobs(platform, google, index) for index in range(len(google.images))]
 
 
-def builds_operator(platform: Platform) -> bool:
+def builds_operator(platform: PlatformModel) -> bool:
     """Whether the operator's image is built: our engine on GKE, without a configured image."""
-    return platform.google is not None and platform.engine is Engine.BATCHYARD and not platform.operator.image
+    return platform.google is not None and platform.engine is PlatformEngine.BATCHYARD and not platform.operator.image
 
 
 def _operator(reference: str) -> ImageRecipe:
@@ -66,7 +66,7 @@ def _operator(reference: str) -> ImageRecipe:
     return ImageRecipe(reference, f"build {reference} from {SOURCES}, and push it", lines)
 
 
-def _of_jobs(platform: Platform, google: Google, index: int) -> ImageRecipe:
+def _of_jobs(platform: PlatformModel, google: Google, index: int) -> ImageRecipe:
     image = google.images[index]
     location = image.location or platform.region
     repository = image.repository or google.repository

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
-from batchyard.provision.model import Engine, Platform
+from batchyard.provision.model import PlatformEngine, PlatformModel
 from batchyard.provision.yaml_output import dumped
-from batchyard.scheduling.kueue_configuration import decisive, left_aside, not_done
+from batchyard.scheduling.kueue_configuration import decision_fields, ignored_settings, unsupported_field_errors
 from batchyard.scheduling.preemption.fair import BOTH
 
 _NAMESPACE: Final = "kueue-system"
@@ -62,41 +62,41 @@ _PATH: Final = "spec.kueue"
 _KUEUE: Final = "choose engine: kueue"
 
 
-def configuration(platform: Platform) -> Mapping[str, Any] | None:
+def configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
     """Return the complete Configuration of Kueue; None if the release's is unchanged."""
     fields = _kueue_fields(platform)
     return {**_RELEASED, **fields} if fields else None
 
 
-def own_configuration(platform: Platform) -> Mapping[str, Any] | None:
+def own_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
     """Return the platform's fields for our operator, `batchyard up` and the simulator; None if there are none."""
-    fields = decisive({**_HEAD, **_kueue_fields(platform)})
+    fields = decision_fields({**_HEAD, **_kueue_fields(platform)})
     return fields if len(fields) > len(_HEAD) else None
 
 
-def configuration_faults(platform: Platform) -> Iterator[FieldError]:
+def configuration_faults(platform: PlatformModel) -> Iterator[FieldError]:
     """Yield errors: fields that Kueue rejects, or that our operator does not support."""
     if not platform.kueue:
         return
     decoded = decode({**_HEAD, **platform.kueue})
     for fault in decoded.faults:
         yield fault._replace(path=f"{_PATH}.{fault.path}")
-    if decoded.obj is None or platform.engine is Engine.KUEUE:
+    if decoded.obj is None or platform.engine is PlatformEngine.KUEUE:
         return
-    for fault in not_done(decoded.obj):
+    for fault in unsupported_field_errors(decoded.obj):
         yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE}")
-    for feature in left_aside(decoded.obj):
+    for feature in ignored_settings(decoded.obj):
         yield FieldError(_PATH, f"our operator does not support {feature}", f"leave it out, or {_KUEUE}")
 
 
-def _kueue_fields(platform: Platform) -> Mapping[str, Any]:
+def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
     fields: dict[str, Any] = dict(platform.kueue)
     if platform.fair_sharing:
         fields["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
     return fields
 
 
-def patches(platform: Platform) -> Sequence[Mapping[str, str]]:
+def patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
     """Return the kustomize patches that put it into the release's manifests."""
     config = configuration(platform)
     if config is None:

@@ -12,12 +12,12 @@ from batchyard.api import scheme
 from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
-from batchyard.api.yaml_documents import Document, Lines, read_documents
+from batchyard.api.yaml_documents import Document, DocumentLines, read_documents
 from batchyard.cloud.cluster_objects import catalog_faults
 from batchyard.provision import manifests
 from batchyard.provision.completion import platform_of
-from batchyard.provision.manifests.rendered import Made
-from batchyard.provision.model import Part, Platform
+from batchyard.provision.manifests.rendered import RenderedObject
+from batchyard.provision.model import Part, PlatformModel
 from batchyard.provision.rules import faults_of
 
 # --- places ---
@@ -41,7 +41,7 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = {
 _SPECS: Final = {"ResourceQuota": "resourceQuota", "LimitRange": "limitRange", "Budget": "budget"}
 
 
-def placed(made: Made, fault: FieldError, spec: Part) -> FieldError:
+def placed(made: RenderedObject, fault: FieldError, spec: Part) -> FieldError:
     """Map an error of an object to the platform field it comes from; by default to the part the object is made from."""
     path = _place(made, fault.path, spec)
     if path is not None:
@@ -51,7 +51,7 @@ def placed(made: Made, fault: FieldError, spec: Part) -> FieldError:
     return FieldError(made.path, problem, fault.remedy)
 
 
-def _place(made: Made, path: str, spec: Part) -> str | None:
+def _place(made: RenderedObject, path: str, spec: Part) -> str | None:
     group, rows = _GROUP.fullmatch(path), list(_rows(made, spec))
     if path == "metadata.name":
         whole, row = rows[0]
@@ -64,7 +64,7 @@ def _place(made: Made, path: str, spec: Part) -> str | None:
     return None
 
 
-def _rows(made: Made, spec: Part) -> Iterator[tuple[str, Part]]:
+def _rows(made: RenderedObject, spec: Part) -> Iterator[tuple[str, Part]]:
     """Yield the parts of the file that an object is made from, with their paths; the overriding part comes first."""
     path = made.path
     own = _at({"spec": spec}, path)
@@ -126,14 +126,14 @@ class InvalidPlatform(Exception):  # noqa: N818 - named like the API's Invalid
         self.faults = faults
 
 
-class Source(NamedTuple):
+class PlatformSource(NamedTuple):
     """The text of a platform file, and its display name."""
 
     name: str
     text: str
 
 
-def read_platform(source: Source, project: str = "") -> Platform:
+def read_platform(source: PlatformSource, project: str = "") -> PlatformModel:
     """Parse a platform; raise InvalidPlatform with all errors.
 
     `project` sets or overrides the Google Cloud project.
@@ -149,7 +149,7 @@ def read_platform(source: Source, project: str = "") -> Platform:
     return platform
 
 
-def _read(document: Document, project: str) -> tuple[Platform | None, Sequence[FieldError]]:
+def _read(document: Document, project: str) -> tuple[PlatformModel | None, Sequence[FieldError]]:
     """Return the platform of a document, and the errors."""
     if document.faults:
         return None, document.faults
@@ -170,7 +170,7 @@ def _read(document: Document, project: str) -> tuple[Platform | None, Sequence[F
     return platform, errors
 
 
-def with_project(platform: Platform, project: str) -> Platform:
+def with_project(platform: PlatformModel, project: str) -> PlatformModel:
     """Return the platform with a Google Cloud project; '' changes nothing."""
     if platform.google is None or not project:
         return platform
@@ -182,7 +182,7 @@ def _kind_error(value: Any) -> FieldError | None:
     if not isinstance(value, dict):
         return FieldError("", "this is not an object", _EXAMPLE)
     kind = value.get("kind")
-    if kind != "Platform" and isinstance(kind, str):
+    if kind != "PlatformModel" and isinstance(kind, str):
         return FieldError("kind", f"this is a {kind}, not a Platform", f"write kind: Platform of {API_VERSION}")
     return None
 
@@ -208,5 +208,5 @@ def _placed(source: str, document: Document | None, error: FieldError) -> Platfo
     number = error.path.removeprefix("line ")
     if number != error.path and number.isdecimal():
         return PlatformFault(source, int(number), error._replace(path=""))
-    line = Lines(document.text, document.line).of(error.path) if document and error.path else 0
+    line = DocumentLines(document.text, document.line).of(error.path) if document and error.path else 0
     return PlatformFault(source, line, error)

@@ -12,7 +12,7 @@ from batchyard.api import quantity, well_known
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, catalog_of
 from batchyard.cloud.catalog.pools import machine_of, zones_of
 from batchyard.cloud.catalog.prices import hourly_price, pool_price
-from batchyard.provision.model import Flavor, Part, Platform
+from batchyard.provision.model import Part, PlatformFlavor, PlatformModel
 
 #: Name prefix of auto-provisioned machines.
 AUTO_PROVISIONED: Final = "auto-provisioned"
@@ -47,7 +47,7 @@ class Supply:
         return self.most * self.price
 
 
-def supplies(platform: Platform) -> Sequence[Supply]:
+def supplies(platform: PlatformModel) -> Sequence[Supply]:
     """Return the pools in order, then the auto-provisioned machines; empty without a cluster."""
     cluster = platform.cluster
     if cluster is None:
@@ -86,7 +86,7 @@ def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
 # --- auto-provisioned ---
 
 
-def _auto_provisioned(platform: Platform, catalog: Catalog) -> Iterator[Supply]:
+def _auto_provisioned(platform: PlatformModel, catalog: Catalog) -> Iterator[Supply]:
     """Yield for each accelerator and provisioning model as many machines as its flavors have quota for."""
     limits = _limits(platform)
     wanted: dict[tuple[str, str], int] = {}
@@ -104,18 +104,18 @@ def _auto_provisioned(platform: Platform, catalog: Catalog) -> Iterator[Supply]:
             yield Supply(f"{AUTO_PROVISIONED}-{accelerator}", machine, terms, False, 0, most, price)
 
 
-def _limits(platform: Platform) -> Mapping[str, int]:
+def _limits(platform: PlatformModel) -> Mapping[str, int]:
     assert platform.cluster is not None
     scaling = platform.cluster["spec"].get("autoscaling") or {}
     rows = (scaling.get("autoProvisioning") or {}).get("limits") or ()
     return {row["resource"]: row["max"] for row in rows}
 
 
-def _accelerator(flavor: Flavor) -> str | None:
+def _accelerator(flavor: PlatformFlavor) -> str | None:
     return next((flavor.node_labels[key] for key in _RESOURCES if key in flavor.node_labels), None)
 
 
-def _quota(flavor: Flavor, platform: Platform) -> int:
+def _quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
     """Return the nominal quota of a flavor's accelerators over all queues and cohorts."""
     resource = next(_RESOURCES[key] for key in _RESOURCES if key in flavor.node_labels)
     rows = [row for queue in platform.queues for row in queue.flavors] + [

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 Part: TypeAlias = Mapping[str, Any]
 
 
-class Engine(StrEnum):
+class PlatformEngine(StrEnum):
     """The engine: our operator, or the releases of Kueue and JobSet."""
 
     BATCHYARD = "batchyard"
     KUEUE = "kueue"
 
 
-class Collector(StrEnum):
+class MetricsCollector(StrEnum):
     """The metrics collector: Google's managed Prometheus, the Prometheus Operator, or none."""
 
     POD_MONITORING = "PodMonitoring"
@@ -99,7 +99,7 @@ class Google:
 
 
 @dataclass(frozen=True, slots=True)
-class Flavor:
+class PlatformFlavor:
     """A ResourceFlavor: its pools, node labels, taints and tolerations."""
 
     name: str
@@ -211,7 +211,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class PlatformTeam:
     """A tenant: namespace, members, identity, queues and limits."""
 
     #: Its path in the file: `spec.teams[0]`.
@@ -244,7 +244,7 @@ class MonitoringStack:
 class Monitoring:
     """The metrics collector, and whether rules and dashboards are installed."""
 
-    collector: Collector
+    collector: MetricsCollector
     rules: bool
     dashboards: bool
     #: None: the platform installs no stack.
@@ -252,7 +252,7 @@ class Monitoring:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class OperatorImage:
     """Our operator. Image '' is this version's image in the platform's repository."""
 
     image: str
@@ -260,11 +260,11 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class PlatformModel:
     """A platform.yaml."""
 
     name: str
-    engine: Engine
+    engine: PlatformEngine
     #: Versions that `engine: kueue` installs, such as v0.14.0; '' uses this version's defaults.
     kueue_version: str
     job_set_version: str
@@ -275,7 +275,7 @@ class Platform:
     google: Google | None
     #: The complete Cluster with this platform's name, as for `simulate --cluster`; None: an existing cluster.
     cluster: Part | None
-    flavors: Sequence[Flavor]
+    flavors: Sequence[PlatformFlavor]
     topologies: Sequence[Topology]
     priorities: Sequence[PriorityClass]
     workload_priorities: Sequence[PriorityClass]
@@ -285,9 +285,9 @@ class Platform:
     queue_classes: Sequence[str]
     #: Queues shared by teams; a team's own queues are in the team.
     shared_queues: Sequence[Queue]
-    teams: Sequence[Team]
+    teams: Sequence[PlatformTeam]
     monitoring: Monitoring
-    operator: Operator
+    operator: OperatorImage
 
     @property
     def queues(self) -> Sequence[Queue]:

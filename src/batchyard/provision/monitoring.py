@@ -12,7 +12,7 @@ import yaml
 from batchyard.package_data import read_folder
 from batchyard.provision.engine import NAMESPACES, kustomization
 from batchyard.provision.manifests.rendered import labels_of
-from batchyard.provision.model import Collector, Engine, Platform
+from batchyard.provision.model import MetricsCollector, PlatformEngine, PlatformModel
 from batchyard.provision.yaml_output import yaml_text
 
 _RULES: Final = "deploy/monitoring/prometheus"
@@ -26,12 +26,12 @@ _KUEUE_METRICS_PORT: Final = 8443
 _SIDECAR: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
-def files(platform: Platform) -> Mapping[str, str]:
+def files(platform: PlatformModel) -> Mapping[str, str]:
     """Return the files of a kustomization by name; empty without a collector."""
-    if platform.monitoring.collector is Collector.NONE:
+    if platform.monitoring.collector is MetricsCollector.NONE:
         return {}
     objects = []
-    if platform.engine is Engine.KUEUE:
+    if platform.engine is PlatformEngine.KUEUE:
         objects += _kueue_scraping(platform)
     if platform.monitoring.rules:
         objects.append(_rules(platform))
@@ -51,10 +51,10 @@ def files(platform: Platform) -> Mapping[str, str]:
     return {"kustomization.yaml": yaml_text([kustomization(resources, **fields)]), **found}
 
 
-def _rules(platform: Platform) -> Mapping[str, Any]:
+def _rules(platform: PlatformModel) -> Mapping[str, Any]:
     texts = read_folder(_RULES, _RULES_SUFFIX).values()
     groups = [group for text in texts for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"]]
-    if platform.monitoring.collector is Collector.SERVICE_MONITOR:
+    if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         head = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
         metadata = {"name": "batchyard", "namespace": NAMESPACES[platform.engine], "labels": labels_of(platform.name)}
         return {**head, "metadata": metadata, "spec": {"groups": groups}}
@@ -64,19 +64,19 @@ def _rules(platform: Platform) -> Mapping[str, Any]:
     return {**head, "metadata": metadata, "spec": {"groups": timed}}
 
 
-def _kueue_scraping(platform: Platform) -> list[Mapping[str, Any]]:
+def _kueue_scraping(platform: PlatformModel) -> list[Mapping[str, Any]]:
     """Return the objects with which the collector reads Kueue's metrics: over TLS, with a reader's token."""
-    if platform.monitoring.collector is Collector.SERVICE_MONITOR:
+    if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         return [_kueue_service_monitor(platform)]
     return [*_kueue_reader(platform), _kueue_pod_monitoring(platform)]
 
 
-def _kueue_reader(platform: Platform) -> list[Mapping[str, Any]]:
+def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
     """Return a reader of Kueue's metrics, its token, and the right of Google's collector to read the token.
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """
-    metadata = {"name": _READER, "namespace": NAMESPACES[Engine.KUEUE], "labels": labels_of(platform.name)}
+    metadata = {"name": _READER, "namespace": NAMESPACES[PlatformEngine.KUEUE], "labels": labels_of(platform.name)}
     rights, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _READER}
     of_account = {"kubernetes.io/service-account.name": _READER}
     secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
@@ -93,7 +93,7 @@ def _kueue_reader(platform: Platform) -> list[Mapping[str, Any]]:
             "kind": "ClusterRoleBinding",
             "metadata": {"name": f"{platform.name}-{_READER}", "labels": labels_of(platform.name)},
             "roleRef": {"apiGroup": rights, "kind": "ClusterRole", "name": "kueue-metrics-reader"},
-            "subjects": [{**account, "namespace": NAMESPACES[Engine.KUEUE]}],
+            "subjects": [{**account, "namespace": NAMESPACES[PlatformEngine.KUEUE]}],
         },
         {
             "apiVersion": f"{rights}/v1",
@@ -111,7 +111,7 @@ def _kueue_reader(platform: Platform) -> list[Mapping[str, Any]]:
     ]
 
 
-def _kueue_pod_monitoring(platform: Platform) -> Mapping[str, Any]:
+def _kueue_pod_monitoring(platform: PlatformModel) -> Mapping[str, Any]:
     endpoint = {
         "port": _KUEUE_METRICS_PORT,
         "path": "/metrics",
@@ -124,12 +124,16 @@ def _kueue_pod_monitoring(platform: Platform) -> Mapping[str, Any]:
     return {
         "apiVersion": "monitoring.googleapis.com/v1",
         "kind": "PodMonitoring",
-        "metadata": {"name": "kueue", "namespace": NAMESPACES[Engine.KUEUE], "labels": labels_of(platform.name)},
+        "metadata": {
+            "name": "kueue",
+            "namespace": NAMESPACES[PlatformEngine.KUEUE],
+            "labels": labels_of(platform.name),
+        },
         "spec": {"endpoints": [endpoint], "selector": {"matchLabels": selector}},
     }
 
 
-def _kueue_service_monitor(platform: Platform) -> Mapping[str, Any]:
+def _kueue_service_monitor(platform: PlatformModel) -> Mapping[str, Any]:
     endpoint = {
         "port": "https",
         "path": "/metrics",
@@ -141,6 +145,10 @@ def _kueue_service_monitor(platform: Platform) -> Mapping[str, Any]:
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",
-        "metadata": {"name": "kueue", "namespace": NAMESPACES[Engine.KUEUE], "labels": labels_of(platform.name)},
+        "metadata": {
+            "name": "kueue",
+            "namespace": NAMESPACES[PlatformEngine.KUEUE],
+            "labels": labels_of(platform.name),
+        },
         "spec": {"endpoints": [endpoint], "selector": {"matchLabels": selector}},
     }

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.provision.machine_supply import Supply, supplies
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.terraform.pools import HYPERDISK, needs_hyperdisk
 
 GLOBAL: Final = "global"
@@ -59,7 +59,7 @@ _DISKS: Final[Mapping[str, str]] = {
 }
 
 
-class Quota(NamedTuple):
+class ComputeQuota(NamedTuple):
     """The needed amount of a quota, and its users."""
 
     region: str
@@ -69,7 +69,7 @@ class Quota(NamedTuple):
     used_by: Sequence[str]
 
 
-def quotas(platform: Platform) -> Sequence[Quota]:
+def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     """Return the needed quotas, sorted; empty if the cluster is not on Google Cloud."""
     if platform.google is None:
         return []
@@ -78,11 +78,11 @@ def quotas(platform: Platform) -> Sequence[Quota]:
         if supply.most:
             for region, metric, each in _needs(supply, platform):
                 needed.setdefault((region, metric), {})[supply.name] = each * supply.most
-    rows = [Quota(region, metric, sum(by.values()), list(by)) for (region, metric), by in needed.items()]
+    rows = [ComputeQuota(region, metric, sum(by.values()), list(by)) for (region, metric), by in needed.items()]
     return sorted(rows, key=lambda row: (row.region == GLOBAL, row.region, row.metric))
 
 
-def _needs(supply: Supply, platform: Platform) -> Iterator[tuple[str, str, int]]:
+def _needs(supply: Supply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
     """Yield the region, metric and amount that one machine needs."""
     machine, preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE, platform.region
     accelerator = machine.accelerator

@@ -14,7 +14,7 @@ from batchyard.provision.drivers import driver_resources
 from batchyard.provision.kueue_configuration import own_configuration
 from batchyard.provision.manifests import made
 from batchyard.provision.manifests.stack import access_objects
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.terraform import files as terraform
 from batchyard.provision.yaml_output import yaml_text
 
@@ -25,7 +25,7 @@ CLUSTER: Final = "cluster.yaml"
 CONFIGURATION: Final = "configuration.yaml"
 
 
-def render(platform: Platform) -> Mapping[str, str]:
+def render(platform: PlatformModel) -> Mapping[str, str]:
     """Return the text of every file by path, sorted."""
     found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, access_objects(platform)).items()}
     found |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
@@ -38,7 +38,7 @@ def render(platform: Platform) -> Mapping[str, str]:
     return dict(sorted(found.items()))
 
 
-def _manifests(platform: Platform) -> Mapping[str, str]:
+def _manifests(platform: PlatformModel) -> Mapping[str, str]:
     found = {f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in made(platform).items()}
     resources = list(found)
     watched = monitoring.files(platform)

@@ -13,11 +13,11 @@ from batchyard.provision.engine import NAMESPACES
 from batchyard.provision.google import google_faults
 from batchyard.provision.kueue_configuration import configuration_faults
 from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
-from batchyard.provision.model import Collector, Engine, Flavor, Part, Platform, Queue
+from batchyard.provision.model import MetricsCollector, Part, PlatformEngine, PlatformFlavor, PlatformModel, Queue
 
 _RELEASE: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 #: Subjects that stand for all users or all pods.
-_EVERYBODY: Final = frozenset(
+_ALL_SUBJECTS: Final = frozenset(
     {"system:authenticated", "system:unauthenticated", "system:anonymous", "system:serviceaccounts"}
 )
 #: Namespaces that no platform deletes: those of Kubernetes and of the engines.
@@ -28,7 +28,7 @@ _HAVE_QUOTAS: Final = ("queueClasses", "queues", "cohorts")
 _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
-def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
+def faults_of(platform: PlatformModel, spec: Part) -> Iterator[FieldError]:
     """Yield all errors of a platform whose structure is valid."""
     yield from _flavor_faults(platform)
     yield from _class_faults(platform, spec)
@@ -44,7 +44,7 @@ def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
     yield from _budget_faults(platform)
     if platform.google is not None:
         yield from google_faults(platform, platform.google)
-    if platform.monitoring.collector is Collector.POD_MONITORING and platform.google is None:
+    if platform.monitoring.collector is MetricsCollector.POD_MONITORING and platform.google is None:
         remedy = "write ServiceMonitor, for a cluster with the Prometheus Operator, or None"
         yield FieldError("spec.monitoring.collector", "PodMonitoring is a kind of GKE, and this is none", remedy)
 
@@ -58,7 +58,7 @@ def _unknown(path: str, name: str, what: str, known: Iterable[str]) -> Iterator[
         yield FieldError(path, f"there is no {what} {shown(name)}", remedy)
 
 
-def _flavor_faults(platform: Platform) -> Iterator[FieldError]:
+def _flavor_faults(platform: PlatformModel) -> Iterator[FieldError]:
     pools = [row["name"] for row in platform.node_pools]
     topologies = [each.name for each in platform.topologies]
     for index, flavor in enumerate(platform.flavors):
@@ -69,7 +69,7 @@ def _flavor_faults(platform: Platform) -> Iterator[FieldError]:
             yield from _unknown(f"{path}.topologyName", flavor.topology, "topology", topologies)
 
 
-def _class_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
+def _class_faults(platform: PlatformModel, spec: Part) -> Iterator[FieldError]:
     """Check that teams' queues name known classes, and classes known flavors, whether used or not."""
     classes = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
@@ -90,7 +90,7 @@ def _class_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
         yield from _flavor_names(f"spec.cohorts[{index}]", names, platform.flavors)
 
 
-def _flavor_names(path: str, names: Sequence[str], flavors: Sequence[Flavor]) -> Iterator[FieldError]:
+def _flavor_names(path: str, names: Sequence[str], flavors: Sequence[PlatformFlavor]) -> Iterator[FieldError]:
     for index, name in enumerate(names):
         yield from _unknown(f"{path}.flavors[{index}].name", name, "flavor", [flavor.name for flavor in flavors])
 
@@ -110,7 +110,7 @@ def _resource_faults(spec: Part) -> Iterator[FieldError]:
                     yield FieldError(where, f"Kubernetes has no resource {shown(name)}", remedy)
 
 
-def _queue_faults(queue: Queue, platform: Platform) -> Iterator[FieldError]:
+def _queue_faults(queue: Queue, platform: PlatformModel) -> Iterator[FieldError]:
     checks = [check.name for check in platform.admission_checks]
     for index, row in enumerate(queue.admission_checks):
         yield from _unknown(f"{queue.path}.admissionChecks[{index}].name", row["name"], "admission check", checks)
@@ -134,7 +134,7 @@ def _group_faults(queue: Queue) -> Iterator[FieldError]:
                 break
 
 
-def _twice(platform: Platform) -> Iterator[FieldError]:
+def _twice(platform: PlatformModel) -> Iterator[FieldError]:
     """Check that ClusterQueues, LocalQueues of a namespace, and teams' namespaces are unique."""
     queues: set[str] = set()
     locals_: set[tuple[str, str]] = set()
@@ -156,7 +156,7 @@ def _twice(platform: Platform) -> Iterator[FieldError]:
             yield FieldError(f"{team.path}.namespace", problem, "give each team a namespace of its own")
 
 
-def _cohort_faults(platform: Platform) -> Iterator[FieldError]:
+def _cohort_faults(platform: PlatformModel) -> Iterator[FieldError]:
     """Check that named Cohorts are listed, if any are listed, and that there are no cycles."""
     names = [cohort.name for cohort in platform.cohorts]
     parents = {cohort.name: cohort.parent for cohort in platform.cohorts}
@@ -179,7 +179,7 @@ def _cohort_faults(platform: Platform) -> Iterator[FieldError]:
             yield from _unknown(f"{queue.path}.cohortName", queue.cohort, "cohort", names)
 
 
-def _priority_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
+def _priority_faults(platform: PlatformModel, spec: Part) -> Iterator[FieldError]:
     defaults = [index for index, each in enumerate(platform.priorities) if each.is_default]
     for index in defaults[1:]:
         first = platform.priorities[defaults[0]].name
@@ -189,7 +189,7 @@ def _priority_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
             yield FieldError(f"spec.priorities[{index}].name", "names with system- are Kubernetes's own", "rename it")
 
 
-def _team_names(platform: Platform) -> Iterator[FieldError]:
+def _team_names(platform: PlatformModel) -> Iterator[FieldError]:
     """Check teams' namespaces and members: destroying a platform deletes its teams' namespaces."""
     kept = _KEPT_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
@@ -198,12 +198,12 @@ def _team_names(platform: Platform) -> Iterator[FieldError]:
             yield FieldError(f"{team.path}.namespace", problem, "give the team another namespace")
         for field, people in (("members", team.members), ("admins", team.admins)):
             for name in (*people.groups, *people.users):
-                if name in _EVERYBODY:
+                if name in _ALL_SUBJECTS:
                     problem = f"{name} includes all users, and {team.name} would not be a separate tenant"
                     yield FieldError(f"{team.path}.{field}", problem, "name the groups of the team")
 
 
-def _engine_faults(platform: Platform) -> Iterator[FieldError]:
+def _engine_faults(platform: PlatformModel) -> Iterator[FieldError]:
     """Check the versions and the images."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
         if version and not _RELEASE.fullmatch(version):
@@ -215,7 +215,7 @@ def _engine_faults(platform: Platform) -> Iterator[FieldError]:
             yield FieldError(field, f"{shown(image)} is no image", "write it as REGISTRY/NAME:TAG")
 
 
-def _images(platform: Platform) -> Iterator[tuple[str, str]]:
+def _images(platform: PlatformModel) -> Iterator[tuple[str, str]]:
     """Yield the images that the file may name, with their fields."""
     yield "spec.operator.image", platform.operator.image
     stack = platform.monitoring.stack
@@ -236,8 +236,8 @@ def _check_faults(spec: Part) -> Iterator[FieldError]:
             yield FieldError(f"spec.admissionChecks[{index}].parameters", problem, "keep one of them")
 
 
-def _budget_faults(platform: Platform) -> Iterator[FieldError]:
+def _budget_faults(platform: PlatformModel) -> Iterator[FieldError]:
     for team in platform.teams:
-        if team.budget is not None and platform.engine is Engine.KUEUE:
+        if team.budget is not None and platform.engine is PlatformEngine.KUEUE:
             remedy = "leave it out, or choose engine: batchyard"
             yield FieldError(f"{team.path}.budget", "Kueue does not enforce budgets", remedy)

@@ -14,7 +14,7 @@ from batchyard.cloud.catalog.pools import zones_of
 from batchyard.provision.engine import settings_of
 from batchyard.provision.machine_supply import pool_bounds
 from batchyard.provision.manifests.stack import stack_requests
-from batchyard.provision.model import Engine, Part, Platform
+from batchyard.provision.model import Part, PlatformEngine, PlatformModel
 
 #: The field of the errors.
 NODE_POOLS: Final = "spec.cluster.nodePools"
@@ -67,10 +67,10 @@ class _Need(NamedTuple):
     memory: int
 
 
-def system_pods(platform: Platform) -> Sequence[SystemPod]:
+def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
     """Return the pods of the engine, then those of the monitoring stack."""
     stack = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
-    if platform.engine is Engine.KUEUE:
+    if platform.engine is PlatformEngine.KUEUE:
         kueue, job_set = (
             SystemPod("kueue-controller-manager", 1, _KUEUE),
             SystemPod("jobset-controller-manager", 1, _JOB_SET),
@@ -80,7 +80,7 @@ def system_pods(platform: Platform) -> Sequence[SystemPod]:
     return [SystemPod(settings.name, settings.replicas, settings.requests), *stack]
 
 
-def system_pod_faults(platform: Platform) -> Iterator[FieldError]:
+def system_pod_faults(platform: PlatformModel) -> Iterator[FieldError]:
     """Yield an error if these pods and GKE's own do not fit on the untainted nodes."""
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):
@@ -101,7 +101,7 @@ def _provisions_nodes(cluster: Part) -> bool:
     return {row["resource"] for row in limits} >= _AUTO_PROVISIONED
 
 
-def _free_nodes(platform: Platform, cluster: Part, most: int) -> list[_FreeNode]:
+def _free_nodes(platform: PlatformModel, cluster: Part, most: int) -> list[_FreeNode]:
     """Return the untainted nodes without the requests of GKE's DaemonSets; of a pool at most as many as pods."""
     daemons = _need(_DAEMON_SETS)
     found = []
@@ -112,7 +112,7 @@ def _free_nodes(platform: Platform, cluster: Part, most: int) -> list[_FreeNode]
     return found
 
 
-def _untainted(platform: Platform, cluster: Part) -> Iterator[tuple[Part, Part]]:
+def _untainted(platform: PlatformModel, cluster: Part) -> Iterator[tuple[Part, Part]]:
     """Yield the pools that accept pods without tolerations, each with a node."""
     for row in platform.node_pools:
         pool = {"metadata": {"name": row["name"]}, "spec": row}
@@ -135,7 +135,7 @@ def _described(wanted: Sequence[SystemPod]) -> str:
     )
 
 
-def _described_pools(platform: Platform, cluster: Part) -> str:
+def _described_pools(platform: PlatformModel, cluster: Part) -> str:
     daemons = _need(_DAEMON_SETS)
     texts = []
     for pool, node in _untainted(platform, cluster):

@@ -15,15 +15,15 @@ from batchyard.api.meta import Obj, group_kind
 from batchyard.api.quantity import canonical, formatted, parse
 from batchyard.api.times import parse_time
 from batchyard.interfaces.client import Reader, WatchEvent
-from batchyard.quotas.ledger import Ledger, Tally
-from batchyard.quotas.usage import Usage, family_in, is_ending, unsaid
+from batchyard.quotas.ledger import QuotaLedger, QuotaTally
+from batchyard.quotas.usage import Usage, family_in, is_ending, unspecified_resources
 
 
-class _Bill(NamedTuple):
+class _QuotaCharge(NamedTuple):
     """The additional usage of an object in one quota."""
 
     quota: Obj
-    tally: Tally
+    tally: QuotaTally
     more: Usage
 
 
@@ -31,7 +31,7 @@ class QuotaAdmission:
     """Checks new and changed objects against quotas. It must observe every change as it happens."""
 
     def __init__(self) -> None:
-        self._ledger = Ledger()
+        self._ledger = QuotaLedger()
 
     def observe(self, event: WatchEvent) -> None:
         """Process a change."""
@@ -51,23 +51,23 @@ class QuotaAdmission:
 
     def _check(self, obj: Obj, old: Obj | None, quotas: Sequence[Obj], reader: Reader) -> None:
         kind = group_kind(obj)
-        bills: list[_Bill] = []
+        bills: list[_QuotaCharge] = []
         for quota in quotas:
             tally = self._ledger.tally(quota, reader)
             tally.release_late(parse_time(obj["metadata"]["creationTimestamp"]))
             if not tally.is_about(obj, kind):
                 continue
-            if kind == scheme.POD and (words := unsaid(obj, tally.used)):
+            if kind == scheme.POD and (words := unspecified_resources(obj, tally.used)):
                 raise _refused(obj, f"failed quota: {_name(quota)}: must specify {words}")
             charge = tally.charge(obj, kind)
             before = {} if old is None else tally.charge(old, kind)
             more = {name: amount - before.get(name, 0) for name, amount in charge.items()}
-            bills.append(_Bill(quota, tally, {name: amount for name, amount in more.items() if amount > 0}))
+            bills.append(_QuotaCharge(quota, tally, {name: amount for name, amount in more.items() if amount > 0}))
         for bill in bills:
             _check_bill(obj, bill)
 
 
-def _check_bill(obj: Obj, bill: _Bill) -> None:
+def _check_bill(obj: Obj, bill: _QuotaCharge) -> None:
     hard, tally = bill.quota["spec"].get("hard") or {}, bill.tally
     over = sorted(name for name, amount in bill.more.items() if tally.used[name] + amount > parse(hard[name]))
     if over:

@@ -9,8 +9,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, with_status
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import Outcome
-from batchyard.quotas.ledger import Ledger
+from batchyard.interfaces.controller import ReconcileResult
+from batchyard.quotas.ledger import QuotaLedger
 
 _DELETED = EventType.DELETED
 
@@ -23,7 +23,7 @@ class ResourceQuotas:
     kinds = None  # any object may be counted
 
     def __init__(self) -> None:
-        self._ledger = Ledger()
+        self._ledger = QuotaLedger()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the quota, and all quotas whose usage changed."""
@@ -32,11 +32,11 @@ class ResourceQuotas:
             return changed
         return (event.key, *changed)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update its status: limits and usage."""
         quota = reader.get(key)
         if quota is None:
-            return Outcome()
+            return ReconcileResult()
         tally = self._ledger.tally(quota, reader)
         look_at = tally.release_late(now)
         status = {
@@ -44,4 +44,4 @@ class ResourceQuotas:
             "used": {name: tally.shown(name) for name in tally.used},
         }
         writes = [] if status == quota.get("status") else [UpdateStatus(with_status(quota, status))]
-        return Outcome([*writes], requeue_at=None if look_at is None else look_at + 1)
+        return ReconcileResult([*writes], requeue_at=None if look_at is None else look_at + 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from batchyard.api import scheme
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_of
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.api.quantity import Family, formatted
+from batchyard.api.quantity import QuantityFormat, formatted
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND, Instant
@@ -29,7 +29,7 @@ from batchyard.quotas.usage import (
 _DELETED = EventType.DELETED
 
 
-class Tally:
+class QuotaTally:
     """The usage of one quota, by object."""
 
     __slots__ = ("_charges", "_families", "_late_after", "_scopes", "is_complete", "kinds", "spec", "used")
@@ -41,7 +41,7 @@ class Tally:
         self.is_complete = True
         #: The count names for each kind that it limits.
         self.kinds: dict[str, tuple[str, ...]] = {}
-        self._families: dict[str, Family] = {}
+        self._families: dict[str, QuantityFormat] = {}
         self._scopes = scopes_of(spec)
         self._charges: dict[Key, Usage] = {}
         #: Terminating pods, each with the end of its grace period; from then on their compute usage does not count.
@@ -51,7 +51,7 @@ class Tally:
 
     def shown(self, name: str) -> str:
         """Return the usage of a resource in Kubernetes's format."""
-        return formatted(self.used[name], self._families.get(name, Family.DECIMAL))
+        return formatted(self.used[name], self._families.get(name, QuantityFormat.DECIMAL))
 
     def is_about(self, obj: Obj, kind: str) -> bool:
         """Report whether it limits the usage of an object."""
@@ -112,11 +112,11 @@ def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
     return [kind_of(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
 
 
-class Ledger:
+class QuotaLedger:
     """The tallies of the quotas in use, by Namespace."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, dict[Key, Tally]] = {}
+        self._tallies: dict[str, dict[Key, QuotaTally]] = {}
 
     def observe(self, event: WatchEvent) -> Sequence[Key]:
         """Count a change. Return the quotas whose usage changed."""
@@ -131,14 +131,14 @@ class Ledger:
         obj = None if event.type is _DELETED else event.obj
         return [quota for quota, tally in tallies.items() if key.kind in tally.kinds and tally.count(key, obj)]
 
-    def tally(self, quota: Obj, reader: Reader) -> Tally:
+    def tally(self, quota: Obj, reader: Reader) -> QuotaTally:
         """Return the usage of a quota."""
         key, spec = key_of(quota), quota.get("spec") or {}
         tallies = self._tallies.setdefault(key.namespace, {})
         known = tallies.get(key)
         if known is not None and (known.spec is spec or known.spec == spec):
             return known
-        tally = tallies[key] = Tally(spec, reader)
+        tally = tallies[key] = QuotaTally(spec, reader)
         for kind in tally.kinds:
             for obj in reader.list(kind, key.namespace):
                 tally.count(key_of(obj), obj)

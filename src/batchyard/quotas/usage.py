@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.api.quantity import NANO, Family, family_of, parse
+from batchyard.api.quantity import NANO, QuantityFormat, format_of, parse
 from batchyard.api.selectors import Requirement
 from batchyard.api.validation.resources import is_extended
 from batchyard.api.views.pod import container_limits, container_requests, pod_total
@@ -39,7 +39,7 @@ _ABSENT: Final = frozenset(
 )
 _OF_STORAGE_CLASSES: Final = ".storageclass.storage.k8s.io/"
 #: Resources that every container must specify if a quota limits them.
-_MUST_BE_SAID: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
+_MUST_BE_SPECIFIED: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -115,7 +115,7 @@ def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     return one | {"services.loadbalancers": NANO if is_balanced else 0, "services.nodeports": node_ports * NANO}
 
 
-def family_in(obj: Obj, name: str) -> Family:
+def family_in(obj: Obj, name: str) -> QuantityFormat:
     """Return the suffix family in which an object writes its usage of a resource."""
     resource = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
     fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
@@ -124,14 +124,14 @@ def family_in(obj: Obj, name: str) -> Family:
         for field in fields:
             text = ((container.get("resources") or {}).get(field) or {}).get(resource)
             if text is not None:
-                return family_of(text)
-    return Family.DECIMAL
+                return format_of(text)
+    return QuantityFormat.DECIMAL
 
 
-def unsaid(pod: Obj, bounded: Iterable[str]) -> str:
+def unspecified_resources(pod: Obj, bounded: Iterable[str]) -> str:
     """Describe the limited resources that containers fail to specify; empty if none."""
     spec = pod["spec"]
-    wanted = [name for name in _MUST_BE_SAID if name in set(bounded)]
+    wanted = [name for name in _MUST_BE_SPECIFIED if name in set(bounded)]
     if not wanted or spec.get("resources"):
         return ""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]

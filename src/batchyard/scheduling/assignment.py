@@ -6,9 +6,16 @@ from typing import NamedTuple
 
 from batchyard.api.views.pod import Requests
 from batchyard.api.views.workload import Shape
-from batchyard.scheduling.flavor_requests import NO_PICK, SCAN_DONE, Attempt, Choice, Pick, Scan
-from batchyard.scheduling.granular_mode import Mode, Possibility
-from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, Fact, PodSetFacts, least_severe, most_severe
+from batchyard.scheduling.flavor_requests import (
+    NO_FLAVOR_ASSIGNMENT,
+    SCAN_DONE,
+    FlavorAssignment,
+    FlavorAttempt,
+    FlavorChoice,
+    FlavorScan,
+)
+from batchyard.scheduling.granular_mode import FlavorAssignmentMode, PreemptionPossibility
+from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, Fact, PodSetReasons, least_severe, most_severe
 from batchyard.scheduling.quota import Usage
 
 
@@ -19,33 +26,33 @@ class PodSetAssignment:
     name: str
     count: int
     requests: Requests
-    pick: Pick
+    pick: FlavorAssignment
     #: The scanned resource groups; one without a pick ended the search.
-    scans: tuple[Scan, ...]
+    scans: tuple[FlavorScan, ...]
     #: A resource that the ClusterQueue does not cover.
     unavailable: str
 
     @property
-    def choices(self) -> Mapping[str, Choice]:
+    def choices(self) -> Mapping[str, FlavorChoice]:
         """The flavors by resource."""
         return self.pick.choices
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> FlavorAssignmentMode:
         """The mode of its worst resource."""
         return self.pick.mode
 
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The reasons against it."""
-        if self.scans and self.scans[-1].pick is NO_PICK:
+        if self.scans and self.scans[-1].pick is NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].facts)
         if self.unavailable:
             return (f"resource {self.unavailable} unavailable in ClusterQueue",)
         return tuple([fact for scan in self.scans for fact in scan.facts])
 
     @property
-    def attempts(self) -> tuple[Attempt, ...]:
+    def attempts(self) -> tuple[FlavorAttempt, ...]:
         """The results of all scanned flavors except those with free quota."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
@@ -54,7 +61,7 @@ class PodSetAssignment:
         """The reason why it does not fit: per resource group that of the nearest flavor, of all groups the worst."""
         by_group: dict[int, str] = {}
         for attempt in self.attempts:
-            if attempt.possibility is Possibility.NO_FIT:
+            if attempt.possibility is PreemptionPossibility.NO_FIT:
                 known = by_group.get(attempt.group, attempt.no_fit_reason)
                 by_group[attempt.group] = least_severe(known, attempt.no_fit_reason)
         worst = ""
@@ -82,21 +89,21 @@ class Assignment:
     """Flavors for a whole Workload. `mode` may be lowered to DEFERRED_FIT."""
 
     pod_sets: list[PodSetAssignment]
-    mode: Mode
+    mode: FlavorAssignmentMode
     borrow: int
     usage: Usage
 
     @property
-    def pod_set_facts(self) -> tuple[PodSetFacts, ...]:
+    def pod_set_facts(self) -> tuple[PodSetReasons, ...]:
         """The reasons against it, by pod set."""
-        return tuple([PodSetFacts(p.name, facts) for p in self.pod_sets if (facts := p.facts)])
+        return tuple([PodSetReasons(p.name, facts) for p in self.pod_sets if (facts := p.facts)])
 
     @property
     def no_fit_reason(self) -> str:
         """The reason for QuotaReserved=False if it does not fit."""
         worst = ""
         for pod_set in self.pod_sets:
-            if pod_set.mode is Mode.NO_FIT:
+            if pod_set.mode is FlavorAssignmentMode.NO_FIT:
                 worst = most_severe(worst, pod_set.no_fit_reason)
         return worst
 

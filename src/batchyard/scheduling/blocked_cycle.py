@@ -21,34 +21,34 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.scheduling.block_admission import PodsReadyGate
-from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, Wait
-from batchyard.scheduling.pending_queue import must_wait
-from batchyard.scheduling.preemption.context import Target
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
+from batchyard.scheduling.pending_queue import is_held_back
+from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.lifecycle import WAITING_FOR_PODS_READY
 
-Entry: TypeAlias = Admit | Preempt
+BlockedEntry: TypeAlias = Admit | Preempt
 
 
 class BlockedCycle:
     """The entries of a cycle that are not applied yet: the one that waits for pods, then those behind it."""
 
-    def __init__(self, index: AdmissionIndex, gate: PodsReadyGate | None) -> None:
+    def __init__(self, index: SchedulerCache, gate: PodsReadyGate | None) -> None:
         """`gate` is None if admissions do not wait for the pods of others."""
         self._index = index
         self._gate = gate
-        self._entries: list[Entry] = []
+        self._entries: list[BlockedEntry] = []
         self._is_first_cycle = gate is not None
 
     @property
-    def stands_still(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether an entry is blocked."""
         return bool(self._entries) and self._gate is not None and self._gate.is_closed
 
     @property
     def may_resume(self) -> bool:
         """Whether entries are kept and no longer blocked."""
-        return bool(self._entries) and not self.stands_still
+        return bool(self._entries) and not self.is_blocked
 
     def observe(self, event: WatchEvent) -> None:
         """Process a change of an object."""
@@ -78,8 +78,8 @@ class BlockedCycle:
                 continue
             if is_closed:
                 behind = decisions[place:]
-                self._entries = [entry for entry in behind if not isinstance(entry, Wait)]
-                return [*decisions[:place], *(entry for entry in behind if isinstance(entry, Wait))], obj
+                self._entries = [entry for entry in behind if not isinstance(entry, StayPending)]
+                return [*decisions[:place], *(entry for entry in behind if isinstance(entry, StayPending))], obj
             is_closed = self._gate.awaits(obj)
         return decisions, None
 
@@ -91,12 +91,12 @@ class BlockedCycle:
 
     def _head_of(self, view: WorkloadView) -> Head | None:
         local = self._index.book.local_queues.get(view.queue)
-        waiting = None if local is None else self._index.line_up.pending.get(local.cluster_queue)
-        if waiting is None or waiting.get(view.key) is None or must_wait(view, self._index.line_up.now):
+        waiting = None if local is None else self._index.queue_manager.pending.get(local.cluster_queue)
+        if waiting is None or waiting.get(view.key) is None or is_held_back(view, self._index.queue_manager.now):
             return None
         return waiting.head_of(view.key)
 
-    def _as_of_now(self, entry: Entry) -> Entry | None:
+    def _as_of_now(self, entry: BlockedEntry) -> BlockedEntry | None:
         """Return an entry with its current objects; None if it no longer holds."""
         decided, name = entry.head.workload, entry.head.queue
         queue, view = self._index.snapshot.queues.get(name), self._index.book.view(decided.key)
@@ -104,12 +104,12 @@ class BlockedCycle:
             return None
         if isinstance(entry, Admit):
             return entry._replace(head=entry.head._replace(workload=view), queue=queue)
-        waiting, targets = self._index.line_up.pending[name].get(view.key), self._still_holding(entry.targets)
+        waiting, targets = self._index.queue_manager.pending[name].get(view.key), self._still_holding(entry.targets)
         if waiting is None or not targets:
             return None
         return entry._replace(head=entry.head._replace(workload=waiting.view), queue=queue, targets=targets)
 
-    def _still_holding(self, targets: Sequence[Target]) -> tuple[Target, ...]:
+    def _still_holding(self, targets: Sequence[PreemptionTarget]) -> tuple[PreemptionTarget, ...]:
         holders = [self._index.snapshot.holder(target.workload.key) for target in targets]
         return tuple(
             target._replace(workload=held)

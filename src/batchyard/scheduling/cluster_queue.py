@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.queues import ClusterQueueView
 from batchyard.base.instant import Instant
-from batchyard.scheduling.flavor_requests import Coverage
+from batchyard.scheduling.flavor_requests import ResourceGroupIndex
 from batchyard.scheduling.quota import QuotaNode, Usage
 
 # --- queue ---
@@ -16,7 +16,7 @@ from batchyard.scheduling.quota import QuotaNode, Usage
 
 
 @dataclass(slots=True, eq=False)
-class Admitted:
+class AdmittedWorkload:
     """A Workload that holds quota."""
 
     key: str
@@ -36,7 +36,7 @@ class Admitted:
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
     rank: tuple[int, int, str] = field(init=False)
 
-    def is_like(self, other: "Admitted") -> bool:
+    def is_like(self, other: "AdmittedWorkload") -> bool:
         """Report whether both are equal in everything that affects decisions."""
         return (
             self.queue is other.queue
@@ -74,20 +74,20 @@ class ClusterQueue:
         "workloads",
     )
 
-    def __init__(self, view: ClusterQueueView, node: QuotaNode, coverage: Coverage) -> None:
+    def __init__(self, view: ClusterQueueView, node: QuotaNode, coverage: ResourceGroupIndex) -> None:
         self.name = view.name
         self.view = view
         self.node = node
         self.coverage = coverage
-        self.workloads: dict[str, Admitted] = {}
+        self.workloads: dict[str, AdmittedWorkload] = {}
         #: Incremented when quota may have become free here; older flavor searches then start over.
         self.generation = 1
         self.active = True
         #: Whether the parents of its Cohort form a cycle.
         self.in_cycle = False
-        self._ranked: list[Admitted] | None = None
+        self._ranked: list[AdmittedWorkload] | None = None
 
-    def put(self, workload: Admitted) -> None:
+    def put(self, workload: AdmittedWorkload) -> None:
         """Add a Workload."""
         self.workloads[workload.key] = workload
         self._ranked = None
@@ -101,14 +101,14 @@ class ClusterQueue:
         """Drop the cached order."""
         self._ranked = None
 
-    def ranked(self) -> list[Admitted]:
+    def ranked(self) -> list[AdmittedWorkload]:
         """Return its Workloads in preemption order."""
         if self._ranked is None:
             self._ranked = sorted(self.workloads.values(), key=RANK)
         return self._ranked
 
 
-class Readiness(NamedTuple):
+class QueueActiveStatus(NamedTuple):
     """The Active condition of a ClusterQueue."""
 
     active: bool
@@ -116,7 +116,7 @@ class Readiness(NamedTuple):
     message: str
 
 
-class Check(NamedTuple):
+class AdmissionCheckInfo(NamedTuple):
     """Whether the controller of an AdmissionCheck is active, and its name."""
 
     active: bool
@@ -128,13 +128,13 @@ Fault: TypeAlias = tuple[str, str]
 PROVISIONING: Final = "kueue.x-k8s.io/provisioning-request"
 MULTI_KUEUE: Final = "kueue.x-k8s.io/multikueue"
 
-READY: Final = Readiness(True, "Ready", "Can admit new workloads")
-TERMINATING: Final = Readiness(False, "Terminating", "Can't admit new workloads; clusterQueue is terminating")
+READY: Final = QueueActiveStatus(True, "Ready", "Can admit new workloads")
+TERMINATING: Final = QueueActiveStatus(False, "Terminating", "Can't admit new workloads; clusterQueue is terminating")
 
 
 def readiness_of(
-    view: ClusterQueueView, *, terminating: bool, flavors: Container[str], checks: Mapping[str, Check]
-) -> Readiness:
+    view: ClusterQueueView, *, terminating: bool, flavors: Container[str], checks: Mapping[str, AdmissionCheckInfo]
+) -> QueueActiveStatus:
     """Return the readiness of a ClusterQueue, given the existing flavors and AdmissionChecks."""
     if terminating:
         return TERMINATING
@@ -148,10 +148,12 @@ def readiness_of(
         faults += _faults_of_checks(view, checks)
     if not faults:
         return READY
-    return Readiness(False, faults[0][0], f"Can't admit new workloads: {', '.join(text for _, text in faults)}.")
+    return QueueActiveStatus(
+        False, faults[0][0], f"Can't admit new workloads: {', '.join(text for _, text in faults)}."
+    )
 
 
-def _faults_of_checks(view: ClusterQueueView, checks: Mapping[str, Check]) -> list[Fault]:
+def _faults_of_checks(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[Fault]:
     """Return the faults of missing, inactive and incompatible AdmissionChecks."""
     rules = sorted(view.check_rules)
     known = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]

@@ -18,21 +18,26 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.assignment import Assignment, PodSetAssignment
 from batchyard.scheduling.block_admission import PodsReadyGate
 from batchyard.scheduling.blocked_cycle import BlockedCycle
-from batchyard.scheduling.cluster_queue import Admitted
-from batchyard.scheduling.cycle import Cycle, Policy
-from batchyard.scheduling.decisions import Admit, Decision, Preempt, Wait, Why
-from batchyard.scheduling.flavor_requests import Attempt
-from batchyard.scheduling.granular_mode import Possibility
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
+from batchyard.scheduling.decisions import Admit, Decision, InadmissibleReason, Preempt, StayPending
+from batchyard.scheduling.flavor_requests import FlavorAttempt
+from batchyard.scheduling.granular_mode import PreemptionPossibility
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
-from batchyard.scheduling.observer import CycleWatch, Unwatched
-from batchyard.scheduling.preemption.alternatives import NOT_WEIGHED, Spared, Weighed, weighed
-from batchyard.scheduling.preemption.context import Target
-from batchyard.scheduling.preemption_loops import LoopWatch, PreemptionLoop
-from batchyard.scheduling.scheduler_cache import KINDS, AdmissionIndex
+from batchyard.scheduling.observer import CycleObserver, NoCycleObserver
+from batchyard.scheduling.preemption.alternatives import (
+    NO_ALTERNATIVES,
+    Alternatives,
+    PassedOver,
+    preemption_alternatives,
+)
+from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.scheduling.preemption_loops import PreemptionLoop, PreemptionLoopDetector
+from batchyard.scheduling.scheduler_cache import KINDS, SchedulerCache
 from batchyard.scheduling.workload import lifecycle as reasons
 from batchyard.scheduling.workload.checks import required_checks
 from batchyard.scheduling.workload.lifecycle import evict, reserve_quota, set_pending, with_resource_requests
@@ -44,34 +49,34 @@ from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
 
 
 #: At most this many victims or flavors are recorded, with their total number.
-_TOLD_MAX: Final = 32
+_RECORDED_MAX: Final = 32
 #: Kueue's words for the verdict on a flavor.
-WORDS: Final[Mapping[Possibility, str]] = {
-    Possibility.NO_FIT: "NoFit",
-    Possibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
-    Possibility.PREEMPT: "preemptionMode=Preempt",
-    Possibility.RECLAIM: "preemptionMode=Reclaim",
-    Possibility.FIT: "Fit",
+WORDS: Final[Mapping[PreemptionPossibility, str]] = {
+    PreemptionPossibility.NO_FIT: "NoFit",
+    PreemptionPossibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
+    PreemptionPossibility.PREEMPT: "preemptionMode=Preempt",
+    PreemptionPossibility.RECLAIM: "preemptionMode=Reclaim",
+    PreemptionPossibility.FIT: "Fit",
 }
 
 
-def of_admission(decision: Admit, cycle: int) -> Mapping[str, Any]:
+def admission_details(decision: Admit, cycle: int) -> Mapping[str, Any]:
     """Return where its quota comes from, and the flavors considered before."""
     return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets(decision.assignment)}
 
 
-def of_wait(why: Why, cycle: int) -> Mapping[str, Any]:
+def pending_details(why: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
     """Return the verdict on each flavor."""
     return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets(why.assignment)})}
 
 
-def of_preemption(decision: Preempt, cycle: int, others: Weighed) -> Mapping[str, Any]:
+def preemption_details(decision: Preempt, cycle: int, others: Alternatives) -> Mapping[str, Any]:
     """Return the preemptor, the rule, all victims, and the quota holders that were passed over."""
     preemptor = decision.head.workload
     return {
         "cycle": cycle,
         "preemptor": {**_named(preemptor), "clusterQueue": decision.queue.name},
-        "targets": [_target(target) for target in decision.targets[:_TOLD_MAX]],
+        "targets": [_target(target) for target in decision.targets[:_RECORDED_MAX]],
         "targetsInAll": len(decision.targets),
         "spared": [_spared(each) for each in others.spared],
         "sparedInAll": others.in_all,
@@ -83,13 +88,13 @@ def _named(workload: WorkloadView) -> dict[str, Any]:
     return {"workload": workload.key, "uid": workload.uid, "priority": workload.priority}
 
 
-def _target(target: Target) -> dict[str, Any]:
+def _target(target: PreemptionTarget) -> dict[str, Any]:
     victim = target.workload
     named = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
     return {**named, "clusterQueue": victim.queue.name, "rule": target.reason}
 
 
-def _spared(spared: Spared) -> dict[str, Any]:
+def _spared(spared: PassedOver) -> dict[str, Any]:
     stays = spared.holder.workload
     named = {"workload": stays.key, "uid": stays.uid, "priority": stays.priority, "clusterQueue": stays.queue.name}
     return {**named, "rule": spared.reason.rule, "why": spared.reason.text}
@@ -101,7 +106,7 @@ def _pod_sets(assignment: Assignment) -> Sequence[dict[str, Any]]:
 
 def _pod_set(assignment: PodSetAssignment) -> dict[str, Any]:
     asked = {resource: format_amount(resource, amount) for resource, amount in assignment.requests}
-    attempts = sorted(assignment.attempts)[:_TOLD_MAX]
+    attempts = sorted(assignment.attempts)[:_RECORDED_MAX]
     return {
         "name": assignment.name,
         "count": assignment.count,
@@ -112,7 +117,7 @@ def _pod_set(assignment: PodSetAssignment) -> dict[str, Any]:
     }
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
+def _attempt(attempt: FlavorAttempt) -> dict[str, Any]:
     against = sorted(map(str, attempt.facts))
     verdict = {"flavor": attempt.flavor, "verdict": WORDS[attempt.possibility], "borrowsFromHeight": attempt.borrow}
     return {**verdict, **({"against": against} if against else {})}
@@ -142,10 +147,10 @@ class _Standstill:
     spins: int = -1
 
 
-class IdleWatch:
+class QuiescenceDetector:
     """Lets a tree rest when its cycles no longer change anything, as with a blocked StrictFIFO head."""
 
-    def __init__(self, index: AdmissionIndex) -> None:
+    def __init__(self, index: SchedulerCache) -> None:
         self._index = index
         self._standstills: dict[str, _Standstill] = {}
 
@@ -168,7 +173,7 @@ class IdleWatch:
             self._look_at(root, heads)
 
     def _look_at(self, root: str, stuck: list[tuple[str, str]] | None) -> None:
-        touches = self._index.line_up.touches.get(root, 0)
+        touches = self._index.queue_manager.touches.get(root, 0)
         known = self._standstills.get(root)
         if known is None or stuck is None or known.touches != touches:
             known = self._standstills[root] = _Standstill(touches)
@@ -178,7 +183,7 @@ class IdleWatch:
         signature = tuple(sorted(stuck, key=lambda head: head[0]))
         has_flavors_left = any(tried for _, tried in stuck)
         if signature in known.signatures and (known.spins >= _SPINS or not has_flavors_left):
-            self._index.line_up.rest(root)
+            self._index.queue_manager.rest(root)
         known.signatures[signature] = None
 
 
@@ -211,11 +216,11 @@ class Scheduler:
 
     def __init__(
         self,
-        index: AdmissionIndex,
-        policy: Policy,
+        index: SchedulerCache,
+        policy: SchedulingPolicy,
         on_loop: Callable[[PreemptionLoop], None] = ignore_loop,
         gate: PodsReadyGate | None = None,
-        watch: CycleWatch | None = None,
+        watch: CycleObserver | None = None,
         *,
         weighs: bool = False,
     ) -> None:
@@ -224,13 +229,13 @@ class Scheduler:
         #: Whether preemptions record the passed-over quota holders and the reasons.
         self._weighs = weighs
         self._on_loop = on_loop
-        self._watch = watch or Unwatched()
+        self._watch = watch or NoCycleObserver()
         self._blocked = BlockedCycle(index, gate)
         self._number = 0
-        self._loops = LoopWatch()
-        self._idle = IdleWatch(index)
+        self._loops = PreemptionLoopDetector()
+        self._idle = QuiescenceDetector(index)
         #: Pending reasons that are not written yet, each with its cycle.
-        self._reports: dict[str, tuple[Why, int]] = {}
+        self._reports: dict[str, tuple[InadmissibleReason, int]] = {}
         self._reports_due: Instant = 0
         #: Workloads that are bypassed because one of their shape did not fit, with its reason.
         self._bypassed: dict[str, str] = {}
@@ -253,16 +258,16 @@ class Scheduler:
             self._bypassed[view.key] = reason
         return bool(reason)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run a cycle or the rest of one. If nothing is left to decide, write the pending reasons."""
         self._index.book.drop_unconfirmed()
-        self._index.look_anew(reader, now)
+        self._index.resync(reader, now)
         heads = self._index.heads(now)
-        outcome = Outcome(requeue_at=now, independent=True)
+        outcome = ReconcileResult(requeue_at=now, independent=True)
         if self._blocked.may_resume:
             self._carry_out(self._blocked.resume(), reader, now, outcome)
             return outcome
-        if not heads or self._blocked.stands_still:
+        if not heads or self._blocked.is_blocked:
             return self._rest(reader, now)
         self._number += 1
         self._watch.begin()
@@ -273,7 +278,7 @@ class Scheduler:
         self._watch.end(cycle, decisions)
         return outcome
 
-    def _carry_out(self, decided: Sequence[Decision], reader: Reader, now: Instant, outcome: Outcome) -> None:
+    def _carry_out(self, decided: Sequence[Decision], reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         """Apply decisions up to the first admission that has to wait for pods, and report that on its Workload."""
         decisions, blocked = self._blocked.split(decided, reader)
         if blocked is not None:
@@ -285,13 +290,13 @@ class Scheduler:
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
         self._idle.look(zip(decisions, parked, strict=True))
         for loop in loops:
-            self._index.line_up.freeze(loop.tree)
+            self._index.queue_manager.freeze(loop.tree)
             self._on_loop(loop)
 
-    def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: Outcome) -> bool:
+    def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
         """Apply a decision. Return whether its Workload was parked."""
         match decision:
-            case Wait():
+            case StayPending():
                 return self._requeue(decision, now)
             case Admit():
                 self._admit(decision, reader, now, outcome)
@@ -300,7 +305,7 @@ class Scheduler:
                 self._preempt(decision, reader, now, outcome)
                 return self._requeue(decision, now)
 
-    def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: Outcome) -> None:
+    def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         view = decision.head.workload
         key = _key(view)
         self._reports.pop(view.key, None)
@@ -316,14 +321,14 @@ class Scheduler:
         admitted = not checks
         self._index.book.assume(decision, now, admitted=admitted)
         reserved, *more = _admission_events(key, view, decision, now, admitted=admitted)
-        events = [reserved._replace(details=partial(of_admission, decision, self._number)), *more]
+        events = [reserved._replace(details=partial(admission_details, decision, self._number)), *more]
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)), events)
 
-    def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: Outcome) -> None:
-        others = NOT_WEIGHED
+    def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+        others = NO_ALTERNATIVES
         if self._weighs and is_new(decision):
-            others = weighed(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
-        details = cache(partial(of_preemption, decision, self._number, others))  # the same for every target
+            others = preemption_alternatives(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
+        details = cache(partial(preemption_details, decision, self._number, others))  # the same for every target
         for target in decision.targets:
             key = _workload_key(target.workload.key)
             obj = reader.get(key)
@@ -333,7 +338,9 @@ class Scheduler:
             detailed = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
             outcome.add(UpdateStatus(preempted), detailed)
 
-    def _evicted(self, decision: Preempt, target: Target, obj: Obj, now: Instant) -> tuple[Obj, Sequence[EventRecord]]:
+    def _evicted(
+        self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
+    ) -> tuple[Obj, Sequence[EventRecord]]:
         """Return the evicted Workload, and the Events of both sides."""
         snapshot, preemptor = self._index.snapshot, decision.head.workload
         message = preemption_message(
@@ -346,17 +353,17 @@ class Scheduler:
         preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
         return preempted, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
-    def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
+    def _requeue(self, decision: Preempt | StayPending, now: Instant) -> bool:
         head = decision.head
-        parked = self._index.line_up.requeue(head, decision.last, decision.requeue, decision.why.reason)
+        parked = self._index.queue_manager.requeue(head, decision.last, decision.requeue, decision.why.reason)
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
         self._reports[head.workload.key] = decision.why, self._number
         return parked
 
-    def _rest(self, reader: Reader, now: Instant) -> Outcome:
+    def _rest(self, reader: Reader, now: Instant) -> ReconcileResult:
         """Write the reports that are due, and requeue for the next release or report."""
-        outcome = Outcome(independent=True)
+        outcome = ReconcileResult(independent=True)
         for name, reason in self._bypassed.items():
             obj = reader.get(_workload_key(name))
             if obj is not None and is_evaluation_awaited(obj):
@@ -367,12 +374,12 @@ class Scheduler:
                 key = _workload_key(name)
                 report = _report(reader.get(key), why, now)
                 if report is not None:
-                    event = EventRecord(key, "Warning", why.reason, why.message, partial(of_wait, why, cycle))
+                    event = EventRecord(key, "Warning", why.reason, why.message, partial(pending_details, why, cycle))
                     outcome.add(UpdateStatus(report), [event])
             self._reports.clear()
         times = [
             t
-            for t in (self._index.line_up.next_release(), self._reports_due if self._reports else None)
+            for t in (self._index.queue_manager.next_release(), self._reports_due if self._reports else None)
             if t is not None
         ]
         outcome.requeue_at = min(times, default=None)
@@ -403,7 +410,7 @@ def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:
     }
 
 
-def _report(obj: Obj | None, why: Why, now: Instant) -> Obj | None:
+def _report(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
     """Return the Workload with its pending reason; None if it is not pending or has that reason already."""
     if obj is None:
         return None
@@ -418,12 +425,12 @@ def _report(obj: Obj | None, why: Why, now: Instant) -> Obj | None:
     return None if report is obj else report
 
 
-def _priority(workload: WorkloadView | Admitted) -> str:
+def _priority(workload: WorkloadView | AdmittedWorkload) -> str:
     priority, boost = workload.priority, workload.boost
     return f"effective priority: {priority} (base: {priority - boost}, boost: {boost})"
 
 
-def _preemption_events(key: Key, preemptor: WorkloadView, target: Target, message: str) -> list[EventRecord]:
+def _preemption_events(key: Key, preemptor: WorkloadView, target: PreemptionTarget, message: str) -> list[EventRecord]:
     """Return the Events for both sides of a preemption."""
     priorities = f"; preemptor {_priority(preemptor)}; preemptee {_priority(target.workload)}"
     victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
@@ -446,7 +453,7 @@ def _admission_events(
     events = [EventRecord(key, "Normal", "QuotaReserved", message)]
     if admitted:
         text = f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s"
-        events.append(EventRecord(key, "Normal", "Admitted", text))
+        events.append(EventRecord(key, "Normal", "AdmittedWorkload", text))
     return events
 
 
@@ -454,13 +461,17 @@ def _considered(assignment: Assignment) -> str:
     """Return the considered flavors except those with free quota, in Kueue's words."""
     pod_sets = []
     for pod_set in assignment.pod_sets:
-        texts = [_told(a) for a in sorted(pod_set.attempts) if a.possibility is not Possibility.FIT or a.borrow]
+        texts = [
+            _format_attempt(a)
+            for a in sorted(pod_set.attempts)
+            if a.possibility is not PreemptionPossibility.FIT or a.borrow
+        ]
         if texts:
             pod_sets.append(f"{pod_set.name}: {', '.join(texts)}")
     return " | ".join(pod_sets)
 
 
-def _told(attempt: Attempt) -> str:
+def _format_attempt(attempt: FlavorAttempt) -> str:
     parts = [WORDS[attempt.possibility]]
     if attempt.borrow:
         parts.append(f"borrow={attempt.borrow}")

@@ -16,10 +16,10 @@ from typing import Final
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.assignment import Assignment, LastAssignment
-from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
-from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, Wait, Why
-from batchyard.scheduling.flavor_assigner import FlavorSearch, Nominated, is_outdated, search_counts
-from batchyard.scheduling.granular_mode import Mode
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
+from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
+from batchyard.scheduling.flavor_assigner import FlavorAssigner, Nominated, is_outdated, search_counts
+from batchyard.scheduling.granular_mode import FlavorAssignmentMode
 from batchyard.scheduling.messages import (
     MISCONFIGURED,
     NAMESPACE_MISMATCH,
@@ -30,9 +30,9 @@ from batchyard.scheduling.messages import (
     RequeueReason,
 )
 from batchyard.scheduling.ordering import classical_order, fair_order
-from batchyard.scheduling.preemption.context import Target
-from batchyard.scheduling.preemption.fair import BOTH, Strategy
-from batchyard.scheduling.preemption.preemptor import VictimSearch
+from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.scheduling.preemption.fair import BOTH, FairSharingStrategy
+from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.quota import QuotaNode, Usage, has_room
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -40,41 +40,41 @@ _WILL_FIT: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
 _OVERLAP: Final = "Workload has overlapping preemption targets with another workload"
-_NOBODY: Final[Mapping[str, Admitted]] = {}
+_NO_VICTIMS: Final[Mapping[str, AdmittedWorkload]] = {}
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
 # Enum members are bound once, because attribute access on an enum is expensive in this loop.
-_M_NO_FIT: Final = Mode.NO_FIT
-_M_PREEMPT: Final = Mode.PREEMPT
-_M_DEFERRED_FIT: Final = Mode.DEFERRED_FIT
-_M_FIT: Final = Mode.FIT
+_M_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
+_M_PREEMPT: Final = FlavorAssignmentMode.PREEMPT
+_M_DEFERRED_FIT: Final = FlavorAssignmentMode.DEFERRED_FIT
+_M_FIT: Final = FlavorAssignmentMode.FIT
 _R_NO_FIT: Final = RequeueReason.NO_FIT
 _R_NO_CANDIDATES: Final = RequeueReason.PREEMPTION_NO_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SchedulingPolicy:
     """Scheduling settings of the platform that apply to all queues."""
 
     fair_sharing: bool = False
     #: The preemption strategies of fair sharing.
-    strategies: tuple[Strategy, ...] = BOTH
+    strategies: tuple[FairSharingStrategy, ...] = BOTH
 
     @property
-    def fair_strategies(self) -> tuple[Strategy, ...]:
+    def fair_strategies(self) -> tuple[FairSharingStrategy, ...]:
         """The preemption strategies; empty without fair sharing."""
         return self.strategies if self.fair_sharing else ()
 
 
 @dataclass(slots=True)
-class Entry:
+class NominatedEntry:
     """A nominated head with its assignment and targets."""
 
     head: Head
     workload: WorkloadView
     queue: ClusterQueue
     assignment: Assignment
-    targets: list[Target]
+    targets: list[PreemptionTarget]
 
     @property
     def borrow(self) -> int:
@@ -92,7 +92,7 @@ class Cycle:
     """One cycle over one snapshot."""
 
     snapshot: Snapshot
-    policy: Policy
+    policy: SchedulingPolicy
     #: Labels by namespace; an absent namespace does not exist.
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
@@ -105,7 +105,7 @@ class Cycle:
         """Return a decision for each head, in the order of processing."""
         self.snapshot.settle()
         decisions: list[Decision] = []
-        entries: list[Entry] = []
+        entries: list[NominatedEntry] = []
         for head in heads:
             obstacle = self._obstacle(head)
             if obstacle is None:
@@ -117,7 +117,7 @@ class Cycle:
             decisions += [self._decide(entry, victims) for entry in self._ordered(entries)]
         return decisions
 
-    def _ordered(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+    def _ordered(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
         return fair_order(entries, self.snapshot) if self.policy.fair_sharing else classical_order(entries)
 
     # Nomination.
@@ -128,40 +128,40 @@ class Cycle:
         labels = self.namespaces.get(namespace)
         requeue = RequeueReason.GENERIC
         if head.workload.has_failed_check:
-            why = Why(PENDING_EVALUATION, text="The workload has failed admission checks")
+            why = InadmissibleReason(PENDING_EVALUATION, text="The workload has failed admission checks")
         elif queue is None:
-            why = Why(MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
+            why = InadmissibleReason(MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
         elif not queue.active or queue.in_cycle:
-            why = Why(SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")
+            why = InadmissibleReason(SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")
         elif labels is None:
             text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
-            why = Why(MISCONFIGURED, text=text)
+            why = InadmissibleReason(MISCONFIGURED, text=text)
         elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
-            why, requeue = Why(MISCONFIGURED, text=NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
+            why, requeue = InadmissibleReason(MISCONFIGURED, text=NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
         elif head.workload.over_limit:
-            why = Why(MISCONFIGURED, text=_over_limit(head.workload))
+            why = InadmissibleReason(MISCONFIGURED, text=_over_limit(head.workload))
         elif head.workload.out_of_bounds:
-            why = Why(MISCONFIGURED, text=head.workload.out_of_bounds)
+            why = InadmissibleReason(MISCONFIGURED, text=head.workload.out_of_bounds)
         else:
             return None
-        return Wait(head, why, requeue, head.last)
+        return StayPending(head, why, requeue, head.last)
 
-    def _nominate(self, head: Head) -> Entry:
+    def _nominate(self, head: Head) -> NominatedEntry:
         queue = self.snapshot.queues[head.queue]
         assignment, targets = self._assign(head.workload, queue, head.last, ())
-        return Entry(head, head.workload, queue, assignment, targets)
+        return NominatedEntry(head, head.workload, queue, assignment, targets)
 
     def _assign(
         self, workload: WorkloadView, queue: ClusterQueue, last: LastAssignment | None, nominated: Nominated
-    ) -> tuple[Assignment, list[Target]]:
+    ) -> tuple[Assignment, list[PreemptionTarget]]:
         """Return flavors and targets. If not all pods fit, try partial admission where the Workload allows it."""
         if last is not None and is_outdated(last, queue, self.number, workload):
             last = None
         fair = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
-        victims = VictimSearch(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
+        victims = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
         oracle = victims.oracle if victims is not None else None
-        search = FlavorSearch(workload, queue, self.snapshot, oracle, last, fair, nominated)
+        search = FlavorAssigner(workload, queue, self.snapshot, oracle, last, fair, nominated)
 
         found = _attempt(search, victims, workload.counts)
         if _is_good(found) or not workload.can_be_partially_admitted:
@@ -170,22 +170,22 @@ class Cycle:
 
     # Decision.
 
-    def _decide(self, entry: Entry, victims: "_Victims") -> Decision:
+    def _decide(self, entry: NominatedEntry, victims: "_Victims") -> Decision:
         """Admit if it fits now, preempt if targets free enough quota, else wait with the exact reason."""
         if entry.targets and victims.overlap(entry):
             self._look_again(entry, victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _M_NO_FIT:
-            why = Why("", assignment)
-            return Wait(head, why, _R_NO_FIT, self._tried(entry))
+            why = InadmissibleReason("", assignment)
+            return StayPending(head, why, _R_NO_FIT, self._tried(entry))
         if assignment.mode is _M_PREEMPT and not entry.targets:
             self._reserve(entry)
-            why = Why(WAITING_FOR_QUOTA, assignment)
-            return Wait(head, why, _R_NO_CANDIDATES, self._tried(entry))
+            why = InadmissibleReason(WAITING_FOR_QUOTA, assignment)
+            return StayPending(head, why, _R_NO_CANDIDATES, self._tried(entry))
         if assignment.mode is _M_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
-            why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
-            return Wait(head, why, RequeueReason.PENDING_PREEMPTION)
+            why = InadmissibleReason(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
+            return StayPending(head, why, RequeueReason.PENDING_PREEMPTION)
         if entry.targets and victims.overlap(entry):
             return self._skip(entry, _OVERLAP)
         if not victims.leave_room_for(entry):
@@ -194,17 +194,17 @@ class Cycle:
         self.snapshot.add_usage(entry.queue, entry.usage)
         if assignment.mode is _M_PREEMPT:
             after = f". Pending the preemption of {len(entry.targets)} workload(s)"
-            why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, assignment, after=after)
+            why = InadmissibleReason(WAITING_FOR_PREEMPTED_WORKLOADS, assignment, after=after)
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
-    def _skip(self, entry: Entry, text: str) -> Decision:
+    def _skip(self, entry: NominatedEntry, text: str) -> Decision:
         if entry.assignment.mode is _M_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
-        why = Why(WAITING_FOR_QUOTA, text=text)
-        return Wait(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._tried(entry))
+        why = InadmissibleReason(WAITING_FOR_QUOTA, text=text)
+        return StayPending(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._tried(entry))
 
-    def _tried(self, entry: Entry) -> LastAssignment | None:
+    def _tried(self, entry: NominatedEntry) -> LastAssignment | None:
         """Return how far the flavor search got, so that the next one resumes there; None if it starts over."""
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
@@ -213,7 +213,7 @@ class Cycle:
                 return LastAssignment(tried, entry.queue.generation, self.number, entry.workload.shape)
         return None
 
-    def _look_again(self, entry: Entry, victims: "_Victims") -> None:
+    def _look_again(self, entry: NominatedEntry, victims: "_Victims") -> None:
         """Nominate an entry again as if the victims claimed by others were gone, because it needs one of them.
 
         It may not change flavors. If it then fits, it has to wait until they are gone.
@@ -227,7 +227,7 @@ class Cycle:
         if entry.assignment.mode is _M_FIT:
             entry.assignment.mode = _M_DEFERRED_FIT
 
-    def _reserve(self, entry: Entry) -> None:
+    def _reserve(self, entry: NominatedEntry) -> None:
         """Reserve quota for a head that cannot reclaim it later by preemption, so that other entries do not take it."""
         queue = entry.queue
         if queue.view.preemption.reclaim_within_cohort == "Any":
@@ -246,8 +246,8 @@ class Cycle:
 
 
 def _attempt(
-    search: FlavorSearch, victims: VictimSearch | None, counts: Sequence[int]
-) -> tuple[Assignment, list[Target]]:
+    search: FlavorAssigner, victims: Preemptor | None, counts: Sequence[int]
+) -> tuple[Assignment, list[PreemptionTarget]]:
     """Return flavors and targets for these pod counts."""
     assignment = search.assign(counts)
     if victims is None or assignment.mode is not _M_PREEMPT:
@@ -255,7 +255,7 @@ def _attempt(
     return assignment, victims.targets_for(assignment)
 
 
-def _is_good(found: tuple[Assignment, list[Target]]) -> bool:
+def _is_good(found: tuple[Assignment, list[PreemptionTarget]]) -> bool:
     """Report whether it fits, now or once the victims are gone."""
     assignment, targets = found
     return assignment.mode is _M_FIT or bool(targets)
@@ -267,24 +267,24 @@ class _Victims:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         #: By the root of the tree.
-        self._claimed: dict[QuotaNode, dict[str, Admitted]] = {}
+        self._claimed: dict[QuotaNode, dict[str, AdmittedWorkload]] = {}
 
-    def claimed_near(self, entry: Entry) -> Mapping[str, Admitted]:
+    def claimed_near(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
         """Return the victims claimed in the entry's tree."""
-        return self._claimed.get(entry.queue.node.path[0], _NOBODY)
+        return self._claimed.get(entry.queue.node.path[0], _NO_VICTIMS)
 
-    def overlap(self, entry: Entry) -> bool:
+    def overlap(self, entry: NominatedEntry) -> bool:
         """Report whether one of its targets is already claimed."""
         claimed = self.claimed_near(entry)
         return bool(claimed) and any(target.workload.key in claimed for target in entry.targets)
 
-    def claim(self, entry: Entry) -> None:
+    def claim(self, entry: NominatedEntry) -> None:
         """Claim its targets."""
         if entry.targets:
             claimed = self._claimed.setdefault(entry.queue.node.path[0], {})
             claimed.update({target.workload.key: target.workload for target in entry.targets})
 
-    def leave_room_for(self, entry: Entry) -> bool:
+    def leave_room_for(self, entry: NominatedEntry) -> bool:
         """Report whether the entry fits once all claimed victims and its own targets are gone."""
         node, claimed = entry.queue.node, self.claimed_near(entry)
         if not claimed and not entry.targets:

@@ -6,7 +6,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.assignment import Assignment, LastAssignment
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.messages import RequeueReason, message_of
-from batchyard.scheduling.preemption.context import Target
+from batchyard.scheduling.preemption.context import PreemptionTarget
 
 
 class Head(NamedTuple):
@@ -17,7 +17,7 @@ class Head(NamedTuple):
     last: LastAssignment | None = None
 
 
-class Why(NamedTuple):
+class InadmissibleReason(NamedTuple):
     """Why a Workload is not admitted; formatted on demand."""
 
     #: The reason of its QuotaReserved condition; '' to use that of the flavor search.
@@ -52,19 +52,19 @@ class Preempt(NamedTuple):
 
     head: Head
     queue: ClusterQueue
-    targets: tuple[Target, ...]
-    why: Why
+    targets: tuple[PreemptionTarget, ...]
+    why: InadmissibleReason
     requeue: RequeueReason = RequeueReason.PENDING_PREEMPTION
     last: LastAssignment | None = None
 
 
-class Wait(NamedTuple):
+class StayPending(NamedTuple):
     """The head stays pending; `requeue` decides whether it stays in line or is parked."""
 
     head: Head
-    why: Why
+    why: InadmissibleReason
     requeue: RequeueReason
     last: LastAssignment | None = None
 
 
-Decision: TypeAlias = Admit | Preempt | Wait
+Decision: TypeAlias = Admit | Preempt | StayPending

@@ -13,26 +13,42 @@ from batchyard.api.views.pod import Requests, ordered
 from batchyard.api.views.workload import PodSet, WorkloadView
 from batchyard.scheduling.assignment import Assignment, LastAssignment, PodSetAssignment
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.flavor_requests import NO_PICK, GroupPlan, Pick, PodSetPlan, Scan, make_pick
-from batchyard.scheduling.granular_mode import FIT, HOPELESS, NO_FIT, Mode, Quality, is_better, should_go_on, worst
+from batchyard.scheduling.flavor_requests import (
+    NO_FLAVOR_ASSIGNMENT,
+    FlavorAssignment,
+    FlavorScan,
+    PodSetRequest,
+    ResourceGroupRequest,
+    make_flavor_assignment,
+)
+from batchyard.scheduling.granular_mode import (
+    FIT,
+    HOPELESS,
+    NO_FIT,
+    FlavorAssignmentMode,
+    GranularMode,
+    is_better,
+    should_try_next_flavor,
+    worst,
+)
 from batchyard.scheduling.quota import Usage, available, known_available, lowest_fitting_height
 from batchyard.scheduling.snapshot import Snapshot
 
 #: Returns how preemption could free an amount of a flavor-resource, given the height that it would be borrowed from.
-Oracle: TypeAlias = Callable[[int, int, int], Quality]
+Oracle: TypeAlias = Callable[[int, int, int], GranularMode]
 #: The flavors of an earlier nomination, which the repeated one may not change: by pod set, by resource.
 Nominated: TypeAlias = Sequence[Mapping[str, str]]
 
 # Enum members are bound once, because attribute access on an enum is expensive in this loop.
-_M_NO_FIT: Final = Mode.NO_FIT
-_M_FIT: Final = Mode.FIT
+_M_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
+_M_FIT: Final = FlavorAssignmentMode.FIT
 
 _NOTHING: Final[Mapping[int, int]] = {}
 _RULED_OUT: Final = (NO_FIT,)
 
 
 @dataclass(slots=True)
-class FlavorSearch:
+class FlavorAssigner:
     """The flavor search for one Workload. `assign()` may be called for several pod counts."""
 
     workload: WorkloadView
@@ -69,7 +85,7 @@ class FlavorSearch:
                 break
         return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, usage)
 
-    def weighed(self, plan: GroupPlan, usage: Usage) -> list[Sequence[Quality]]:
+    def weighed(self, plan: ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
         """Return for every flavor its quality for each resource, including flavors that the search would not reach.
 
         `usage` is that of the other pod sets of the Workload.
@@ -98,17 +114,17 @@ class FlavorSearch:
             for i, p, plan in zip(members, pod_sets, plans, strict=True)
         ]
 
-    def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Usage) -> tuple[Scan, ...]:
+    def _search(self, plan: PodSetRequest, members: Sequence[int], usage: Usage) -> tuple[FlavorScan, ...]:
         """Scan the groups, up to the first one without a suitable flavor."""
         scans = []
         for group in plan.groups:
             scan = self._scan(group, members, usage)
             scans.append(scan)
-            if scan.pick is NO_PICK:
+            if scan.pick is NO_FLAVOR_ASSIGNMENT:
                 break
         return tuple(scans)
 
-    def _scan(self, plan: GroupPlan, members: Sequence[int], usage: Usage) -> Scan:
+    def _scan(self, plan: ResourceGroupRequest, members: Sequence[int], usage: Usage) -> FlavorScan:
         """Scan the flavors of a resource group, and pick the best."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
         assumed = dict(usage) if usage else _NOTHING
@@ -116,9 +132,9 @@ class FlavorSearch:
         free = known_available(node)
         obstacles = self._obstacles(plan, members) if self.nominated else plan.obstacles
         start = 0 if self.last is None else _start(self.last, plan, members)
-        looks: list[Sequence[Quality]] = []
-        best: Sequence[Quality] = ()
-        last: Sequence[Quality] = ()
+        looks: list[Sequence[GranularMode]] = []
+        best: Sequence[GranularMode] = ()
+        last: Sequence[GranularMode] = ()
         best_quality, best_index = NO_FIT, -1
         for index, qualities in enumerate(self._weighed(totals, obstacles, start, free), start):
             if qualities == last:  # no better than the previous flavor; stored once
@@ -127,17 +143,17 @@ class FlavorSearch:
             looks.append(qualities)
             last = qualities
             quality = worst(qualities, fungibility)
-            continues = should_go_on(quality, fungibility)
+            continues = should_try_next_flavor(quality, fungibility)
             if not continues or is_better(quality, best_quality, fungibility):
                 best, best_quality, best_index = qualities, quality, index
             if not continues:
                 break
-        pick = plan.pick(best_index, index, best) if best else NO_PICK
-        return Scan(plan, obstacles, start, looks, pick, assumed, free, node.potential, fungibility)
+        pick = plan.pick(best_index, index, best) if best else NO_FLAVOR_ASSIGNMENT
+        return FlavorScan(plan, obstacles, start, looks, pick, assumed, free, node.potential, fungibility)
 
     def _weighed(
         self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, free: dict[int, int]
-    ) -> Iterator[Sequence[Quality]]:
+    ) -> Iterator[Sequence[GranularMode]]:
         """Yield for each flavor the quality for each resource; NO_FIT alone if the flavor is excluded.
 
         It is a generator so that its lookups are made once for all flavors.
@@ -166,7 +182,7 @@ class FlavorSearch:
                     qualities.append(NO_FIT - height if total <= potential[fr] else NO_FIT)
             yield qualities
 
-    def _obstacles(self, plan: GroupPlan, members: Sequence[int]) -> list[str]:
+    def _obstacles(self, plan: ResourceGroupRequest, members: Sequence[int]) -> list[str]:
         """Return why flavors are excluded regardless of quota if only nominated ones are allowed; '' if not."""
         nominated = [self.nominated[i].get(plan.resource) for i in members if i < len(self.nominated)]
         skipping = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
@@ -180,30 +196,30 @@ class FlavorSearch:
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
 
-def _start(last: LastAssignment, plan: GroupPlan, members: Sequence[int]) -> int:
+def _start(last: LastAssignment, plan: ResourceGroupRequest, members: Sequence[int]) -> int:
     """Return the index of the flavor to resume at; the first, if the queue has lost flavors since."""
     start = last.next_flavor(members[0], plan.resource)
     return start if start < len(plan.group.flavors) else 0
 
 
-def _joint(plan: PodSetPlan, scans: Sequence[Scan]) -> Pick:
+def _joint(plan: PodSetRequest, scans: Sequence[FlavorScan]) -> FlavorAssignment:
     """Merge the picks of all groups into one; NO_PICK if one group has none."""
     if plan.unavailable:
-        return NO_PICK
-    if len(scans) == 1 or (scans and scans[-1].pick is NO_PICK):
+        return NO_FLAVOR_ASSIGNMENT
+    if len(scans) == 1 or (scans and scans[-1].pick is NO_FLAVOR_ASSIGNMENT):
         return scans[-1].pick
     picks = [scan.pick for scan in scans]
     choices = {resource: choice for pick in picks for resource, choice in pick.choices.items()}
     tried = {resource: index for pick in picks for resource, index in pick.tried.items()}
-    return make_pick(choices, tuple([used for pick in picks for used in pick.usage]), tried, _M_FIT)
+    return make_flavor_assignment(choices, tuple([used for pick in picks for used in pick.usage]), tried, _M_FIT)
 
 
-def _part(pick: Pick, requests: Requests) -> Pick:
+def _part(pick: FlavorAssignment, requests: Requests) -> FlavorAssignment:
     """Return a pod set's part of a pick for several pod sets."""
     choices = {r: pick.choices[r] for r, _ in requests if r in pick.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
     tried = {r: pick.tried[r] for r in choices}
-    return make_pick(choices, usage, tried, _M_FIT if pick.mode is _M_FIT else _M_NO_FIT)
+    return make_flavor_assignment(choices, usage, tried, _M_FIT if pick.mode is _M_FIT else _M_NO_FIT)
 
 
 def _on_top(assumed: Mapping[int, int], usage: Usage) -> Usage:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api.views.pod import PodTemplate, Requests, ordered
-from batchyard.api.views.queues import Flavor, Fungibility
+from batchyard.api.views.queues import FlavorView, Fungibility
 from batchyard.scheduling.granular_mode import (
     FIT,
-    Mode,
-    Possibility,
-    Quality,
+    FlavorAssignmentMode,
+    GranularMode,
+    PreemptionPossibility,
     height_of,
     mode_of,
     possibility_of,
@@ -23,9 +23,9 @@ from batchyard.scheduling.messages import (
     EXCEEDS_MAX_QUOTA,
     NO_MATCHING_FLAVOR,
     WAITING_FOR_QUOTA,
+    ExceedsMaxCapacity,
     Fact,
-    Short,
-    TooLarge,
+    InsufficientQuota,
     most_severe,
 )
 from batchyard.scheduling.quota import Usage
@@ -46,10 +46,10 @@ _UNTOLERATED: Final = "untolerated taint "
 _UNSELECTED: Final = " doesn't match node affinity"
 
 
-class Obstacles:
+class FlavorMismatches:
     """Why pods cannot use flavors, cached for all templates with equal constraints."""
 
-    def __init__(self, flavors: Mapping[str, Flavor]) -> None:
+    def __init__(self, flavors: Mapping[str, FlavorView]) -> None:
         self._flavors = flavors
         self._known: dict[tuple[object, ...], tuple[str, ...]] = {}
 
@@ -60,7 +60,7 @@ class Obstacles:
         if known is None:
             if len(self._known) >= _MEMO_MAX:
                 self._known.clear()
-            known = tuple([find_obstacle(template, name, self._flavors.get(name)) for name in names])
+            known = tuple([flavor_mismatch(template, name, self._flavors.get(name)) for name in names])
             self._known[question] = known
         return known
 
@@ -69,7 +69,7 @@ class Obstacles:
         self._known.clear()
 
 
-def find_obstacle(template: PodTemplate, name: str, flavor: Flavor | None) -> str:
+def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None) -> str:
     """Return why pods of the template cannot use the flavor, in Kueue's words; '' if they can."""
     if flavor is None:
         return f"flavor {name} not found"
@@ -106,7 +106,7 @@ _PLANS_MAX: Final = 4096
 _PICKS_MAX: Final = 256
 
 
-class Group(NamedTuple):
+class FlavorGroup(NamedTuple):
     """A resource group of a ClusterQueue."""
 
     number: int
@@ -115,23 +115,23 @@ class Group(NamedTuple):
     ids: Mapping[str, tuple[int, ...]]
 
 
-class Choice(NamedTuple):
+class FlavorChoice(NamedTuple):
     """The flavor chosen for a resource."""
 
     flavor: str
     fr: int
-    mode: Mode
+    mode: FlavorAssignmentMode
     #: Height in the cohort tree where the quota comes from; 0 is the ClusterQueue's own.
     borrow: int
 
 
-class Pick(NamedTuple):
+class FlavorAssignment(NamedTuple):
     """The flavors chosen for the requests to a resource group."""
 
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, FlavorChoice]
     usage: Usage
     #: The mode of its worst resource.
-    mode: Mode
+    mode: FlavorAssignmentMode
     #: The height in the cohort tree that its quota comes from.
     borrow: int
     #: By resource, the last flavor considered, or SCAN_DONE if the next search starts from the first again.
@@ -142,25 +142,30 @@ class Pick(NamedTuple):
     preempting: tuple[int, ...]
 
 
-def make_pick(choices: Mapping[str, Choice], usage: Usage, tried: Mapping[str, int], mode: Mode = Mode.NO_FIT) -> Pick:
+def make_flavor_assignment(
+    choices: Mapping[str, FlavorChoice],
+    usage: Usage,
+    tried: Mapping[str, int],
+    mode: FlavorAssignmentMode = FlavorAssignmentMode.NO_FIT,
+) -> FlavorAssignment:
     """Build the pick of these choices; `mode` is that of a pick without choices."""
     worst = min([choice.mode for choice in choices.values()], default=mode)
     borrow = max([choice.borrow for choice in choices.values()], default=0)
-    preempting = tuple([choice.fr for choice in choices.values() if choice.mode is Mode.PREEMPT])
+    preempting = tuple([choice.fr for choice in choices.values() if choice.mode is FlavorAssignmentMode.PREEMPT])
     has_flavors_left = any(index != SCAN_DONE for index in tried.values())
-    return Pick(choices, usage, worst, borrow, tried, has_flavors_left, preempting)
+    return FlavorAssignment(choices, usage, worst, borrow, tried, has_flavors_left, preempting)
 
 
 #: The pick if no flavor is suitable.
-NO_PICK: Final = make_pick({}, (), {})
+NO_FLAVOR_ASSIGNMENT: Final = make_flavor_assignment({}, (), {})
 
 
-class GroupPlan:
+class ResourceGroupRequest:
     """The requests of pods to one resource group."""
 
     __slots__ = ("_picks", "group", "obstacles", "resource", "resources", "usages")
 
-    def __init__(self, group: Group, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> None:
+    def __init__(self, group: FlavorGroup, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> None:
         asks = [(r, amount, group.ids[r]) for r, amount in requests if r in group.ids]
         self.group = group
         #: The resource under which the position of the flavor search is stored.
@@ -172,9 +177,9 @@ class GroupPlan:
         )
         #: By flavor, why these pods cannot use it; '' if they can.
         self.obstacles = obstacles
-        self._picks: dict[tuple[int, ...], Pick] = {}
+        self._picks: dict[tuple[int, ...], FlavorAssignment] = {}
 
-    def pick(self, index: int, last: int, qualities: Sequence[Quality]) -> Pick:
+    def pick(self, index: int, last: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
         """Return the pick of a flavor with these qualities; `last` is the index of the last flavor considered."""
         question = (index, last, *qualities)
         known = self._picks.get(question)
@@ -184,39 +189,39 @@ class GroupPlan:
             known = self._picks[question] = self._make_pick(index, last, qualities)
         return known
 
-    def _make_pick(self, index: int, last: int, qualities: Sequence[Quality]) -> Pick:
+    def _make_pick(self, index: int, last: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
         flavors, usage = self.group.flavors, self.usages[index]
         tried = SCAN_DONE if last == len(flavors) - 1 else last
         choices = {
-            resource: Choice(flavors[index], fr, mode_of(of), height_of(of))
+            resource: FlavorChoice(flavors[index], fr, mode_of(of), height_of(of))
             for resource, (fr, _), of in zip(self.resources, usage, qualities, strict=True)
         }
-        return make_pick(choices, usage, dict.fromkeys(choices, tried))
+        return make_flavor_assignment(choices, usage, dict.fromkeys(choices, tried))
 
 
-class PodSetPlan(NamedTuple):
+class PodSetRequest(NamedTuple):
     """The requests of a pod set, group by group; `unavailable` is a resource that no group covers."""
 
     requests: Requests
-    groups: tuple[GroupPlan, ...]
+    groups: tuple[ResourceGroupRequest, ...]
     unavailable: str
 
 
-class Coverage:
+class ResourceGroupIndex:
     """The resource groups of ClusterQueues with equal groups, and the cached requests to them."""
 
     __slots__ = ("_plans", "group_of", "groups")
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[FlavorGroup]) -> None:
         self.groups = groups
         self.group_of = {resource: group for group in groups for resource in group.ids}
-        self._plans: dict[tuple[int, int], tuple[PodTemplate, PodSetPlan]] = {}
+        self._plans: dict[tuple[int, int], tuple[PodTemplate, PodSetRequest]] = {}
 
     def forget_plans(self) -> None:
         """Drop the cache after a change of flavors."""
         self._plans.clear()
 
-    def plan(self, template: PodTemplate, count: int, obstacles: Obstacles) -> PodSetPlan:
+    def plan(self, template: PodTemplate, count: int, obstacles: FlavorMismatches) -> PodSetRequest:
         """Return the requests of `count` pods of a template."""
         key = (id(template), count)
         known = self._plans.get(key)
@@ -227,21 +232,23 @@ class Coverage:
             known = self._plans[key] = (template, self.plan_requests(requests, (template,), obstacles))
         return known[1]
 
-    def plan_requests(self, requests: Requests, templates: Sequence[PodTemplate], obstacles: Obstacles) -> PodSetPlan:
+    def plan_requests(
+        self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
+    ) -> PodSetRequest:
         """Return requests that must be met from the same flavors for all of these templates."""
-        groups: list[GroupPlan] = []
+        groups: list[ResourceGroupRequest] = []
         planned: list[str] = []
         for resource, amount in requests:
             group = self.group_of.get(resource)
             if resource in planned or (group is None and amount == 0):
                 continue
             if group is None:
-                return PodSetPlan(requests, tuple(groups), resource)
+                return PodSetRequest(requests, tuple(groups), resource)
             found = [obstacles.of(template, group.flavors) for template in templates]
-            plan = GroupPlan(group, resource, requests, found[0] if len(found) == 1 else _merged(found))
+            plan = ResourceGroupRequest(group, resource, requests, found[0] if len(found) == 1 else _merged(found))
             planned += plan.resources
             groups.append(plan)
-        return PodSetPlan(requests, tuple(groups), "")
+        return PodSetRequest(requests, tuple(groups), "")
 
     def _requests(self, template: PodTemplate, count: int) -> Requests:
         """Return the total requests of `count` pods, including `pods` if the queue has quota for it."""
@@ -263,31 +270,31 @@ def _merged(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 # messages).
 
 
-_FIT: Final = Possibility.FIT
+_FIT: Final = PreemptionPossibility.FIT
 
 
-class Attempt(NamedTuple):
+class FlavorAttempt(NamedTuple):
     """The result for one scanned flavor."""
 
     flavor: str
     group: int
-    possibility: Possibility
+    possibility: PreemptionPossibility
     borrow: int
     facts: tuple[Fact, ...]
     no_fit_reason: str
 
 
-class Scan(NamedTuple):
+class FlavorScan(NamedTuple):
     """The qualities of a group's flavors, and the flavor picked."""
 
-    plan: GroupPlan
+    plan: ResourceGroupRequest
     #: By flavor, why it is excluded regardless of quota; '' if it is not.
     obstacles: Sequence[str]
     #: The index of the first scanned flavor.
     start: int
     #: By scanned flavor, the quality for each resource.
-    looks: Sequence[Sequence[Quality]]
-    pick: Pick
+    looks: Sequence[Sequence[GranularMode]]
+    pick: FlavorAssignment
     #: By flavor-resource: the usage of earlier pod sets, the available quota, and the potential capacity.
     assumed: Mapping[int, int]
     available: Mapping[int, int]
@@ -297,22 +304,22 @@ class Scan(NamedTuple):
     @property
     def facts(self) -> list[Fact]:
         """The reasons against the flavors; empty if one fits."""
-        if self.pick.mode is Mode.FIT:
+        if self.pick.mode is FlavorAssignmentMode.FIT:
             return []
         return [fact for index, look in enumerate(self.looks, self.start) for fact in self._facts(index, look)]
 
     @property
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[FlavorAttempt]:
         """The results of the scanned flavors except those with free quota."""
         return [self._attempt(index, look) for index, look in enumerate(self.looks, self.start) if min(look) != FIT]
 
-    def _attempt(self, index: int, look: Sequence[Quality]) -> Attempt:
+    def _attempt(self, index: int, look: Sequence[GranularMode]) -> FlavorAttempt:
         group, facts = self.plan.group, self._facts(index, look)
         possibility, borrow = possibility_of(worst(look, self.fungibility)), max(map(height_of, look))
         reason = NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(look, facts)
-        return Attempt(group.flavors[index], group.number, possibility, borrow, tuple(facts), reason)
+        return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(facts), reason)
 
-    def _facts(self, index: int, look: Sequence[Quality]) -> list[Fact]:
+    def _facts(self, index: int, look: Sequence[GranularMode]) -> list[Fact]:
         """Return the reasons against a flavor."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
@@ -321,19 +328,21 @@ class Scan(NamedTuple):
         flavor = plan.group.flavors[index]
         return [self._fact(resource, flavor, ask) for resource, ask, of in asks if possibility_of(of) is not _FIT]
 
-    def _fact(self, resource: str, flavor: str, ask: tuple[int, int]) -> Short | TooLarge:
+    def _fact(self, resource: str, flavor: str, ask: tuple[int, int]) -> InsufficientQuota | ExceedsMaxCapacity:
         fr, amount = ask
         assumed = self.assumed.get(fr, 0)
         if assumed + amount > self.potential[fr]:
-            return TooLarge(resource, flavor, assumed, amount, self.potential[fr])
-        return Short(resource, flavor, assumed + amount - max(0, self.available[fr]))
+            return ExceedsMaxCapacity(resource, flavor, assumed, amount, self.potential[fr])
+        return InsufficientQuota(resource, flavor, assumed + amount - max(0, self.available[fr]))
 
 
-def _no_fit_reason(qualities: Sequence[Quality], facts: Sequence[Fact]) -> str:
+def _no_fit_reason(qualities: Sequence[GranularMode], facts: Sequence[Fact]) -> str:
     """Return the worst reason among resources that even preemption cannot free; '' if there are none."""
     reason = ""
     against = [of for of in qualities if possibility_of(of) is not _FIT]
     for of, fact in zip(against, facts, strict=True):
-        if possibility_of(of) is Possibility.NO_FIT:
-            reason = most_severe(reason, EXCEEDS_MAX_QUOTA if isinstance(fact, TooLarge) else WAITING_FOR_QUOTA)
+        if possibility_of(of) is PreemptionPossibility.NO_FIT:
+            reason = most_severe(
+                reason, EXCEEDS_MAX_QUOTA if isinstance(fact, ExceedsMaxCapacity) else WAITING_FOR_QUOTA
+            )
     return reason

@@ -12,12 +12,12 @@ from typing import Final, TypeAlias
 from batchyard.api.views.queues import Fungibility
 
 #: A possibility in wide steps, minus the height in the cohort tree that it borrows from.
-Quality: TypeAlias = int
+GranularMode: TypeAlias = int
 _STEP_BITS: Final = 24
 _HEIGHT_MASK: Final = (1 << _STEP_BITS) - 1
 
 
-class Possibility(IntEnum):
+class PreemptionPossibility(IntEnum):
     """How quota of a flavor could be obtained, worst to best."""
 
     NO_FIT = 0
@@ -27,7 +27,7 @@ class Possibility(IntEnum):
     FIT = 4
 
 
-class Mode(IntEnum):
+class FlavorAssignmentMode(IntEnum):
     """How well an assignment fits, worst to best."""
 
     NO_FIT = 0
@@ -37,51 +37,57 @@ class Mode(IntEnum):
     FIT = 3
 
 
-_POSSIBILITIES: Final = tuple(Possibility)
-_MODES: Final = (Mode.NO_FIT, Mode.PREEMPT, Mode.PREEMPT, Mode.PREEMPT, Mode.FIT)
+_POSSIBILITIES: Final = tuple(PreemptionPossibility)
+_MODES: Final = (
+    FlavorAssignmentMode.NO_FIT,
+    FlavorAssignmentMode.PREEMPT,
+    FlavorAssignmentMode.PREEMPT,
+    FlavorAssignmentMode.PREEMPT,
+    FlavorAssignmentMode.FIT,
+)
 
 
-def quality(possibility: Possibility, height: int = 0) -> Quality:
+def quality(possibility: PreemptionPossibility, height: int = 0) -> GranularMode:
     """Encode a possibility and the height that it borrows from; 0 is the ClusterQueue's own quota."""
     return (possibility << _STEP_BITS) - height
 
 
-def possibility_of(of: Quality) -> Possibility:
+def possibility_of(of: GranularMode) -> PreemptionPossibility:
     """Return the possibility."""
     return _POSSIBILITIES[(of + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def mode_of(of: Quality) -> Mode:
+def mode_of(of: GranularMode) -> FlavorAssignmentMode:
     """Return the mode of an assignment to such a flavor."""
     return _MODES[(of + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def height_of(of: Quality) -> int:
+def height_of(of: GranularMode) -> int:
     """Return the height in the tree that it would borrow from."""
     return -of & _HEIGHT_MASK
 
 
 #: The best value of each possibility; a height is subtracted from it. A quality of HOPELESS or less is unusable, even
 #: with preemption.
-NO_FIT: Final = quality(Possibility.NO_FIT)
-HOPELESS: Final = quality(Possibility.NO_CANDIDATES)
-PREEMPT: Final = quality(Possibility.PREEMPT)
-RECLAIM: Final = quality(Possibility.RECLAIM)
-FIT: Final = quality(Possibility.FIT)
+NO_FIT: Final = quality(PreemptionPossibility.NO_FIT)
+HOPELESS: Final = quality(PreemptionPossibility.NO_CANDIDATES)
+PREEMPT: Final = quality(PreemptionPossibility.PREEMPT)
+RECLAIM: Final = quality(PreemptionPossibility.RECLAIM)
+FIT: Final = quality(PreemptionPossibility.FIT)
 
 
-def is_better(a: Quality, b: Quality, fungibility: Fungibility) -> bool:
+def is_better(a: GranularMode, b: GranularMode, fungibility: Fungibility) -> bool:
     """Report whether a is better than b under the queue's preference."""
     if fungibility.prefer_preemption and a > HOPELESS and b > HOPELESS:
         return _preferring_preemption(a) > _preferring_preemption(b)
     return a > b
 
 
-def _preferring_preemption(of: Quality) -> tuple[int, Quality]:
+def _preferring_preemption(of: GranularMode) -> tuple[int, GranularMode]:
     return -height_of(of), of
 
 
-def worst(qualities: Sequence[Quality], fungibility: Fungibility) -> Quality:
+def worst(qualities: Sequence[GranularMode], fungibility: Fungibility) -> GranularMode:
     """Return the worst quality of the resources that must come from one flavor; that is the flavor's quality."""
     found = min(qualities)
     if fungibility.prefer_preemption and found > HOPELESS:
@@ -89,7 +95,7 @@ def worst(qualities: Sequence[Quality], fungibility: Fungibility) -> Quality:
     return found
 
 
-def should_go_on(of: Quality, fungibility: Fungibility) -> bool:
+def should_try_next_flavor(of: GranularMode, fungibility: Fungibility) -> bool:
     """Report whether to consider the next flavor too."""
     if of <= HOPELESS or (of <= RECLAIM and fungibility.try_next_when_preempting):
         return True

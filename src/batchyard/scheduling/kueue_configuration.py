@@ -12,8 +12,8 @@ from batchyard.api.errors import FieldError
 from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY, GATES
 from batchyard.api.selectors import Selector, selector
 from batchyard.base.instant import SECOND, Duration, parse_duration
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.preemption.fair import Strategy
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 
 #: Settings of Kueue's own deployment, endpoints and metrics.
@@ -50,7 +50,7 @@ def managed_namespaces(asked: Mapping[str, Any] | None = None, own: str = "kueue
 class KueueSettings:
     """The settings that affect decisions. The defaults are those of Kueue 0.19 without a Configuration."""
 
-    policy: Policy = field(default_factory=Policy)
+    policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     #: The PodsReady timeout and requeue settings; None disables the timeout.
     pods_ready: PodsReadyPolicy | None = field(default_factory=PodsReadyPolicy)
     #: Job labels that are copied to their Workloads.
@@ -67,12 +67,14 @@ class KueueSettings:
 SIMULATED: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
 
 
-def settings_of(configuration: Mapping[str, Any]) -> KueueSettings:
+def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     """Return the settings of a Configuration."""
     fair = configuration.get("fairSharing")
-    policy = Policy()
+    policy = SchedulingPolicy()
     if fair is not None:
-        policy = Policy(fair_sharing=True, strategies=tuple(map(Strategy, fair["preemptionStrategies"])))
+        policy = SchedulingPolicy(
+            fair_sharing=True, strategies=tuple(map(FairSharingStrategy, fair["preemptionStrategies"]))
+        )
     is_off = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
     waits = None if is_off else pods_ready_policy(configuration["waitForPodsReady"])
     copied = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
@@ -94,19 +96,19 @@ def pods_ready_policy(asked: Mapping[str, Any]) -> PodsReadyPolicy:
     )
 
 
-def decisive(configuration: Mapping[str, Any]) -> dict[str, Any]:
+def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a Configuration that decisions depend on."""
     kept = {name: configuration[name] for name in _DECISIVE if name in configuration}
     labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
     return {**kept, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
 
 
-def of_deployment(configuration: Mapping[str, Any]) -> Sequence[str]:
+def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
     """Return the fields of a Configuration about Kueue's own deployment."""
     return [name for name in _OF_DEPLOYMENT if name in configuration]
 
 
-def decided_otherwise(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield unsupported fields that would affect jobs and queues, each with the behavior here."""
     if configuration.get("manageJobsWithoutQueueName"):
         yield "manageJobsWithoutQueueName", "jobs that name no queue run as they are"
@@ -119,13 +121,13 @@ def decided_otherwise(configuration: Mapping[str, Any]) -> Iterator[tuple[str, s
         yield "resources.quotaCheckStrategy", "resources that a ClusterQueue does not have keep Workloads waiting"
 
 
-def not_done(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
+def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
     """Yield the same as errors, for callers that require the Configuration to be supported."""
-    for path, instead in decided_otherwise(configuration):
+    for path, instead in unsupported_fields(configuration):
         yield FieldError(path, f"this is not done here: {instead}", "leave it out")
 
 
-def left_aside(configuration: Mapping[str, Any]) -> Iterator[str]:
+def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     """Yield ignored settings: other frameworks, MultiKueue, retention, and changed feature gates."""
     integrations = configuration.get("integrations") or {}
     others = [name for name in integrations.get("frameworks") or () if name not in _FRAMEWORKS]

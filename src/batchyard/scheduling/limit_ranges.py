@@ -17,7 +17,7 @@ from batchyard.interfaces.client import EventType, Reader, WatchEvent
 Amounts = Mapping[str, int]
 
 
-class Limits(NamedTuple):
+class NamespaceLimits(NamedTuple):
     """The combined LimitRanges of a Namespace."""
 
     #: Default requests and limits of containers without their own.
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
     least: Mapping[str, Amounts]
 
 
-def summed_up(ranges: Sequence[Obj]) -> Limits:
+def combine_limit_ranges(ranges: Sequence[Obj]) -> NamespaceLimits:
     """Combine LimitRanges: the tightest bounds, and the first defaults."""
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def summed_up(ranges: Sequence[Obj]) -> Limits:
             limits = {**(limit.get("default") or {}), **limits}
         _tighten(most.setdefault(kind, {}), limit.get("max") or {}, min)
         _tighten(least.setdefault(kind, {}), limit.get("min") or {}, max)
-    return Limits(requests, limits, most, least)
+    return NamespaceLimits(requests, limits, most, least)
 
 
 def _tighten(bounds: dict[str, int], more: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
@@ -50,7 +50,7 @@ def _tighten(bounds: dict[str, int], more: Mapping[str, Any], choose: Callable[[
         bounds[name] = choose(bounds.get(name, nano), nano)
 
 
-def limited(workload: Obj, limits: Limits) -> Obj:
+def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
     """Return the Workload with default requests and limits for containers without their own, as its pods will have."""
     if not limits.requests and not limits.limits:
         return workload
@@ -78,7 +78,7 @@ def _pod_sets(workload: Obj) -> Sequence[Obj]:
     return workload["spec"].get("podSets") or ()
 
 
-def _filled_pods(pod_set: Obj, limits: Limits) -> Obj:
+def _filled_pods(pod_set: Obj, limits: NamespaceLimits) -> Obj:
     template = pod_set["template"]
     spec = dict(template["spec"])
     for field in ("initContainers", "containers"):
@@ -87,14 +87,14 @@ def _filled_pods(pod_set: Obj, limits: Limits) -> Obj:
     return {**pod_set, "template": {**template, "spec": spec}}
 
 
-def _filled(container: Obj, limits: Limits) -> Obj:
+def _filled(container: Obj, limits: NamespaceLimits) -> Obj:
     own = container.get("resources") or {}
     bound = {**limits.limits, **(own.get("limits") or {})}
     asked = {**limits.requests, **(own.get("requests") or {})}
     return {**container, "resources": {**own, "limits": bound, "requests": asked}}
 
 
-def out_of_bounds(workload: Obj, limits: Limits) -> str:
+def out_of_bounds(workload: Obj, limits: NamespaceLimits) -> str:
     """Return why its pods would be rejected, in Kueue's words; empty if they would not."""
     faults = [
         f"{path}: Invalid value: [{','.join(names)}]: requests must not be {what}"
@@ -107,7 +107,7 @@ def out_of_bounds(workload: Obj, limits: Limits) -> str:
     return f"resources didn't satisfy LimitRange constraints: {listed}"
 
 
-def _faults(spec: Mapping[str, Any], limits: Limits, path: str) -> Iterator[tuple[str, list[str], str]]:
+def _faults(spec: Mapping[str, Any], limits: NamespaceLimits, path: str) -> Iterator[tuple[str, list[str], str]]:
     """Yield the path, the resources out of bounds, and the violated bound."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
@@ -120,7 +120,7 @@ def _faults(spec: Mapping[str, Any], limits: Limits, path: str) -> Iterator[tupl
 
 
 def _beyond(
-    limits: Limits, kind: str, most: Amounts, least: Amounts, path: str
+    limits: NamespaceLimits, kind: str, most: Amounts, least: Amounts, path: str
 ) -> Iterator[tuple[str, list[str], str]]:
     above = _greater(most, limits.most.get(kind, {}))
     if above:
@@ -146,13 +146,13 @@ _DELETED = EventType.DELETED
 _REMEMBERED_MAX = 16384
 
 
-class LimitedViews:
+class AdjustedViews:
     """The LimitRanges and RuntimeClass overheads, with a cache of the views adjusted by them."""
 
     def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
         self._view_of = view_of
         self._ranges: dict[str, dict[Key, Obj]] = {}
-        self._limits: dict[str, Limits] = {}
+        self._limits: dict[str, NamespaceLimits] = {}
         #: The adjusted views by uid, each with its Workload.
         self._made: dict[str, tuple[Obj, WorkloadView]] = {}
         #: Namespaces whose Workloads need a new view.
@@ -169,7 +169,7 @@ class LimitedViews:
         if event.type is not _DELETED:
             ranges[event.key] = event.obj
         if ranges:
-            self._limits[namespace] = summed_up([ranges[key] for key in sorted(ranges)])
+            self._limits[namespace] = combine_limit_ranges([ranges[key] for key in sorted(ranges)])
         else:
             del self._ranges[namespace]
             self._limits.pop(namespace, None)
@@ -228,7 +228,7 @@ class LimitedViews:
     def _has_overhead(self, obj: Obj) -> bool:
         return bool(self._overheads) and any(name in self._overheads for name in _classes_of(obj))
 
-    def _adjusted_view(self, obj: Obj, limits: Limits | None) -> WorkloadView:
+    def _adjusted_view(self, obj: Obj, limits: NamespaceLimits | None) -> WorkloadView:
         if self._has_overhead(obj):
             obj = with_overheads(obj, self._overheads)
         return WorkloadView(obj) if limits is None else _limited_view(obj, limits)
@@ -240,8 +240,8 @@ def _classes_of(obj: Obj) -> list[str]:
     return [spec["runtimeClassName"] for spec in specs if spec.get("runtimeClassName")]
 
 
-def _limited_view(obj: Obj, limits: Limits) -> WorkloadView:
-    adjusted = limited(obj, limits)
+def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
+    adjusted = with_default_resources(obj, limits)
     view = WorkloadView(adjusted)
     view.out_of_bounds = out_of_bounds(adjusted, limits)
     pods, priority, counts = view.shape

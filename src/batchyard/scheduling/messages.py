@@ -52,7 +52,7 @@ class RequeueReason(IntEnum):
     PREEMPTION_NO_CANDIDATES = 5
 
 
-class Short(NamedTuple):
+class InsufficientQuota(NamedTuple):
     """The quota exists but is in use."""
 
     resource: str
@@ -65,7 +65,7 @@ class Short(NamedTuple):
         return f"insufficient unused quota for {self.resource} in flavor {self.flavor}, {missing} more needed"
 
 
-class TooLarge(NamedTuple):
+class ExceedsMaxCapacity(NamedTuple):
     """The request exceeds the potential capacity of the queue."""
 
     resource: str
@@ -85,10 +85,10 @@ class TooLarge(NamedTuple):
         )
 
 
-Fact: TypeAlias = Short | TooLarge | str
+Fact: TypeAlias = InsufficientQuota | ExceedsMaxCapacity | str
 
 
-class PodSetFacts(NamedTuple):
+class PodSetReasons(NamedTuple):
     """The reasons against one pod set."""
 
     pod_set: str
@@ -99,7 +99,7 @@ class PodSetFacts(NamedTuple):
         return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.facts)))}"
 
 
-def message_of(pod_sets: tuple[PodSetFacts, ...]) -> str:
+def message_of(pod_sets: tuple[PodSetReasons, ...]) -> str:
     """Return the reasons against a Workload in Kueue's words; '' if there are none."""
     return "; ".join(str(p) for p in pod_sets if p.facts)
 

@@ -7,7 +7,7 @@ from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Decision
 
 
-class CycleWatch(Protocol):
+class CycleObserver(Protocol):
     """Notified of every cycle. In virtual time, no implementation reads a clock."""
 
     def begin(self) -> None:
@@ -20,7 +20,7 @@ class CycleWatch(Protocol):
         """The cycle ends."""
 
 
-class Unwatched:
+class NoCycleObserver:
     """Ignores all cycles."""
 
     def begin(self) -> None:

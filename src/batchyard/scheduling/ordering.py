@@ -16,7 +16,7 @@ from batchyard.scheduling.quota import QuotaNode, Usage
 from batchyard.scheduling.snapshot import Snapshot
 
 
-class Entry(Protocol):
+class OrderableEntry(Protocol):
     """The part of an entry that ordering needs."""
 
     workload: WorkloadView
@@ -31,7 +31,7 @@ class Entry(Protocol):
         """The quota that it uses."""
 
 
-EntryT = TypeVar("EntryT", bound=Entry)
+EntryT = TypeVar("EntryT", bound=OrderableEntry)
 
 
 def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
@@ -39,7 +39,7 @@ def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
     return iter(sorted(entries, key=_classical_key))
 
 
-def _classical_key(entry: Entry) -> tuple[int, int, int, str]:
+def _classical_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
     workload = entry.workload
     return entry.borrow, -workload.priority, workload.queued, workload.uid
 
@@ -120,6 +120,6 @@ class _Tournament(Generic[EntryT]):
         return relation < 0 if relation else _turn(a) < _turn(b)
 
 
-def _turn(entry: Entry) -> tuple[int, int, str]:
+def _turn(entry: OrderableEntry) -> tuple[int, int, str]:
     workload = entry.workload
     return -workload.priority, workload.queued, workload.uid

@@ -30,7 +30,7 @@ _HOPELESS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES
 _ORDER: Final = attrgetter("order")
 
 
-class Waiting:
+class PendingEntry:
     """A pending Workload; `line` is the line that it is in, None if it is held or removed."""
 
     __slots__ = ("last", "line", "order", "view")
@@ -39,23 +39,23 @@ class Waiting:
         self.view = view
         self.last = last
         self.order: Order = (-view.priority, view.queued, view.uid, view.key)
-        self.line: Line | None = None
+        self.line: WorkloadHeap | None = None
 
-    def __lt__(self, _other: "Waiting") -> bool:
+    def __lt__(self, _other: "PendingEntry") -> bool:
         """Heap entries compare by their order first; equal orders may come in any sequence."""
         return False
 
 
-class Line:
+class WorkloadHeap:
     """A heap of Workloads with lazy deletion: removed entries are dropped when they reach the front."""
 
     __slots__ = ("_heap", "size")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Order, Waiting]] = []
+        self._heap: list[tuple[Order, PendingEntry]] = []
         self.size = 0
 
-    def push(self, waiting: Waiting) -> None:
+    def push(self, waiting: PendingEntry) -> None:
         """Add a Workload, and remove it from its previous line."""
         if waiting.line is not None:
             waiting.line.size -= 1
@@ -63,14 +63,14 @@ class Line:
         self.size += 1
         heapq.heappush(self._heap, (waiting.order, waiting))
 
-    def first(self) -> Waiting | None:
+    def first(self) -> PendingEntry | None:
         """Return the first Workload."""
         heap = self._heap
         while heap and heap[0][1].line is not self:
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
-    def in_order(self) -> Iterator[Waiting]:
+    def in_order(self) -> Iterator[PendingEntry]:
         """Yield all Workloads in order. The cost depends on the number taken, not on the size of the line."""
         heap = self._heap
         edge = [(heap[0][0], 0)] if heap else []
@@ -81,19 +81,19 @@ class Line:
             for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
                 heapq.heappush(edge, (heap[below][0], below))
 
-    def members(self) -> Iterator[Waiting]:
+    def members(self) -> Iterator[PendingEntry]:
         """Yield all Workloads in no particular order."""
         return (waiting for _, waiting in self._heap if waiting.line is self)
 
 
-class PendingClass:
+class EquivalenceClass:
     """Equal Workloads of one namespace: those in line and those parked."""
 
     __slots__ = ("in_line", "parked", "parked_at")
 
     def __init__(self) -> None:
-        self.in_line = Line()
-        self.parked = Line()
+        self.in_line = WorkloadHeap()
+        self.parked = WorkloadHeap()
         #: When a Workload was last parked.
         self.parked_at: Instant = 0
 
@@ -107,24 +107,24 @@ class PendingClass:
         self.parked, self.in_line = _merged(self.parked, self.in_line)
 
 
-def _merged(source: Line, target: Line) -> tuple[Line, Line]:
+def _merged(source: WorkloadHeap, target: WorkloadHeap) -> tuple[WorkloadHeap, WorkloadHeap]:
     """Return an empty line and one with the Workloads of both, by pouring the smaller into the larger."""
     if source.size > target.size:
         source, target = target, source
     for waiting in list(source.members()):
         target.push(waiting)
-    return Line(), target
+    return WorkloadHeap(), target
 
 
-class Foremost:
+class FirstPendingCache:
     """A cache of the first pending Workloads in order; it is dropped when a Workload is added or removed."""
 
     __slots__ = ("known",)
 
     def __init__(self) -> None:
-        self.known: list[Waiting] | None = None
+        self.known: list[PendingEntry] | None = None
 
-    def of(self, waiting: dict[str, Waiting], count: int) -> list[Waiting]:
+    def of(self, waiting: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
         """Return the first `count` Workloads; the current preemptor gets no precedence."""
         if self.known is None or len(self.known) < min(count, len(waiting)):
             found = waiting.values()
@@ -132,32 +132,32 @@ class Foremost:
         return self.known[:count]
 
 
-class Waiters:
+class PendingQueueReader:
     """The pending Workloads of one ClusterQueue, for reading."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.strict_fifo = False
-        self._waiting: dict[str, Waiting] = {}
-        self._classes: dict[ClassKey, PendingClass] = {}
+        self._waiting: dict[str, PendingEntry] = {}
+        self._classes: dict[ClassKey, EquivalenceClass] = {}
         #: The fronts of classes in line; stale ones are dropped when found.
-        self._fronts: list[tuple[Order, Waiting, ClassKey]] = []
+        self._fronts: list[tuple[Order, PendingEntry, ClassKey]] = []
         #: Shapes that could not fit since the last reactivation, each with the reason.
         self._hopeless: dict[Shape, str] = {}
-        self._held: dict[str, Waiting] = {}
+        self._held: dict[str, PendingEntry] = {}
         self._sticky = ""
         #: The number of pending Workloads by LocalQueue.
         self.by_local_queue: dict[str, int] = {}
-        self._foremost = Foremost()
+        self._foremost = FirstPendingCache()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def get(self, key: str) -> Waiting | None:
+    def get(self, key: str) -> PendingEntry | None:
         """Return the pending Workload of that key, if any."""
         return self._waiting.get(key)
 
-    def classes(self) -> list[tuple[ClassKey, PendingClass]]:
+    def classes(self) -> list[tuple[ClassKey, EquivalenceClass]]:
         """Return the pending Workloads by class; some classes may be empty."""
         return list(self._classes.items())
 
@@ -183,7 +183,7 @@ class Waiters:
         sticky = self._waiting.get(self._sticky)
         return self._sticky if sticky is not None and self._is_in_line(sticky) else ""
 
-    def let_go_of_preemptor(self, key: str) -> None:
+    def release_preemptor(self, key: str) -> None:
         """Stop keeping a Workload at the head, if it was kept."""
         if self._sticky == key:
             self._sticky = ""
@@ -208,7 +208,7 @@ class Waiters:
         return bool(self._held)
 
     @property
-    def may_wake(self) -> bool:
+    def may_reactivate(self) -> bool:
         """Whether a reactivation could change anything."""
         return bool(self._waiting or self._hopeless)
 
@@ -220,7 +220,7 @@ class Waiters:
             return None
         return members.parked_at
 
-    def was_tried(self, key: str, now: Instant) -> None:
+    def record_attempt(self, key: str, now: Instant) -> None:
         """Record that another scheduler tried a pending Workload at `now`: it has not tried later ones before that."""
         order = self._waiting[key].order
         for members in self._classes.values():
@@ -238,12 +238,12 @@ class Waiters:
         waiting = self._waiting[key]
         return Head(waiting.view, self.name, waiting.last)
 
-    def _is_in_line(self, waiting: Waiting) -> bool:
+    def _is_in_line(self, waiting: PendingEntry) -> bool:
         members = self._classes.get(_class_key(waiting.view))
         return members is not None and waiting.line is members.in_line
 
 
-class PendingQueue(Waiters):
+class PendingQueue(PendingQueueReader):
     """The pending Workloads of one ClusterQueue."""
 
     def clear(self) -> None:
@@ -264,10 +264,10 @@ class PendingQueue(Waiters):
             known.view = view
             return False
         was_in_line = known is not None and self._is_in_line(known)
-        waiting = Waiting(view, known.last if known is not None and known.view.shape == view.shape else None)
+        waiting = PendingEntry(view, known.last if known is not None and known.view.shape == view.shape else None)
         self.remove(view.key, forget_sticky=False)
         self._enter(waiting)
-        if not was_in_line and must_wait(view, now):
+        if not was_in_line and is_held_back(view, now):
             self._held[view.key] = waiting
             return False
         if not was_in_line and not self.strict_fifo and view.shape in self._hopeless:
@@ -276,14 +276,14 @@ class PendingQueue(Waiters):
         self._push(waiting)
         return True
 
-    def bring_back(self, key: str) -> None:
+    def unpark(self, key: str) -> None:
         """Put a single parked Workload back in line."""
         self._push(self._waiting[key])
 
     def put_in_line(self, view: WorkloadView) -> None:
         """Put a Workload in line unless it is already pending, as when its LocalQueue is created."""
         if view.key not in self._waiting:
-            waiting = Waiting(view, None)
+            waiting = PendingEntry(view, None)
             self._enter(waiting)
             self._push(waiting)
 
@@ -308,10 +308,10 @@ class PendingQueue(Waiters):
         waiting = self._waiting.get(view.key)
         if waiting is None or waiting.view is not view:
             self.remove(view.key, forget_sticky=False)
-            waiting = Waiting(view, last)
+            waiting = PendingEntry(view, last)
             self._enter(waiting)
         waiting.last = last
-        if must_wait(view, now):
+        if is_held_back(view, now):
             self._leave(waiting)
             self._held[view.key] = waiting
             return True
@@ -338,7 +338,7 @@ class PendingQueue(Waiters):
                 self._show_front(key, members)
                 woken = True
         for waiting in list(self._held.values()):
-            if not must_wait(waiting.view, now) and admits_namespace(waiting.view.namespace):
+            if not is_held_back(waiting.view, now) and admits_namespace(waiting.view.namespace):
                 del self._held[waiting.view.key]
                 self._push(waiting)
                 woken = True
@@ -347,7 +347,7 @@ class PendingQueue(Waiters):
     def remove(self, key: str, *, forget_sticky: bool = True) -> bool:
         """Remove a Workload. Return whether it was pending here."""
         if forget_sticky:
-            self.let_go_of_preemptor(key)
+            self.release_preemptor(key)
         waiting = self._waiting.get(key)
         if waiting is None:
             return False
@@ -363,33 +363,33 @@ class PendingQueue(Waiters):
     def _stays_in_line(self, reason: RequeueReason) -> bool:
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _IN_LINE_AGAIN
 
-    def _class_of(self, view: WorkloadView) -> PendingClass:
+    def _class_of(self, view: WorkloadView) -> EquivalenceClass:
         key = _class_key(view)
         members = self._classes.get(key)
         if members is None:
-            members = self._classes[key] = PendingClass()
+            members = self._classes[key] = EquivalenceClass()
         return members
 
-    def _push(self, waiting: Waiting) -> None:
+    def _push(self, waiting: PendingEntry) -> None:
         members = self._class_of(waiting.view)
         members.in_line.push(waiting)
         if members.in_line.first() is waiting:
             self._show_front(_class_key(waiting.view), members)
 
-    def _enter(self, waiting: Waiting) -> None:
+    def _enter(self, waiting: PendingEntry) -> None:
         view = waiting.view
         self._foremost.known = None
         self._waiting[view.key] = waiting
         self.by_local_queue[view.queue] = self.by_local_queue.get(view.queue, 0) + 1
 
-    def _exit(self, waiting: Waiting) -> None:
+    def _exit(self, waiting: PendingEntry) -> None:
         view = waiting.view
         self._foremost.known = None
         del self._waiting[view.key]
         self.by_local_queue[view.queue] -= 1
         self._leave(waiting)
 
-    def _leave(self, waiting: Waiting) -> None:
+    def _leave(self, waiting: PendingEntry) -> None:
         """Remove a Workload from its line, and remove its class if that is empty."""
         line = waiting.line
         if line is None:
@@ -404,12 +404,12 @@ class PendingQueue(Waiters):
         elif was_first and line is members.in_line:
             self._show_front(key, members)
 
-    def _show_front(self, key: ClassKey, members: PendingClass) -> None:
+    def _show_front(self, key: ClassKey, members: EquivalenceClass) -> None:
         first = members.in_line.first()
         if first is not None:
             heapq.heappush(self._fronts, (first.order, first, key))
 
-    def _front(self) -> Waiting | None:
+    def _front(self) -> PendingEntry | None:
         """Return the head of the queue."""
         if self._sticky:
             sticky = self._waiting.get(self._sticky)
@@ -432,7 +432,7 @@ class PendingQueue(Waiters):
                 members.park(now)
 
 
-def must_wait(view: WorkloadView, now: Instant) -> bool:
+def is_held_back(view: WorkloadView, now: Instant) -> bool:
     """Report whether a Workload must not be tried yet, regardless of quota."""
     return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
 

@@ -20,7 +20,7 @@ CYCLES_UNWATCHED: Final = 16
 Holdings: TypeAlias = tuple[tuple[str, Usage], ...]
 
 
-class Step(NamedTuple):
+class PreemptionStep(NamedTuple):
     """One preemption of a loop: preemptor, victim and reason."""
 
     preemptor: str
@@ -36,7 +36,7 @@ class PreemptionLoop:
     #: The tree, and the name of its root.
     tree: str
     root: str
-    steps: tuple[Step, ...]
+    steps: tuple[PreemptionStep, ...]
 
     @property
     def message(self) -> str:
@@ -45,33 +45,35 @@ class PreemptionLoop:
         return f"in the cohort of {self.root}, without end: {'; '.join(who)}"
 
 
-class LoopWatch:
+class PreemptionLoopDetector:
     """The preemptions by tree within the current instant."""
 
     def __init__(self) -> None:
         self._at: Instant = -1
         self._cycles: dict[str, int] = {}
         self._seen: dict[str, dict[Holdings, int]] = {}
-        self._steps: dict[str, list[Step]] = {}
+        self._steps: dict[str, list[PreemptionStep]] = {}
 
     def look(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
         """Return the loops that these preemptions close; the snapshot is that before them."""
         if now != self._at:
             self._at = now
             self._cycles, self._seen, self._steps = {}, {}, {}
-        by_root: dict[str, tuple[QuotaNode, list[Step]]] = {}
+        by_root: dict[str, tuple[QuotaNode, list[PreemptionStep]]] = {}
         for preemption in preemptions:
             root = preemption.queue.node.path[0]
             steps = by_root.setdefault(preemption.queue.node.tree, (root, []))[1]
             who = preemption.head.workload.key
-            steps += [Step(who, target.workload.key, target.reason) for target in preemption.targets]
+            steps += [PreemptionStep(who, target.workload.key, target.reason) for target in preemption.targets]
         return [
             loop
             for tree, (root, steps) in by_root.items()
             if (loop := self._look_at(tree, root, steps, snapshot)) is not None
         ]
 
-    def _look_at(self, tree: str, root: QuotaNode, steps: list[Step], snapshot: Snapshot) -> PreemptionLoop | None:
+    def _look_at(
+        self, tree: str, root: QuotaNode, steps: list[PreemptionStep], snapshot: Snapshot
+    ) -> PreemptionLoop | None:
         self._cycles[tree] = self._cycles.get(tree, 0) + 1
         if self._cycles[tree] <= CYCLES_UNWATCHED:
             return None

@@ -20,10 +20,10 @@ from batchyard.scheduling.snapshot import Snapshot
 #: How long Kueue batches changes before it reactivates parked Workloads. Quota that is released bit by bit, as by slow
 #: victims, is thus first available to Workloads in line, such as the preemptor.
 #: Source: requeueBatchPeriod in pkg/cache/queue/inadmissible_workloads.go of Kueue.
-GATHERED_BY_KUEUE: Final = SECOND
+KUEUE_REQUEUE_BATCH_PERIOD: Final = SECOND
 
 
-class LineUp:
+class QueueManager:
     """The pending queues of all ClusterQueues, and which of them have work."""
 
     def __init__(self, snapshot: Snapshot, namespaces: Mapping[str, Mapping[str, str]]) -> None:
@@ -56,7 +56,7 @@ class LineUp:
     def heads(self) -> list[Head]:
         """Reactivate marked trees, then return the head of every ClusterQueue that has one and can admit."""
         if self._to_wake and not (self.gathers and self.is_woken_from_outside):
-            self.wake_marked(self.now - self.gathers)
+            self.reactivate_marked(self.now - self.gathers)
         heads = []
         for name in sorted(self._in_line):
             queue, waiting = self._snapshot.queues.get(name), self.pending.get(name)
@@ -98,11 +98,11 @@ class LineUp:
         """Mark a ClusterQueue: a change in it may make parked Workloads of its tree admissible."""
         self._to_wake.setdefault(name, self.now)
 
-    def wake_later(self, queue: ClusterQueue, when: Instant) -> None:
+    def reactivate_later(self, queue: ClusterQueue, when: Instant) -> None:
         """Reactivate a tree at that time unless it is reactivated before."""
         self._unnoticed.setdefault(queue.node.tree, (queue.name, when))
 
-    def wake_due(self) -> None:
+    def mark_due(self) -> None:
         """Mark ClusterQueues whose held Workloads or deadlines are due."""
         for name in list(self._holding):
             waiting = self.pending.get(name)
@@ -136,7 +136,7 @@ class LineUp:
         for name in self._resting.pop(root, ()):
             self._in_line[name] = None
 
-    def rouse_all(self) -> None:
+    def activate_all(self) -> None:
         """Activate all trees after a rebuild."""
         self.touches = {root: count + 1 for root, count in self.touches.items()}
         for names in self._resting.values():
@@ -170,8 +170,8 @@ class LineUp:
         else:
             self._in_line[name] = None
 
-    def wake_marked(self, marked_by: Instant, may_wake: Callable[[str], bool] = bool) -> list[str]:
-        """Reactivate trees marked by then, if `may_wake` allows it. Return their roots."""
+    def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
+        """Reactivate trees marked by then, if `may_reactivate` allows it. Return their roots."""
         marked: dict[str, list[str]] = {}
         for name in self._to_wake:
             queue = self._snapshot.queues.get(name)
@@ -180,7 +180,7 @@ class LineUp:
         for root, names in marked.items():
             if not root:
                 self._unmark(names)
-            elif min([self._to_wake[name] for name in names]) <= marked_by and may_wake(root):
+            elif min([self._to_wake[name] for name in names]) <= marked_by and may_reactivate(root):
                 self._unmark(names)
                 self._wake(root, self._snapshot.queues[names[-1]])
                 woken.append(root)
@@ -195,7 +195,7 @@ class LineUp:
         self.touch(any_queue)
         for queue in self._snapshot.queues_below(any_queue.node.path[0]):
             waiting = self.pending[queue.name]
-            if waiting.may_wake and waiting.wake(self._admits(queue), self.now):
+            if waiting.may_reactivate and waiting.wake(self._admits(queue), self.now):
                 self._show(queue.name, queue)
 
     def _admits(self, queue: ClusterQueue) -> Callable[[str], bool]:

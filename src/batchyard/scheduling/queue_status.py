@@ -15,13 +15,13 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import Outcome
-from batchyard.scheduling.cluster_queue import ClusterQueue, Readiness
+from batchyard.interfaces.controller import ReconcileResult
+from batchyard.scheduling.cluster_queue import ClusterQueue, QueueActiveStatus
 from batchyard.scheduling.fair_sharing import share_of
 from batchyard.scheduling.quota import QuotaNode
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.pending_reason import held_by
-from batchyard.scheduling.workload_cache import Count
+from batchyard.scheduling.workload_cache import QueueCounter
 
 BATCH: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND
@@ -30,10 +30,10 @@ _DELETED: Final = EventType.DELETED  # enum member access is slow
 #: The metadata fields that matter besides the spec.
 _ASKED: Final = ("annotations", "deletionTimestamp")
 _BY_FLAVOR: Final = frozenset({"flavorsReservation", "flavorsUsage"})
-_LOCAL_READY: Final = Readiness(True, "Ready", "Can submit new workloads to localQueue")
+_LOCAL_READY: Final = QueueActiveStatus(True, "Ready", "Can submit new workloads to localQueue")
 
 
-class QueueStatus:
+class QueueStatusController:
     """Writes the status of queues and Cohorts from the scheduler cache."""
 
     name = "queue-status"
@@ -47,7 +47,7 @@ class QueueStatus:
         scheme.ADMISSION_CHECK,
     )
 
-    def __init__(self, index: AdmissionIndex, *, fair_sharing: bool) -> None:
+    def __init__(self, index: SchedulerCache, *, fair_sharing: bool) -> None:
         self._index = index
         self._fair_sharing = fair_sharing
         #: Queues whose Workloads changed since the last batch, by kind and namespaced name.
@@ -68,17 +68,17 @@ class QueueStatus:
             case _:
                 return self._own(event)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Write the changed statuses."""
         if key != BATCH:
-            return Outcome(self._writes(key, reader, now))
+            return ReconcileResult(self._writes(key, reader, now))
         if self._due is None:
             self._due = now + BATCH_PERIOD
         if now < self._due:
-            return Outcome(requeue_at=self._due)
+            return ReconcileResult(requeue_at=self._due)
         stale, self._stale, self._due = self._stale, {}, None
         keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale]
-        return Outcome([write for key in keys for write in self._writes(key, reader, now)], independent=True)
+        return ReconcileResult([write for key in keys for write in self._writes(key, reader, now)], independent=True)
 
     def _note(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)
@@ -148,7 +148,7 @@ class QueueStatus:
         status["conditions"] = _active(obj, self._index.readiness(name), now)
         status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=False)
         status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=False)
-        status["pendingWorkloads"] = len(self._index.line_up.pending[name])
+        status["pendingWorkloads"] = len(self._index.queue_manager.pending[name])
         _set_counts(status, count)
         self._set_share(status, queue.node)
         return status
@@ -157,11 +157,11 @@ class QueueStatus:
         metadata, spec = obj["metadata"], obj["spec"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         name = spec.get("clusterQueue", "")
-        queue, waiting = self._index.snapshot.queues.get(name), self._index.line_up.pending.get(name)
+        queue, waiting = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
         stopped = (spec.get("stopPolicy") or "None") != "None"
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
-        count = self._index.book.local_tally.get(key) if queue else Count()
+        count = self._index.book.local_tally.get(key) if queue else QueueCounter()
         status["conditions"] = _active(obj, _local_readiness(cluster_queue, obj if stopped else None), now)
         if queue is None:  # without a ClusterQueue there are no flavors to report
             status = {field: value for field, value in status.items() if field not in _BY_FLAVOR}
@@ -220,12 +220,12 @@ def _resource_usage(
     return usage
 
 
-def _set_counts(status: dict[str, Any], count: Count) -> None:
+def _set_counts(status: dict[str, Any], count: QueueCounter) -> None:
     status["reservingWorkloads"] = count.reserving
     status["admittedWorkloads"] = count.admitted
 
 
-def _active(obj: Obj, readiness: Readiness, now: Instant) -> list[Any]:
+def _active(obj: Obj, readiness: QueueActiveStatus, now: Instant) -> list[Any]:
     return with_condition(
         (obj.get("status") or {}).get("conditions") or [],
         type="Active",
@@ -237,11 +237,11 @@ def _active(obj: Obj, readiness: Readiness, now: Instant) -> list[Any]:
     )
 
 
-def _local_readiness(cluster_queue: Obj | None, stopped: Obj | None) -> Readiness:
+def _local_readiness(cluster_queue: Obj | None, stopped: Obj | None) -> QueueActiveStatus:
     if stopped is not None:
-        return Readiness(False, "Stopped", f"LocalQueue is stopped{held_by(stopped)}")
+        return QueueActiveStatus(False, "Stopped", f"LocalQueue is stopped{held_by(stopped)}")
     if cluster_queue is None:
-        return Readiness(False, "ClusterQueueDoesNotExist", _IS_INACTIVE)
+        return QueueActiveStatus(False, "ClusterQueueDoesNotExist", _IS_INACTIVE)
     if not is_true(cluster_queue.get("status") or {}, "Active"):
-        return Readiness(False, "ClusterQueueIsInactive", _IS_INACTIVE)
+        return QueueActiveStatus(False, "ClusterQueueIsInactive", _IS_INACTIVE)
     return _LOCAL_READY

@@ -7,10 +7,10 @@ One snapshot exists for the lifetime of the scheduler and is updated between cyc
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
-from batchyard.api.views.queues import ClusterQueueView, CohortView, Flavor, ResourceGroup
+from batchyard.api.views.queues import ClusterQueueView, CohortView, FlavorView, ResourceGroup
 from batchyard.base.invariants import invariant
-from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
-from batchyard.scheduling.flavor_requests import Coverage, Group, Obstacles
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
+from batchyard.scheduling.flavor_requests import FlavorGroup, FlavorMismatches, ResourceGroupIndex
 from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
 
 # --- cohort forest ---
@@ -25,7 +25,7 @@ from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_t
 NO_COHORT: Final = ""
 
 
-class Forest:
+class CohortForest:
     """The Cohort nodes of all trees, and the ids of flavor-resource pairs."""
 
     def __init__(self) -> None:
@@ -130,10 +130,10 @@ class Forest:
 
 
 #: A tentative change: the queue, the removed Workload if any, the usage, and its sign (1 added, -1 removed).
-Trial: TypeAlias = tuple[ClusterQueue, Admitted | None, Usage, int]
+TentativeChange: TypeAlias = tuple[ClusterQueue, AdmittedWorkload | None, Usage, int]
 
 
-class WhatIf:
+class TentativeChanges:
     """A block whose changes are undone at its end, even after an exception. Blocks nest."""
 
     __slots__ = ("_mark", "_snapshot")
@@ -152,16 +152,16 @@ class Snapshot:
     """The state that decisions read. Call `settle()` after changes of queues, Cohorts or flavors, before reading."""
 
     def __init__(self) -> None:
-        self.forest = Forest()
-        self.flavors: dict[str, Flavor] = {}
-        self.obstacles = Obstacles(self.flavors)
+        self.forest = CohortForest()
+        self.flavors: dict[str, FlavorView] = {}
+        self.obstacles = FlavorMismatches(self.flavors)
         self.queues: dict[str, ClusterQueue] = {}
         #: The ClusterQueue of each leaf.
         self.queue_of: dict[QuotaNode, ClusterQueue] = {}
         #: By the resources and flavors of each group; unused ones are dropped in `settle()`.
-        self._coverages: dict[object, Coverage] = {}
-        self._assigned: dict[str, Admitted] = {}
-        self._trials: list[Trial] = []
+        self._coverages: dict[object, ResourceGroupIndex] = {}
+        self._assigned: dict[str, AdmittedWorkload] = {}
+        self._trials: list[TentativeChange] = []
         self._depth = 0
         self._dirty = False
         #: Trees (by their old ids), queues and Cohorts with changed quotas or members.
@@ -220,7 +220,7 @@ class Snapshot:
         self._note_cohort(name)
         self._dirty |= self.forest.remove_cohort(name)
 
-    def put_flavor(self, flavor: Flavor) -> None:
+    def put_flavor(self, flavor: FlavorView) -> None:
         """Add or change a ResourceFlavor."""
         self.flavors[flavor.name] = flavor
         self._forget_plans()
@@ -230,7 +230,7 @@ class Snapshot:
         self.flavors.pop(name, None)
         self._forget_plans()
 
-    def hold(self, workload: Admitted) -> None:
+    def hold(self, workload: AdmittedWorkload) -> None:
         """Count a Workload that holds quota; replace its previous entry, if any."""
         self.release(workload.key)
         workload.queue.put(workload)
@@ -238,11 +238,11 @@ class Snapshot:
         self._count(workload.queue.node, workload.usage, 1)
 
     @staticmethod
-    def confirm(workload: Admitted) -> None:
+    def confirm(workload: AdmittedWorkload) -> None:
         """Confirm that a counted Workload is correct. Older flavor searches start over, as after hold()."""
         workload.queue.generation += 1
 
-    def release(self, key: str) -> Admitted | None:
+    def release(self, key: str) -> AdmittedWorkload | None:
         """Stop counting a Workload. Return its entry, or None."""
         invariant(self._depth == 0, "permanent changes are not allowed inside a what_if()")
         workload = self._assigned.pop(key, None)
@@ -253,7 +253,7 @@ class Snapshot:
             self._count(queue.node, workload.usage, -1)
         return workload
 
-    def holder(self, key: str) -> Admitted | None:
+    def holder(self, key: str) -> AdmittedWorkload | None:
         """Return the Workload of that key if it holds quota."""
         return self._assigned.get(key)
 
@@ -311,9 +311,9 @@ class Snapshot:
 
     # Tentative changes.
 
-    def what_if(self) -> WhatIf:
+    def what_if(self) -> TentativeChanges:
         """Return a context that undoes every change made inside it, even after an exception. Contexts nest."""
-        return WhatIf(self)
+        return TentativeChanges(self)
 
     def begin(self) -> int:
         """Begin tentative changes. Return the mark for undo_to()."""
@@ -338,12 +338,12 @@ class Snapshot:
         """Subtract usage, inside a what_if()."""
         self._try(queue, None, usage, -1)
 
-    def remove_workload(self, workload: Admitted) -> None:
+    def remove_workload(self, workload: AdmittedWorkload) -> None:
         """Remove a Workload, inside a what_if()."""
         self._try(workload.queue, workload, workload.usage, -1)
         workload.queue.take(workload.key)
 
-    def _try(self, queue: ClusterQueue, taken: Admitted | None, usage: Usage, sign: int) -> None:
+    def _try(self, queue: ClusterQueue, taken: AdmittedWorkload | None, usage: Usage, sign: int) -> None:
         assert self._depth > 0, "tentative change outside a what_if()"
         self._trials.append((queue, taken, usage, sign))
         change_usage(queue.node, usage, sign)
@@ -358,19 +358,19 @@ class Snapshot:
             node.usage.extend([0] * (fr + 1 - len(node.usage)))
             node.usage[fr] += sign * amount
 
-    def _coverage(self, groups: tuple[ResourceGroup, ...]) -> Coverage:
+    def _coverage(self, groups: tuple[ResourceGroup, ...]) -> ResourceGroupIndex:
         """Return the coverage of these groups, shared by all ClusterQueues with equal groups."""
         content = tuple([(group.resources, group.flavors) for group in groups])
         known = self._coverages.get(content)
         if known is None:
-            known = self._coverages[content] = Coverage(
+            known = self._coverages[content] = ResourceGroupIndex(
                 tuple([self._group(n, group) for n, group in enumerate(groups)])
             )
         return known
 
-    def _group(self, number: int, group: ResourceGroup) -> Group:
+    def _group(self, number: int, group: ResourceGroup) -> FlavorGroup:
         ids = {r: tuple([self.id_of(flavor, r) for flavor in group.flavors]) for r in group.resources}
-        return Group(number, group.flavors, ids)
+        return FlavorGroup(number, group.flavors, ids)
 
     def _forget_plans(self) -> None:
         self.obstacles.forget()

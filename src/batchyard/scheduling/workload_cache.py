@@ -15,9 +15,9 @@ from batchyard.api.views.queues import LocalQueueView
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import MINUTE, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Admit
-from batchyard.scheduling.queue_manager import LineUp
+from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -27,7 +27,7 @@ from batchyard.scheduling.snapshot import Snapshot
 
 
 @dataclass(slots=True)
-class Count:
+class QueueCounter:
     """The counts of one queue; amounts by flavor-resource id."""
 
     reserving: int = 0
@@ -36,24 +36,24 @@ class Count:
     admitted_usage: dict[int, int] = field(default_factory=dict)
 
 
-class Tally:
+class QueueCounters:
     """The counts by queue name."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, Count] = {}
+        self._counts: dict[str, QueueCounter] = {}
 
-    def get(self, queue: str) -> Count:
+    def get(self, queue: str) -> QueueCounter:
         """Return a queue's counts."""
-        return self._counts.get(queue) or Count()
+        return self._counts.get(queue) or QueueCounter()
 
-    def add(self, queue: str, held: Admitted) -> None:
+    def add(self, queue: str, held: AdmittedWorkload) -> None:
         """Count a Workload."""
         count = self._counts.get(queue)
         if count is None:
-            count = self._counts[queue] = Count()
+            count = self._counts[queue] = QueueCounter()
         self._change(count, held, 1)
 
-    def remove(self, queue: str, held: Admitted) -> None:
+    def remove(self, queue: str, held: AdmittedWorkload) -> None:
         """Stop counting a Workload."""
         count = self._counts.get(queue)
         if count is not None:
@@ -64,7 +64,7 @@ class Tally:
         self._counts.pop(queue, None)
 
     @staticmethod
-    def _change(count: Count, held: Admitted, sign: int) -> None:
+    def _change(count: QueueCounter, held: AdmittedWorkload, sign: int) -> None:
         count.reserving += sign
         tables = [count.reserved_usage]
         if held.is_admitted:
@@ -81,19 +81,19 @@ GRACE: Final = 5 * MINUTE
 _DELETED: Final = EventType.DELETED
 
 
-class WorkloadBook:
+class WorkloadCache:
     """The Workloads by LocalQueue, their counts, and admissions that are not confirmed by watch events yet."""
 
     def __init__(
-        self, snapshot: Snapshot, line_up: LineUp, view_of: Callable[[Obj], WorkloadView] = workload_view
+        self, snapshot: Snapshot, queue_manager: QueueManager, view_of: Callable[[Obj], WorkloadView] = workload_view
     ) -> None:
         self._view_of = view_of
         self.snapshot = snapshot
-        self.line_up = line_up
+        self.queue_manager = queue_manager
         self.local_queues: dict[str, LocalQueueView] = {}
         #: Reserved and used quota, by ClusterQueue and by LocalQueue.
-        self.queue_tally = Tally()
-        self.local_tally = Tally()
+        self.queue_tally = QueueCounters()
+        self.local_tally = QueueCounters()
         #: Unfinished Workloads by LocalQueue.
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
@@ -102,14 +102,14 @@ class WorkloadBook:
 
     def fill_from(self, local: LocalQueueView) -> None:
         """Put the Workloads of a LocalQueue in line."""
-        waiting = self.line_up.pending.get(local.cluster_queue)
+        waiting = self.queue_manager.pending.get(local.cluster_queue)
         if waiting is None or local.stop_policy != "None":
             return
         for view in self._workloads.get(local.key, {}).values():
             if view.admissible and self.snapshot.holder(view.key) is None:
                 waiting.put_in_line(view)
         if waiting.has_heads():
-            self.line_up.show_new(local.cluster_queue)
+            self.queue_manager.show_new(local.cluster_queue)
 
     def forget_queue(self, cluster_queue: str) -> None:
         """Remove a deleted ClusterQueue and its quota holders."""
@@ -240,7 +240,7 @@ class WorkloadBook:
         if local is not None:
             self._workloads[local].pop(key, None)
 
-    def _hold(self, held: Admitted) -> None:
+    def _hold(self, held: AdmittedWorkload) -> None:
         known = self.snapshot.holder(held.key)
         if known is not None and known.is_like(held):
             self.snapshot.confirm(known)  # an admission counted before it was written
@@ -249,15 +249,15 @@ class WorkloadBook:
             self.snapshot.hold(held)
             self.queue_tally.add(held.queue.name, held)
             self.local_tally.add(held.local_queue, held)
-        self.line_up.touch(held.queue)
+        self.queue_manager.touch(held.queue)
 
     def _release(self, key: str) -> None:
         held = self.snapshot.release(key)
         if held is not None:
             self._untally(held)
-            self.line_up.touch(held.queue)
+            self.queue_manager.touch(held.queue)
 
-    def _untally(self, held: Admitted | None) -> None:
+    def _untally(self, held: AdmittedWorkload | None) -> None:
         if held is not None:
             self.queue_tally.remove(held.queue.name, held)
             self.local_tally.remove(held.local_queue, held)
@@ -265,19 +265,19 @@ class WorkloadBook:
     def _enqueue(self, view: WorkloadView) -> None:
         local = self.local_queues.get(view.queue)
         if local is not None and local.stop_policy == "None":
-            self.line_up.put(local.cluster_queue, view)
+            self.queue_manager.put(local.cluster_queue, view)
 
     def dequeue(self, key: str) -> None:
         """Take a Workload out of line."""
         local = self.local_queues.get(self._queue_of.get(key, ""))
-        waiting = self.line_up.pending.get(local.cluster_queue) if local is not None else None
+        waiting = self.queue_manager.pending.get(local.cluster_queue) if local is not None else None
         if waiting is not None and waiting.remove(key):
-            self.line_up.show_new(waiting.name)  # the head may have changed
+            self.queue_manager.show_new(waiting.name)  # the head may have changed
 
     def _wake_for(self, key: str) -> None:
         """Mark the tree in which a Workload holds, or may have held, quota."""
         if self._is_open(self._queue_of.get(key, "")):
-            self.line_up.wake(self.local_queues[self._queue_of[key]].cluster_queue)
+            self.queue_manager.wake(self.local_queues[self._queue_of[key]].cluster_queue)
             return
         held = self.snapshot.holder(key)
         if held is None:
@@ -285,9 +285,9 @@ class WorkloadBook:
         root = held.queue.node.path[0]
         others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not held)
         if any(self._is_open(other.local_queue) for other in others):
-            self.line_up.wake_later(held.queue, self.line_up.now + GRACE)
+            self.queue_manager.reactivate_later(held.queue, self.queue_manager.now + GRACE)
         else:
-            self.line_up.wake(held.queue.name)
+            self.queue_manager.wake(held.queue.name)
 
     def _is_open(self, local_queue: str) -> bool:
         """Report whether a LocalQueue exists and is not stopped."""
@@ -295,7 +295,7 @@ class WorkloadBook:
         return local is not None and local.stop_policy == "None"
 
 
-def admitted_of(decision: Admit, now: Instant, *, admitted: bool) -> Admitted:
+def admitted_of(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
     """Return the quota holder that results from an admission."""
     chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
@@ -310,8 +310,8 @@ def _admitted(
     *,
     reserved_at: Instant,
     is_admitted: bool,
-) -> Admitted:
-    return Admitted(
+) -> AdmittedWorkload:
+    return AdmittedWorkload(
         view.key,
         view.uid,
         queue,

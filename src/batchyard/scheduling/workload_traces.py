@@ -21,7 +21,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.interfaces.observers import Span, SpanEvent
+from batchyard.interfaces.observers import SpanEvent, TraceSpan
 from batchyard.scheduling.messages import preemptor_uid_of
 from batchyard.scheduling.workload.lifecycle import EVICTED_BY_PREEMPTION
 
@@ -43,10 +43,10 @@ class _Phase:
     links: list[tuple[str, str]] = field(default_factory=list)
 
 
-class LifeSpans:
+class WorkloadTracer:
     """A change listener that emits a span when a phase or a Workload ends."""
 
-    def __init__(self, now: Callable[[], Instant], emit: Callable[[Span], None]) -> None:
+    def __init__(self, now: Callable[[], Instant], emit: Callable[[TraceSpan], None]) -> None:
         self._now = now
         self._emit = emit
         self._phases: dict[str, _Phase] = {}
@@ -122,10 +122,10 @@ def _note_eviction(phase: _Phase, obj: Obj, now: Instant) -> None:
         phase.links.append((trace_of(by), root_of(by)))
 
 
-def _span_of(phase: _Phase, end: Instant) -> Span:
+def _span_of(phase: _Phase, end: Instant) -> TraceSpan:
     view = phase.view
     span = _digest(f"{view.uid} {phase.name} {phase.since}")[:_SPAN_DIGITS]
-    return Span(
+    return TraceSpan(
         trace_of(view.uid),
         span,
         root_of(view.uid),
@@ -138,10 +138,10 @@ def _span_of(phase: _Phase, end: Instant) -> Span:
     )
 
 
-def _life_of(view: WorkloadView, event: WatchEvent, end: Instant) -> Span:
+def _life_of(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan:
     finished = find_condition(event.obj, "Finished") or {}
     failed = str(finished.get("message", "")) if finished.get("reason") == "Failed" else ""
-    return Span(
+    return TraceSpan(
         trace_of(view.uid), root_of(view.uid), "", _LIFE, min(view.created, end), end, _attributes(view), error=failed
     )
 

@@ -13,19 +13,19 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.base.instant import Instant
 from batchyard.controller_runtime.runner import Runner
-from batchyard.interfaces.client import Client, EventType, WatchEvent
-from batchyard.metrics.controllers import ControllerFigures
-from batchyard.metrics.costs import CostFigures
-from batchyard.metrics.cycles import CycleFigures
+from batchyard.interfaces.client import EventType, ObjectClient, WatchEvent
+from batchyard.metrics.controllers import ControllerMetrics
+from batchyard.metrics.costs import CostMetrics
+from batchyard.metrics.cycles import CycleMetrics
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import Texts
-from batchyard.metrics.machines import MachineFigures
-from batchyard.metrics.objects import ObjectFigures
-from batchyard.metrics.queues import QueueFigures
+from batchyard.metrics.machines import MachineMetrics
+from batchyard.metrics.objects import ObjectMetrics
+from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.registry import text_of
-from batchyard.metrics.workloads import WorkloadFigures
+from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.server.clocks.wall import ticks
-from batchyard.wiring import Platform
+from batchyard.wiring import WiredPlatform
 
 # --- process metrics ---
 #
@@ -77,40 +77,40 @@ LEADER: Final = "leader"
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedPlatform:
     """A platform with its client, its clock and whether fair sharing is enabled."""
 
-    platform: Platform
-    client: Client
+    platform: WiredPlatform
+    client: ObjectClient
     now: Callable[[], Instant]
     fair_sharing: bool
 
 
-class Figures:
+class CommonMetrics:
     """The collectors of a platform. They are created before it; `begin` attaches them to it."""
 
     def __init__(self, role: str = STANDALONE) -> None:
         self._role = role
-        self.cycles = CycleFigures(ticks, role)
-        self._controllers = ControllerFigures(ticks)
-        self.objects = ObjectFigures()
-        self._machines = MachineFigures()
-        self._costs = CostFigures()
-        self._observed: Observed | None = None
+        self.cycles = CycleMetrics(ticks, role)
+        self._controllers = ControllerMetrics(ticks)
+        self.objects = ObjectMetrics()
+        self._machines = MachineMetrics()
+        self._costs = CostMetrics()
+        self._observed: ObservedPlatform | None = None
         #: None until `begin`.
-        self._workloads: WorkloadFigures | None = None
-        self._queues: QueueFigures | None = None
+        self._workloads: WorkloadMetrics | None = None
+        self._queues: QueueMetrics | None = None
         self._runner: Runner | None = None
         self.defects = 0
         #: Further metric sources of this platform.
         self.also: list[Texts] = []
 
-    def begin(self, observed: Observed, found: Iterable[WatchEvent]) -> None:
+    def begin(self, observed: ObservedPlatform, found: Iterable[WatchEvent]) -> None:
         """Observe a platform from now on, after replaying its existing objects."""
         index, objects = observed.platform.index, observed.client
         self._observed = observed
-        self._workloads = workloads = WorkloadFigures(index, objects, observed.now, self._role)
-        self._queues = QueueFigures(index, workloads, objects, self._role, fair_sharing=observed.fair_sharing)
+        self._workloads = workloads = WorkloadMetrics(index, objects, observed.now, self._role)
+        self._queues = QueueMetrics(index, workloads, objects, self._role, fair_sharing=observed.fair_sharing)
         self._runner = observed.platform.runner
         for event in found:
             workloads.recall(event)

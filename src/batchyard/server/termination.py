@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 ResultT = TypeVar("ResultT")
 
 
-async def unless_told(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+async def unless_ended(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
     """Return the result of the work; None if `end` is set before, which cancels the work."""
     doing, end_wait = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
     try:

@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from batchyard.base.instant import Instant
 from batchyard.client.informer import Informer
 from batchyard.client.rest import RestClient
-from batchyard.client.staleness import CaughtUp
+from batchyard.client.staleness import StalenessCheck
 from batchyard.client.transport import Transport
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Kernel, Ticket
-from batchyard.scheduling.cycle import Policy
-from batchyard.shadow.findings import Finding
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.shadow.findings import Divergence
 from batchyard.shadow.followers import Followers
 from batchyard.shadow.observed import changes_of
-from batchyard.shadow.state import Terms
+from batchyard.shadow.state import ShadowSettings
 
 
-class Looking:
+class ShadowController:
     """The followers and their clients. Informers must call `heard`; the controller does the rest."""
 
     def __init__(
@@ -28,13 +28,13 @@ class Looking:
         client: RestClient,
         transport: Transport,
         timers: Kernel,
-        how: tuple[Policy, Terms],
+        how: tuple[SchedulingPolicy, ShadowSettings],
         *,
-        report: Callable[[Finding], None],
+        report: Callable[[Divergence], None],
     ) -> None:
         self._client = client
         self._timers = timers
-        self._caught_up = CaughtUp(client, transport, timers, self._look)
+        self._caught_up = StalenessCheck(client, transport, timers, self._look)
         self.followers = Followers(*how, report, self._knows)
         self.has_begun = False
         #: Whether it is stopped.

@@ -10,24 +10,31 @@ from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
-from batchyard.scheduling.preemption.context import Target
+from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.shadow.findings import (
-    Finding,
-    Parting,
+    Divergence,
+    DivergenceType,
     flavors_in_words,
+    observed_document,
     other_sharing,
     ours_in_words,
-    told_of,
-    told_of_ours,
+    predicted_document,
     where_to_look,
 )
-from batchyard.shadow.model import Model
-from batchyard.shadow.observed import Observed, ObservedAdmitted, Preempted, Signature, predicted_of, signature_of
-from batchyard.shadow.replay import Pursuit
+from batchyard.shadow.model import SchedulerModel
+from batchyard.shadow.observed import (
+    Observed,
+    ObservedAdmission,
+    ObservedPreemption,
+    Signature,
+    predicted_of,
+    signature_of,
+)
+from batchyard.shadow.replay import DecisionReplay
 
 
-class Seen(NamedTuple):
+class ObservedDecision(NamedTuple):
     """An observed decision."""
 
     decision: Observed
@@ -35,33 +42,37 @@ class Seen(NamedTuple):
     at: Instant
 
 
-def not_foreseen(seen: Seen, model: Model, names: Mapping[str, str], now: Instant) -> Finding:
+def unpredicted_decision(
+    seen: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
+) -> Divergence:
     """Report a decision of Kueue that the model would not make in the current state; `names` maps uids to Workloads."""
     observed = seen.decision
-    if isinstance(observed, ObservedAdmitted):
+    if isinstance(observed, ObservedAdmission):
         return _admitted(observed, seen.at, model, names, now)
     by = names.get(observed.by, "")
     ours = model.opinion(by) if by else None
-    documents = told_of(observed, names), told_of_ours(ours)
+    documents = observed_document(observed, names), predicted_document(ours)
     words = f"preempted for {by or 'a Workload that is not known'} ({observed.reason})"
     held = model.index.snapshot.holder(observed.workload)
     queue = "" if held is None else held.queue.name
     if isinstance(ours, Preempt):
-        parting, rest = Parting.VICTIMS, _other_victims(observed, ours, model)
+        parting, rest = DivergenceType.VICTIMS, _other_victims(observed, ours, model)
         foreseen = [target.reason for target in ours.targets]
     else:
-        parting, rest, foreseen = Parting.PREEMPTED, _no_preemption(ours, by, model), []
+        parting, rest, foreseen = DivergenceType.PREEMPTED, _no_preemption(ours, by, model), []
     sharing = other_sharing(observed.reason, foreseen, is_fair=model.shares_fairly)
     look = where_to_look(parting, observed.workload, queue, seen.at, sharing)
-    return Finding(parting, now, observed.workload, f"{words}; {rest}", *documents, since=seen.at, look=look)
+    return Divergence(parting, now, observed.workload, f"{words}; {rest}", *documents, since=seen.at, look=look)
 
 
-def _admitted(observed: ObservedAdmitted, at: Instant, model: Model, names: Mapping[str, str], now: Instant) -> Finding:
+def _admitted(
+    observed: ObservedAdmission, at: Instant, model: SchedulerModel, names: Mapping[str, str], now: Instant
+) -> Divergence:
     ours = model.opinion(observed.workload)
     words = f"admitted in {observed.queue} with {flavors_in_words(observed.pod_sets)}"
-    parting, rest, predicted = Parting.ADMITTED, ours_in_words(ours), told_of_ours(ours)
+    parting, rest, predicted = DivergenceType.ADMITTED, ours_in_words(ours), predicted_document(ours)
     if isinstance(ours, Admit) and predicted_of(ours) != observed:
-        parting = Parting.FLAVORS
+        parting = DivergenceType.FLAVORS
         if ours.queue.name != observed.queue:
             rest = f"it waits in {ours.queue.name}, and {rest} there"
     elif isinstance(ours, Admit):
@@ -71,11 +82,11 @@ def _admitted(observed: ObservedAdmitted, at: Instant, model: Model, names: Mapp
     elif ours is None:
         rest = _why_not(observed.workload, model)
     look = where_to_look(parting, observed.workload, observed.queue, at)
-    documents = told_of(observed, names), predicted
-    return Finding(parting, now, observed.workload, f"{words}; {rest}", *documents, since=at, look=look)
+    documents = observed_document(observed, names), predicted
+    return Divergence(parting, now, observed.workload, f"{words}; {rest}", *documents, since=at, look=look)
 
 
-def _before(observed: ObservedAdmitted, model: Model) -> str:
+def _before(observed: ObservedAdmission, model: SchedulerModel) -> str:
     """Describe the Workloads before a head that fits but is not first."""
     place = model.index.place_of(observed.queue, observed.workload)
     first, view = model.index.first_pending(observed.queue, 1), model.index.book.view(observed.workload)
@@ -88,7 +99,7 @@ def _place(view: WorkloadView) -> str:
     return f"priority {view.priority}, queued {format_time(view.queued)}"
 
 
-def _why_not(workload: str, model: Model) -> str:
+def _why_not(workload: str, model: SchedulerModel) -> str:
     """Explain why the model decides nothing about a Workload."""
     held, view = model.index.snapshot.holder(workload), model.index.book.view(workload)
     if held is not None:
@@ -101,14 +112,14 @@ def _why_not(workload: str, model: Model) -> str:
     return f"{workload} waits in no existing queue" if queue is None else f"{workload} waits in {queue}"
 
 
-def _no_preemption(ours: Decision | None, by: str, model: Model) -> str:
+def _no_preemption(ours: Decision | None, by: str, model: SchedulerModel) -> str:
     """Explain why the model preempts no victims for a Workload."""
     if not by:
         return "so we know of no reason for it"
     return _why_not(by, model) if ours is None else ours_in_words(ours)
 
 
-def _other_victims(observed: Preempted, ours: Preempt, model: Model) -> str:
+def _other_victims(observed: ObservedPreemption, ours: Preempt, model: SchedulerModel) -> str:
     targets = {each.workload.key: each for each in ours.targets}
     own = targets.pop(observed.workload, None)
     others = ", ".join(_victim(targets[key]) for key in sorted(targets))
@@ -117,31 +128,33 @@ def _other_victims(observed: Preempted, ours: Preempt, model: Model) -> str:
     if own is not None:
         return f"we preempt with it {others}"
     held = model.index.snapshot.holder(observed.workload)
-    instead = "a Workload without quota" if held is None else _victim(Target(held, observed.reason))
+    instead = "a Workload without quota" if held is None else _victim(PreemptionTarget(held, observed.reason))
     return f"we preempt {others}, not {instead}"
 
 
-def _victim(target: Target) -> str:
+def _victim(target: PreemptionTarget) -> str:
     """Describe a victim with the fields that order candidates."""
     held = target.workload
     since = format_time(held.reserved_at)
     return f"{held.key} ({held.queue.name}, priority {held.priority}, quota since {since}: {target.reason})"
 
 
-def not_done(decision: Decision, model: Model, since: Instant, now: Instant) -> Finding:
+def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, now: Instant) -> Divergence:
     """Report a decision of the model that Kueue has not done since then."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
     waits = None if obj is None else find_condition(obj, r.QUOTA_RESERVED)
     theirs = str((waits or {}).get("message") or "")
-    parting = Parting.NOT_ADMITTED if isinstance(decision, Admit) else Parting.NOT_PREEMPTED
+    parting = DivergenceType.NOT_ADMITTED if isinstance(decision, Admit) else DivergenceType.NOT_PREEMPTED
     queue = decision.head.queue
     message = f"left waiting in {queue} for {round((now - since) / SECOND, 1):g} s; {ours_in_words(decision)}"
     if theirs:
         message += f"; Kueue reports: {theirs}"
     theirs_document = {"decision": "wait", "reason": (waits or {}).get("reason", ""), "message": theirs}
     look = where_to_look(parting, view.key, queue, since)
-    return Finding(parting, now, view.key, message, theirs_document, told_of_ours(decision), since=since, look=look)
+    return Divergence(
+        parting, now, view.key, message, theirs_document, predicted_document(decision), since=since, look=look
+    )
 
 
 # --- judgement ---
@@ -149,7 +162,7 @@ def not_done(decision: Decision, model: Model, since: Instant, now: Instant) -> 
 # When the two have diverged, and the report of it: the third step of a replay.
 
 
-class Judgement(Pursuit):
+class DivergenceDetector(DecisionReplay):
     """A replay that also detects and reports divergences."""
 
     @property
@@ -222,26 +235,26 @@ class Judgement(Pursuit):
         item = self.backlog.items[number]
         observed, tree = item.change.decision, self._tree_of(item)
         assert observed is not None, "it is one of those with a decision"
-        finding = not_foreseen(Seen(observed, item.came), self.model, self._names, self._now)
+        finding = unpredicted_decision(ObservedDecision(observed, item.came), self.model, self._names, self._now)
         numbers = [number]
-        if isinstance(observed, Preempted):  # one divergence, for all victims
+        if isinstance(observed, ObservedPreemption):  # one divergence, for all victims
             numbers = [each for each in self.backlog.decided if self._is_of_same(each, observed)]
         for each in numbers:
             self._show(each)
         self._found(finding)
         self._stuck.pop(tree, None)
 
-    def _is_of_same(self, number: int, observed: Preempted) -> bool:
+    def _is_of_same(self, number: int, observed: ObservedPreemption) -> bool:
         other = self.backlog.items[number].change.decision
-        return isinstance(other, Preempted) and other.by == observed.by and self.backlog.is_front(number)
+        return isinstance(other, ObservedPreemption) and other.by == observed.by and self.backlog.is_front(number)
 
     def _part_by_ours(self, tree: str, decision: Decision) -> None:
         """Report a decision of the model that Kueue has not done."""
         key = decision.head.workload.key
         self.missed[key] = signature_of(decision)
         since = self._stuck.pop(tree).first.get(self.missed[key], self._now)
-        self._found(not_done(decision, self.model, since, self._now))
+        self._found(missing_decision(decision, self.model, since, self._now))
 
-    def _found(self, finding: Finding) -> None:
+    def _found(self, finding: Divergence) -> None:
         self.counts.parted[finding.parting.value] = self.counts.parted.get(finding.parting.value, 0) + 1
         self.findings.append(finding)

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
-from batchyard.scheduling.decisions import Admit, Decision, Preempt, Wait
-from batchyard.shadow.observed import Observed, ObservedAdmitted, PodSets, predicted_of
+from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
+from batchyard.shadow.observed import Observed, ObservedAdmission, PodSets, predicted_of
 
 API_VERSION: Final = "batchyard.dev/v1alpha1"
 
 
-class Parting(StrEnum):
+class DivergenceType(StrEnum):
     """The types of divergence."""
 
     #: Both admit, but with other flavors or another number of pods.
@@ -41,10 +41,10 @@ class Parting(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Divergence:
     """One divergence."""
 
-    parting: Parting
+    parting: DivergenceType
     at: Instant
     #: The Workload, as namespace/name.
     workload: str
@@ -59,7 +59,7 @@ class Finding:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        kind = "Late" if self.parting is Parting.LATE else "Divergence"
+        kind = "Late" if self.parting is DivergenceType.LATE else "Divergence"
         header = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": self.parting.value}
         return {
             **header,
@@ -88,7 +88,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Counts:
+class ComparisonCounts:
     """The counts of comparisons and their results."""
 
     #: Agreed decisions by type (`admission`, `preemption`, `eviction`).
@@ -106,13 +106,15 @@ class Counts:
         """The number of divergences."""
         return sum(self.parted.values())
 
-    def plus(self, other: "Counts") -> "Counts":
+    def plus(self, other: "ComparisonCounts") -> "ComparisonCounts":
         """Return the sum of both."""
         agreed, parted = (
             {name: one.get(name, 0) + two.get(name, 0) for name in {**one, **two}}
             for one, two in ((self.agreed, other.agreed), (self.parted, other.parted))
         )
-        return Counts(agreed, self.alike + other.alike, parted, self.late + other.late, self.unseen + other.unseen)
+        return ComparisonCounts(
+            agreed, self.alike + other.alike, parted, self.late + other.late, self.unseen + other.unseen
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -128,14 +130,14 @@ class Counts:
         }
 
 
-def told_of(observed: Observed, names: Mapping[str, str]) -> dict[str, Any]:
+def observed_document(observed: Observed, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON form of an observed decision; `names` maps uids to Workloads."""
-    if isinstance(observed, ObservedAdmitted):
+    if isinstance(observed, ObservedAdmission):
         return {"decision": "admit", "clusterQueue": observed.queue, "podSets": _pod_sets(observed.pod_sets)}
     return {"decision": "preempt", "reason": observed.reason, "by": names.get(observed.by, observed.by)}
 
 
-def told_of_ours(decision: Decision | None) -> dict[str, Any]:
+def predicted_document(decision: Decision | None) -> dict[str, Any]:
     """Return the JSON form of a decision of the model."""
     match decision:
         case None:
@@ -146,7 +148,7 @@ def told_of_ours(decision: Decision | None) -> dict[str, Any]:
         case Preempt():
             targets = [{"workload": each.workload.key, "reason": each.reason} for each in decision.targets]
             return {"decision": "preempt", "targets": targets, "message": decision.why.message}
-        case Wait():
+        case StayPending():
             return {"decision": "wait", "reason": decision.why.reason, "message": decision.why.message}
 
 
@@ -168,7 +170,7 @@ def ours_in_words(decision: Decision | None) -> str:
             return f"we admit it with {flavors_in_words(predicted_of(decision).pod_sets)}"
         case Preempt():
             return f"we preempt {', '.join(sorted(each.workload.key for each in decision.targets))} for it"
-        case Wait():
+        case StayPending():
             return f"we leave it waiting: {decision.why.message}"
 
 
@@ -188,21 +190,21 @@ FAIR_SHARING: Final = "InCohortFairSharing"
 #: By divergence type, the fields that decide.
 _PREEMPTION: Final = "preemption; in Kueue's configuration fairSharing; priorities of the Workloads"
 _STOPS: Final = "stopPolicy, of its LocalQueue too; spec.active, status.requeueState of the Workload"
-_DECIDES: Final[Mapping[Parting, str]] = {
-    Parting.FLAVORS: "order of flavors, flavorFungibility; of the Workload nodeSelector, tolerations, minCount",
-    Parting.ADMITTED: "quotas, borrowingLimit, queueingStrategy, admissionScope; lendingLimits of the cohort",
-    Parting.NOT_ADMITTED: "stopPolicy, quotas, admissionScope; in Kueue's configuration waitForPodsReady",
-    Parting.VICTIMS: _PREEMPTION,
-    Parting.PREEMPTED: _PREEMPTION,
-    Parting.NOT_PREEMPTED: _PREEMPTION,
-    Parting.EVICTED: _STOPS,
-    Parting.REQUEUED: _STOPS,
-    Parting.NOT_DONE: f"{_STOPS}; its admissionChecks",
-    Parting.MESSAGE: "whether something other than Kueue writes the status of Workloads; which version Kueue is",
+_DECIDES: Final[Mapping[DivergenceType, str]] = {
+    DivergenceType.FLAVORS: "order of flavors, flavorFungibility; of the Workload nodeSelector, tolerations, minCount",
+    DivergenceType.ADMITTED: "quotas, borrowingLimit, queueingStrategy, admissionScope; lendingLimits of the cohort",
+    DivergenceType.NOT_ADMITTED: "stopPolicy, quotas, admissionScope; in Kueue's configuration waitForPodsReady",
+    DivergenceType.VICTIMS: _PREEMPTION,
+    DivergenceType.PREEMPTED: _PREEMPTION,
+    DivergenceType.NOT_PREEMPTED: _PREEMPTION,
+    DivergenceType.EVICTED: _STOPS,
+    DivergenceType.REQUEUED: _STOPS,
+    DivergenceType.NOT_DONE: f"{_STOPS}; its admissionChecks",
+    DivergenceType.MESSAGE: "whether something other than Kueue writes the status of Workloads; which version Kueue is",
 }
 
 
-def where_to_look(parting: Parting, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
+def where_to_look(parting: DivergenceType, workload: str, queue: str, at: Instant, hint: str = "") -> Sequence[str]:
     """Return commands, each with the fields that decide, `hint` first. `at` is when it was seen or began."""
     namespace, _, name = workload.rpartition("/")
     queues = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"

@@ -27,13 +27,13 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.flavor_requests import NO_PICK, SCAN_DONE
-from batchyard.shadow.divergence import Judgement
-from batchyard.shadow.findings import Counts, Finding
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.flavor_requests import NO_FLAVOR_ASSIGNMENT, SCAN_DONE
+from batchyard.shadow.divergence import DivergenceDetector
+from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.observed import Signature
-from batchyard.shadow.replay import Call, Order, by_revision, ordered, orders_of, within_reach
-from batchyard.shadow.state import HeldBack, Terms
+from batchyard.shadow.replay import EventBatch, ReplayOrder, by_revision, by_revision_within, ordered, orders_of
+from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
 # --- trees ---
 #
@@ -45,7 +45,7 @@ from batchyard.shadow.state import HeldBack, Terms
 # trees: ResourceFlavors, Namespaces, AdmissionChecks, LimitRanges.
 
 
-class Trees:
+class CohortTrees:
     """Numbered cohort trees (union-find over nodes). Trees merge; they split only through `forget`."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Trees:
             self._nodes[tree].append(node)
 
 
-def sorted_out(events: Iterable[WatchEvent], trees: Trees) -> dict[int, list[WatchEvent]]:
+def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int, list[WatchEvent]]:
     """Group objects by tree; omit those that affect all trees."""
     of_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
     for _, nodes in of_nodes:
@@ -105,7 +105,7 @@ def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
     return ()
 
 
-def may_part(event: WatchEvent) -> bool:
+def may_split(event: WatchEvent) -> bool:
     """Report whether a change may have split a tree."""
     if event.key.kind == scheme.WORKLOAD:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
@@ -119,11 +119,11 @@ def may_part(event: WatchEvent) -> bool:
 # Copies of a replay, to continue it in another order.
 
 
-class Copy:
+class ReplayCopy:
     """A pickled copy of a replay. Immutable objects are shared."""
 
-    def __init__(self, pursuit: Judgement) -> None:
-        self._shared: list[Any] = [NO_PICK, SCAN_DONE]
+    def __init__(self, pursuit: DivergenceDetector) -> None:
+        self._shared: list[Any] = [NO_FLAVOR_ASSIGNMENT, SCAN_DONE]
         self._places = {id(each): place for place, each in enumerate(self._shared)}
         buffer = io.BytesIO()
         pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
@@ -131,17 +131,17 @@ class Copy:
         pickler.dump(pursuit)
         self._bytes = buffer.getvalue()
 
-    def again(self) -> Judgement:
+    def again(self) -> DivergenceDetector:
         """Return a new replay in the copied state."""
         unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - the pickle was written above
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        found: Judgement = unpickler.load()
+        found: DivergenceDetector = unpickler.load()
         return found
 
     def _place(self, value: Any) -> int | None:
         """Return the index of a shared object, or None for an object that is copied."""
         place = self._places.get(id(value))
-        if place is None and isinstance(value, WorkloadView | WatchEvent | HeldBack):
+        if place is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
             place = self._places[id(value)] = len(self._shared)
             self._shared.append(value)
         return place
@@ -160,41 +160,45 @@ STEPS_MAX: Final = 1000
 APART_MAX: Final = 12
 
 
-class Base(NamedTuple):
+class ReplayBase(NamedTuple):
     """A copy of the replay before the call with this number."""
 
-    copy: Copy
+    copy: ReplayCopy
     number: int
     #: Whether it is the state after the initial list, when it is unknown which Workloads Kueue has tried.
     is_beginning: bool = False
 
 
-class Start(NamedTuple):
+class TrialStart(NamedTuple):
     """The start of a trial: calls before this number are replayed in the order of arrival."""
 
-    base: Base
+    base: ReplayBase
     number: int
     #: Whether to assume that Kueue has tried all pending Workloads.
     is_settled: bool = False
 
 
-class Follower:
+class TreeFollower:
     """Follows Kueue in one cohort tree: the replay, recent calls, and copies of the replay to retry them from."""
 
     def __init__(
-        self, policy: Policy, terms: Terms, report: Callable[[Finding], None], knows: Callable[[Instant], bool]
+        self,
+        policy: SchedulingPolicy,
+        terms: ShadowSettings,
+        report: Callable[[Divergence], None],
+        knows: Callable[[Instant], bool],
     ) -> None:
         """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
         self._terms = terms
-        self._pursuit = Judgement(policy, terms)
+        self._pursuit = DivergenceDetector(policy, terms)
         self._report = report
         self._knows = knows
         self._orders = orders_of(terms.settle)
-        self._calls: list[Call] = []
+        self._calls: list[EventBatch] = []
         #: The number of calls before the first of `_calls`.
         self._gone = 0
         #: States from which calls can be replayed, latest first.
-        self._bases: deque[Base] = deque(maxlen=BASES)
+        self._bases: deque[ReplayBase] = deque(maxlen=BASES)
         #: Numbers of calls since the latest base before which both agreed.
         self._levels: list[int] = []
         #: Whether the changes since then were processed in another order than that of arrival.
@@ -210,7 +214,7 @@ class Follower:
         self._restart_bases()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ComparisonCounts:
         """The counts of the comparison so far."""
         return self._pursuit.counts
 
@@ -254,7 +258,7 @@ class Follower:
         """Return the tree's own objects as the model last processed them."""
         return _own(self._pursuit.model.shown())
 
-    def take_over(self, other: "Follower", now: Instant) -> None:
+    def take_over(self, other: "TreeFollower", now: Instant) -> None:
         """Merge another tree: process the objects that its follower has processed, then its pending changes."""
         self._pursuit.missed |= other.missed
         to_show = [item.change.event for item in other._pursuit.backlog.items.values()]
@@ -268,7 +272,7 @@ class Follower:
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Process changes in the order of arrival; none if only time has passed or a watch has caught up."""
-        self._calls.append(Call(events, now))
+        self._calls.append(EventBatch(events, now))
         self._pursuit.take_in(events, now)
         self._pursuit.go_on(now)
         while (
@@ -299,7 +303,7 @@ class Follower:
 
     def _add_base(self, *, is_beginning: bool = False) -> None:
         """Make the current state a start for later trials."""
-        self._bases.appendleft(Base(Copy(self._pursuit), self._gone + len(self._calls), is_beginning))
+        self._bases.appendleft(ReplayBase(ReplayCopy(self._pursuit), self._gone + len(self._calls), is_beginning))
         self._levels, self._is_reordered = [], False
         first = self._bases[-1].number
         self._calls, self._gone = self._calls[first - self._gone :], first
@@ -327,7 +331,7 @@ class Follower:
         self._in_vain += 1
         return False
 
-    def _trials(self, start: Start) -> Iterator[Judgement]:
+    def _trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
         """Yield the present state under each other order."""
         calls = self._calls[start.number - self._gone :]
         for gathers in dict.fromkeys((self._pursuit.gathers, self._terms.gathers, 0)):
@@ -340,7 +344,7 @@ class Follower:
             if len(calls) <= STEPS_MAX:
                 yield self._in_steps(self._begun(start, gathers), calls)
 
-    def _begun(self, start: Start, gathers: Duration) -> Judgement:
+    def _begun(self, start: TrialStart, gathers: Duration) -> DivergenceDetector:
         """Return the state at the start of a trial."""
         base, number, is_settled = start
         trial = base.copy.again()
@@ -352,14 +356,14 @@ class Follower:
             trial.go_on(call.now)
         return trial
 
-    def _lazily(self, trial: Judgement, calls: Sequence[Call]) -> Judgement:
+    def _lazily(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
         """Return the state by revision, with a cycle of the model only where a decision of Kueue needs an explanation.
 
         The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
         that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle
         between them.
         """
-        for together in within_reach(calls, self._terms.settle):
+        for together in by_revision_within(calls, self._terms.settle):
             trial.is_lazy = True
             for call in together:
                 _take(trial, [call], self._orders[0])
@@ -367,9 +371,9 @@ class Follower:
             trial.go_on(together[-1].now)
         return trial
 
-    def _in_steps(self, trial: Judgement, calls: Sequence[Call]) -> Judgement:
+    def _in_steps(self, trial: DivergenceDetector, calls: Sequence[EventBatch]) -> DivergenceDetector:
         """Return the state by revision, choosing an order for each section between two agreements."""
-        level, since = Copy(trial), 0
+        level, since = ReplayCopy(trial), 0
         steps = list(by_revision(calls))
         for place, step in enumerate(steps):
             _take(trial, step, self._orders[0])
@@ -377,24 +381,24 @@ class Follower:
             others = (_taken(level, steps[since : place + 1], order) for order in ways if not trial.is_level)
             trial = next((each for each in others if each.is_level), trial)
             if trial.is_level:
-                level, since = Copy(trial), place + 1
+                level, since = ReplayCopy(trial), place + 1
         return trial
 
-    def _starts(self) -> Iterator[Start]:
+    def _starts(self) -> Iterator[TrialStart]:
         """Yield starts of trials: the last agreement, an agreement a second earlier, and each base."""
         last = self._bases[0]
         levels = [] if self._is_reordered else self._levels
         if levels:
-            yield Start(last, levels[-1])
+            yield TrialStart(last, levels[-1])
             before = self._calls[levels[-1] - self._gone - 1].now - SECOND
             earlier = [number for number in levels if self._calls[number - self._gone - 1].now < before]
             if earlier:
-                yield Start(last, earlier[-1])
+                yield TrialStart(last, earlier[-1])
         for base in self._bases:
             if base.number < self._gone + len(self._calls):
-                yield Start(base, base.number)
+                yield TrialStart(base, base.number)
                 if base.is_beginning:
-                    yield Start(base, base.number, is_settled=True)
+                    yield TrialStart(base, base.number, is_settled=True)
 
 
 def _own(events: Iterable[WatchEvent]) -> list[WatchEvent]:
@@ -402,7 +406,7 @@ def _own(events: Iterable[WatchEvent]) -> list[WatchEvent]:
     return [event for event in events if nodes_of(event.key, event.obj)]
 
 
-def _take(trial: Judgement, calls: Sequence[Call], order: Order) -> None:
+def _take(trial: DivergenceDetector, calls: Sequence[EventBatch], order: ReplayOrder) -> None:
     """Process calls together in a trial."""
     trial.shows_first = order.shows_first
     for events, at in calls:
@@ -410,7 +414,7 @@ def _take(trial: Judgement, calls: Sequence[Call], order: Order) -> None:
     trial.go_on(calls[-1].now)
 
 
-def _taken(level: Copy, steps: Sequence[Sequence[Call]], order: Order) -> Judgement:
+def _taken(level: ReplayCopy, steps: Sequence[Sequence[EventBatch]], order: ReplayOrder) -> DivergenceDetector:
     """Return the state after some steps, with the changes of a step grouped by the order."""
     trial = level.again()
     for step in steps:

@@ -14,28 +14,32 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cycle import Policy
-from batchyard.shadow.findings import Counts, Finding
-from batchyard.shadow.follower import Follower, Trees, may_part, nodes_of, sorted_out
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.shadow.findings import ComparisonCounts, Divergence
+from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, nodes_of
 from batchyard.shadow.observed import Signature
-from batchyard.shadow.state import Terms
-from batchyard.shadow.steps import Steps
+from batchyard.shadow.state import ShadowSettings
+from batchyard.shadow.steps import LifecycleCheck
 
 
 class Followers:
     """The followers by cohort tree, the objects that affect all trees, and the lifecycle check."""
 
     def __init__(
-        self, policy: Policy, terms: Terms, report: Callable[[Finding], None], knows: Callable[[Instant], bool]
+        self,
+        policy: SchedulingPolicy,
+        terms: ShadowSettings,
+        report: Callable[[Divergence], None],
+        knows: Callable[[Instant], bool],
     ) -> None:
         """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
-        self._new = partial(Follower, policy, terms, report, knows)
-        self._steps = Steps(terms, knows)
+        self._new = partial(TreeFollower, policy, terms, report, knows)
+        self._steps = LifecycleCheck(terms, knows)
         self._held_back = terms.held_back
         self._patience = terms.patience
         self._report = report
-        self._trees = Trees()
-        self._followers: dict[int, Follower] = {}
+        self._trees = CohortTrees()
+        self._followers: dict[int, TreeFollower] = {}
         #: Objects that affect all trees.
         self._shared: dict[Key, WatchEvent] = {}
         #: Trees that may have split, each with the time since when.
@@ -43,11 +47,11 @@ class Followers:
         #: The batching time found by earlier followers; new followers start with it.
         self._gathers = terms.gathers
         #: The counts of removed followers.
-        self._past = Counts()
+        self._past = ComparisonCounts()
         self._past_reordered = 0
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ComparisonCounts:
         """The counts of the comparison so far."""
         counts = self._past.plus(self._steps.counts)
         for follower in self._followers.values():
@@ -78,7 +82,7 @@ class Followers:
             follower = self._remove(tree)
             missed |= follower.missed
             self._past.unseen += follower.undecided
-        self._trees = Trees()
+        self._trees = CohortTrees()
         self._steps.recall(events, now)
         self._shared = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
         self._begin(events, missed, now)
@@ -117,7 +121,7 @@ class Followers:
                 self._join(other, tree, now)
             if tree not in self._followers:
                 self._followers[tree] = self._begun((), {}, now)
-            if may_part(event):
+            if may_split(event):
                 self._may_part[tree] = now
             given.setdefault(tree, []).append(event)
         return {**given}
@@ -130,10 +134,10 @@ class Followers:
 
     def _begin(self, events: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> None:
         """Add a follower for each tree of these objects."""
-        for tree, own in sorted_out(events, self._trees).items():
+        for tree, own in group_by_tree(events, self._trees).items():
             self._followers[tree] = self._begun(own, missed, now)
 
-    def _begun(self, own: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> Follower:
+    def _begun(self, own: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> TreeFollower:
         follower = self._new()
         follower.gathers = self._gathers
         follower.recall([*self._shared.values(), *own], missed, now)
@@ -152,12 +156,12 @@ class Followers:
             return
         del self._may_part[tree]
         own = follower.shown()
-        if len(sorted_out(own, Trees())) != 1:
+        if len(group_by_tree(own, CohortTrees())) != 1:
             self._remove(tree)
             self._trees.forget(tree)
             self._begin(own, follower.missed, now)
 
-    def _remove(self, tree: int) -> Follower:
+    def _remove(self, tree: int) -> TreeFollower:
         """Remove and return the follower of a tree; keep its counts."""
         follower = self._followers.pop(tree)
         self._may_part.pop(tree, None)

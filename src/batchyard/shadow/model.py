@@ -12,32 +12,32 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView, view_by_creation, workload_view
 from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.controller import IdleWatch
-from batchyard.scheduling.cycle import Cycle, Policy
-from batchyard.scheduling.decisions import Decision, Head, Preempt, Wait
+from batchyard.scheduling.controller import QuiescenceDetector
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
+from batchyard.scheduling.decisions import Decision, Head, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.pending_queue import PendingQueue
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.shadow.observed import is_effective, waits_for_victims
 
 
-class Model:
+class SchedulerModel:
     """Our scheduler cache, queues and cycle, fed with the observed objects."""
 
-    def __init__(self, policy: Policy, gathers: Duration, *, is_by_creation: bool = False) -> None:
+    def __init__(self, policy: SchedulingPolicy, gathers: Duration, *, is_by_creation: bool = False) -> None:
         """`gathers`: the time that Kueue batches changes before it activates parked Workloads.
 
         `is_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
         """
-        self.index = AdmissionIndex(view_by_creation if is_by_creation else workload_view)
-        self.index.line_up.gathers = gathers
-        self.index.line_up.is_woken_from_outside = True
+        self.index = SchedulerCache(view_by_creation if is_by_creation else workload_view)
+        self.index.queue_manager.gathers = gathers
+        self.index.queue_manager.is_woken_from_outside = True
         self._policy = policy
-        self._idle = IdleWatch(self.index)
+        self._idle = QuiescenceDetector(self.index)
         self._number = 0
         #: Whether Kueue writes why Workloads are pending: then it also marks heads that wait for their victims.
-        self._is_told_why = False
+        self._reports_reasons = False
         #: All objects as last processed; Workloads by namespace, others under ''.
         self._shown: dict[str, dict[Key, WatchEvent]] = {}
 
@@ -67,16 +67,16 @@ class Model:
         place = None if is_waiting is None else self._place_of(str(event.key))
         if place is None or (waiting := place[0].get(str(event.key))) is None:
             return
-        self._is_told_why = True
+        self._reports_reasons = True
         queue, name, was_waiting = place[0], str(event.key), None
         if before is not None:
             was_waiting = waits_for_victims(before.obj)
             if find_condition(before.obj, r.QUOTA_RESERVED) != find_condition(event.obj, r.QUOTA_RESERVED):
-                queue.was_tried(name, came)
+                queue.record_attempt(name, came)
         if is_waiting and not was_waiting:
-            self.index.line_up.requeue(queue.head_of(name), waiting.last, RequeueReason.PENDING_PREEMPTION)
+            self.index.queue_manager.requeue(queue.head_of(name), waiting.last, RequeueReason.PENDING_PREEMPTION)
         elif was_waiting is None:
-            queue.let_go_of_preemptor(name)
+            queue.release_preemptor(name)
 
     def shown(self) -> Iterator[WatchEvent]:
         """Yield all objects as last processed, as watch events."""
@@ -96,13 +96,17 @@ class Model:
 
     def heads(self, now: Instant) -> list[Head]:
         """Return the heads of the next cycle."""
-        self.index.look_anew(self, now)
+        self.index.resync(self, now)
         return self.index.heads(now)
 
-    def wake(self, now: Instant, may_wake: Callable[[str], bool]) -> list[str]:
+    def wake(self, now: Instant, may_reactivate: Callable[[str], bool]) -> list[str]:
         """Activate the trees whose batching time has passed by then; return them."""
-        line_up = self.index.line_up
-        return line_up.wake_marked(now - line_up.gathers, may_wake) if line_up.gathers else []
+        queue_manager = self.index.queue_manager
+        return (
+            queue_manager.reactivate_marked(now - queue_manager.gathers, may_reactivate)
+            if queue_manager.gathers
+            else []
+        )
 
     def parked(self, workload: str, since: Instant) -> Head | None:
         """Return the head of a Workload that was parked at or after `since`; else None."""
@@ -113,25 +117,25 @@ class Model:
 
     def may_be_late(self, head: Head, since: Instant) -> bool:
         """Report whether Kueue may still be processing Workloads before this head, parked at or after `since`."""
-        return self.index.line_up.pending[head.queue].has_parked_before(head.workload.key, since)
+        return self.index.queue_manager.pending[head.queue].has_parked_before(head.workload.key, since)
 
-    def bring_back(self, head: Head) -> None:
+    def unpark(self, head: Head) -> None:
         """Move one parked Workload back into the active heap."""
-        self.index.line_up.pending[head.queue].bring_back(head.workload.key)
-        self.index.line_up.show_new(head.queue)
+        self.index.queue_manager.pending[head.queue].unpark(head.workload.key)
+        self.index.queue_manager.show_new(head.queue)
 
     def wake_for(self, workload: str, now: Instant) -> str:
         """Activate the tree of a parked Workload if a change may help it; return the tree, or ''."""
         place = self._place_of(workload)
         if place is None or place[0].parked_at(workload) is None:
             return ""
-        return "".join(self.index.line_up.wake_marked(now, lambda tree: tree == place[1]))
+        return "".join(self.index.queue_manager.reactivate_marked(now, lambda tree: tree == place[1]))
 
     def _place_of(self, workload: str) -> tuple[PendingQueue, str] | None:
         """Return the pending queue and the tree of a Workload."""
         view = self.index.book.view(workload)
         queue = None if view is None else self.queue_of(view)
-        waiting = None if queue is None else self.index.line_up.pending.get(queue)
+        waiting = None if queue is None else self.index.queue_manager.pending.get(queue)
         tree = None if queue is None else self.tree_of_queue(queue)
         return None if waiting is None or tree is None else (waiting, tree)
 
@@ -153,15 +157,15 @@ class Model:
         looked: list[tuple[Decision, bool]] = []
         for decision in decisions:
             parked = False
-            if isinstance(decision, Wait | Preempt):
-                parked = self.index.line_up.requeue(decision.head, decision.last, self._reason(decision))
+            if isinstance(decision, StayPending | Preempt):
+                parked = self.index.queue_manager.requeue(decision.head, decision.last, self._reason(decision))
             looked.append((decision, parked))
         self._idle.look(looked)
 
-    def _reason(self, decision: Wait | Preempt) -> RequeueReason:
+    def _reason(self, decision: StayPending | Preempt) -> RequeueReason:
         """Return the requeue reason; whether a Workload waits for victims of others is taken from Kueue's message."""
         reason = decision.requeue
-        if reason is not RequeueReason.PENDING_PREEMPTION or is_effective(decision) or not self._is_told_why:
+        if reason is not RequeueReason.PENDING_PREEMPTION or is_effective(decision) or not self._reports_reasons:
             return reason
         obj = self.get(Key(scheme.WORKLOAD, *decision.head.workload.key.split("/", 1)))
         is_reported = obj is not None and waits_for_victims(obj)
@@ -169,24 +173,24 @@ class Model:
 
     def park(self, head: Head) -> bool:
         """Park a Workload until something changes; report whether its queue continues with the next one."""
-        return self.index.line_up.requeue(head, None, RequeueReason.NO_FIT)
+        return self.index.queue_manager.requeue(head, None, RequeueReason.NO_FIT)
 
     def take_up(self, workload: str) -> None:
         """Return a parked Workload to the active heap."""
         view = self.index.book.view(workload)
         queue = None if view is None else self.queue_of(view)
-        waiting = None if queue is None else self.index.line_up.pending.get(queue)
+        waiting = None if queue is None else self.index.queue_manager.pending.get(queue)
         if view is not None and queue is not None and waiting is not None and waiting.remove(workload):
             waiting.put_in_line(view)
-            self.index.line_up.show_new(queue)
+            self.index.queue_manager.show_new(queue)
 
     def rest(self, now: Instant) -> None:
         """Assume that all pending Workloads were tried without success; they wait until something changes."""
-        line_up = self.index.line_up
-        while any(line_up.requeue(head, None, RequeueReason.GENERIC) for head in self.heads(now)):
+        queue_manager = self.index.queue_manager
+        while any(queue_manager.requeue(head, None, RequeueReason.GENERIC) for head in self.heads(now)):
             pass  # StrictFIFO queues do not park; they become inactive with their trees
         for tree in dict.fromkeys(queue.node.tree for queue in self.index.snapshot.queues.values()):
-            line_up.rest(tree)
+            queue_manager.rest(tree)
 
     # Lookups.
 

@@ -16,10 +16,10 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.messages import preemptor_uid_of
-from batchyard.scheduling.preemption.context import Target
+from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.scheduling.workload.pending_reason import VERDICTS
@@ -38,7 +38,7 @@ _ALL_THAT_MATTERS: Final = attrgetter(
 PodSets: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
 
 
-class ObservedAdmitted(NamedTuple):
+class ObservedAdmission(NamedTuple):
     """A quota reservation for a Workload."""
 
     workload: str
@@ -46,7 +46,7 @@ class ObservedAdmitted(NamedTuple):
     pod_sets: PodSets
 
 
-class Preempted(NamedTuple):
+class ObservedPreemption(NamedTuple):
     """An eviction of a Workload for a preemptor, identified by its uid."""
 
     workload: str
@@ -54,10 +54,10 @@ class Preempted(NamedTuple):
     by: str
 
 
-Observed: TypeAlias = ObservedAdmitted | Preempted
+Observed: TypeAlias = ObservedAdmission | ObservedPreemption
 
 
-class Change(NamedTuple):
+class ObservedChange(NamedTuple):
     """A change and the decision that it shows; None if it shows none."""
 
     event: WatchEvent
@@ -68,51 +68,53 @@ class Change(NamedTuple):
     is_idle: bool = False
 
 
-def changes_of(event: WatchEvent) -> Iterator[Change]:
+def changes_of(event: WatchEvent) -> Iterator[ObservedChange]:
     """Split a watch event into changes with decisions."""
     if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
-        yield Change(event)
+        yield ObservedChange(event)
         return
     view = workload_view(event.obj)
     before = None if event.old is None else workload_view(event.old)
     if before is None and view.quota_reserved:
         bare = {field: value for field, value in event.obj.items() if field != "status"}
-        yield Change(event._replace(obj=bare))
+        yield ObservedChange(event._replace(obj=bare))
         event, before = event._replace(type=EventType.MODIFIED, old=bare), workload_view(bare)
     if before is None:
-        yield Change(event)
+        yield ObservedChange(event)
     elif view.quota_reserved and not before.quota_reserved:
-        yield Change(event, admitted_of(view))
+        yield ObservedChange(event, admitted_of(view))
     elif view.finished or before.finished:
-        yield Change(event)  # an eviction written too late releases nothing, though it may reset Finished at first
+        yield ObservedChange(
+            event
+        )  # an eviction written too late releases nothing, though it may reset Finished at first
     elif view.evicted and not before.evicted and (preempted := preempted_of(event.obj, view)) is not None:
-        yield Change(event, preempted)
+        yield ObservedChange(event, preempted)
     else:
-        yield Change(event, None, _was_given_anew(view, before), _is_idle(event, view, before))
+        yield ObservedChange(event, None, _was_readmitted(view, before), _is_idle(event, view, before))
 
 
-def admitted_of(view: WorkloadView) -> ObservedAdmitted:
+def admitted_of(view: WorkloadView) -> ObservedAdmission:
     """Return the quota reservation that a Workload shows."""
     pod_sets = ((each.name, each.pods, tuple(sorted(each.flavors.items()))) for each in view.holdings)
-    return ObservedAdmitted(view.key, view.cluster_queue, tuple(sorted(pod_sets)))
+    return ObservedAdmission(view.key, view.cluster_queue, tuple(sorted(pod_sets)))
 
 
-def predicted_of(decision: Admit) -> ObservedAdmitted:
+def predicted_of(decision: Admit) -> ObservedAdmission:
     """Return the quota reservation that a decision of the model makes."""
     pod_sets = (
         (each.name, each.count, tuple(sorted((resource, choice.flavor) for resource, choice in each.choices.items())))
         for each in decision.assignment.pod_sets
     )
-    return ObservedAdmitted(decision.head.workload.key, decision.queue.name, tuple(sorted(pod_sets)))
+    return ObservedAdmission(decision.head.workload.key, decision.queue.name, tuple(sorted(pod_sets)))
 
 
-def preempted_of(obj: Obj, view: WorkloadView) -> Preempted | None:
+def preempted_of(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
     """Return the preemption that a Workload shows; None if it was evicted for another reason."""
     evicted, preempted = find_condition(obj, r.EVICTED), find_condition(obj, r.PREEMPTED)
     if evicted is None or evicted["reason"] != r.EVICTED_BY_PREEMPTION or preempted is None:
         return None
     by = preemptor_uid_of(str(preempted.get("message") or evicted.get("message") or ""))
-    return Preempted(view.key, str(preempted["reason"]), by)
+    return ObservedPreemption(view.key, str(preempted["reason"]), by)
 
 
 def _is_idle(event: WatchEvent, view: WorkloadView, before: WorkloadView) -> bool:
@@ -132,7 +134,7 @@ def waits_for_victims(obj: Obj) -> bool | None:
     return False if is_verdict else None
 
 
-def _was_given_anew(view: WorkloadView, before: WorkloadView) -> bool:
+def _was_readmitted(view: WorkloadView, before: WorkloadView) -> bool:
     both = view.quota_reserved and before.quota_reserved
     return both and (view.reserved_at != before.reserved_at or view.cluster_queue != before.cluster_queue)
 
@@ -143,10 +145,10 @@ def _was_given_anew(view: WorkloadView, before: WorkloadView) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Item:
+class PendingChange:
     """A change that the model has not processed yet."""
 
-    change: Change
+    change: ObservedChange
     came: Instant
 
     @property
@@ -155,20 +157,20 @@ class Item:
         return self.change.event.key
 
 
-class Backlog:
+class ChangeBacklog:
     """The pending changes by number of arrival."""
 
     def __init__(self) -> None:
-        self.items: dict[int, Item] = {}
+        self.items: dict[int, PendingChange] = {}
         #: Numbers of the changes with a decision.
         self.decided: dict[int, None] = {}
         self._arrived = 0
         self._by_key: dict[Key, deque[int]] = {}
 
-    def add(self, change: Change, now: Instant) -> None:
+    def add(self, change: ObservedChange, now: Instant) -> None:
         """Add a change that arrived now."""
         self._arrived += 1
-        self.items[self._arrived] = Item(change, now)
+        self.items[self._arrived] = PendingChange(change, now)
         self._by_key.setdefault(change.event.key, deque()).append(self._arrived)
         if change.decision is not None:
             self.decided[self._arrived] = None
@@ -178,7 +180,7 @@ class Backlog:
         """The number of decisions that are not compared yet."""
         return sum(item.change.decision is not None or item.change.is_unseen for item in self.items.values())
 
-    def take(self, number: int) -> Item:
+    def take(self, number: int) -> PendingChange:
         """Remove and return a change that the model processes now."""
         item = self.items.pop(number)
         self.decided.pop(number, None)
@@ -209,12 +211,12 @@ class Backlog:
         """Yield the changes with a decision that are the first of their objects."""
         return (number for number in list(self.decided) if self.is_front(number))
 
-    def evictions_for(self, uid: str) -> dict[int, Preempted]:
+    def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:
         """Return the evictions for the preemptor with that uid, by number."""
-        found: dict[int, Preempted] = {}
+        found: dict[int, ObservedPreemption] = {}
         for number in self.fronts():
             preempted = self.items[number].change.decision
-            if isinstance(preempted, Preempted) and preempted.by == uid:
+            if isinstance(preempted, ObservedPreemption) and preempted.by == uid:
                 found[number] = preempted
         return found
 
@@ -232,7 +234,7 @@ class Backlog:
 _WITHIN: Final = SECOND
 
 
-def swapped(decision: Preempt, seen: Mapping[int, Preempted], snapshot: Snapshot) -> Sequence[int] | None:
+def swapped(decision: Preempt, seen: Mapping[int, ObservedPreemption], snapshot: Snapshot) -> Sequence[int] | None:
     """Return the observed evictions if they match the predicted ones up to equivalent victims; else None."""
     wanted = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(seen) != len(wanted):
@@ -246,7 +248,7 @@ def swapped(decision: Preempt, seen: Mapping[int, Preempted], snapshot: Snapshot
     return tuple(seen)
 
 
-def _is_wanted(preempted: Preempted, wanted: dict[str, Target]) -> bool:
+def _is_wanted(preempted: ObservedPreemption, wanted: dict[str, PreemptionTarget]) -> bool:
     target = wanted.get(preempted.workload)
     if target is None or target.reason != preempted.reason:
         return False
@@ -254,7 +256,7 @@ def _is_wanted(preempted: Preempted, wanted: dict[str, Target]) -> bool:
     return True
 
 
-def are_alike(one: Admitted, other: Admitted) -> bool:
+def are_alike(one: AdmittedWorkload, other: AdmittedWorkload) -> bool:
     """Report whether two admitted Workloads are interchangeable as victims."""
     return (
         one.queue is other.queue
@@ -273,7 +275,7 @@ def are_alike(one: Admitted, other: Admitted) -> bool:
 Signature: TypeAlias = tuple[object, ...]
 
 
-def done(decision: Decision, backlog: Backlog, snapshot: Snapshot) -> Sequence[int] | None:
+def done(decision: Decision, backlog: ChangeBacklog, snapshot: Snapshot) -> Sequence[int] | None:
     """Return the changes by which Kueue did what the model decided; None if it has not done all of it."""
     if isinstance(decision, Admit):
         number = backlog.front(decision.head.workload.key)
@@ -287,7 +289,7 @@ def done(decision: Decision, backlog: Backlog, snapshot: Snapshot) -> Sequence[i
         if target.workload.evicted:
             continue
         number = backlog.front(target.workload.key)
-        wanted = Preempted(target.workload.key, target.reason, decision.head.workload.uid)
+        wanted = ObservedPreemption(target.workload.key, target.reason, decision.head.workload.uid)
         if number is None or backlog.items[number].change.decision != wanted:
             return swapped(decision, backlog.evictions_for(decision.head.workload.uid), snapshot)
         found.append(number)

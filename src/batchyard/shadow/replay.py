@@ -23,22 +23,22 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import WatchEvent
-from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import Decision
 from batchyard.shadow.observed import (
-    ObservedAdmitted,
-    Preempted,
+    ObservedAdmission,
+    ObservedPreemption,
     Signature,
     changes_of,
     done,
     is_effective,
     signature_of,
 )
-from batchyard.shadow.state import ALL, Known, Terms
+from batchyard.shadow.state import ALL, ShadowSettings, ShadowState
 
 
 @dataclass(slots=True)
-class Stuck:
+class UnmatchedDecisions:
     """A cohort tree in which the model has decided what Kueue has not done yet."""
 
     since: Instant
@@ -50,16 +50,16 @@ class Stuck:
     is_stale: bool = False
 
 
-class Pursuit(Known):
+class DecisionReplay(ShadowState):
     """The replay of one cohort tree: the model, the pending changes, and the unmatched decisions of the model."""
 
-    def __init__(self, policy: Policy, terms: Terms) -> None:
+    def __init__(self, policy: SchedulingPolicy, terms: ShadowSettings) -> None:
         super().__init__(policy, terms)
         #: Whether the model processes all available changes before it decides.
         self.shows_first = False
         #: Whether the model decides only if Kueue made a decision that is not predicted yet.
         self.is_lazy = False
-        self._stuck: dict[str, Stuck] = {}
+        self._stuck: dict[str, UnmatchedDecisions] = {}
         #: By number of an observed decision: the count of processed changes when a parked Workload was last retried for
         #: it.
         self._tried: dict[int, int] = {}
@@ -92,7 +92,7 @@ class Pursuit(Known):
         for stuck in self._stuck.values():
             times += [self._since(first) + self._terms.patience for first in stuck.first.values()]
             times.append(self._since(stuck.since) + self._terms.settle)
-        release = self.model.index.line_up.next_release()
+        release = self.model.index.queue_manager.next_release()
         times += [] if release is None else [release]
         return min((time for time in times if time > self._now), default=None)
 
@@ -127,8 +127,8 @@ class Pursuit(Known):
         if all(self._done(each) is not None for each in effective):
             self._complete(tree, decisions)
             return True
-        before = self._stuck.get(tree, Stuck(self._now))
-        found = Stuck(before.since, list(decisions))
+        before = self._stuck.get(tree, UnmatchedDecisions(self._now))
+        found = UnmatchedDecisions(before.since, list(decisions))
         for decision in effective:
             signature = signature_of(decision)
             found.first[signature] = before.first.get(signature, self._now)
@@ -155,7 +155,7 @@ class Pursuit(Known):
                 return True
             if done and self._may_show(tree):
                 self._complete(tree, done)
-                self._stuck[tree] = Stuck(self._now, first=stuck.first, is_stale=True)
+                self._stuck[tree] = UnmatchedDecisions(self._now, first=stuck.first, is_stale=True)
                 return True
         return False
 
@@ -167,9 +167,9 @@ class Pursuit(Known):
         for number in numbers:
             observed = self.backlog.items[number].change.decision
             assert observed is not None, "it was compared just now"
-            what = "admission" if isinstance(observed, ObservedAdmitted) else "preemption"
+            what = "admission" if isinstance(observed, ObservedAdmission) else "preemption"
             self.counts.agreed[what] = self.counts.agreed.get(what, 0) + 1
-            if isinstance(observed, Preempted) and all(
+            if isinstance(observed, ObservedPreemption) and all(
                 observed.workload != each.workload.key for each in getattr(decision, "targets", ())
             ):
                 self.counts.alike += 1
@@ -187,13 +187,13 @@ class Pursuit(Known):
                 continue
             self._tried[number] = self._shown
             observed = self.backlog.items[number].change.decision
-            about = observed.workload if isinstance(observed, ObservedAdmitted) else ""
-            if isinstance(observed, Preempted):
+            about = observed.workload if isinstance(observed, ObservedAdmission) else ""
+            if isinstance(observed, ObservedPreemption):
                 about = self._names.get(observed.by, "")
             head = self.model.parked(about, self._now - self._terms.settle - self.gathers)
             decisions = [] if head is None else self.model.decide([head])
             if head is not None and all(is_effective(each) and self._done(each) is not None for each in decisions):
-                self.model.bring_back(head)
+                self.model.unpark(head)
                 self._complete(self._tree(head.queue), decisions)
                 return True
             if head is None and self._try_without_the_late(about):
@@ -275,7 +275,7 @@ class Pursuit(Known):
             for number in self.backlog.decided
         )
 
-    def _foreseen(self, stuck: Stuck) -> set[int]:
+    def _foreseen(self, stuck: UnmatchedDecisions) -> set[int]:
         """Return the numbers of Kueue's decisions that match those of the model in a tree."""
         effective = [each for each in stuck.decisions if is_effective(each)]
         return {number for each in effective for number in self._done(each) or ()}
@@ -307,14 +307,14 @@ class Pursuit(Known):
 # The orders in which changes are replayed: by arrival, by revision, or all changes before decisions.
 
 
-class Call(NamedTuple):
+class EventBatch(NamedTuple):
     """Watch events and the time of their arrival."""
 
     events: Sequence[WatchEvent]
     now: Instant
 
 
-class Order(NamedTuple):
+class ReplayOrder(NamedTuple):
     """A replay order other than the order of arrival."""
 
     #: Changes that arrived within this time are processed together.
@@ -327,19 +327,19 @@ class Order(NamedTuple):
     by_revision: bool = False
 
 
-def orders_of(settle: Duration) -> Sequence[Order]:
+def orders_of(settle: Duration) -> Sequence[ReplayOrder]:
     """Return the replay orders; changes further apart than `settle` are not processed together."""
     shorter = (settle // 10, settle // 100, 0)
     return (
-        Order(0, True, False, by_revision=True),
-        *(Order(within, True, False) for within in (*shorter, settle)),
-        *(Order(within, False, True) for within in (settle, settle // 10)),
-        Order(settle, True, True),
-        Order(settle // 10, False, False),
+        ReplayOrder(0, True, False, by_revision=True),
+        *(ReplayOrder(within, True, False) for within in (*shorter, settle)),
+        *(ReplayOrder(within, False, True) for within in (settle, settle // 10)),
+        ReplayOrder(settle, True, True),
+        ReplayOrder(settle // 10, False, False),
     )
 
 
-def ordered(calls: Sequence[Call], order: Order) -> Iterator[Sequence[Call]]:
+def ordered(calls: Sequence[EventBatch], order: ReplayOrder) -> Iterator[Sequence[EventBatch]]:
     """Yield the changes in the given order, in groups to process together."""
     if order.by_revision:
         yield from by_revision(calls)
@@ -348,9 +348,9 @@ def ordered(calls: Sequence[Call], order: Order) -> Iterator[Sequence[Call]]:
         yield _queues_first(together) if order.queues_first else together
 
 
-def _together(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call]]:
+def _together(calls: Sequence[EventBatch], within: Duration) -> Iterator[Sequence[EventBatch]]:
     """Group consecutive calls whose distance from the first is at most `within`."""
-    found: list[Call] = []
+    found: list[EventBatch] = []
     for call in calls:
         if found and call.now - found[0].now > within:
             yield found
@@ -360,17 +360,17 @@ def _together(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call
         yield found
 
 
-def _queues_first(calls: Sequence[Call]) -> Sequence[Call]:
+def _queues_first(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
     in_order = sorted(_single(calls), key=lambda call: call.events[0].key.kind == scheme.WORKLOAD)
-    return [*in_order, Call((), calls[-1].now)]
+    return [*in_order, EventBatch((), calls[-1].now)]
 
 
-def by_revision(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
+def by_revision(calls: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
     """Yield changes by revision; a change after a decision starts a new group.
 
     No API guarantees that revisions of several kinds are comparable. They are if one store keeps all kinds.
     """
-    found: list[Call] = []
+    found: list[EventBatch] = []
     now: Instant = 0
     is_decided = False
     for (event,), came in sorted(_single(calls), key=lambda call: call.events[0].revision):
@@ -380,18 +380,18 @@ def by_revision(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
             yield found
             found = []
         is_decided = decides
-        found.append(Call([event], now))
+        found.append(EventBatch([event], now))
     if found:
         yield found
 
 
-def within_reach(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call]]:
+def by_revision_within(calls: Sequence[EventBatch], within: Duration) -> Iterator[Sequence[EventBatch]]:
     """Yield changes by revision, grouped by arrival time."""
-    in_order: list[Call] = []
+    in_order: list[EventBatch] = []
     for call in sorted(_single(calls), key=lambda call: call.events[0].revision):
         in_order.append(call._replace(now=max(call.now, in_order[-1].now) if in_order else call.now))
     return _together(in_order, within)
 
 
-def _single(calls: Sequence[Call]) -> Sequence[Call]:
-    return [Call([event], call.now) for call in calls for event in call.events]
+def _single(calls: Sequence[EventBatch]) -> Sequence[EventBatch]:
+    return [EventBatch([event], call.now) for call in calls for event in call.events]

@@ -9,12 +9,19 @@ from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.block_admission import PodsReadyGate
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.queue_manager import GATHERED_BY_KUEUE
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
-from batchyard.shadow.findings import Counts, Finding, Parting
-from batchyard.shadow.model import Model
-from batchyard.shadow.observed import Backlog, Change, Item, ObservedAdmitted, Preempted, Signature
+from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType
+from batchyard.shadow.model import SchedulerModel
+from batchyard.shadow.observed import (
+    ChangeBacklog,
+    ObservedAdmission,
+    ObservedChange,
+    ObservedPreemption,
+    PendingChange,
+    Signature,
+)
 
 # --- held back ---
 #
@@ -29,7 +36,7 @@ _POLICY: Final = PodsReadyPolicy(without_job=True)
 _SPANS_MAX: Final = 100
 
 
-class HeldBack:
+class BlockedPeriods:
     """The recent periods in which the blockAdmission gate was closed, computed from the Workloads of all trees."""
 
     def __init__(self) -> None:
@@ -66,7 +73,7 @@ ALL: Final = "*"
 _GONE_MAX: Final = 1000
 
 
-class Terms(NamedTuple):
+class ShadowSettings(NamedTuple):
     """Time limits and settings of the comparison."""
 
     #: The maximum difference between the delays of two watches.
@@ -74,28 +81,28 @@ class Terms(NamedTuple):
     #: The time that Kueue has to do what the model decided.
     patience: Duration = 15 * SECOND
     #: The time that Kueue batches changes before it activates parked Workloads.
-    gathers: Duration = GATHERED_BY_KUEUE
+    gathers: Duration = KUEUE_REQUEUE_BATCH_PERIOD
     #: Whether Kueue orders Workloads evicted for PodsReady by creation time instead of eviction time.
     is_by_creation: bool = False
     #: The periods in which Kueue waited for pods to be ready; None if it never does.
-    held_back: HeldBack | None = None
+    held_back: BlockedPeriods | None = None
 
     def since(self, first: Instant, now: Instant) -> Instant:
         """Return the time from which a missing action of Kueue counts; `now` while Kueue decides nothing."""
         return first if self.held_back is None else self.held_back.since(first, now)
 
 
-class Known:
+class ShadowState:
     """The model, the pending changes and the findings of one follower."""
 
-    def __init__(self, policy: Policy, terms: Terms) -> None:
-        self.model = Model(policy, terms.gathers, is_by_creation=terms.is_by_creation)
-        self.counts = Counts()
+    def __init__(self, policy: SchedulingPolicy, terms: ShadowSettings) -> None:
+        self.model = SchedulerModel(policy, terms.gathers, is_by_creation=terms.is_by_creation)
+        self.counts = ComparisonCounts()
         #: Findings that are not reported yet.
-        self.findings: list[Finding] = []
+        self.findings: list[Divergence] = []
         self._terms = terms
         #: Changes that the model has not processed yet.
-        self.backlog = Backlog()
+        self.backlog = ChangeBacklog()
         #: Decisions of the model reported as missing: their Workloads stay parked until Kueue acts.
         self.missed: dict[str, Signature] = {}
         self._names: dict[str, str] = {}
@@ -116,32 +123,32 @@ class Known:
     @property
     def gathers(self) -> Duration:
         """The time that Kueue is assumed to batch changes before it activates parked Workloads."""
-        return self.model.index.line_up.gathers
+        return self.model.index.queue_manager.gathers
 
     @gathers.setter
     def gathers(self, gathers: Duration) -> None:
-        self.model.index.line_up.gathers = gathers
+        self.model.index.queue_manager.gathers = gathers
 
     @property
     def size(self) -> int:
         """The number of Workloads, including recently deleted ones."""
         return len(self._names)
 
-    def _take_up(self, change: Change) -> None:
+    def _take_up(self, change: ObservedChange) -> None:
         """Requeue a Workload that was left aside if Kueue acted on it after all, or if its spec changed."""
-        if isinstance(change.decision, Preempted):
-            self._leave_aside_no_more(self._names.get(change.decision.by, ""))
+        if isinstance(change.decision, ObservedPreemption):
+            self._requeue_missed(self._names.get(change.decision.by, ""))
         view, old = workload_view(change.event.obj), change.event.old
         is_other = (
             old is None or change.event.type is EventType.DELETED or old.get("spec") != change.event.obj.get("spec")
         )
         if view.key in self.missed and (change.decision is not None or is_other):
-            self._leave_aside_no_more(view.key)
-            if isinstance(change.decision, ObservedAdmitted):
+            self._requeue_missed(view.key)
+            if isinstance(change.decision, ObservedAdmission):
                 self.counts.late += 1
-                self.findings.append(Finding(Parting.LATE, self._now, view.key, "admitted after all"))
+                self.findings.append(Divergence(DivergenceType.LATE, self._now, view.key, "admitted after all"))
 
-    def _leave_aside_no_more(self, workload: str) -> None:
+    def _requeue_missed(self, workload: str) -> None:
         if workload in self.missed:
             del self.missed[workload]
             self.model.take_up(workload)
@@ -158,7 +165,7 @@ class Known:
     def _tree(self, queue: str) -> str:
         return self.model.tree_of_queue(queue) or queue
 
-    def _tree_of(self, item: Item) -> str:
+    def _tree_of(self, item: PendingChange) -> str:
         """Return the tree that a change affects."""
         event = item.change.event
         if event.key.kind == scheme.WORKLOAD:

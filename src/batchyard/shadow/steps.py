@@ -16,12 +16,12 @@ from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.shadow.findings import Counts, Finding, Parting, where_to_look
-from batchyard.shadow.state import Terms
+from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, where_to_look
+from batchyard.shadow.state import ShadowSettings
 
 # --- contradictions ---
 #
@@ -39,7 +39,7 @@ _DUE_TO: Final = " due to "
 class Contradiction(NamedTuple):
     """The text that Kueue wrote, and the correct one."""
 
-    parting: Parting
+    parting: DivergenceType
     written: str
     true: str
 
@@ -60,7 +60,7 @@ def _preempted(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
     written = str(condition.get("message") or "").partition(_DUE_TO)[2].partition(";")[0].strip()
     if words and written and written != words:
         yield Contradiction(
-            Parting.MESSAGE, f"preempted due to {written}", f"for {condition['reason']}, that is {words}"
+            DivergenceType.MESSAGE, f"preempted due to {written}", f"for {condition['reason']}, that is {words}"
         )
 
 
@@ -68,14 +68,14 @@ def _reserved(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
     queue = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
     message = str(condition.get("message") or "")
     if queue and message.startswith(_RESERVED) and message.removeprefix(_RESERVED).split(",")[0] != queue:
-        yield Contradiction(Parting.MESSAGE, message, f"its admission is in {queue}")
+        yield Contradiction(DivergenceType.MESSAGE, message, f"its admission is in {queue}")
 
 
 def _counted(obj: Obj, old: Obj) -> Iterator[Contradiction]:
     before, now = _count(old), _count(obj)
     if now and now not in (before, before + 1):
         written = f"requeueState.count goes from {before} to {now}"
-        yield Contradiction(Parting.REQUEUED, written, "it grows by one with each counted eviction, or is reset")
+        yield Contradiction(DivergenceType.REQUEUED, written, "it grows by one with each counted eviction, or is reset")
 
 
 def _count(obj: Obj) -> int:
@@ -85,12 +85,12 @@ def _count(obj: Obj) -> int:
 #: Eviction reasons that follow from objects alone.
 _OBJECT_EVICTIONS: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
 #: Conditions that our controller would also set to True: the verb for a message, and the divergence type.
-_CLAIMS: Final = {r.EVICTED: ("evicted", Parting.EVICTED), r.REQUEUED: ("queued again", Parting.REQUEUED)}
+_CLAIMS: Final = {r.EVICTED: ("evicted", DivergenceType.EVICTED), r.REQUEUED: ("queued again", DivergenceType.REQUEUED)}
 #: Conditions that become True, and the action that each stands for.
 _DONE: Final = {r.EVICTED: "evict it", r.REQUEUED: "queue it again", r.ADMITTED: "admit it, for its checks are passed"}
 
 
-class _Seen(NamedTuple):
+class _Transition(NamedTuple):
     """A condition that became True: the Workload before, the reason, the arrival time, our controller's deadline."""
 
     before: Obj
@@ -100,7 +100,7 @@ class _Seen(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class CurrentObjects:
     """The current objects, as the reader for our Workload controller."""
 
     objects: dict[Key, Obj] = field(default_factory=dict)
@@ -122,24 +122,24 @@ class Seen:
         return ()
 
 
-class Steps:
+class LifecycleCheck:
     """Compares Kueue's evictions and requeues with those of our Workload controller."""
 
-    def __init__(self, terms: Terms, knows: Callable[[Instant], bool]) -> None:
+    def __init__(self, terms: ShadowSettings, knows: Callable[[Instant], bool]) -> None:
         """`knows` reports whether all changes before an instant have arrived; if not, it is asked again later."""
-        self.counts = Counts()
+        self.counts = ComparisonCounts()
         self._terms = terms
         self._knows = knows
         self._now: Instant = 0
-        self._seen = Seen()
+        self._seen = CurrentObjects()
         self._ours = WorkloadLifecycle()
         #: Workloads to check, each with the time of the check.
         self._due: dict[Key, Instant] = {}
         #: Workloads on which our controller would act: the actions as text, and the time since when.
         self._wanted: dict[Key, tuple[str, Instant]] = {}
         #: Evictions and requeues that Kueue wrote, by Workload and condition.
-        self._claimed: dict[tuple[Key, str], _Seen] = {}
-        self._contradicted: list[Finding] = []
+        self._claimed: dict[tuple[Key, str], _Transition] = {}
+        self._contradicted: list[Divergence] = []
         #: The actions reported as not done, by Workload.
         self._reported: dict[Key, str] = {}
 
@@ -150,7 +150,7 @@ class Steps:
         for event in events:
             self._note(event, now)
 
-    def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Finding]:
+    def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Divergence]:
         """Process changes, and yield the findings that are due by now."""
         self._now = now
         for event in events:
@@ -187,13 +187,13 @@ class Steps:
         is_new = evicted is not None and evicted["status"] == "True" and not is_true(old, r.EVICTED)
         if evicted is not None and is_new and evicted["reason"] in _OBJECT_EVICTIONS:
             due = now + self._terms.settle
-            self._claimed[event.key, r.EVICTED] = _Seen(old, str(evicted["reason"]), now, due)
+            self._claimed[event.key, r.EVICTED] = _Transition(old, str(evicted["reason"]), now, due)
         if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, r.REQUEUED):
             # Kueue's clock may differ from the local one.
             due = now + self._terms.patience
-            self._claimed[event.key, r.REQUEUED] = _Seen(old, str(requeued["reason"]), now, due)
+            self._claimed[event.key, r.REQUEUED] = _Transition(old, str(requeued["reason"]), now, due)
 
-    def _unfounded(self, now: Instant) -> Iterator[Finding]:
+    def _unfounded(self, now: Instant) -> Iterator[Divergence]:
         """Yield evictions and requeues for which our controller finds no reason."""
         for (key, kind), seen in list(self._claimed.items()):
             wanted = self._asked(key, now, seen.before).get(kind)
@@ -229,7 +229,7 @@ class Steps:
             f": it is {'active' if workload['spec'].get('active', True) else 'not active'}, {', '.join(stops)}{waits}"
         )
 
-    def _undone(self, now: Instant) -> Iterator[Finding]:
+    def _undone(self, now: Instant) -> Iterator[Divergence]:
         """Yield the actions that our controller would have taken long ago."""
         for key in [key for key, when in self._due.items() if when <= now]:
             del self._due[key]
@@ -247,7 +247,7 @@ class Steps:
             self._reported[key] = actions
             ours = {"decision": "; ".join(_DONE[kind] for kind in wanted), "reasons": list(wanted.values())}
             message = f"left as it is; we {actions}{self._standing(key)}"
-            yield self._finding(Parting.NOT_DONE, since, key, message, {"decision": "none"}, ours)
+            yield self._finding(DivergenceType.NOT_DONE, since, key, message, {"decision": "none"}, ours)
 
     def _asked(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
         """Return what our controller would do: the conditions that it would set to True, each with its reason."""
@@ -257,7 +257,7 @@ class Steps:
         if before is not None:
             current = self._seen.objects.get(key) or before
             self._seen.instead[key] = {**before, "spec": current["spec"]}
-        outcome: Outcome = self._ours.reconcile(key, self._seen, now)
+        outcome: ReconcileResult = self._ours.reconcile(key, self._seen, now)
         self._seen.instead.clear()
         if outcome.requeue_at is not None and before is None:
             self._due[key] = max(outcome.requeue_at, now + 1)
@@ -271,17 +271,17 @@ class Steps:
                 found[kind] = str(condition["reason"])
         return found
 
-    def _contradiction(self, key: Key, found: Contradiction, now: Instant) -> Finding:
+    def _contradiction(self, key: Key, found: Contradiction, now: Instant) -> Divergence:
         message = f"it says: {found.written}; {found.true}"
         return self._finding(found.parting, now, key, message, {"message": found.written}, {"message": found.true})
 
     def _finding(
-        self, parting: Parting, since: Instant, key: Key, message: str, *documents: Mapping[str, object]
-    ) -> Finding:
+        self, parting: DivergenceType, since: Instant, key: Key, message: str, *documents: Mapping[str, object]
+    ) -> Divergence:
         self.counts.parted[parting.value] = self.counts.parted.get(parting.value, 0) + 1
         theirs, ours = documents
         look = where_to_look(parting, str(key), "", since)
-        return Finding(parting, self._now, str(key), message, theirs, ours, since=since, look=look)
+        return Divergence(parting, self._now, str(key), message, theirs, ours, since=since, look=look)
 
 
 def _may_be_missed(workload: Obj, kind: str) -> bool:

@@ -20,7 +20,7 @@ _ASKED_BYTES = 4096
 _WAITING_MAX = 16
 
 
-class Attached:
+class AttachedClients:
     """The clients attached to one container; `wants_more` pauses or resumes the reading of an output."""
 
     def __init__(self, loop: Loop, run: int, wants_more: Callable[[str, bool], None]) -> None:
@@ -48,7 +48,7 @@ class Attached:
         for attachment in list(self._open):
             attachment.end(name)
 
-    def tell_waits(self, name: str) -> None:
+    def update_reading(self, name: str) -> None:
         """Resume the reading of an output unless a client still has pending data from it."""
         self._wants_more(name, not any(attachment.waits(name) for attachment in self._open))
 
@@ -86,7 +86,7 @@ class Attached:
 class _Attachment:
     """The files of one attached client, and the data pending for each."""
 
-    def __init__(self, attached: Attached, loop: Loop, files: dict[str, int]) -> None:
+    def __init__(self, attached: AttachedClients, loop: Loop, files: dict[str, int]) -> None:
         self._attached = attached
         self._loop = loop
         self._files = files
@@ -116,7 +116,7 @@ class _Attachment:
         """Close all files after the client has disconnected."""
         for name in list(self._files):
             self.end(name)
-            self._attached.tell_waits(name)
+            self._attached.update_reading(name)
 
     def _write(self, name: str) -> None:
         file, waiting = self._files[name], self._waiting[name]
@@ -129,4 +129,4 @@ class _Attachment:
         self._loop.forget(file)
         if self.waits(name):
             self._loop.when_writable(file, partial(self._write, name))
-        self._attached.tell_waits(name)
+        self._attached.update_reading(name)

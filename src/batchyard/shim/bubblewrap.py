@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from batchyard.shim import images, masks, settings
 
 
-class Places(NamedTuple):
+class ContainerPaths(NamedTuple):
     """Absolute paths of directories: the node, the pod, its sandbox, the run, and the masks for paths of /proc."""
 
     node: str
@@ -27,7 +27,7 @@ OWN_LINKS = {"/var/tmp": "/tmp"}
 WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
-class View(NamedTuple):
+class ContainerView(NamedTuple):
     """The container's view of the machine: source directories by mount point, only `/` for a root filesystem."""
 
     folders: Mapping[str, str]
@@ -38,7 +38,9 @@ class View(NamedTuple):
     place: Callable[[str], str]
 
 
-def options(spec: Mapping[str, Any], places: Places, view: View, environment: Mapping[str, str]) -> list[str]:
+def options(
+    spec: Mapping[str, Any], places: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
+) -> list[str]:
     """Return all options except those that pass files. The sources of the spec's mounts are absolute."""
     return [
         "--die-with-parent",
@@ -84,7 +86,7 @@ def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
     return not (folder == "/" or is_seen or any(images.is_within(folder, place) for place in own))
 
 
-def _root(view: View, places: Places) -> list[str]:
+def _root(view: ContainerView, places: ContainerPaths) -> list[str]:
     """The root filesystem: in memory except for its larger directories, and removed with the run."""
     if "/" in view.folders:
         return ["--bind", view.folders["/"], "/"]
@@ -101,13 +103,13 @@ def _devices(devices: Sequence[str]) -> list[str]:
     return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *given]
 
 
-def _settings(places: Places, view: View) -> list[str]:
+def _settings(places: ContainerPaths, view: ContainerView) -> list[str]:
     """The files hosts, hostname and resolv.conf, as the pod's sandbox wrote them."""
     files = {f"{places.sandbox}/{name}": view.place(f"/etc/{name}") for name in settings.NAMES}
     return [part for file, target in files.items() for part in ("--bind", file, target)]
 
 
-def _mounts(mounts: Sequence[Mapping[str, Any]], view: View) -> list[str]:
+def _mounts(mounts: Sequence[Mapping[str, Any]], view: ContainerView) -> list[str]:
     """The volumes, outer mounts first."""
     found: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
@@ -115,11 +117,11 @@ def _mounts(mounts: Sequence[Mapping[str, Any]], view: View) -> list[str]:
     return found
 
 
-def _termination_log(path: str, places: Places, view: View) -> list[str]:
+def _termination_log(path: str, places: ContainerPaths, view: ContainerView) -> list[str]:
     return ["--bind", f"{places.run}/termination-log", view.place(path)] if path else []
 
 
-def _folder(spec: Mapping[str, Any], places: Places, view: View) -> list[str]:
+def _folder(spec: Mapping[str, Any], places: ContainerPaths, view: ContainerView) -> list[str]:
     """The working directory, created if missing, as container runtimes do."""
     folder = spec["workingDir"] or "/"
     if view.lacks_folder:

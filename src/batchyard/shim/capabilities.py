@@ -11,8 +11,8 @@ from batchyard.shim import cgroups, engines, linux, seccomp, state_dir, unpackin
 from batchyard.shim import network as switch
 from batchyard.shim import run as commands
 from batchyard.shim.cgroups import Cgroups
-from batchyard.shim.engine import DOCKER, PODMAN, Engine, program
-from batchyard.shim.engines import Failure, Found
+from batchyard.shim.engine import DOCKER, PODMAN, ContainerEngine, program
+from batchyard.shim.engines import EngineFailure, EngineSearchResult
 from batchyard.shim.users import PodUsers, make_namespace
 
 _MISSING = {
@@ -51,7 +51,7 @@ _TRIAL_SECONDS = 10.0
 #: The directory in the node directory for the trial of pod users.
 _USERS_TRIAL = "users-trial"
 #: Takes the engines' environment variables; returns the socket of the image helper and the detected engines.
-AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, Found]]
+AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, EngineSearchResult]]
 
 
 class Features(NamedTuple):
@@ -77,21 +77,21 @@ class Features(NamedTuple):
     filters: bool
     cgroups: Cgroups | None
     #: The usable engines, the default first.
-    engines: tuple[Engine, ...]
+    engines: tuple[ContainerEngine, ...]
     #: The unusable engines, and why; reported if none is usable.
-    engine_failures: tuple[Failure, ...]
+    engine_failures: tuple[EngineFailure, ...]
     #: Why podman only provides images although the node runs as root.
     runs_none: str
     #: The socket of the image helper; None if the spawner itself uses the engines.
     outside: socket.socket | None
 
     @property
-    def runner(self) -> Engine | None:
+    def runner(self) -> ContainerEngine | None:
         """The engine that runs containers."""
         return next((engine for engine in self.engines if engine.runs), None)
 
 
-def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Features:
+def detect_features(node: int, without: Collection[str], ask_outside: AskOutside) -> Features:
     """Detect what works, enter a user namespace if needed, and ensure that the switch runs.
 
     `ask_outside` detects engines that cannot be used from within that user namespace.
@@ -102,7 +102,7 @@ def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Featur
     user_namespace = not namespaces and "userns" not in without and works(_make_user_namespace)
     has_engines = any(kind not in without and program(kind) for kind in (PODMAN, DOCKER))
     may_run = is_root and namespaces
-    outside, found = ask_outside(dict(os.environ)) if has_engines and user_namespace else (None, Found())
+    outside, found = ask_outside(dict(os.environ)) if has_engines and user_namespace else (None, EngineSearchResult())
     if user_namespace:
         linux.become_root_of_a_user_namespace(held.user_namespace if held else None)
         namespaces = True
@@ -140,7 +140,7 @@ def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Featur
     )
 
 
-def told(found: Features) -> dict[str, object]:
+def features_document(found: Features) -> dict[str, object]:
     """Return the capabilities in the format of features.json."""
     return {
         "spawner": os.getpid(),
@@ -187,14 +187,14 @@ def missing(found: Features) -> list[dict[str, str]]:
     ]
 
 
-def _usable(node: int, found: Found, *, has_bubblewrap: bool) -> Found:
+def _usable(node: int, found: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
     """Drop engines that only provide images if containers of these images cannot be run."""
     brings = [engine for engine in found.engines if not engine.runs]
     if not brings or (has_bubblewrap and _has_layers(node)):
         return found
     lacks = "overlayfs cannot be mounted in the data directory, which must lie on a disk with ext4 or xfs"
     lacks = lacks if has_bubblewrap else "there is no bubblewrap to run what it brings"
-    failures = [Failure(f"{engine.kind} {engine.version}", lacks) for engine in brings]
+    failures = [EngineFailure(f"{engine.kind} {engine.version}", lacks) for engine in brings]
     return found._replace(
         engines=tuple(engine for engine in found.engines if engine.runs), failures=(*failures, *found.failures)
     )
@@ -233,7 +233,7 @@ def works(trial: Callable[[], None]) -> bool:
 
 def _make_namespaces() -> None:
     linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
-    linux.keep_mounts_to_oneself()
+    linux.make_mounts_private()
 
 
 def _make_user_namespace() -> None:

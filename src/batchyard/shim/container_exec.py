@@ -24,7 +24,7 @@ _NOT_STARTED = 127
 User: TypeAlias = tuple[int, int, Sequence[int]]
 
 
-class Container(NamedTuple):
+class RunningContainer(NamedTuple):
     """A running container, as needed to enter or reach it."""
 
     name: str
@@ -44,7 +44,7 @@ class Container(NamedTuple):
     address: str
 
 
-def execute(argv: Sequence[str], container: Container, timeout: float | None) -> tuple[int | None, bytes]:
+def execute(argv: Sequence[str], container: RunningContainer, timeout: float | None) -> tuple[int | None, bytes]:
     """Run a command in a container; return its exit code (None after a timeout) and its output, stdout first.
 
     This process cannot leave the container again. OSError if the container cannot be entered.
@@ -127,7 +127,7 @@ def _first_id(pid: int, name: str) -> int:
         return int(file.read().split()[0])
 
 
-def _become(argv: Sequence[str], container: Container, stdout: int, stderr: int) -> NoReturn:
+def _become(argv: Sequence[str], container: RunningContainer, stdout: int, stderr: int) -> NoReturn:
     """Execute the command."""
     try:
         os.setsid()

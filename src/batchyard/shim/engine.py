@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchyard.shim import run as commands
-from batchyard.shim.run import Done
+from batchyard.shim.run import CommandResult
 
 PODMAN, DOCKER = "podman", "docker"
 _LABEL = "batchyard.node"
@@ -20,7 +20,7 @@ _NO_IMAGE = ("No such image", "image not known", "no such image")
 _NO_CONTAINER = "No such container"
 
 
-class Engine(NamedTuple):
+class ContainerEngine(NamedTuple):
     """A detected container engine, and how it is invoked."""
 
     #: `podman` or `docker`.
@@ -35,7 +35,7 @@ class Engine(NamedTuple):
     #: Whether it runs containers in pod sandboxes; otherwise it only provides images.
     runs: bool
 
-    def ask(self, *arguments: str, seconds: float = _ASK_SECONDS) -> Done:
+    def ask(self, *arguments: str, seconds: float = _ASK_SECONDS) -> CommandResult:
         """Run a command of the engine for at most `seconds`."""
         return commands.run([self.program, *self.options, *arguments], self.environment, seconds)
 
@@ -72,9 +72,9 @@ class Engine(NamedTuple):
             if result.code is not None and any(text in result.errors for text in _NO_IMAGE):
                 return None
             raise OSError(last_line(result.errors))
-        return _told_of(json.loads(result.output)[0])
+        return _parse_image(json.loads(result.output)[0])
 
-    def pull(self, reference: str, auth: Mapping[str, Any], own: str) -> Done:
+    def pull(self, reference: str, auth: Mapping[str, Any], own: str) -> CommandResult:
         """Pull an image with credentials; return the result. `own` is a directory for docker's configuration."""
         if not auth:
             return self.ask("pull", "--quiet", reference, seconds=_PULL_SECONDS)
@@ -109,7 +109,7 @@ def program(name: str) -> str | None:
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
-def _told_of(image: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
     """Return an image's metadata from `image inspect`, whose format the engines share."""
     config = image.get("Config") or {}
     tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()

@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 from batchyard.shim import cgroups, clock, linux, stop
 from batchyard.shim import run as words
 from batchyard.shim.cgroups import Group
-from batchyard.shim.engine import Engine
+from batchyard.shim.engine import ContainerEngine
 
 _START_SECONDS = 120.0
 #: How long the engine may take to clean up after a container.
@@ -30,10 +30,10 @@ _LOOK_SECONDS = 0.005
 _PREPARING = (b"/proc/self/exe\0init\0", b"runc\0init\0", b"/proc/self/fd/")
 
 
-class Contained(NamedTuple):
+class EngineContainer(NamedTuple):
     """A container to run with an engine, and its options."""
 
-    engine: Engine
+    engine: ContainerEngine
     name: str
     #: The arguments of `podman run`.
     options: Sequence[str]
@@ -45,7 +45,7 @@ class Contained(NamedTuple):
     group: Group
 
 
-def warden(request: Contained, status: int) -> NoReturn:
+def warden(request: EngineContainer, status: int) -> NoReturn:
     """Run a container as its warden: start it, report its end on the pipe, and remove what it leaves."""
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
@@ -60,7 +60,7 @@ def warden(request: Contained, status: int) -> NoReturn:
         if engine in ended:  # the engine is cleaning up: interrupting it would leave more to remove
             _reap(ended)
         request.engine.forget(request.name)
-        _tell(
+        _report_status(
             status,
             **(
                 {}
@@ -69,18 +69,18 @@ def warden(request: Contained, status: int) -> NoReturn:
             ),
         )
         os._exit(1)
-    _tell(status, **{"child-pid": pid})
+    _report_status(status, **{"child-pid": pid})
     with suppress(ProcessLookupError):
         _await(os.pidfd_open(pid))
     _reap(ended)
-    code, is_oom = _told(request, ended.get(pid))
+    code, is_oom = _exit_status(request, ended.get(pid))
     request.engine.forget(request.name)
-    _tell(status, **{"exit-code": code, "oom": is_oom or _was_told(watch)})
+    _report_status(status, **{"exit-code": code, "oom": is_oom or _was_oom_notified(watch)})
     stop.kill_all()
     os._exit(0)
 
 
-def _start(request: Contained) -> int:
+def _start(request: EngineContainer) -> int:
     """Start the engine with the container's standard files; return its pid."""
     engine = request.engine
     child = os.fork()
@@ -96,7 +96,7 @@ def _start(request: Contained) -> int:
     return child
 
 
-def _begun(request: Contained, engine: int, ended: dict[int, int]) -> int | None:
+def _begun(request: EngineContainer, engine: int, ended: dict[int, int]) -> int | None:
     """Return the container's first process once it executes the command; None if the start fails or times out."""
     end = clock.monotonic() + _START_SECONDS
     while clock.monotonic() < end:
@@ -150,7 +150,7 @@ def _reap_once(ended: dict[int, int]) -> bool:
     return True
 
 
-def _told(request: Contained, direct: int | None) -> tuple[int, bool]:
+def _exit_status(request: EngineContainer, direct: int | None) -> tuple[int, bool]:
     """Return the container's exit code, and whether it was OOM-killed."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     fields = request.engine.ask("container", "inspect", "--format", form, request.name).output.split()
@@ -162,13 +162,13 @@ def _told(request: Contained, direct: int | None) -> tuple[int, bool]:
     return _KILLED, is_oom
 
 
-def _was_told(watch: int | None) -> bool:
+def _was_oom_notified(watch: int | None) -> bool:
     with suppress(BlockingIOError):
         return watch is not None and os.eventfd_read(watch) > 0
     return False
 
 
-def _abandon(request: Contained, engine: int) -> NoReturn:
+def _abandon(request: EngineContainer, engine: int) -> NoReturn:
     """The shim is gone: kill and remove everything."""
     with suppress(ProcessLookupError):
         os.kill(engine, signal.SIGKILL)
@@ -177,5 +177,5 @@ def _abandon(request: Contained, engine: int) -> NoReturn:
     os._exit(1)
 
 
-def _tell(status: int, **status_fields: object) -> None:
+def _report_status(status: int, **status_fields: object) -> None:
     os.write(status, json.dumps(status_fields).encode() + b"\n")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from batchyard.shim import cgroups, images, settings, state_dir
 from batchyard.shim import run as commands
 from batchyard.shim.cgroups import Cgroups, Group
-from batchyard.shim.engine import DOCKER, PODMAN, Engine, last_line, program, quoted
+from batchyard.shim.engine import DOCKER, PODMAN, ContainerEngine, last_line, program, quoted
 
 _TRIAL_SECONDS = 20.0
 #: Time limit for an engine's version: a remote one may not answer, and the platform waits for its spawner.
@@ -24,25 +24,25 @@ _RUNTIMES = ("", "runc", "crun")
 _SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
 
 
-class Failure(NamedTuple):
+class EngineFailure(NamedTuple):
     """An installed engine that cannot be used, and why."""
 
     what: str
     why: str
 
 
-class Found(NamedTuple):
+class EngineSearchResult(NamedTuple):
     """The engines that work, the default first, and those that do not."""
 
-    engines: tuple[Engine, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    engines: tuple[ContainerEngine, ...] = ()
+    failures: tuple[EngineFailure, ...] = ()
     #: Why podman only provides images; empty if that is always so.
     runs_none: str = ""
 
 
 def find(
     node: int, environment: Mapping[str, str], made: Cgroups | None, without: Collection[str], *, may_run: bool
-) -> Found:
+) -> EngineSearchResult:
     """Return the engines of this machine; `may_run` is whether podman may run containers in pod sandboxes."""
     engines, failures, runs_none = [], [], ""
     for kind in (PODMAN, DOCKER):
@@ -50,42 +50,42 @@ def find(
         if path is None:
             continue
         tried = _docker(path, environment, node) if kind == DOCKER else _podman(path, environment, node)
-        if isinstance(tried, Failure):
+        if isinstance(tried, EngineFailure):
             failures.append(tried)
             continue
         if kind == PODMAN and may_run:
             ran = _running(node, tried, made)
             tried, runs_none = (tried, ran) if isinstance(ran, str) else (ran, "")
         engines.append(tried)
-    return Found(tuple(engines), tuple(failures), runs_none)
+    return EngineSearchResult(tuple(engines), tuple(failures), runs_none)
 
 
-def _podman(path: str, environment: Mapping[str, str], node: int) -> Engine | Failure:
+def _podman(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
     result = commands.run([path, "--version"], environment, _ANSWER_SECONDS)
     what = result.output.strip().replace(" version", "") or PODMAN
     if result.code == 0:
         variables = {**environment, "CONTAINERS_CONF": _settings(node)}
-        engine = Engine(PODMAN, path, what.split()[-1], (), variables, state_dir.identity(node), runs=False)
+        engine = ContainerEngine(PODMAN, path, what.split()[-1], (), variables, state_dir.identity(node), runs=False)
         result = engine.ask("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
-    return engine if result.code == 0 else Failure(what, last_line(result.errors))
+    return engine if result.code == 0 else EngineFailure(what, last_line(result.errors))
 
 
-def _docker(path: str, environment: Mapping[str, str], node: int) -> Engine | Failure:
+def _docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
     """Return docker if its daemon answers, at the endpoint that the user's docker context names."""
     variables = dict(environment)
     if "DOCKER_HOST" not in variables:
         asked = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
         result = commands.run(asked, variables, _ANSWER_SECONDS)
         if result.code is None:
-            return Failure(DOCKER, result.errors)
+            return EngineFailure(DOCKER, result.errors)
         place = result.output.strip()
         variables |= {"DOCKER_HOST": place} if place else {}
-    engine = Engine(DOCKER, path, "", (), variables, state_dir.identity(node), runs=False)
+    engine = ContainerEngine(DOCKER, path, "", (), variables, state_dir.identity(node), runs=False)
     result = engine.ask("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
     version = result.output.strip()
     if result.code == 0 and version:
         return engine._replace(version=version)
-    return Failure(DOCKER, last_line(result.errors))
+    return EngineFailure(DOCKER, last_line(result.errors))
 
 
 def _settings(node: int) -> str:
@@ -95,7 +95,7 @@ def _settings(node: int) -> str:
     return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
 
 
-def _running(node: int, engine: Engine, made: Cgroups | None) -> Engine | str:
+def _running(node: int, engine: ContainerEngine, made: Cgroups | None) -> ContainerEngine | str:
     """Return the engine with the first runtime that works, or why it cannot run containers."""
     if made is not None and cgroups.parent(made.base) is None:
         return "this machine's control groups have different names for different controllers"
@@ -136,7 +136,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _LINE_BYTES = 32 * 1024
 
 
-class Places(NamedTuple):
+class EngineContainerPaths(NamedTuple):
     """Absolute paths of a container's sandbox and run, and the sandbox's process."""
 
     sandbox: str
@@ -147,7 +147,11 @@ class Places(NamedTuple):
 
 
 def options(
-    spec: Mapping[str, Any], places: Places, engine: Engine, group: Group, variables: tuple[int, Sequence[str]]
+    spec: Mapping[str, Any],
+    places: EngineContainerPaths,
+    engine: ContainerEngine,
+    group: Group,
+    variables: tuple[int, Sequence[str]],
 ) -> list[str]:
     """Return the arguments of `podman run`. The sources of the spec's mounts are absolute.
 
@@ -216,7 +220,7 @@ def _user(spec: Mapping[str, Any]) -> list[str]:
     return [*(["--user", spec["user"]] if spec["user"] else []), *groups]
 
 
-def _mounts(spec: Mapping[str, Any], places: Places) -> list[str]:
+def _mounts(spec: Mapping[str, Any], places: EngineContainerPaths) -> list[str]:
     """Volumes, the pod's name files, and the termination-message file."""
     last = spec["terminationMessagePath"]
     rows = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from batchyard.shim import clock, linux, state_dir
-from batchyard.shim.run import Run
+from batchyard.shim.run import ShimRun
 
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 _WRITABLE = select.POLLOUT | select.POLLERR
@@ -82,7 +82,7 @@ class Loop:
 # Forked children: they release the parent's resources first, and log their failures.
 
 
-def keep(node: int, path: str, keeper: Callable[[Run], None]) -> NoReturn:
+def run_shim(node: int, path: str, keeper: Callable[[ShimRun], None]) -> NoReturn:
     """In a child: run the shim of a run until the run has ended."""
 
     def act() -> None:
@@ -90,14 +90,14 @@ def keep(node: int, path: str, keeper: Callable[[Run], None]) -> NoReturn:
         # ready.
         signal.signal(signal.SIGTERM, lambda *_: None)
         linux.adopt_orphans()
-        run = Run(node, path)
+        run = ShimRun(node, path)
         if run.claim():
             keeper(run)
 
-    be(node, path, act)
+    run_child(node, path, act)
 
 
-def be(node: int, name: str, act: Callable[[], None]) -> NoReturn:
+def run_child(node: int, name: str, act: Callable[[], None]) -> NoReturn:
     """In a child: run `act` in its own session and exit; failures are logged."""
     code = 1
     try:
@@ -107,7 +107,7 @@ def be(node: int, name: str, act: Callable[[], None]) -> NoReturn:
     finally:
         failure = sys.exc_info()[1]
         if failure is not None:
-            state_dir.complain(node, f"{name}: {_told(failure)}")
+            state_dir.complain(node, f"{name}: {_format_failure(failure)}")
         os._exit(code)
 
 
@@ -125,7 +125,7 @@ def _begin() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _told(failure: BaseException) -> str:
+def _format_failure(failure: BaseException) -> str:
     """Format an exception with its traceback locations."""
     places, frame = [], failure.__traceback__
     while frame is not None:

@@ -39,7 +39,7 @@ _BUSY = b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","m
 again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code":429}'
 
 
-class Guard:
+class PlatformWatchdog:
     """The watched process, its shared memory and sockets, and the state of the watchdog."""
 
     def __init__(self, pid: int, alive: int, memory: int, stacks: int) -> None:
@@ -184,7 +184,7 @@ def _response(status: str, content_type: str, body: bytes, more: str = "") -> by
 def main(arguments: Sequence[str]) -> None:
     """Watch a process: its id, four files, the log format, the certificate ('' for none), and its sockets."""
     pid, alive, memory, stacks, form, certificate, *listeners = arguments
-    guard = Guard(int(pid), int(alive), int(memory), int(stacks))
+    guard = PlatformWatchdog(int(pid), int(alive), int(memory), int(stacks))
     guard.is_json = form == "json"
     guard.listeners = [socket.socket(fileno=int(each)) for each in listeners]
     guard.certificate = certificate

@@ -9,19 +9,19 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from batchyard.shim.event_loop import Loop
-from batchyard.shim.probes import Outcome
+from batchyard.shim.probes import ProbeOutcome
 
 _ATTEMPTS = 3
 _KINDS = {"startup": "Startup", "liveness": "Liveness", "readiness": "Readiness"}
 
 #: Runs a handler with a timeout in seconds, and calls back.
-Try: TypeAlias = Callable[[Mapping[str, Any], float | None, Callable[[Outcome], None]], None]
+StartAttempt: TypeAlias = Callable[[Mapping[str, Any], float | None, Callable[[ProbeOutcome], None]], None]
 
 
 class Health:
     """The probes of one run. `started` and `ready` are the fields of the container's status."""
 
-    def __init__(self, probes: Mapping[str, Any], loop: Loop, attempt: Try, report: "Report") -> None:
+    def __init__(self, probes: Mapping[str, Any], loop: Loop, attempt: StartAttempt, report: "ProbeCallbacks") -> None:
         self.started = "startup" not in probes
         self._is_ready = "readiness" not in probes
         self._report = report
@@ -67,7 +67,7 @@ class Health:
         return True
 
 
-class Report:
+class ProbeCallbacks:
     """The shim's callbacks for probe results."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Report:
 class _Worker:
     """One probe of a container, and its count of equal results in a row."""
 
-    def __init__(self, kind: str, probe: Mapping[str, Any], loop: Loop, attempt: Try, health: Health) -> None:
+    def __init__(self, kind: str, probe: Mapping[str, Any], loop: Loop, attempt: StartAttempt, health: Health) -> None:
         self._kind = kind
         self._probe = probe
         self._loop = loop
@@ -117,7 +117,7 @@ class _Worker:
     def _again(self) -> None:
         self._loop.after(self._probe["periodSeconds"], partial(self._turn, self._turns))
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: ProbeOutcome) -> None:
         """Handle an outcome; retry an unknown one, then ignore it."""
         name = _KINDS[self._kind]
         if outcome.result == "unknown":

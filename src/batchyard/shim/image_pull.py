@@ -15,8 +15,8 @@ from hashlib import sha256
 from typing import Any
 
 from batchyard.shim import clock, linux, rootfs_store, unpacking
-from batchyard.shim.engine import Engine, last_line
-from batchyard.shim.run import Done, Run
+from batchyard.shim.engine import ContainerEngine, last_line
+from batchyard.shim.run import CommandResult, ShimRun
 
 # --- image export ---
 # Export of an image's root filesystem: a container is created but never started, exported, and removed.
@@ -27,7 +27,7 @@ _COMMAND = "true"
 _ERROR_BYTES = 1 << 16
 
 
-def bring(engine: Engine, image: str, path: str, place: str) -> dict[str, Any]:
+def export_image(engine: ContainerEngine, image: str, path: str, place: str) -> dict[str, Any]:
     """Unpack an image into a directory for a run. OSError if that fails.
 
     If this process is killed, `batchyard.shim.sweep` removes the container by the label of the run.
@@ -43,7 +43,7 @@ def bring(engine: Engine, image: str, path: str, place: str) -> dict[str, Any]:
         engine.forget(name)
 
 
-def _exported(engine: Engine, name: str, place: str) -> dict[str, Any]:
+def _exported(engine: ContainerEngine, name: str, place: str) -> dict[str, Any]:
     """Unpack the engine's export of a container."""
     archive, writes = os.pipe2(os.O_CLOEXEC)
     errors = os.memfd_create("errors")
@@ -69,7 +69,7 @@ def _exported(engine: Engine, name: str, place: str) -> dict[str, Any]:
     return found
 
 
-def _become_export(engine: Engine, name: str, stdout: int, stderr: int) -> None:
+def _become_export(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
     """In a child: execute the engine's export."""
     try:
         linux.die_with_parent(signal.SIGKILL)
@@ -90,23 +90,23 @@ _ANNOUNCE_SECONDS = 1.0
 _NEVER, _ALWAYS = "Never", "Always"
 
 
-def keep(run: Run, engines: Sequence[Engine]) -> None:
+def keep(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
     """Pull an image if needed; return when one of these engines has it or the pull has failed."""
-    _tell(run, keeper=os.getpid(), phase="Starting", warnings=[])
+    _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
         _end(run, "ErrImagePull", "the container engine is no longer available on this node")
         return
-    signal.signal(signal.SIGTERM, lambda *_: _leave_if_told(run))
+    signal.signal(signal.SIGTERM, lambda *_: _cancel_if_stopped(run))
     try:
         _see_to(run, engine)
-    except _NotWanted:
+    except _PullCancelled:
         _end(run, "ErrImagePull", "context canceled")
     except (OSError, ValueError) as failure:
         _end(run, "ErrImagePull", str(failure))
 
 
-def _see_to(run: Run, engine: Engine) -> None:
+def _see_to(run: ShimRun, engine: ContainerEngine) -> None:
     name, policy = run.spec["image"], run.spec["policy"]
     found = engine.image(run.spec["reference"]) or engine.image(run.spec["named"])
     if found is not None and policy != _ALWAYS:
@@ -119,18 +119,18 @@ def _see_to(run: Run, engine: Engine) -> None:
         _pull(run, engine)
 
 
-def _pull(run: Run, engine: Engine) -> None:
+def _pull(run: ShimRun, engine: ContainerEngine) -> None:
     """Pull the image unless another shim pulled it while this one waited for the lock."""
     name, began = run.spec["image"], clock.monotonic()
     asked = clock.now()
     _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
     own = f"{sha256(run.spec['reference'].encode()).hexdigest()}-{_whose(run.spec)}"
-    with _Held(run, [own]) as done:
+    with _FileLock(run, [own]) as done:
         pulled_at = os.pread(done, 32, 0)
         is_shared = pulled_at.isdigit() and int(pulled_at) > asked
         begins = clock.monotonic()
         if not is_shared:
-            with _Held(run, _SLOTS):
+            with _FileLock(run, _SLOTS):
                 begins = clock.monotonic()
                 result = _pulled(run, engine)
             if result.code != 0:
@@ -147,22 +147,22 @@ def _pull(run: Run, engine: Engine) -> None:
     _end_with(run, engine, found, f'Successfully pulled image "{name}" in {times}. {size}')
 
 
-def _pulled(run: Run, engine: Engine) -> Done:
+def _pulled(run: ShimRun, engine: ContainerEngine) -> CommandResult:
     """Run the engine's pull; return its result."""
     return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
 
 
-def _unpacked(run: Run, engine: Engine, found: Mapping[str, Any]) -> dict[str, str]:
+def _unpacked(run: ShimRun, engine: ContainerEngine, found: Mapping[str, Any]) -> dict[str, str]:
     """Unpack the image if its engine does not run containers; only one shim unpacks it while others wait."""
     if engine.runs:
         return {}
     name = rootfs_store.name_of(found["id"])
-    with _Held(run, [rootfs_store.lock_of(name)]):
+    with _FileLock(run, [rootfs_store.lock_of(name)]):
         if not rootfs_store.has(run.node, name):
-            with _Held(run, _SLOTS):
+            with _FileLock(run, _SLOTS):
                 most = max(0, run.spec["cacheBytes"] - found["size"])
                 rootfs_store.trim(run.node, most)
-                unpack = partial(bring, engine, found["id"], run.path)
+                unpack = partial(export_image, engine, found["id"], run.path)
                 rootfs_store.add(run.node, name, unpack, {"environment": found["environment"]})
     return {"unpacked": name}
 
@@ -176,14 +176,14 @@ def _whose(spec: Mapping[str, Any]) -> str:
 _SLOTS = [f"slot-{number}" for number in range(_AT_ONCE)]
 
 
-class _NotWanted(BaseException):
+class _PullCancelled(BaseException):
     """The pull was cancelled: no container needs the image any more."""
 
 
-class _Held:
+class _FileLock:
     """A context manager that takes one of several file locks; it returns the file of the held lock."""
 
-    def __init__(self, run: Run, names: list[str]) -> None:
+    def __init__(self, run: ShimRun, names: list[str]) -> None:
         path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULLS}"
         os.makedirs(path, 0o700, exist_ok=True)
         self._files = [os.open(f"{path}/{name}", os.O_RDWR | os.O_CREAT, 0o600) for name in names]
@@ -207,28 +207,28 @@ def _seconds(seconds: float) -> str:
     return f"{milliseconds}ms" if milliseconds < 1000 else f"{milliseconds / 1000:g}s"
 
 
-def _leave_if_told(run: Run) -> None:
+def _cancel_if_stopped(run: ShimRun) -> None:
     """Cancel the pull if a stop was requested or the run's directory was removed."""
-    if run.is_gone() or run.stop_wish():
+    if run.is_gone() or run.stop_request():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the cleanup must not be interrupted
-        raise _NotWanted
+        raise _PullCancelled
 
 
-def _warn(run: Run, kind: str, reason: str, message: str) -> None:
+def _warn(run: ShimRun, kind: str, reason: str, message: str) -> None:
     """Report what the kubelet records as an Event."""
     before = run.state.get("warnings") or []
     warning = {"n": len(before) + 1, "type": kind, "reason": reason, "message": message}
-    _tell(run, phase="Running", startedAt=clock.now(), warnings=[*before, warning])
+    _report_state(run, phase="Running", startedAt=clock.now(), warnings=[*before, warning])
 
 
-def _end_with(run: Run, engine: Engine, found: Mapping[str, Any], message: str) -> None:
+def _end_with(run: ShimRun, engine: ContainerEngine, found: Mapping[str, Any], message: str) -> None:
     unpacked = _unpacked(run, engine, found)
     _warn(run, "Normal", "Pulled", message)
     image = {**found, **unpacked, "lacksFolder": _lacks(engine, found["id"], run.spec.get("workingDir") or "")}
-    _tell(run, phase="Exited", finishedAt=clock.now(), exitCode=0, reason="Completed", message="", image=image)
+    _report_state(run, phase="Exited", finishedAt=clock.now(), exitCode=0, reason="Completed", message="", image=image)
 
 
-def _lacks(engine: Engine, image: str, path: str) -> bool:
+def _lacks(engine: ContainerEngine, image: str, path: str) -> bool:
     """Whether the image lacks the working directory, which the engine that runs the container would not create."""
     if path in {"", "/"} or not engine.runs:
         return False
@@ -238,10 +238,10 @@ def _lacks(engine: Engine, image: str, path: str) -> bool:
     return lacks
 
 
-def _end(run: Run, reason: str, message: str) -> None:
-    _tell(run, phase="Exited", finishedAt=clock.now(), exitCode=1, reason=reason, message=message)
+def _end(run: ShimRun, reason: str, message: str) -> None:
+    _report_state(run, phase="Exited", finishedAt=clock.now(), exitCode=1, reason=reason, message=message)
 
 
-def _tell(run: Run, **changes: object) -> None:
+def _report_state(run: ShimRun, **changes: object) -> None:
     run.write(**changes)
     run.announce(_ANNOUNCE_SECONDS)

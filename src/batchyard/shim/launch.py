@@ -31,8 +31,8 @@ from batchyard.shim import (
 from batchyard.shim import run as words
 from batchyard.shim.capabilities import Features
 from batchyard.shim.cgroups import Group
-from batchyard.shim.container_exec import Container, User, user_of
-from batchyard.shim.run import Run
+from batchyard.shim.container_exec import RunningContainer, User, user_of
+from batchyard.shim.run import ShimRun
 from batchyard.shim.users import PodUsers, id_of, make_namespace
 
 # --- volume mounts ---
@@ -54,7 +54,7 @@ def hold_mounts(mounts: list[Mapping[str, Any]], pod: str, own: str) -> list[Map
     ]
     parts = {number: mount["source"] for number, mount in enumerate(mounts) if _is_part(mount["source"])}
     if parts:
-        unpacking.leave_mount_namespace()
+        unpacking.unshare_mounts()
     for number, source in parts.items():
         volume = "/" if whole[number]["isOfMachine"] else _absolute("/".join(source.split("/")[:2]), pod)
         _hold(volume, whole[number]["source"], f"{own}/part-{number}", source)
@@ -76,7 +76,7 @@ def _hold(volume: str, path: str, target: str, name: str) -> None:
     if volume != "/" and real != top and not real.startswith(f"{top}/"):
         raise ValueError(f"{name} leads out of its volume")
     try:
-        file = straight.opened(top, real.removeprefix(top))
+        file = straight.open_path(top, real.removeprefix(top))
     except OSError as failure:
         if failure.errno != errno.ELOOP:
             raise
@@ -89,7 +89,7 @@ def _hold(volume: str, path: str, target: str, name: str) -> None:
 _SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
 
 
-class Launched(NamedTuple):
+class LaunchedProcess(NamedTuple):
     """The forked child that becomes a command, and the files that connect the shim with it."""
 
     pid: int
@@ -126,7 +126,7 @@ class _Ends(NamedTuple):
     starts: int | None
 
 
-def launch(run: Run, features: Features, group: Group) -> Launched:
+def launch(run: ShimRun, features: Features, group: Group) -> LaunchedProcess:
     """Fork the process that becomes the command of a run. OSError if the preparation fails."""
     unpacked = run.spec["image"].get("unpacked")
     image = rootfs_store.use(run.node, unpacked) if unpacked else None
@@ -150,26 +150,26 @@ def launch(run: Run, features: Features, group: Group) -> Launched:
     status, stdin = outputs.pop("status"), outputs.pop("stdin", None)
     for file in outputs.values():
         os.set_blocking(file, False)
-    return Launched(pid, outputs, status, starts, stdin, image)
+    return LaunchedProcess(pid, outputs, status, starts, stdin, image)
 
 
-def pods_group(run: Run) -> Group:
+def pods_group(run: ShimRun) -> Group:
     """Return the control group of a run, below the one of its pod; empty without control groups."""
     pod = _of_sandbox(run, "state.json").get("cgroup") or {}
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod.items()}
 
 
-def is_contained(run: Run) -> bool:
+def is_contained(run: ShimRun) -> bool:
     """Whether a container engine runs the container."""
     return images.is_run_by_engine(run.spec["image"])
 
 
-def is_wrapped(run: Run, features: Features) -> bool:
+def is_wrapped(run: ShimRun, features: Features) -> bool:
     """Whether the container runs in bubblewrap."""
     return features.bubblewrap is not None and not is_contained(run)
 
 
-def forget(run: Run, features: Features) -> None:
+def forget(run: ShimRun, features: Features) -> None:
     """Remove the container from the engine if its warden was killed."""
     if is_contained(run) and features.runner:
         features.runner.forget(features.runner.name(run.path))
@@ -181,13 +181,13 @@ def has_started(outer: int, child: int) -> bool:
     return any(_command_line(pid) not in {b"", outer_command} for pid in stop.children(child)[:1])
 
 
-def container(run: Run, features: Features, pid: int, group: Group) -> Container:
+def container(run: ShimRun, features: Features, pid: int, group: Group) -> RunningContainer:
     """Return a running container, as needed to enter or reach it."""
     sandbox = _of_sandbox(run, "spec.json")
     network = features.network if run.spec["network"] == "pod" else None
     address = sandbox.get("address") if network is not None else None
     is_enclosed = features.bubblewrap is not None or is_contained(run)
-    return Container(
+    return RunningContainer(
         name=run.spec["container"],
         pid=pid,
         is_wrapped=is_enclosed,
@@ -201,7 +201,7 @@ def container(run: Run, features: Features, pid: int, group: Group) -> Container
     )
 
 
-def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
+def credentials(run: ShimRun, pid: int, *, is_enclosed: bool) -> User | None:
     """Return uid, gid and groups for a command that enters the container; None if entering already sets them."""
     if is_contained(run):
         with suppress(OSError, KeyError):  # the container may have ended
@@ -211,7 +211,7 @@ def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
     return (*user, ()) if user else None
 
 
-def variables(run: Run, pid: int) -> dict[str, str]:
+def variables(run: ShimRun, pid: int) -> dict[str, str]:
     """Return all environment variables of a running container, including those set by the engine and the image."""
     content = b""
     if is_contained(run):
@@ -221,7 +221,7 @@ def variables(run: Run, pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs} or environment(run)
 
 
-def environment(run: Run) -> dict[str, str]:
+def environment(run: ShimRun) -> dict[str, str]:
     """Return all environment variables; the container's override the image's. ValueError if its user is unknown."""
     sandbox = _of_sandbox(run, "spec.json")
     named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
@@ -229,20 +229,20 @@ def environment(run: Run) -> dict[str, str]:
     own: Mapping[str, str] = run.spec["environment"]
     image = run.spec["image"]
     if "unpacked" in image:
-        image_variables = rootfs_store.told_of(run.node, image["unpacked"]).get("environment") or {}
+        image_variables = rootfs_store.image_metadata(run.node, image["unpacked"]).get("environment") or {}
         brings = images.environment({}) | {"HOME": _account(run).home} | image_variables
     else:
         brings = images.environment(image) | {"HOME": "/root"}
     return brings | named | dict(own)
 
 
-def _account(run: Run) -> users.Account:
+def _account(run: ShimRun) -> users.ImageAccount:
     """Return the account that runs a container of an unpacked image, from the image's passwd and group files."""
-    metadata = rootfs_store.told_of(run.node, run.spec["image"]["unpacked"])
+    metadata = rootfs_store.image_metadata(run.node, run.spec["image"]["unpacked"])
     return users.account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
-def _make_places(run: Run) -> None:
+def _make_places(run: ShimRun) -> None:
     """Create the run's own files: writable directories, the termination-message file and the input pipe."""
     os.mkdir("root", 0o755, dir_fd=run.folder)
     for name, mode in bubblewrap.WRITABLE.items():
@@ -255,7 +255,7 @@ def _make_places(run: Run) -> None:
         os.mkfifo("stdin", 0o600, dir_fd=run.folder)
 
 
-def _connect(run: Run) -> tuple[dict[str, int], _Ends]:
+def _connect(run: ShimRun) -> tuple[dict[str, int], _Ends]:
     """Open the pipes or the terminal between the shim and its child."""
     status, status_writer = os.pipe2(os.O_CLOEXEC)
     if run.spec["tty"]:
@@ -270,7 +270,7 @@ def _connect(run: Run) -> tuple[dict[str, int], _Ends]:
     return outputs, _Ends(stdin, stdout[1], stderr[1], status_writer, None)
 
 
-def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn:
+def _become(run: ShimRun, features: Features, group: Group, ends: _Ends) -> NoReturn:
     """Become the process that runs the command: bubblewrap, or a warden. Failures are reported on the status pipe."""
     try:
         run.release()
@@ -291,7 +291,7 @@ def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn
     os._exit(1)
 
 
-def give_streams(run: Run, features: Features, files: Sequence[int]) -> None:
+def give_streams(run: ShimRun, features: Features, files: Sequence[int]) -> None:
     """Allow the pod's user to reopen its standard files through /dev/stdout and the like, as runc does."""
     if features.maps_users and is_wrapped(run, features):
         owner = id_of(run.path.split("/")[1])
@@ -307,7 +307,7 @@ def bound(limits: Mapping[str, Any], group: Group) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
 
 
-def _wrap(run: Run, program: str, features: Features, ends: _Ends) -> NoReturn:
+def _wrap(run: ShimRun, program: str, features: Features, ends: _Ends) -> NoReturn:
     """Execute bubblewrap, which is opened before this process loses access to the machine's files."""
     executable = os.open(program, os.O_RDONLY)
     variables, user, rules = environment(run), _user(run), filter_of(run, features)
@@ -338,7 +338,7 @@ def _file_with(content: bytes, name: str) -> int:
     return file
 
 
-def filter_of(run: Run, features: Features) -> bytes | None:
+def filter_of(run: ShimRun, features: Features) -> bytes | None:
     """Return the seccomp program of a container; None if it has none. ValueError if it cannot be created."""
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
     if not features.filters:
@@ -354,16 +354,16 @@ def filter_of(run: Run, features: Features) -> bytes | None:
     return seccomp.default_filter()
 
 
-def _places(run: Run) -> bubblewrap.Places:
+def _places(run: ShimRun) -> bubblewrap.ContainerPaths:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
-    return bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{masks.FOLDER}")
+    return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{masks.FOLDER}")
 
 
-_Seen: TypeAlias = tuple[dict[str, Any], bubblewrap.View, bubblewrap.Places]
+_SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubblewrap.ContainerPaths]
 
 
-def _seen(run: Run, spec: dict[str, Any]) -> _Seen:
+def _seen(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
     """Return the container's view of this machine, when its files belong to the user that runs the node."""
     places = _places(run)
     spec = spec | {"mounts": hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")}
@@ -372,14 +372,16 @@ def _seen(run: Run, spec: dict[str, Any]) -> _Seen:
     return *_view(spec, places, root, folders), places
 
 
-def _seen_by_pod(run: Run, spec: dict[str, Any], keeper: int) -> _Seen:
+def _seen_by_pod(run: ShimRun, spec: dict[str, Any], keeper: int) -> _SpecAndView:
     """Return the same when files belong to the pod's own user; this process becomes that user."""
     places = _places(run)
     mounts = hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")
     pod, held = run.path.split("/")[1], _of_sandbox(run, "state.json").get("users")
     namespace = make_namespace(pod) if held is None else os.open(f"/proc/{keeper}/fd/{held}", os.O_RDONLY)
     users = PodUsers(pod, namespace, places.pod)
-    own = bubblewrap.Places("", "", users.copy(places.sandbox), users.copy(places.run), users.copy(places.masks))
+    own = bubblewrap.ContainerPaths(
+        "", "", users.copy(places.sandbox), users.copy(places.run), users.copy(places.masks)
+    )
     root = images.root(spec["image"], places.node)
     folders = {} if root else images.folders(spec["image"], places.node)
     root = users.copy(root) if root else ""
@@ -396,34 +398,36 @@ def _copied(mount: Mapping[str, Any], users: PodUsers) -> str:
     return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
-def _contained(run: Run, features: Features, group: Group) -> engine_container.Contained:
+def _contained(run: ShimRun, features: Features, group: Group) -> engine_container.EngineContainer:
     """Return the engine container to run, and enter the pod's namespaces. ValueError without an engine."""
     engine, places = features.runner, _places(run)
     if engine is None:
         raise ValueError("the container engine is no longer available on this node")
     keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine reads the hostname from its own UTS namespace
     spec = run.spec | {"mounts": hold_mounts(run.spec["mounts"], places.pod, f"{places.run}/root")}
-    connected = engines.Places(places.sandbox, places.run, keeper, run.path)
+    connected = engines.EngineContainerPaths(places.sandbox, places.run, keeper, run.path)
     variables = engines.variables(run.spec["environment"])
     options = engines.options(spec, connected, engine, group, variables)
-    return engine_container.Contained(engine, engine.name(run.path), options, run.folder, bool(run.spec["tty"]), group)
+    return engine_container.EngineContainer(
+        engine, engine.name(run.path), options, run.folder, bool(run.spec["tty"]), group
+    )
 
 
 def _view(
-    spec: Mapping[str, Any], places: bubblewrap.Places, root: str, folders: Mapping[str, str]
-) -> tuple[dict[str, Any], bubblewrap.View]:
+    spec: Mapping[str, Any], places: bubblewrap.ContainerPaths, root: str, folders: Mapping[str, str]
+) -> tuple[dict[str, Any], bubblewrap.ContainerView]:
     """Return the spec and the container's view: a root filesystem, or some directories of this machine."""
     own = f"{places.run}/root"
     if root:
         _check_root(root)
-        place = partial(unpacking.inside, root)
+        place = partial(unpacking.resolve_in_root, root)
         spec = nesting.nested(spec, place, places.run)
-        return spec, bubblewrap.View({"/": unpacking.writable(root, own)}, {}, lacks_folder=False, place=place)
-    place = partial(unpacking.inside_folders, folders, images.links() | bubblewrap.OWN_LINKS)
+        return spec, bubblewrap.ContainerView({"/": unpacking.writable(root, own)}, {}, lacks_folder=False, place=place)
+    place = partial(unpacking.resolve_in_folders, folders, images.links() | bubblewrap.OWN_LINKS)
     spec = nesting.nested(spec, place, places.run)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
-    seen = unpacking.with_points(folders, bubblewrap.targets(spec), own)
-    return spec, bubblewrap.View(seen, images.links(), lacks_folder, place)
+    seen = unpacking.add_mount_points(folders, bubblewrap.targets(spec), own)
+    return spec, bubblewrap.ContainerView(seen, images.links(), lacks_folder, place)
 
 
 def _check_root(root: str) -> None:
@@ -433,7 +437,7 @@ def _check_root(root: str) -> None:
             raise ValueError(f"/{name} of the image is a link: nothing can be mounted there")
 
 
-def _enter_pod(run: Run, namespaces: int) -> int:
+def _enter_pod(run: ShimRun, namespaces: int) -> int:
     """Enter the namespaces of the pod's sandbox; return its process. ValueError if the sandbox does not run."""
     with suppress(OSError):
         sandbox = state_dir.open_folder("../../../sandbox", run.folder)
@@ -445,16 +449,16 @@ def _enter_pod(run: Run, namespaces: int) -> int:
     raise ValueError("the pod's sandbox is not running")
 
 
-def _plain_command(run: Run) -> process_container.Command:
+def _plain_command(run: ShimRun) -> process_container.ProcessCommand:
     spec: Mapping[str, Any] = run.spec
     if images.root(spec["image"], ""):
         raise ValueError(f"the files of {spec['image']['name']} cannot be shown without bubblewrap")
     if spec["mounts"]:
         raise ValueError(f"{spec['mounts'][0]['target']} cannot be mounted without bubblewrap")
-    return process_container.Command(spec["argv"], environment(run), spec["workingDir"] or "/", _ids(run))
+    return process_container.ProcessCommand(spec["argv"], environment(run), spec["workingDir"] or "/", _ids(run))
 
 
-def _user(run: Run) -> Mapping[str, int] | None:
+def _user(run: ShimRun) -> Mapping[str, int] | None:
     """Return the container's user as seen from inside; None for the user that runs the node (root inside)."""
     if "unpacked" not in run.spec["image"]:
         named: Mapping[str, int] | None = run.spec["user"]
@@ -463,12 +467,12 @@ def _user(run: Run) -> Mapping[str, int] | None:
     return {"uid": found.uid, "gid": found.gid} if found.uid or found.gid else None
 
 
-def _ids(run: Run) -> tuple[int, int] | None:
+def _ids(run: ShimRun) -> tuple[int, int] | None:
     user = _user(run)
     return (user["uid"], user["gid"]) if user else None
 
 
-def _of_sandbox(run: Run, name: str) -> dict[str, Any]:
+def _of_sandbox(run: ShimRun, name: str) -> dict[str, Any]:
     """Return the content of a JSON file of the pod's sandbox; empty if it cannot be read."""
     with suppress(OSError):
         sandbox = state_dir.open_folder("../../../sandbox", run.folder)

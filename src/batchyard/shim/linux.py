@@ -126,12 +126,12 @@ def enter_folder(path: str) -> None:
     os.getcwd()
 
 
-def keep_mounts_to_oneself() -> None:
+def make_mounts_private() -> None:
     """Make later mounts private to this mount namespace."""
     mount("none", "/", "none", flags=_MS_REC | _MS_SLAVE)
 
 
-def let_anybody_serve_any_port() -> None:
+def allow_unprivileged_ports() -> None:
     """Allow unprivileged processes to bind low ports in this network namespace, as containerd does for pods."""
     with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "w", encoding="utf-8") as file:
         file.write("0")
@@ -148,7 +148,7 @@ def become_root_of_a_user_namespace(made: int | None) -> None:
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
             with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
-    keep_mounts_to_oneself()
+    make_mounts_private()
 
 
 def make_user_namespace(uids: str, gids: str) -> int:

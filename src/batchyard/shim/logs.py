@@ -12,7 +12,7 @@ from batchyard.shim import clock
 _LINE_BYTES = 16 * 1024
 
 
-class Log:
+class RotatingLog:
     """The log files of one run: `name` is written, and is renamed to `name.1` when it is full."""
 
     def __init__(self, folder: int, name: str, bytes_max: int, files_max: int) -> None:
@@ -84,10 +84,10 @@ class Log:
             return
 
 
-class Stream:
+class LogLineSplitter:
     """One output of a run: splits its bytes into log lines."""
 
-    def __init__(self, log: Log, name: str) -> None:
+    def __init__(self, log: RotatingLog, name: str) -> None:
         self._log = log
         self._name = name
         self._rest = b""

@@ -50,7 +50,7 @@ class _Tree:
     def make_folder(self, place: str, outer: int) -> None:
         """Create the working directory in a mount if possible; if not, the command's start reports it as missing."""
         with suppress(OSError):
-            os.close(straight.made(self._hold(outer), self._below(place, outer), _FOLDER_MODE))
+            os.close(straight.make_directories(self._hold(outer), self._below(place, outer), _FOLDER_MODE))
 
     def outermost(self) -> list[dict[str, Any]]:
         """Return the outermost mounts, for bubblewrap. Mounts attached in them are included, read-only or not."""
@@ -69,7 +69,7 @@ class _Tree:
         """Open the root of a mount; an outermost mount gets its own place in the run's directory."""
         if number not in self._held:
             if not self._held:
-                unpacking.leave_mount_namespace()
+                unpacking.unshare_mounts()
             row, stage = self._rows[number], f"{self._own}/stage-{number}"
             copy = self._copied(row)
             unpacking.make_place(stage, stat.S_ISDIR(os.fstat(copy).st_mode))
@@ -88,9 +88,9 @@ class _Tree:
         copy, below = self._copied(row), self._below(row.place, outer)
         try:
             if stat.S_ISDIR(os.fstat(copy).st_mode):
-                point = straight.made(top, below, _FOLDER_MODE)
+                point = straight.make_directories(top, below, _FOLDER_MODE)
             else:
-                point = straight.made_file(top, below, _FILE_MODE)
+                point = straight.create_file(top, below, _FILE_MODE)
         except OSError as failure:
             if failure.errno != errno.ELOOP:
                 raise

@@ -124,7 +124,7 @@ BRIDGE = "pods"
 _KINDS = {b"tcp": socket.SOCK_STREAM, b"udp": socket.SOCK_DGRAM}
 
 
-class Held(NamedTuple):
+class SwitchConnection(NamedTuple):
     """The namespaces that the switch hands out. The switch stays while any process has the connection open."""
 
     connection: socket.socket
@@ -134,7 +134,7 @@ class Held(NamedTuple):
     failure: str
 
 
-def find(node: int) -> Held | None:
+def find(node: int) -> SwitchConnection | None:
     """Connect to the running switch of a node directory; None if none runs."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -146,10 +146,10 @@ def find(node: int) -> Held | None:
         connection.close()
         return None
     network = files[1] if greeting == b"ok" else None
-    return Held(connection, files[0], network, "" if greeting == b"ok" else greeting.decode())
+    return SwitchConnection(connection, files[0], network, "" if greeting == b"ok" else greeting.decode())
 
 
-def start(node: int) -> Held | None:
+def start(node: int) -> SwitchConnection | None:
     """Start a switch in the user namespace of this process."""
     state_dir.remove(node, "switch")
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -220,7 +220,7 @@ def _make_network() -> bytes:
         network = Netlink()
         network.set_up("lo")
         network.make_bridge(BRIDGE)
-        linux.let_anybody_serve_any_port()
+        linux.allow_unprivileged_ports()
     except OSError as failure:
         return str(failure).encode()
     return b"ok"
@@ -242,7 +242,7 @@ def enter_new(spec: dict[str, Any], network: int) -> None:
     inside.set_up("lo")
     inside.add_address(_LINK, address)
     inside.route_by(gateway, _LINK)
-    linux.let_anybody_serve_any_port()
+    linux.allow_unprivileged_ports()
     outside.close()
     inside.close()
 

@@ -18,9 +18,9 @@ from importlib import import_module
 from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 from batchyard.shim import clock, container_exec, linux
-from batchyard.shim.container_exec import Container
+from batchyard.shim.container_exec import RunningContainer
 from batchyard.shim.event_loop import Loop
-from batchyard.shim.run import Run
+from batchyard.shim.run import ShimRun
 
 # --- grpc health ---
 # gRPC health check: the one request of grpc.health.v1.Health, over HTTP/2 (RFC 9113).
@@ -124,20 +124,20 @@ _REDIRECTS_MAX = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-class Outcome(NamedTuple):
+class ProbeOutcome(NamedTuple):
     """The result of an attempt and its output. `unknown` means that the attempt could not be made."""
 
     result: Result
     text: str
 
 
-def attempt(handler: Mapping[str, Any], container: Container, timeout: float | None) -> Outcome:
+def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
     """Run a handler: exec, httpGet, tcpSocket, grpc or sleep. `timeout` is in seconds, None for no limit."""
     if "exec" in handler:
         return _execute(handler["exec"].get("command") or [], container, timeout)
     if "sleep" in handler:
         select.select([], [], [], handler["sleep"]["seconds"])
-        return Outcome("success", "")
+        return ProbeOutcome("success", "")
     if container.network is not None:
         linux.enter(container.network, linux.NEWNET)
     if "httpGet" in handler:
@@ -148,30 +148,30 @@ def attempt(handler: Mapping[str, Any], container: Container, timeout: float | N
     if "grpc" in handler:
         action = handler["grpc"]
         return _check(container.address, int(action["port"]), action.get("service") or "", timeout)
-    return Outcome("unknown", f"missing probe handler for {container.name}")
+    return ProbeOutcome("unknown", f"missing probe handler for {container.name}")
 
 
-def _execute(argv: list[str], container: Container, timeout: float | None) -> Outcome:
+def _execute(argv: list[str], container: RunningContainer, timeout: float | None) -> ProbeOutcome:
     try:
         code, output = container_exec.execute(argv, container, timeout)
     except (OSError, ValueError) as failure:
-        return Outcome("unknown", str(failure))
+        return ProbeOutcome("unknown", str(failure))
     if code is None:
-        return Outcome("failure", f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
-    return Outcome("failure" if code else "success", output[:_BODY_BYTES].decode(errors="replace"))
+        return ProbeOutcome("failure", f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
+    return ProbeOutcome("failure" if code else "success", output[:_BODY_BYTES].decode(errors="replace"))
 
 
-def _connect(host: str, port: int, timeout: float | None) -> Outcome:
+def _connect(host: str, port: int, timeout: float | None) -> ProbeOutcome:
     try:
         _connection(host, port, timeout).close()
     except TimeoutError:
-        return Outcome("failure", f"dial tcp {_joined(host, port)}: i/o timeout")
+        return ProbeOutcome("failure", f"dial tcp {_joined(host, port)}: i/o timeout")
     except OSError as failure:
-        return Outcome("failure", _not_connected(host, port, failure))
-    return Outcome("success", "")
+        return ProbeOutcome("failure", _not_connected(host, port, failure))
+    return ProbeOutcome("success", "")
 
 
-def _check(host: str, port: int, service: str, timeout: float | None) -> Outcome:
+def _check(host: str, port: int, service: str, timeout: float | None) -> ProbeOutcome:
     """Check by gRPC. Connection and response share one timeout."""
     end = None if timeout is None else clock.monotonic() + timeout
     place = _joined(host, port)
@@ -179,21 +179,23 @@ def _check(host: str, port: int, service: str, timeout: float | None) -> Outcome
         connection = _connection(host, port, timeout)
     except OSError:
         within = f"within {timeout:g}s" if timeout is not None else "at all"
-        return Outcome("failure", f'timeout: failed to connect service "{place}" {within}: context deadline exceeded')
+        return ProbeOutcome(
+            "failure", f'timeout: failed to connect service "{place}" {within}: context deadline exceeded'
+        )
     with connection:
         try:
             connection.settimeout(_left(end))
             status = check(connection, place, service, _AGENT)
         except TimeoutError:
-            return Outcome("failure", f"timeout: health rpc did not complete within {timeout or 0:g}s")
+            return ProbeOutcome("failure", f"timeout: health rpc did not complete within {timeout or 0:g}s")
         except OSError as failure:
-            return Outcome("failure", f"error: health rpc probe failed: {failure}")
+            return ProbeOutcome("failure", f"error: health rpc probe failed: {failure}")
     if status != SERVING:
-        return Outcome("failure", f'service unhealthy (responded with "{status}")')
-    return Outcome("success", "service healthy")
+        return ProbeOutcome("failure", f'service unhealthy (responded with "{status}")')
+    return ProbeOutcome("success", "service healthy")
 
 
-def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> Outcome:
+def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
     """Check by HTTP. Redirects to the same host are followed; others are a success with a warning."""
     host, port = action.get("host") or address, int(action["port"])
     scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "").removeprefix("/")
@@ -204,22 +206,22 @@ def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> Outc
             code, headers, body = _ask(scheme, host, port, path, action.get("httpHeaders") or [], end)
         except TimeoutError:
             text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-            return Outcome("failure", f'Get "{first}": {text}')
+            return ProbeOutcome("failure", f'Get "{first}": {text}')
         except OSError as failure:
-            return Outcome("failure", f'Get "{first}": {_not_answered(host, port, failure)}')
+            return ProbeOutcome("failure", f'Get "{first}": {_not_answered(host, port, failure)}')
         target = _target(headers.get("location", ""), scheme, host, port) if code in _REDIRECTS else None
         if target is None or target[1] != host:
             return _answered(code, body)
         scheme, host, port, path = target
-    return Outcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
+    return ProbeOutcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
 
 
-def _answered(code: int, body: str) -> Outcome:
+def _answered(code: int, body: str) -> ProbeOutcome:
     if 300 <= code < 400:
-        return Outcome("warning", f"Probe terminated redirects, Response body: {body}")
+        return ProbeOutcome("warning", f"Probe terminated redirects, Response body: {body}")
     if 200 <= code < 300:
-        return Outcome("success", body)
-    return Outcome("failure", f"HTTP probe failed with statuscode: {code}")
+        return ProbeOutcome("success", body)
+    return ProbeOutcome("failure", f"HTTP probe failed with statuscode: {code}")
 
 
 def _ask(
@@ -327,23 +329,23 @@ def _joined(host: str, port: int) -> str:
 
 #: Grace time after its timeout for an attempt to report the timeout itself.
 _SLACK_SECONDS = 5.0
-_LOST = Outcome("unknown", "the attempt was ended")
+_LOST = ProbeOutcome("unknown", "the attempt was ended")
 
 
-class Tries:
+class ProbeWorkers:
     """The running attempts of one run."""
 
-    def __init__(self, run: Run, loop: Loop) -> None:
+    def __init__(self, run: ShimRun, loop: Loop) -> None:
         self._run = run
         self._loop = loop
         self._children: dict[int, int] = {}
 
     def start(
         self,
-        container: Container,
+        container: RunningContainer,
         handler: Mapping[str, Any],
         timeout: float | None,
-        done: Callable[[Outcome], None],
+        done: Callable[[ProbeOutcome], None],
     ) -> None:
         """Start an attempt in a child; call `done` with its outcome."""
         reads, writes = os.pipe2(os.O_CLOEXEC)
@@ -361,20 +363,22 @@ class Tries:
         for reads, child in list(self._children.items()):
             self._kill(reads, child)
 
-    def _be(self, container: Container, handler: Mapping[str, Any], timeout: float | None, writes: int) -> NoReturn:
+    def _be(
+        self, container: RunningContainer, handler: Mapping[str, Any], timeout: float | None, writes: int
+    ) -> NoReturn:
         """In the child: run the handler and report the outcome."""
         try:
             linux.die_with_parent(signal.SIGKILL)
             linux.default_signals()
             self._run.release()
-            outcome = attempt(handler, container, timeout)
+            outcome = run_handler(handler, container, timeout)
             os.write(writes, json.dumps(outcome).encode())
         except (OSError, ValueError, KeyError) as failure:
-            os.write(writes, json.dumps(Outcome("unknown", repr(failure))).encode())
+            os.write(writes, json.dumps(ProbeOutcome("unknown", repr(failure))).encode())
         finally:
             os._exit(0)
 
-    def _take(self, reads: int, before: bytes, done: Callable[[Outcome], None]) -> None:
+    def _take(self, reads: int, before: bytes, done: Callable[[ProbeOutcome], None]) -> None:
         data = os.read(reads, 65536)
         if data:
             self._loop.when_readable(reads, partial(self._take, reads, before + data, done))
@@ -382,7 +386,7 @@ class Tries:
         self._loop.forget(reads)
         os.close(reads)
         del self._children[reads]
-        done(Outcome(*json.loads(before)) if before else _LOST)
+        done(ProbeOutcome(*json.loads(before)) if before else _LOST)
 
     def _kill(self, reads: int, child: int) -> None:
         if self._children.get(reads) == child:

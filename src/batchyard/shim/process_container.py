@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 from batchyard.shim import linux, run, stop
 
 
-class Command(NamedTuple):
+class ProcessCommand(NamedTuple):
     """A command to execute, its environment, working directory, user and limits."""
 
     argv: Sequence[str]
@@ -30,7 +30,7 @@ class Command(NamedTuple):
     start_error: Callable[[str], str] = run.start_error
 
 
-def warden(command: Command, status: int, *, is_enclosed: bool = False) -> NoReturn:
+def warden(command: ProcessCommand, status: int, *, is_enclosed: bool = False) -> NoReturn:
     """Run the command as its warden: report its end on the pipe, and kill all its descendants.
 
     If the command is in its own pid namespace (`is_enclosed`), the kernel or another process kills what it leaves.
@@ -55,7 +55,7 @@ def warden(command: Command, status: int, *, is_enclosed: bool = False) -> NoRet
     os._exit(0)
 
 
-def _execute(command: Command, failing: int) -> NoReturn:
+def _execute(command: ProcessCommand, failing: int) -> NoReturn:
     """Execute the command, or write the reason for the failure to `failing`."""
     try:
         _prepare(command)
@@ -69,7 +69,7 @@ def _execute(command: Command, failing: int) -> NoReturn:
     os._exit(1)
 
 
-def _prepare(command: Command) -> None:
+def _prepare(command: ProcessCommand) -> None:
     if command.has_terminal:
         linux.own_terminal(0)
     else:

@@ -72,7 +72,7 @@ def use(node: int, name: str) -> int:
     raise OSError("the image was removed concurrently")
 
 
-def told_of(node: int, name: str) -> dict[str, Any]:
+def image_metadata(node: int, name: str) -> dict[str, Any]:
     """Return the metadata of an unpacked image: `bytes`, `passwd`, `group`, `environment`."""
     with suppress(OSError):
         own = state_dir.open_folder(f"{FOLDER}/{name}", node)
@@ -99,7 +99,7 @@ def trim(node: int, most: float) -> None:
             continue
         with suppress(FileNotFoundError):
             used = os.stat(f"{name}/lock", dir_fd=roots).st_mtime
-            found.append((used, name, int(told_of(node, name).get("bytes") or 0)))
+            found.append((used, name, int(image_metadata(node, name).get("bytes") or 0)))
     total = sum(size for _, _, size in found)
     for used, name, size in sorted(found):
         if total > most and used < clock.now() / 1e6 - _KEPT_SECONDS and _removed(roots, name):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from batchyard.shim import clock, linux, state_dir
 
 
-class Run:
+class ShimRun:
     """The directory, lock, spec and state of a run that this process supervises."""
 
     def __init__(self, node: int, path: str) -> None:
@@ -65,7 +65,7 @@ class Run:
                 return True
         return True
 
-    def stop_wish(self) -> dict[str, Any] | None:
+    def stop_request(self) -> dict[str, Any] | None:
         """Return the stop request (`at`, `grace`); None if there is none."""
         return state_dir.read_json(self.folder, "stop.json")
 
@@ -88,7 +88,7 @@ _OUTPUT_BYTES = 1 << 20
 _NOT_STARTED = 127
 
 
-class Done(NamedTuple):
+class CommandResult(NamedTuple):
     """The result of a program: its exit code (None after a timeout) and its output texts."""
 
     code: int | None
@@ -96,7 +96,7 @@ class Done(NamedTuple):
     errors: str
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> Done:
+def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
     """Run a program without standard input for at most `seconds`. The program is killed when this process ends."""
     outputs = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
@@ -121,8 +121,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
             os.killpg(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if texts is None:
-        return Done(None, "", f"{os.path.basename(argv[0])} did not answer within {seconds:g} seconds")
-    return Done(128 - status if status < 0 else status, *(text.decode(errors="replace") for text in texts))
+        return CommandResult(None, "", f"{os.path.basename(argv[0])} did not answer within {seconds:g} seconds")
+    return CommandResult(128 - status if status < 0 else status, *(text.decode(errors="replace") for text in texts))
 
 
 def read(files: list[int], timeout: float | None) -> list[bytes] | None:
@@ -179,14 +179,14 @@ def not_executed(program: str, number: int) -> str:
     return f'exec: "{program}": stat {program}: {text}' if number == errno.ENOENT else f'exec: "{program}": {text}'
 
 
-def said_by_bubblewrap(text: str) -> str:
+def parse_bubblewrap_error(text: str) -> str:
     """Convert an error message of bubblewrap to runc's format."""
     line = text.strip().removeprefix("bwrap: ")
     found = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
     return not_executed(found[1], _NUMBERS[found[2]]) if found and found[2] in _NUMBERS else line
 
 
-def said_by_engine(text: str) -> str:
+def parse_engine_error(text: str) -> str:
     """Extract runc's message from an error message of podman."""
     lines = [line for line in text.splitlines() if line.startswith("Error: ")] or text.strip().splitlines()[-1:]
     line = lines[-1].removeprefix("Error: ") if lines else ""

@@ -10,7 +10,7 @@ from batchyard.shim import cgroups, clock, linux, masks, network, state_dir, swe
 from batchyard.shim.capabilities import Features
 from batchyard.shim.cgroups import Group
 from batchyard.shim.event_loop import Loop
-from batchyard.shim.run import Run
+from batchyard.shim.run import ShimRun
 from batchyard.shim.users import make_namespace
 
 # --- usage ---
@@ -45,29 +45,29 @@ _MEASURES_FIRST_SECONDS, _MEASURES_SECONDS, _MEASURES_SHARE = 1.0, 10.0, 20.0
 _END_SECONDS = 10.0
 
 
-def keep(run: Run, features: Features) -> None:
+def keep(run: ShimRun, features: Features) -> None:
     """Supervise a claimed sandbox until a stop is requested."""
     run.write(keeper=os.getpid(), phase="Starting")
     group = _pods_group(run, features)
     try:
         users = make_namespace(run.path.split("/")[1]) if features.maps_users else None
         _make(run, features, group)
-        _tell(run, phase="Ready", pid=os.getpid(), startedAt=clock.now(), cgroup=group, users=users)
+        _report_state(run, phase="Ready", pid=os.getpid(), startedAt=clock.now(), cgroup=group, users=users)
         _wait(run)
         _end_runs(run)
         message = {}
     except (OSError, ValueError) as failure:
         message = {"message": str(failure)}
     cgroups.remove(group, has_namesakes=features.runner is not None)
-    _tell(run, phase="Exited", finishedAt=clock.now(), **message)
+    _report_state(run, phase="Exited", finishedAt=clock.now(), **message)
 
 
-def _wait(run: Run) -> None:
+def _wait(run: ShimRun) -> None:
     """Wait until a stop is requested or the run's directory is removed."""
     loop = Loop()
 
     def look() -> None:
-        if run.is_gone() or run.stop_wish():
+        if run.is_gone() or run.stop_request():
             loop.stop()
 
     def watch() -> None:
@@ -81,20 +81,20 @@ def _wait(run: Run) -> None:
     loop.run()
 
 
-def _measure(run: Run, loop: Loop, patience: float) -> None:
+def _measure(run: ShimRun, loop: Loop, patience: float) -> None:
     """Measure the volumes periodically; report the first one over its limit, which ends the pod."""
     began = clock.monotonic()
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for limit in run.spec["limited"]:
         if disk(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
-            _tell(run, exceeded={"volume": limit["volume"], "at": clock.now()})
+            _report_state(run, exceeded={"volume": limit["volume"], "at": clock.now()})
             return
     took = clock.monotonic() - began
     again = max(min(2 * patience, _MEASURES_SECONDS), _MEASURES_SHARE * took)
     loop.after(patience, lambda: _measure(run, loop, again))
 
 
-def _end_runs(run: Run) -> None:
+def _end_runs(run: ShimRun) -> None:
     """Kill the pod's running containers, and wait until their shims have ended."""
     end = clock.monotonic() + _END_SECONDS
     pod = state_dir.open_folder(os.path.dirname(run.path), run.node)
@@ -113,18 +113,18 @@ def _kill(pod: int, path: str) -> None:
             os.kill(state["pid"], signal.SIGKILL)
 
 
-def _tell(run: Run, **changes: object) -> None:
+def _report_state(run: ShimRun, **changes: object) -> None:
     run.write(**changes)
     run.announce(_ANNOUNCE_SECONDS)
 
 
-def _pods_group(run: Run, features: Features) -> Group:
+def _pods_group(run: ShimRun, features: Features) -> Group:
     """Return the paths of the pod's control group, by controller; empty without control groups."""
     base = features.cgroups.base if features.cgroups else {}
     return {name: f"{path}/{sweep.name_of_pods(run.node)}{run.path.split('/')[1]}" for name, path in base.items()}
 
 
-def _make(run: Run, features: Features, group: Group) -> None:
+def _make(run: ShimRun, features: Features, group: Group) -> None:
     """Create what the containers of the pod share: files, control group, namespaces, volumes in memory."""
     for name, text in _files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
@@ -136,7 +136,7 @@ def _make(run: Run, features: Features, group: Group) -> None:
         if run.spec["network"] == "pod" and features.network is not None:
             network.enter_new(run.spec, features.network)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
-        linux.keep_mounts_to_oneself()
+        linux.make_mounts_private()
         masks.hide_in_sys(os.readlink(f"/proc/self/fd/{run.node}") + f"/{masks.FOLDER}")
         socket.sethostname(run.spec["hostname"])
         _mount_volumes(run)
@@ -160,7 +160,7 @@ def _machines(name: str) -> str:
         return ""
 
 
-def _mount_volumes(run: Run) -> None:
+def _mount_volumes(run: ShimRun) -> None:
     """Mount the volumes in memory (tmpfs) in the pod's mount namespace."""
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for volume in run.spec["tmpfs"]:

@@ -32,7 +32,7 @@ _WORD: Final = 0xFFFFFFFF
 _INSTRUCTIONS_MAX: Final = 4096
 
 
-class Comparison(NamedTuple):
+class ArgumentComparison(NamedTuple):
     """A comparison of one argument of a call: `==`, `!=`, `<`, `<=`, `>`, `>=`, `masked` (argument & value ==
     second).
     """
@@ -43,14 +43,14 @@ class Comparison(NamedTuple):
     second: int = 0
 
 
-class Span(NamedTuple):
+class SyscallSpan(NamedTuple):
     """The calls from a number up to that of the next span; the first decision whose tests all pass applies."""
 
     first: int
-    decisions: Sequence[tuple[Sequence[Comparison], int]]
+    decisions: Sequence[tuple[Sequence[ArgumentComparison], int]]
 
 
-class _Step(NamedTuple):
+class _Instruction(NamedTuple):
     """An instruction; `yes` and `no` are how many following instructions are skipped."""
 
     code: int
@@ -59,35 +59,39 @@ class _Step(NamedTuple):
     no: int = 0
 
 
-def program(spans: Sequence[Span], architecture: int, foreign_bit: int, foreign: int) -> bytes:
+def program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign: int) -> bytes:
     """Return the program for spans in ascending order. `foreign` is the result for calls of another ABI.
 
     ValueError if it would be too long.
     """
-    steps = [_Step(_LOAD, _ARCHITECTURE), _Step(_IF_EQUAL, architecture, 1), _Step(_RETURN, foreign)]
-    steps.append(_Step(_LOAD, _NUMBER))
+    steps = [
+        _Instruction(_LOAD, _ARCHITECTURE),
+        _Instruction(_IF_EQUAL, architecture, 1),
+        _Instruction(_RETURN, foreign),
+    ]
+    steps.append(_Instruction(_LOAD, _NUMBER))
     if foreign_bit:
-        steps += [_Step(_IF_BITS, foreign_bit, 0, 1), _Step(_RETURN, foreign)]
+        steps += [_Instruction(_IF_BITS, foreign_bit, 0, 1), _Instruction(_RETURN, foreign)]
     steps += _search(spans)
     if len(steps) > _INSTRUCTIONS_MAX:
         raise ValueError(f"a seccomp profile of {len(steps)} instructions is too long: {_INSTRUCTIONS_MAX} at most")
     return b"".join(struct.pack("=HBBI", step.code, step.yes, step.no, step.value) for step in steps)
 
 
-def _search(spans: Sequence[Span]) -> list[_Step]:
+def _search(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
     """Return instructions that find the span of the loaded number, and decide. Every path ends with a return."""
     if len(spans) == 1:
         return _decide(spans[0])
     middle = len(spans) // 2
     below, above = _search(spans[:middle]), _search(spans[middle:])
-    return [_Step(_IF_AT_LEAST, spans[middle].first, 0, 1), _Step(_JUMP, len(below)), *below, *above]
+    return [_Instruction(_IF_AT_LEAST, spans[middle].first, 0, 1), _Instruction(_JUMP, len(below)), *below, *above]
 
 
-def _decide(span: Span) -> list[_Step]:
-    steps: list[_Step] = []
+def _decide(span: SyscallSpan) -> list[_Instruction]:
+    steps: list[_Instruction] = []
     for conditions, action in span.decisions:
         tests = [step for condition in conditions for step in _test(condition)]
-        steps += [*_with_failures(tests), _Step(_RETURN, action)]
+        steps += [*_with_failures(tests), _Instruction(_RETURN, action)]
     return steps
 
 
@@ -95,30 +99,40 @@ def _decide(span: Span) -> list[_Step]:
 _FAIL, _PASS = 300, 301
 
 
-def _test(test: Comparison) -> list[_Step]:
+def _test(test: ArgumentComparison) -> list[_Instruction]:
     """Return instructions that compare a 64-bit argument: its high half, then its low half."""
     low, high = test.value & _WORD, test.value >> 32 & _WORD
     place = _ARGUMENTS + 8 * test.argument
-    load_high, load_low = _Step(_LOAD, place + 4), _Step(_LOAD, place)
+    load_high, load_low = _Instruction(_LOAD, place + 4), _Instruction(_LOAD, place)
     match test.operator:
         case "==":
-            return [load_high, _Step(_IF_EQUAL, high, 0, _FAIL), load_low, _Step(_IF_EQUAL, low, _PASS, _FAIL)]
+            return [
+                load_high,
+                _Instruction(_IF_EQUAL, high, 0, _FAIL),
+                load_low,
+                _Instruction(_IF_EQUAL, low, _PASS, _FAIL),
+            ]
         case "!=":
-            return [load_high, _Step(_IF_EQUAL, high, 0, _PASS), load_low, _Step(_IF_EQUAL, low, _FAIL, _PASS)]
+            return [
+                load_high,
+                _Instruction(_IF_EQUAL, high, 0, _PASS),
+                load_low,
+                _Instruction(_IF_EQUAL, low, _FAIL, _PASS),
+            ]
         case ">" | ">=":
             last = _IF_GREATER if test.operator == ">" else _IF_AT_LEAST
-            first = [load_high, _Step(_IF_GREATER, high, _PASS), _Step(_IF_EQUAL, high, 0, _FAIL)]
-            return [*first, load_low, _Step(last, low, _PASS, _FAIL)]
+            first = [load_high, _Instruction(_IF_GREATER, high, _PASS), _Instruction(_IF_EQUAL, high, 0, _FAIL)]
+            return [*first, load_low, _Instruction(last, low, _PASS, _FAIL)]
         case "<" | "<=":
             last = _IF_AT_LEAST if test.operator == "<" else _IF_GREATER
-            first = [load_high, _Step(_IF_GREATER, high, _FAIL), _Step(_IF_EQUAL, high, 0, _PASS)]
-            return [*first, load_low, _Step(last, low, _FAIL, _PASS)]
+            first = [load_high, _Instruction(_IF_GREATER, high, _FAIL), _Instruction(_IF_EQUAL, high, 0, _PASS)]
+            return [*first, load_low, _Instruction(last, low, _FAIL, _PASS)]
     second = test.second
-    upper = [load_high, _Step(_AND, high), _Step(_IF_EQUAL, second >> 32 & _WORD, 0, _FAIL)]
-    return [*upper, load_low, _Step(_AND, low), _Step(_IF_EQUAL, second & _WORD, _PASS, _FAIL)]
+    upper = [load_high, _Instruction(_AND, high), _Instruction(_IF_EQUAL, second >> 32 & _WORD, 0, _FAIL)]
+    return [*upper, load_low, _Instruction(_AND, low), _Instruction(_IF_EQUAL, second & _WORD, _PASS, _FAIL)]
 
 
-def _with_failures(tests: list[_Step]) -> list[_Step]:
+def _with_failures(tests: list[_Instruction]) -> list[_Instruction]:
     """Resolve the jumps of tests: `_PASS` skips to the next test, `_FAIL` past the return that follows all tests."""
     resolved = []
     for position, step in enumerate(tests):
@@ -129,7 +143,7 @@ def _with_failures(tests: list[_Step]) -> list[_Step]:
     return resolved
 
 
-def _begins(tests: list[_Step], place: int) -> bool:
+def _begins(tests: list[_Instruction], place: int) -> bool:
     """Whether a test begins at this index: with the load of an argument's high half."""
     return tests[place].code == _LOAD and (tests[place].value - _ARGUMENTS) % 8 == 4
 
@@ -285,19 +299,19 @@ _AF_ALG, _AF_VSOCK = 38, 40
 _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 
-class Rule(NamedTuple):
+class SeccompRule(NamedTuple):
     """The action for some calls whose arguments meet all conditions."""
 
     names: Sequence[str]
     action: int
-    conditions: Sequence[Comparison] = ()
+    conditions: Sequence[ArgumentComparison] = ()
 
 
-class Profile(NamedTuple):
+class SeccompProfile(NamedTuple):
     """The default action, and the rules; the first rule that matches a call applies."""
 
     default: int
-    rules: Sequence[Rule]
+    rules: Sequence[SeccompRule]
 
 
 @cache
@@ -322,9 +336,9 @@ def filter_of_file(path: str) -> bytes:
         raise ValueError(f'decoding seccomp profile failed "{path}": {error}') from error
 
 
-def compile_profile(profile: Profile, processor: Processor) -> bytes:
+def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     """Return a profile as a program for one processor."""
-    decisions: dict[int, list[tuple[Sequence[Comparison], int]]] = {}
+    decisions: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:
         for name in rule.names:
             number = processor.numbers.get(name)
@@ -333,21 +347,21 @@ def compile_profile(profile: Profile, processor: Processor) -> bytes:
     newest = max(processor.numbers.values())
     beyond = _UNKNOWN if profile.default & _ACTION_MASK == _ERRNO else profile.default
     spans = list(_spans(decisions, profile.default, newest))
-    spans.append(Span(newest + 1, (((), beyond),)))
+    spans.append(SyscallSpan(newest + 1, (((), beyond),)))
     return program(spans, processor.audit, processor.foreign_bit, _UNKNOWN)
 
 
 def _spans(
-    decisions: Mapping[int, Sequence[tuple[Sequence[Comparison], int]]], default: int, newest: int
-) -> Iterator[Span]:
+    decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, newest: int
+) -> Iterator[SyscallSpan]:
     """Yield spans in ascending order; neighbouring calls with the same decision share a span."""
-    last: tuple[tuple[Sequence[Comparison], int], ...] | None = None
+    last: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
     for number in range(newest + 1):
         found = (*decisions.get(number, ()), ((), default))
         first_certain = next(index for index, (conditions, _) in enumerate(found) if not conditions)
         decision = found[: first_certain + 1]
         if decision != last:
-            yield Span(number, decision)
+            yield SyscallSpan(number, decision)
         last = decision
 
 
@@ -358,18 +372,20 @@ def _processor() -> Processor:
     return found
 
 
-def _default_profile(processor: Processor) -> Profile:
+def _default_profile(processor: Processor) -> SeccompProfile:
     denied = {name for names in _DENIED.values() for name in names.split()}
     conditional = {"clone", "clone3", "personality", "socket"}
     allowed = [name for name in processor.numbers if name not in denied | conditional and name != "-"]
-    return Profile(
+    return SeccompProfile(
         _DENY,
         (
-            Rule(allowed, _ALLOW),
-            Rule(["clone"], _ALLOW, [Comparison(0, "masked", _NAMESPACE_FLAGS, 0)]),
-            Rule(["clone3"], _UNKNOWN),  # the C library falls back to clone, whose flags a filter can read
-            *(Rule(["personality"], _ALLOW, [Comparison(0, "==", value)]) for value in _PERSONALITIES),
-            Rule(["socket"], _ALLOW, [Comparison(0, "!=", _AF_ALG), Comparison(0, "!=", _AF_VSOCK)]),
+            SeccompRule(allowed, _ALLOW),
+            SeccompRule(["clone"], _ALLOW, [ArgumentComparison(0, "masked", _NAMESPACE_FLAGS, 0)]),
+            SeccompRule(["clone3"], _UNKNOWN),  # the C library falls back to clone, whose flags a filter can read
+            *(SeccompRule(["personality"], _ALLOW, [ArgumentComparison(0, "==", value)]) for value in _PERSONALITIES),
+            SeccompRule(
+                ["socket"], _ALLOW, [ArgumentComparison(0, "!=", _AF_ALG), ArgumentComparison(0, "!=", _AF_VSOCK)]
+            ),
         ),
     )
 
@@ -389,7 +405,7 @@ _OPERATORS: Final = {
 _SECCOMP_ARGUMENTS: Final = 6
 
 
-def _profile_of_document(found: Mapping[str, Any]) -> Profile:
+def _profile_of_document(found: Mapping[str, Any]) -> SeccompProfile:
     """Return the profile that a JSON document describes. ValueError, KeyError or TypeError if it is malformed."""
     default = _action(found["defaultAction"], found.get("defaultErrnoRet"))
     rules = []
@@ -398,10 +414,10 @@ def _profile_of_document(found: Mapping[str, Any]) -> Profile:
         action = _action(row["action"], row.get("errnoRet"))
         conditions = [_condition(each) for each in row.get("args") or ()]
         if len({each.argument for each in conditions}) < len(conditions):
-            rules += [Rule(names, action, [each]) for each in conditions]  # as in runc: any one of them suffices
+            rules += [SeccompRule(names, action, [each]) for each in conditions]  # as in runc: any one of them suffices
         else:
-            rules.append(Rule(names, action, conditions))
-    return Profile(default, rules)
+            rules.append(SeccompRule(names, action, conditions))
+    return SeccompProfile(default, rules)
 
 
 def _action(name: str, number: int | None) -> int:
@@ -415,10 +431,10 @@ def _action(name: str, number: int | None) -> int:
     return _ACTIONS[name] | value
 
 
-def _condition(found: Mapping[str, Any]) -> Comparison:
+def _condition(found: Mapping[str, Any]) -> ArgumentComparison:
     if found["op"] not in _OPERATORS:
         raise ValueError(f"invalid seccomp operator {found['op']}")
     index = int(found["index"])
     if not 0 <= index < _SECCOMP_ARGUMENTS:
         raise ValueError(f"invalid argument index {index}")
-    return Comparison(index, _OPERATORS[found["op"]], int(found["value"]), int(found.get("valueTwo") or 0))
+    return ArgumentComparison(index, _OPERATORS[found["op"]], int(found["value"]), int(found.get("valueTwo") or 0))

@@ -20,7 +20,7 @@ from batchyard.shim import run as words
 from batchyard.shim.capabilities import Features
 from batchyard.shim.container_exec import User
 from batchyard.shim.event_loop import Loop
-from batchyard.shim.run import Run
+from batchyard.shim.run import ShimRun
 
 _ASKED_BYTES = 1 << 20
 _KILLED = 128 + signal.SIGKILL
@@ -36,16 +36,16 @@ def host(node: int, features: Features, connection: socket.socket) -> None:
         if "sockets" in asked:
             _give_sockets(node, asked["sockets"], connection)
         else:
-            _Session(Run(node, asked["run"]), features, asked, files, connection).host()
+            _Session(ShimRun(node, asked["run"]), features, asked, files, connection).host()
     except (OSError, ValueError) as failure:
-        _tell(connection, [], error=str(failure))
+        _send_reply(connection, [], error=str(failure))
 
 
 class _Session:
     """One exec command and its client connection, from its start to its end."""
 
     def __init__(
-        self, run: Run, features: Features, asked: dict[str, Any], files: list[int], connection: socket.socket
+        self, run: ShimRun, features: Features, asked: dict[str, Any], files: list[int], connection: socket.socket
     ) -> None:
         self._run = run
         self._features = features
@@ -72,7 +72,7 @@ class _Session:
         own = self._run.spec["user"]
         given = [] if self._asked["tty"] else self._files
         opened = [*ends, *self._files]
-        command = process_container.Command(
+        command = process_container.ProcessCommand(
             self._asked["argv"],
             variables | ({"TERM": "xterm"} if self._asked["tty"] else {}),
             self._run.spec["workingDir"] or "/",
@@ -81,7 +81,7 @@ class _Session:
             start_error=words.exec_error,
         )
         status = self._fork(command, [*ends[1:] * 3, *given], opened, user, is_enclosed=is_enclosed)
-        _tell(self._connection, ends[:1], started=True)
+        _send_reply(self._connection, ends[:1], started=True)
         for file in opened:
             os.close(file)
         self._loop.when_readable(self._connection.fileno(), self._end_if_gone)
@@ -92,7 +92,7 @@ class _Session:
 
     def _fork(
         self,
-        command: process_container.Command,
+        command: process_container.ProcessCommand,
         standard: list[int],
         opened: list[int],
         user: User | None,
@@ -150,11 +150,11 @@ class _Session:
             os.waitpid(self._warden, 0)
 
     def _over(self, **reply: object) -> None:
-        _tell(self._connection, [], **reply)
+        _send_reply(self._connection, [], **reply)
         self._loop.stop()
 
 
-def _first_process(run: Run) -> int:
+def _first_process(run: ShimRun) -> int:
     """Return the process that holds a container's namespaces. ValueError if the container does not run."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
@@ -165,13 +165,13 @@ def _first_process(run: Run) -> int:
 
 def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
     """Send sockets in the network namespace of a run."""
-    container_exec.enter_network(_first_process(Run(node, path)))
+    container_exec.enter_network(_first_process(ShimRun(node, path)))
     kinds = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, kinds) as old, socket.socket(socket.AF_INET6, kinds) as new:
-        _tell(connection, [old.fileno(), new.fileno()], sockets=2)
+        _send_reply(connection, [old.fileno(), new.fileno()], sockets=2)
 
 
-def _tell(connection: socket.socket, files: list[int], **reply: object) -> None:
+def _send_reply(connection: socket.socket, files: list[int], **reply: object) -> None:
     """Send a message and files to the client; ignored if it has disconnected."""
     with suppress(OSError):
         socket.send_fds(connection, [json.dumps(reply).encode()], files)

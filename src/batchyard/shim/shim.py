@@ -11,14 +11,14 @@ from typing import Any
 from batchyard.shim import cgroups, clock, launch, state_dir
 from batchyard.shim import run as words
 from batchyard.shim import stop as descendants
-from batchyard.shim.attach import Attached
+from batchyard.shim.attach import AttachedClients
 from batchyard.shim.capabilities import Features
 from batchyard.shim.event_loop import Loop
-from batchyard.shim.health import Health, Report
-from batchyard.shim.logs import Log, Stream
-from batchyard.shim.probes import Outcome, Tries
-from batchyard.shim.run import Run
-from batchyard.shim.stop import Ending, ask_first, ask_group, stop_signal
+from batchyard.shim.health import Health, ProbeCallbacks
+from batchyard.shim.logs import LogLineSplitter, RotatingLog
+from batchyard.shim.probes import ProbeOutcome, ProbeWorkers
+from batchyard.shim.run import ShimRun
+from batchyard.shim.stop import ContainerTermination, signal_first_process, signal_process_group, stop_signal
 
 # --- state reports ---
 # Reports of a run's state to the platform: written to disk at once, announced when the platform can receive the
@@ -31,10 +31,10 @@ _ANNOUNCE_AGAIN_SECONDS = 0.02
 _WARNINGS_MAX = 16
 
 
-class Teller:
+class StateReporter:
     """The state file of a run and its announcements; the shim never waits for the platform."""
 
-    def __init__(self, run: Run, loop: Loop) -> None:
+    def __init__(self, run: ShimRun, loop: Loop) -> None:
         self._run = run
         self._loop = loop
         self._warned = 0
@@ -45,7 +45,7 @@ class Teller:
         self.write(**changes)
         self._announce(clock.monotonic() + _ANNOUNCE_SECONDS)
 
-    def tell_last(self, **changes: object) -> None:
+    def report_final(self, **changes: object) -> None:
         """Write the final changes and announce them, waiting for the platform only here."""
         self.write(**changes)
         self._run.announce(_ANNOUNCE_SECONDS)
@@ -76,7 +76,7 @@ _LOG_BYTES = 2048
 _LOG_LINES = 80
 
 
-def last_words(run: Run, log: Log, code: int) -> str:
+def termination_message(run: ShimRun, log: RotatingLog, code: int) -> str:
     """Return the end of the termination-message file, or of the log if the policy says so and the container failed."""
     text = _tail_of_file(run) if run.spec["terminationMessagePath"] else b""
     wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and code != 0
@@ -85,7 +85,7 @@ def last_words(run: Run, log: Log, code: int) -> str:
     return text.decode(errors="replace")
 
 
-def _tail_of_file(run: Run) -> bytes:
+def _tail_of_file(run: ShimRun) -> bytes:
     try:
         file = os.open("termination-log", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=run.folder)
     except OSError:
@@ -107,24 +107,24 @@ _START_ERROR = 128
 _KILLED = 128 + signal.SIGKILL
 
 
-def keep(run: Run, features: Features) -> None:
+def keep(run: ShimRun, features: Features) -> None:
     """Supervise a claimed container run until it ends."""
-    Keeper(run, features).keep()
+    ContainerShim(run, features).keep()
 
 
-class Keeper:
+class ContainerShim:
     """The state of one container run, from its start to its end."""
 
-    def __init__(self, run: Run, features: Features) -> None:
+    def __init__(self, run: ShimRun, features: Features) -> None:
         self._run = run
         self._features = features
         self._loop = Loop()
-        self._teller = Teller(run, self._loop)
-        self._tries = Tries(run, self._loop)
+        self._reporter = StateReporter(run, self._loop)
+        self._tries = ProbeWorkers(run, self._loop)
         self._log = _opened_log(run)
         self._group = launch.pods_group(run)
-        self._outputs: dict[int, Stream] = {}
-        self._attached = Attached(self._loop, run.folder, self._read)
+        self._outputs: dict[int, LogLineSplitter] = {}
+        self._attached = AttachedClients(self._loop, run.folder, self._read)
         self._open = 0
         self._received = b""
         #: The wait status of the shim's child process, which runs the command.
@@ -138,11 +138,11 @@ class Keeper:
         self._is_over = False
         #: Set once the command runs.
         self._health: Health | None = None
-        self._ending: Ending | None = None
+        self._ending: ContainerTermination | None = None
 
     def keep(self) -> None:
         """Start the command; return when all its processes are gone and its end is reported."""
-        self._teller.write(keeper=os.getpid(), phase="Starting", warnings=[])
+        self._reporter.write(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._look)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
         self._loop.after(_GONE_SECONDS, self._watch_folder)
@@ -160,7 +160,7 @@ class Keeper:
         self._launched = launched
         self._open = 1 + len(launched.outputs)
         for name, file in launched.outputs.items():
-            self._outputs[file] = Stream(self._log, name)
+            self._outputs[file] = LogLineSplitter(self._log, name)
             self._loop.when_readable(file, partial(self._pump, file, name))
         self._end_with_a_part()
         self._attached.begin(launched.outputs["stdout"] if self._run.spec["tty"] else None, launched.stdin)
@@ -251,36 +251,36 @@ class Keeper:
         container = launch.container(self._run, self._features, child, self._group)
         attempt = partial(self._tries.start, container)
         hooks = self._run.spec["hooks"]
-        report = Report(self._teller.warn, self._fail, self._tell_health)
+        report = ProbeCallbacks(self._reporter.warn, self._fail, self._report_health)
         self._health = Health(self._run.spec["probes"], self._loop, attempt, report)
         number = stop_signal(self._run.spec.get("stopSignal") or "")
-        ask = partial(ask_first if launch.is_contained(self._run) else ask_group, child, number)
-        self._ending = Ending(child, self._loop, hooks.get("preStop"), attempt, ask)
+        ask = partial(signal_first_process if launch.is_contained(self._run) else signal_process_group, child, number)
+        self._ending = ContainerTermination(child, self._loop, hooks.get("preStop"), attempt, ask)
         hook = hooks.get("postStart")
         is_up = hook is None
         started, ready = is_up and self._health.started, is_up and self._health.ready
-        self._teller.report_state(phase="Running", pid=child, startedAt=clock.now(), started=started, ready=ready)
+        self._reporter.report_state(phase="Running", pid=child, startedAt=clock.now(), started=started, ready=ready)
         if is_up:
             self._health.begin()
         else:
             attempt(hook, None, self._after_hook)
         self._look()
 
-    def _after_hook(self, outcome: Outcome) -> None:
+    def _after_hook(self, outcome: ProbeOutcome) -> None:
         """Begin probing if the postStart hook succeeded; otherwise report the failed hook."""
         if outcome.result in {"success", "warning"} and self._health:
-            self._tell_health()
+            self._report_health()
             self._health.begin()
         elif not self._is_over:
-            self._teller.warn("FailedPostStartHook", "PostStartHook failed")
+            self._reporter.warn("FailedPostStartHook", "PostStartHook failed")
             self._fail({"hook": "postStart", "message": outcome.text})
 
     def _fail(self, failed: Mapping[str, str]) -> None:
-        self._teller.report_state(failed=failed)
+        self._reporter.report_state(failed=failed)
 
-    def _tell_health(self) -> None:
+    def _report_health(self) -> None:
         if self._health:
-            self._teller.report_state(started=self._health.started, ready=self._health.ready)
+            self._reporter.report_state(started=self._health.started, ready=self._health.ready)
 
     def _reap(self) -> None:
         """Reap children, adopted orphans included; when none is left, the run is over."""
@@ -307,10 +307,10 @@ class Keeper:
 
     def _look(self) -> None:
         """Check whether a stop was requested, and start or update the termination."""
-        stop_request = self._run.stop_wish()
+        stop_request = self._run.stop_request()
         if stop_request and self._health and self._ending and self._code is None:
             self._health.leave()
-            self._ending.obey(stop_request, self._teller.warn)
+            self._ending.obey(stop_request, self._reporter.warn)
 
     def _watch_folder(self) -> None:
         """Kill the container when the run's directory was removed."""
@@ -324,7 +324,7 @@ class Keeper:
             stream.end()
         end = self._end()
         cgroups.remove(self._group, has_namesakes=launch.is_contained(self._run))
-        self._teller.tell_last(phase="Exited", finishedAt=clock.now(), started=False, ready=False, **end)
+        self._reporter.report_final(phase="Exited", finishedAt=clock.now(), started=False, ready=False, **end)
         state_dir.remove_tree(self._run.folder, "root")
         if self._code is None:
             launch.forget(self._run, self._features)
@@ -334,21 +334,21 @@ class Keeper:
         began = self._run.state.get("startedAt")
         if self._code is None and not os.WIFSIGNALED(self._ended) and began is None:
             log_text = self._log.truncate().decode(errors="replace")
-            says = words.said_by_engine if launch.is_contained(self._run) else words.said_by_bubblewrap
+            says = words.parse_engine_error if launch.is_contained(self._run) else words.parse_bubblewrap_error
             message = self._error or words.start_error(says(log_text))
             return {"exitCode": _START_ERROR, "reason": "StartError", "message": message}
         is_oom = self._is_oom or cgroups.oom_kills(self._group) > 0
         # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.
         code = _KILLED if self._code is None or (is_oom and self._code == 0) else self._code
         reason = "OOMKilled" if is_oom else "Error" if code else "Completed"
-        message = last_words(self._run, self._log, code)
+        message = termination_message(self._run, self._log, code)
         return {"startedAt": began or self._began, "exitCode": code, "reason": reason, "message": message}
 
 
-def _opened_log(run: Run) -> Log:
+def _opened_log(run: ShimRun) -> RotatingLog:
     logs = state_dir.open_folder("../../../logs", run.folder)
     os.makedirs(f"/proc/self/fd/{logs}/{run.spec['container']}", 0o700, exist_ok=True)
     here = state_dir.open_folder(run.spec["container"], logs)
     os.close(logs)
     limits = run.spec["log"]
-    return Log(here, f"{run.spec['attempt']}.log", limits["maxBytes"], limits["maxFiles"])
+    return RotatingLog(here, f"{run.spec['attempt']}.log", limits["maxBytes"], limits["maxFiles"])

@@ -30,7 +30,7 @@ from batchyard.shim import (
 )
 from batchyard.shim.capabilities import Features
 from batchyard.shim.event_loop import Loop
-from batchyard.shim.run import Run
+from batchyard.shim.run import ShimRun
 
 _FORK_AGAIN_SECONDS = 0.2
 _KEEPERS = {"container": shim.keep, "sandbox": sandbox.keep}
@@ -59,7 +59,7 @@ class Spawner:
         self._node = node
         self._lock = lock
         without = capabilities.named_in("BATCHYARD_NODE_WITHOUT")
-        self._features = capabilities.look(node, without, partial(rootless_images.start, node, without))
+        self._features = capabilities.detect_features(node, without, partial(rootless_images.start, node, without))
         self._keepers: dict[int, str] = {}
         self._loop = Loop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -89,7 +89,7 @@ class Spawner:
             self._loop.when_signalled(number, self._loop.stop)
         gc.collect()
         gc.freeze()
-        state_dir.write_json(self._node, "features.json", capabilities.told(self._features))
+        state_dir.write_json(self._node, "features.json", capabilities.features_document(self._features))
         self._end_with_the_folder()
         self._loop.run()
 
@@ -117,7 +117,7 @@ class Spawner:
             return
         if keeper == 0:
             self._close_inherited()
-            event_loop.keep(self._node, path, partial(_keep, self._features))
+            event_loop.run_shim(self._node, path, partial(_keep, self._features))
         self._keepers[keeper] = path
 
     def _host(self) -> None:
@@ -131,7 +131,9 @@ class Spawner:
                 return  # the client sees the connection closed
             if child == 0:
                 self._close_inherited()
-                event_loop.be(self._node, "a session", partial(session.host, self._node, self._features, connection))
+                event_loop.run_child(
+                    self._node, "a session", partial(session.host, self._node, self._features, connection)
+                )
 
     def _tidy(self, path: str) -> None:
         """Clean up after a shim that has ended."""
@@ -144,7 +146,7 @@ class Spawner:
         """Run a slow task in a child process."""
         if os.fork() == 0:
             self._close_inherited()
-            event_loop.be(self._node, name, act)
+            event_loop.run_child(self._node, name, act)
 
     def _close_inherited(self) -> None:
         """In a child: close the spawner's lock and sockets."""
@@ -160,7 +162,7 @@ class Spawner:
                     self._tidy(path)
 
 
-def _keep(found: Features, run: Run) -> None:
+def _keep(found: Features, run: ShimRun) -> None:
     if run.spec["kind"] == "image":
         image_pull.keep(run, found.engines)
     else:

@@ -14,8 +14,8 @@ from typing import Any
 
 from batchyard.shim import clock
 from batchyard.shim.event_loop import Loop
-from batchyard.shim.health import Try
-from batchyard.shim.probes import Outcome
+from batchyard.shim.health import StartAttempt
+from batchyard.shim.probes import ProbeOutcome
 
 # --- descendants ---
 # Termination of a process tree whose processes may fork meanwhile.
@@ -91,7 +91,7 @@ def stop_signal(named: str) -> int:
     return signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}", signal.SIGTERM)
 
 
-def ask_group(pid: int, number: int) -> None:
+def signal_process_group(pid: int, number: int) -> None:
     """Signal the command's process group. With a terminal the session is bubblewrap's, so signal the command alone."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
@@ -101,17 +101,17 @@ def ask_group(pid: int, number: int) -> None:
                 os.kill(child, number)
 
 
-def ask_first(pid: int, number: int) -> None:
+def signal_first_process(pid: int, number: int) -> None:
     """Signal only the first process of a container, as container runtimes do."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
-class Ending:
+class ContainerTermination:
     """The termination of one container, idle until `obey` is called; `ask` sends the stop signal."""
 
     def __init__(
-        self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: Try, ask: Callable[[], None]
+        self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: StartAttempt, ask: Callable[[], None]
     ) -> None:
         self._pid = pid
         self._ask = ask
@@ -139,7 +139,7 @@ class Ending:
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
-    def _after_hook(self, outcome: Outcome, warn: Callable[[str, str], None]) -> None:
+    def _after_hook(self, outcome: ProbeOutcome, warn: Callable[[str, str], None]) -> None:
         if outcome.result not in {"success", "warning"}:
             warn("FailedPreStopHook", "PreStopHook failed")
         self._killed_not_before = clock.now() + int(_AFTER_HOOK_SECONDS * 1e6)

@@ -13,28 +13,28 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def opened(top: str | int, path: str) -> int:
+def open_path(top: str | int, path: str) -> int:
     """Open a path below a directory with O_PATH. OSError if it does not exist, with ELOOP if it contains a link."""
     return _walked(top, path, None)
 
 
-def made(top: str | int, path: str, mode: int) -> int:
+def make_directories(top: str | int, path: str, mode: int) -> int:
     """Open a path below a directory as `opened` does, creating missing directories with `mode`."""
     return _walked(top, path, mode)
 
 
-def made_file(top: str | int, path: str, mode: int) -> int:
+def create_file(top: str | int, path: str, mode: int) -> int:
     """Open a file below a directory as `opened` does, creating it with `mode` if missing."""
-    folder = opened(top, os.path.dirname(path))
+    folder = open_path(top, os.path.dirname(path))
     name = os.path.basename(path)
     try:
         try:
             file = os.open(name, _NEW_FILE, mode, dir_fd=folder)
         except FileExistsError:
-            return opened(folder, name)
+            return open_path(folder, name)
         os.fchmod(file, mode)
         os.close(file)
-        return opened(folder, name)
+        return open_path(folder, name)
     finally:
         os.close(folder)
 

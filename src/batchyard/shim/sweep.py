@@ -6,7 +6,7 @@ from contextlib import suppress
 from batchyard.shim import cgroups, images, state_dir
 from batchyard.shim.capabilities import Features
 from batchyard.shim.cgroups import Group
-from batchyard.shim.engine import Engine
+from batchyard.shim.engine import ContainerEngine
 
 
 def name_of_pods(node: int) -> str:
@@ -50,7 +50,7 @@ def leaves_container(node: int, path: str) -> bool:
     return False
 
 
-def containers(node: int, engine: Engine) -> None:
+def containers(node: int, engine: ContainerEngine) -> None:
     """Remove this node's containers that have no shim from the engine."""
     found = engine.containers()
     engine.forget(*(name for path, name in found.items() if not _is_kept(node, path)))

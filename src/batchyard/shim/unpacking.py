@@ -127,7 +127,7 @@ def _text(path: str) -> str:
 _LINKS_MAX = 40
 
 
-def with_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], own: str) -> dict[str, str]:
+def add_mount_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], own: str) -> dict[str, str]:
     """Return the source directory of each place, with missing mount points added.
 
     A target is a path and whether it is a directory. This process leaves its mount namespace, so that the mounts affect
@@ -141,7 +141,7 @@ def with_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], o
         if place is not None and not os.path.lexists(shown[place] + path.removeprefix(place)):
             lacking.setdefault(place, []).append((path.removeprefix(place), is_folder))
     if lacking:
-        leave_mount_namespace()
+        unshare_mounts()
     for number, (place, points) in enumerate(lacking.items()):
         added, seen = f"{own}/added-{number}", f"{own}/seen-{number}"
         os.mkdir(seen)
@@ -156,7 +156,7 @@ def writable(folder: str, own: str) -> str:
     """Mount a writable overlay of a directory, whose upper layer belongs to the run; return its path."""
     for name in ("written", "work", "image"):
         os.mkdir(f"{own}/{name}", 0o755)
-    leave_mount_namespace()
+    unshare_mounts()
     layers = f"lowerdir={_named(folder)},upperdir={_named(own)}/written,workdir={_named(own)}/work"
     try:
         linux.mount("overlay", f"{own}/image", "overlay", f"{layers},userxattr")
@@ -165,7 +165,7 @@ def writable(folder: str, own: str) -> str:
     return f"{own}/image"
 
 
-def inside(root: str, path: str) -> str:
+def resolve_in_root(root: str, path: str) -> str:
     """Resolve the links of a path within a root filesystem; the path need not exist.
 
     bubblewrap would resolve them against the machine's own files.
@@ -173,7 +173,7 @@ def inside(root: str, path: str) -> str:
     return _without_links(path, lambda place: _link(f"{root}{place}"))
 
 
-def inside_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
+def resolve_in_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
     """Resolve the links of a path in a container that sees some directories of the machine and links beside them."""
 
     def link_at(place: str) -> str | None:
@@ -208,10 +208,10 @@ def _without_links(path: str, link_at: Callable[[str], str | None]) -> str:
     return found or "/"
 
 
-def leave_mount_namespace() -> None:
+def unshare_mounts() -> None:
     """Enter a new mount namespace, so that later mounts are private to this process."""
     linux.unshare(linux.NEWNS)
-    linux.keep_mounts_to_oneself()
+    linux.make_mounts_private()
 
 
 def _named(path: str) -> str:

@@ -55,7 +55,7 @@ class PodUsers:
         self._places: dict[str, str] = {}
         self._copies: list[tuple[str, int]] = []
         linux.unshare(linux.NEWNS)
-        linux.keep_mounts_to_oneself()
+        linux.make_mounts_private()
 
     def copy(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
         """Copy a mount of a file or directory, with nested mounts; return its path after `enter`.
@@ -148,7 +148,7 @@ def _last_id() -> int:
     return max((end for start, end in _extents() if start <= 1), default=1) - 1
 
 
-class Account(NamedTuple):
+class ImageAccount(NamedTuple):
     """The account that runs a container."""
 
     uid: int
@@ -156,7 +156,7 @@ class Account(NamedTuple):
     home: str
 
 
-def account(named: str, passwd: str, group: str) -> Account:
+def account(named: str, passwd: str, group: str) -> ImageAccount:
     """Resolve `user` or `user:group`, by name or number; the default is root. ValueError for an unknown name."""
     user, _, own_group = named.partition(":")
     found = _user(user or "0", passwd)
@@ -168,13 +168,13 @@ def account(named: str, passwd: str, group: str) -> Account:
     return found._replace(gid=int(rows[0][2] if rows else own_group))
 
 
-def _user(user: str, passwd: str) -> Account:
+def _user(user: str, passwd: str) -> ImageAccount:
     rows = [row for row in _rows(passwd, 6) if user in (row[0], row[2])]
     if rows:
-        return Account(int(rows[0][2]), int(rows[0][3]), rows[0][5] or "/")
+        return ImageAccount(int(rows[0][2]), int(rows[0][3]), rows[0][5] or "/")
     if not user.isdigit():
         raise ValueError(f"unable to find user {user}: no matching entries in passwd file")
-    return Account(int(user), 0, "/")
+    return ImageAccount(int(user), 0, "/")
 
 
 def _rows(text: str, fields: int) -> Iterator[list[str]]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from batchyard.accounting.accounts import Statement, statement_of
-from batchyard.accounting.ledger import Ledger
+from batchyard.accounting.ledger import CostLedger
 from batchyard.api import scheme
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
@@ -16,12 +16,12 @@ from batchyard.sim.recovery import Recoveries
 _RECALLED: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.INSTANCE, scheme.NODE, scheme.POD)
 
 
-class Books:
+class RunAccounting:
     """The cost ledger and the recoveries of a world, maintained from its start."""
 
     def __init__(self, client: LocalClient, kernel: Kernel) -> None:
         self._kernel = kernel
-        self.ledger = Ledger(client)
+        self.ledger = CostLedger(client)
         self.recoveries = Recoveries()
         client.subscribe(self._keep)
 

@@ -8,7 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant, seconds
 from batchyard.sim.result import Result
-from batchyard.sim.whatif import Comparison, Story
+from batchyard.sim.whatif import Comparison, WorkloadTimeline
 
 API_VERSION: Final = "batchyard.dev/v1alpha1"
 #: Decimal places of seconds in documents: microseconds, as instants.
@@ -16,13 +16,13 @@ _DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadRow:
+class WorkloadDifference:
     """A Workload that differs between the runs; None for a run in which it does not exist."""
 
     name: str
     queue: str
-    without: Story | None
-    changed: Story | None
+    without: WorkloadTimeline | None
+    changed: WorkloadTimeline | None
 
     @property
     def sooner(self) -> float | None:
@@ -51,7 +51,7 @@ class WorkloadRow:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueDifference:
     """The mean wait of the Workloads of a LocalQueue from the start on, in seconds, and how many are pending."""
 
     name: str
@@ -67,8 +67,8 @@ class Difference:
 
     began: Instant
     seconds: float
-    workloads: Sequence[WorkloadRow]
-    queues: Sequence[QueueRow]
+    workloads: Sequence[WorkloadDifference]
+    queues: Sequence[QueueDifference]
     comparison: Comparison
 
     @property
@@ -107,7 +107,7 @@ def difference_of(comparison: Comparison, began: Instant) -> Difference:
         stories = old.stories.get(name), new.stories.get(name)
         if stories[0] != stories[1]:
             queue = next((story.queue for story in stories if story is not None and story.queue), "")
-            rows.append(WorkloadRow(name, queue, *stories))
+            rows.append(WorkloadDifference(name, queue, *stories))
     lasts = max(seconds(course.result.now - began) for course in (old, new))
     return Difference(began, lasts, rows, _queue_rows(comparison, lasts), comparison)
 
@@ -146,16 +146,16 @@ def _dollars(cents: int) -> str:
     return f"{'+' if cents > 0 else '-'}${_amount(abs(cents))}"
 
 
-def _preempted(rows: Sequence[WorkloadRow]) -> int:
+def _preempted(rows: Sequence[WorkloadDifference]) -> int:
     """Return how many more preemptions occur with the change."""
     return sum(_preemptions(row.changed) - _preemptions(row.without) for row in rows)
 
 
-def _preemptions(story: Story | None) -> int:
+def _preemptions(story: WorkloadTimeline | None) -> int:
     return 0 if story is None else story.preemptions
 
 
-def _queue_rows(comparison: Comparison, lasts: float) -> list[QueueRow]:
+def _queue_rows(comparison: Comparison, lasts: float) -> list[QueueDifference]:
     """Return the queues whose waits differ between the runs."""
     old, new = (dict(_waits(course.stories, lasts)) for course in (comparison.without, comparison.changed))
     no_waits = (0.0, 0)
@@ -163,13 +163,13 @@ def _queue_rows(comparison: Comparison, lasts: float) -> list[QueueRow]:
     for name in sorted({**old, **new}):
         before, after = old.get(name, no_waits), new.get(name, no_waits)
         if before != after:
-            rows.append(QueueRow(name, before[0], after[0], before[1], after[1]))
+            rows.append(QueueDifference(name, before[0], after[0], before[1], after[1]))
     return rows
 
 
-def _waits(stories: Mapping[str, Story], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
+def _waits(stories: Mapping[str, WorkloadTimeline], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
     """Yield the mean wait and the number of pending Workloads by queue."""
-    by_queue: dict[str, list[Story]] = {}
+    by_queue: dict[str, list[WorkloadTimeline]] = {}
     for story in stories.values():
         if story.queue and story.is_there:
             by_queue.setdefault(story.queue, []).append(story)
@@ -179,7 +179,7 @@ def _waits(stories: Mapping[str, Story], lasts: float) -> Iterator[tuple[str, tu
         yield queue, (sum(late) / len(found), sum(each.starts is None for each in found))
 
 
-def _workload(row: WorkloadRow) -> dict[str, Any]:
+def _workload(row: WorkloadDifference) -> dict[str, Any]:
     document: dict[str, Any] = {"name": row.name, "queue": row.queue, "effect": row.effect}
     for side, story in (("without", row.without), ("changed", row.changed)):
         if story is not None:
@@ -187,14 +187,14 @@ def _workload(row: WorkloadRow) -> dict[str, Any]:
     return document if row.sooner is None else {**document, "startsSooner": round(row.sooner, _DIGITS)}
 
 
-def _story(story: Story) -> dict[str, Any]:
+def _story(story: WorkloadTimeline) -> dict[str, Any]:
     times = {"startsAfter": story.starts, "endsAfter": story.ends}
     document: dict[str, Any] = {name: round(time, _DIGITS) for name, time in times.items() if time is not None}
     by = {"preemptedBy": story.by} if story.by else {}
     return {**document, "preemptions": story.preemptions, **by}
 
 
-def _queue(row: QueueRow) -> dict[str, Any]:
+def _queue(row: QueueDifference) -> dict[str, Any]:
     return {
         "queue": row.name,
         "without": {"waitSeconds": round(row.waited_without, _DIGITS), "pending": row.pending_without},

@@ -28,20 +28,20 @@ from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_fi
 
 
 #: The event of a record, and its fields.
-Told: TypeAlias = tuple[str, Mapping[str, Any]]
+EventFields: TypeAlias = tuple[str, Mapping[str, Any]]
 
 _UNSCHEDULABLE: Final = "Unschedulable"
 _PREEMPTED: Final = "PreemptionByScheduler"
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
-def cluster_records(event: WatchEvent) -> Iterator[Told]:
+def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
     """Return the records of a watch event."""
-    convert = _TELLERS.get(event.key.kind)
+    convert = _CONVERTERS.get(event.key.kind)
     return iter(()) if convert is None else convert(event)
 
 
-def _of_node(event: WatchEvent) -> Iterator[Told]:
+def _of_node(event: WatchEvent) -> Iterator[EventFields]:
     """Yield that a node became ready or not ready, or was removed."""
     fields = {"node": event.key.name, "pool": label(event.obj, well_known.NODE_POOL) or ""}
     if event.type is _DELETED:
@@ -52,7 +52,7 @@ def _of_node(event: WatchEvent) -> Iterator[Told]:
         yield "NodeNotReady" if was_ready else "NodeReady", fields
 
 
-def _of_pod(event: WatchEvent) -> Iterator[Told]:
+def _of_pod(event: WatchEvent) -> Iterator[EventFields]:
     """Yield that a pod is unschedulable, bound, preempted, ended, or was deleted before its end."""
     node, old = node_of(event.obj), event.old
     if not node:
@@ -86,7 +86,7 @@ def _must_leave(pod: Obj) -> bool:
     return found is not None and found["status"] == "True" and found.get("reason") == _PREEMPTED
 
 
-def _of_instance(event: WatchEvent) -> Iterator[Told]:
+def _of_instance(event: WatchEvent) -> Iterator[EventFields]:
     """Yield that a machine could not be provided, or crashed."""
     if event.type is _DELETED or (event.old is not None and phase_of(event.old) == phase_of(event.obj)):
         return
@@ -99,7 +99,7 @@ def _of_instance(event: WatchEvent) -> Iterator[Told]:
         yield "InstanceCrashed", fields
 
 
-def _of_pool(event: WatchEvent) -> Iterator[Told]:
+def _of_pool(event: WatchEvent) -> Iterator[EventFields]:
     """Yield that a node pool was created or removed."""
     if event.type is _DELETED:
         yield "NodePoolRemoved", {"pool": event.key.name}
@@ -107,14 +107,14 @@ def _of_pool(event: WatchEvent) -> Iterator[Told]:
         yield "NodePoolCreated", {"pool": event.key.name}
 
 
-def _of_request(event: WatchEvent) -> Iterator[Told]:
+def _of_request(event: WatchEvent) -> Iterator[EventFields]:
     """Yield the stages that a ProvisioningRequest reached."""
     for stage in STAGES:
         if is_true(event.obj, stage) and not (event.old is not None and is_true(event.old, stage)):
             yield f"ProvisioningRequest{stage}", {"request": str(event.key)}
 
 
-_TELLERS: Final[Mapping[str, Callable[[WatchEvent], Iterator[Told]]]] = {
+_CONVERTERS: Final[Mapping[str, Callable[[WatchEvent], Iterator[EventFields]]]] = {
     scheme.NODE: _of_node,
     scheme.POD: _of_pod,
     scheme.INSTANCE: _of_instance,

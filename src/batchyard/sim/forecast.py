@@ -25,21 +25,28 @@ from batchyard.base.seeded_draws import draw
 from batchyard.scheduling.controller import Scheduler
 from batchyard.sim.event_log import Record
 from batchyard.sim.forecasting.arrivals import NAME as ARRIVAL
-from batchyard.sim.forecasting.arrivals import Arrivals
+from batchyard.sim.forecasting.arrivals import ArrivalModel
 from batchyard.sim.forecasting.calibration import (
     LEVELS,
     MEDIAN,
     Calibration,
-    Sample,
+    ForecastRecord,
     Waits,
     in_order,
     logged,
     moved_by,
-    sorts_of,
+    tracks_of,
     wait_of,
 )
-from batchyard.sim.forecasting.quota_only_state import Lean, alone, lean, lines_of, queues_of, stated
-from batchyard.sim.forecasting.run_times import Basis, Estimate, Lengths, Runtimes, age_of
+from batchyard.sim.forecasting.quota_only_state import (
+    QuotaOnlyState,
+    lines_of,
+    queues_of,
+    reduce_to_quota,
+    standalone_workload,
+    state_with,
+)
+from batchyard.sim.forecasting.run_times import Basis, Estimate, HistoryDraws, RunTimeEstimator, age_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.world import World
@@ -66,7 +73,7 @@ def _everything(_namespace: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ForecastOptions:
     """The options of a forecast."""
 
     seed: int = 0
@@ -127,7 +134,7 @@ class Forecast:
     def corrected_by(self, calibration: Calibration) -> "Forecast":
         """Return the forecast, corrected by the outcomes of earlier ones."""
         raw = self.by_level
-        moved = moved_by(calibration, sorts_of(self.basis, raw, self.forks), raw)
+        moved = moved_by(calibration, tracks_of(self.basis, raw, self.forks), raw)
         return self if moved == raw else replace(self, moved=moved)
 
     @property
@@ -135,11 +142,11 @@ class Forecast:
         """Return the waits of the forks at the levels of calibration."""
         return tuple(logged(self.of_forks(level)) for level in LEVELS)
 
-    def sample(self, uid: str) -> Sample:
+    def sample(self, uid: str) -> ForecastRecord:
         """Return the record of the forecast for calibration; `uid` is the Workload's."""
         raw = self.by_level
-        sorts = sorts_of(self.basis, raw, self.forks)
-        return Sample(self.workload, uid, self.at, sorts, raw[MEDIAN], self.moved or raw)
+        sorts = tracks_of(self.basis, raw, self.forks)
+        return ForecastRecord(self.workload, uid, self.at, sorts, raw[MEDIAN], self.moved or raw)
 
     def document(self, subject: Mapping[str, str]) -> dict[str, Any]:
         """Return the forecast as a document for programs."""
@@ -161,12 +168,12 @@ class Forecast:
         }
 
 
-def forecasts(state: State, names: Collection[str], asked: Asked = Asked()) -> dict[str, Forecast]:
+def forecasts(state: State, names: Collection[str], asked: ForecastOptions = ForecastOptions()) -> dict[str, Forecast]:
     """Return the forecasts of Workloads by namespace and name; finished ones are left out."""
-    return Forecaster(state, asked).forecasts_by_name(names)
+    return ForecastRunner(state, asked).forecasts_by_name(names)
 
 
-def samples(state: State, asked: Asked, count: int = SAMPLED) -> list[Sample]:
+def samples(state: State, asked: ForecastOptions, count: int = SAMPLED) -> list[ForecastRecord]:
     """Return forecasts for `count` pending Workloads, sampled by the instant and their names alone."""
     waiting = [view.key for line in lines_of(state, queues_of(state)).waiting.values() for view in line]
     drawn = nsmallest(count, waiting, lambda name: draw(state.at, "sample", name))
@@ -175,7 +182,7 @@ def samples(state: State, asked: Asked, count: int = SAMPLED) -> list[Sample]:
 
 
 @dataclass(slots=True)
-class _Run:
+class _ForkRun:
     """The results of one fork."""
 
     #: The time of each Workload's admission, from the start of the fork.
@@ -188,14 +195,14 @@ class _Run:
     was_cut: bool = False
 
 
-class _Drawn:
+class _ForkRunTimes:
     """The random run times of one fork."""
 
     def __init__(self, estimate: Callable[[str, Obj], Estimate], now: Instant, seed: int) -> None:
         self._estimate = estimate
         self._now = now
         self._seed = seed
-        self._lengths: dict[int, Lengths] = {}
+        self._lengths: dict[int, HistoryDraws] = {}
 
     def length(self, name: str, obj: Obj) -> Duration | None:
         """Return the total run time of an existing Workload; None if it is unknown."""
@@ -215,14 +222,14 @@ class _Drawn:
         return estimate.bounded(lengths.next(age), age)
 
 
-class Forecaster:
+class ForecastRunner:
     """Runs the forks of one state, and computes forecasts from them."""
 
-    def __init__(self, state: State, asked: Asked) -> None:
+    def __init__(self, state: State, asked: ForecastOptions) -> None:
         self._state = state
         self._asked = asked
         self._queues = queues_of(state)
-        self._runtimes = Runtimes(state)
+        self._runtimes = RunTimeEstimator(state)
         self._lines = lines_of(state, self._queues)
         self._estimates: dict[str, Estimate] = {}
 
@@ -232,7 +239,7 @@ class Forecaster:
         waiting = [name for name, view in views.items() if not view.admitted]
         forecasts_by_name = {name: self._started(name) for name, view in views.items() if view.admitted}
         if waiting:
-            kept = lean(self._state, self._queues, self._lines, waiting)
+            kept = reduce_to_quota(self._state, self._queues, self._lines, waiting)
             runs = self._forked(kept, waiting, self._arrivals(waiting))
             forecasts_by_name |= {name: self._forecast(name, kept, runs) for name in waiting}
         return {name: forecasts_by_name[name] for name in views}
@@ -244,28 +251,28 @@ class Forecaster:
     def _started(self, name: str) -> Forecast:
         return Forecast(name, self._state.at, Basis.MANIFEST, (), 0, self._asked.seed, has_started=True)
 
-    def _arrivals(self, names: Sequence[str]) -> Arrivals | None:
+    def _arrivals(self, names: Sequence[str]) -> ArrivalModel | None:
         queues = dict.fromkeys(self._lines.places.get(name, ("", 0))[0] for name in names)
         trees = [self._queues.trees.get(queue) for queue in queues]
-        arrivals = Arrivals(self._state, self._queues, trees)
+        arrivals = ArrivalModel(self._state, self._queues, trees)
         return arrivals if self._asked.expects_arrivals and arrivals.are_expected else None
 
-    def _forked(self, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> list[_Run]:
+    def _forked(self, kept: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
         """Run the forks: as many as the limit of steps allows, or one if nothing is random."""
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in kept.workloads.items())
         forks = 1 if is_certain else self._asked.forks
-        runs: list[_Run] = []
+        runs: list[_ForkRun] = []
         work = 0
         while len(runs) < forks and (len(runs) < FORKS_MIN or work < self._asked.work_max):
             runs.append(self._run(len(runs), kept, names, arrivals))
             work += runs[-1].work
         return runs
 
-    def _run(self, number: int, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> _Run:
+    def _run(self, number: int, kept: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> _ForkRun:
         """Run one fork, until all requested Workloads are admitted or nothing more can happen."""
-        run, seed, asked = _Run(), self._asked.seed * 1000 + number, self._asked
-        drawn = _Drawn(self._estimate, self._state.at, seed)
-        workloads = [alone(obj, drawn.length(name, obj)) for name, obj in kept.workloads.items()]
+        run, seed, asked = _ForkRun(), self._asked.seed * 1000 + number, self._asked
+        drawn = _ForkRunTimes(self._estimate, self._state.at, seed)
+        workloads = [standalone_workload(obj, drawn.length(name, obj)) for name, obj in kept.workloads.items()]
         steps = [] if arrivals is None else arrivals.steps(drawn.length_of_new, asked.horizon, seed)
         kueue = self._state.kueue.sharing_fairly() if asked.fair_sharing else self._state.kueue
         scenario = Scenario(steps, kueue=kueue)
@@ -278,7 +285,7 @@ class Forecaster:
                 run.admissions.append((record["clusterQueue"], name, at))
                 missing.pop(name, None)
 
-        world = World(scenario, sink=note, seed=seed, state=stated(self._state, kept.objects, workloads))
+        world = World(scenario, sink=note, seed=seed, state=state_with(self._state, kept.objects, workloads))
         most = max(1, asked.work_max // FORKS_MIN)
         until = self._state.at + asked.horizon
         while missing and not run.was_cut:
@@ -289,7 +296,7 @@ class Forecaster:
             run.was_cut = run.work >= most
         return run
 
-    def _last_seen(self, name: str, kept: Lean) -> str:
+    def _last_seen(self, name: str, kept: QuotaOnlyState) -> str:
         """Return the Workload whose start ends a fork for `name`: itself, or the last one simulated of its queue."""
         return name if name in kept.workloads else kept.last.get(self._lines.places.get(name, ("", 0))[0], name)
 
@@ -301,13 +308,13 @@ class Forecaster:
 
     # --- results ---
 
-    def _forecast(self, name: str, kept: Lean, runs: Sequence[_Run]) -> Forecast:
+    def _forecast(self, name: str, kept: QuotaOnlyState, runs: Sequence[_ForkRun]) -> Forecast:
         found = [run.starts.get(name) for run in runs]
         queue, place = self._lines.places.get(name, ("", 0))
         is_beyond = name not in kept.workloads
         is_extrapolated = [is_beyond or (start is None and run.was_cut) for start, run in zip(found, runs, strict=True)]
         if any(is_extrapolated):
-            paced = [_extrapolated(run, queue, place) for run in runs]
+            paced = [_extrapolate_start(run, queue, place) for run in runs]
             found = [pace if by else start for pace, by, start in zip(paced, is_extrapolated, found, strict=True)]
         waits = sorted(wait for wait in found if wait is not None)
         depends_on = self._depends_on(name, kept, is_certain=len(waits) == len(runs))
@@ -318,12 +325,12 @@ class Forecaster:
         forecast = Forecast(name, self._state.at, self._basis(kept), waits, len(runs), self._asked.seed, depends_on)
         return forecast if self._asked.calibration is None else forecast.corrected_by(self._asked.calibration)
 
-    def _basis(self, kept: Lean) -> Basis:
+    def _basis(self, kept: QuotaOnlyState) -> Basis:
         """Return the weakest basis of the run times involved."""
         found = {self._estimate(name, obj).basis for name, obj in kept.workloads.items()}
         return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in found), Basis.MANIFEST)
 
-    def _depends_on(self, name: str, kept: Lean, *, is_certain: bool) -> list[str]:
+    def _depends_on(self, name: str, kept: QuotaOnlyState, *, is_certain: bool) -> list[str]:
         """Return the unknowns that the forecast depends on, as texts."""
         unknown = [
             view
@@ -358,7 +365,7 @@ def _cycles(world: World) -> int:
     return next(load.adds for load in world.platform.runner.loads() if load.name == Scheduler.name)
 
 
-def _extrapolated(run: _Run, queue: str, place: int) -> Duration | None:
+def _extrapolate_start(run: _ForkRun, queue: str, place: int) -> Duration | None:
     """Extrapolate when a queue reaches a place beyond the simulated ones; None if the queue does not advance."""
     times = [at for each, name, at in run.admissions if each == queue and f"/{ARRIVAL}-" not in name]
     half = len(times) // 2

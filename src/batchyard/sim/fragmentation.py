@@ -12,7 +12,7 @@ from typing import NamedTuple
 from batchyard.placement.devices import WHOLE, pick_devices
 
 
-class Shape(NamedTuple):
+class TracedPodShape(NamedTuple):
     """The requests of a pod: cpu and GPUs in thousandths, memory in bytes."""
 
     cpu: int
@@ -35,8 +35,8 @@ class Room(NamedTuple):
 class Mix:
     """The expected pods: the number of each shape."""
 
-    def __init__(self, shapes: Iterable[Shape]) -> None:
-        self._counts: dict[Shape, int] = {}
+    def __init__(self, shapes: Iterable[TracedPodShape]) -> None:
+        self._counts: dict[TracedPodShape, int] = {}
         for shape in shapes:
             self._counts[shape] = self._counts.get(shape, 0) + 1
         self.pods = sum(self._counts.values())
@@ -55,14 +55,14 @@ class Mix:
         return known
 
 
-def _unusable_by(shape: Shape, room: Room) -> int:
+def _unusable_by(shape: TracedPodShape, room: Room) -> int:
     if not _fits(shape, room):
         return sum(room.gpus)
     least = min(shape.gpu_milli, WHOLE)
     return sum([left for left in room.gpus if left < least])
 
 
-def _fits(shape: Shape, room: Room) -> bool:
+def _fits(shape: TracedPodShape, room: Room) -> bool:
     """Whether a node has room for a pod with a GPU request."""
     if not shape.gpu_milli or shape.cpu > room.cpu or shape.memory > room.memory:
         return False

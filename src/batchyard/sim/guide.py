@@ -56,21 +56,21 @@ LONGEST: Final = 24 * 60 * MINUTE
 _WORK: Final = ("Job", "JobSet")
 
 
-class Row(NamedTuple):
+class GuideRow(NamedTuple):
     """The numbers of pending and admitted Workloads of a ClusterQueue."""
 
     pending: int = 0
     admitted: int = 0
 
 
-class Applied(NamedTuple):
+class AppliedFile(NamedTuple):
     """A file, and the time of its application from the start of the world."""
 
     path: Path
     at: Duration
 
 
-class Looks(msgspec.Struct, frozen=True):
+class ObservationTimes(msgspec.Struct, frozen=True):
     """The times, after a step's last application, at which the authors read the queues and the nodes."""
 
     queues: str
@@ -83,7 +83,7 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     folder: str | None
     starts_after: str
-    looks: Looks
+    looks: ObservationTimes
     #: The run time of the step's pods, unless their manifests give one.
     runtime: str
     #: The node counts by pool in the guide; None where it shows none.
@@ -97,9 +97,9 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
         """Return the time of its first application, from the start of the world."""
         return START + parse_duration(self.starts_after)
 
-    def saw(self, queue: str) -> Row:
+    def saw(self, queue: str) -> GuideRow:
         """Return the guide's row of a ClusterQueue; an unlisted one was empty."""
-        return Row(**self.cluster_queues.get(queue, {}))
+        return GuideRow(**self.cluster_queues.get(queue, {}))
 
     def is_exact(self, queue: str) -> bool:
         """Whether the row follows from quota arithmetic alone."""
@@ -111,7 +111,7 @@ class _Figures(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GuideObservation:
     """The observed state after a step: the ClusterQueues at an instant, and the nodes at a later one."""
 
     step: GuideStep
@@ -126,7 +126,7 @@ class Seen:
         return ready_by_pool(self.nodes)
 
     @property
-    def rows(self) -> Mapping[str, Row]:
+    def rows(self) -> Mapping[str, GuideRow]:
         """Return the rows of all ClusterQueues by name."""
         return {obj["metadata"]["name"]: _row(obj) for obj in self.cluster_queues}
 
@@ -139,7 +139,7 @@ class Seen:
     @property
     def wrong(self) -> Sequence[str]:
         """Return the ClusterQueues whose row is exact in the guide but differs here."""
-        return [name for name in self.exact if self.rows.get(name, Row()) != self.step.saw(name)]
+        return [name for name in self.exact if self.rows.get(name, GuideRow()) != self.step.saw(name)]
 
 
 def guide_steps() -> tuple[GuideStep, ...]:
@@ -185,7 +185,7 @@ class Guide:
             if step.folder is not None:
                 plan.add(step)
         #: The files of the platform (BEFORE) and of each step, in order.
-        self.files: Mapping[str, Sequence[Applied]] = plan.files
+        self.files: Mapping[str, Sequence[AppliedFile]] = plan.files
         scenario, self.warnings = plan.scenario()
         #: The Cluster of the world.
         self.cluster = scenario.cluster
@@ -193,7 +193,7 @@ class Guide:
         #: The node counts by pool before the first step.
         self.initial: Mapping[str, int] = {}
 
-    def play(self) -> Iterator[Seen]:
+    def play(self) -> Iterator[GuideObservation]:
         """Play each step, and yield the observed state."""
         world = self.world
         world.run_until(START - SECOND)
@@ -208,7 +208,7 @@ class Guide:
             world.settle()
             now, queues = world.kernel.now(), world.objects(scheme.CLUSTER_QUEUE)
             world.run_until(last + parse_duration(step.looks.nodes))
-            yield Seen(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
+            yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
         """Run until every Job has ended and the nodes are removed, or until the limits."""
@@ -261,8 +261,8 @@ class _Plan:
         if platform and (platform / CONFIGURATION_FILE).is_file():
             self._read(platform / CONFIGURATION_FILE, 0)
         #: The files to apply, for the platform and for each step.
-        self.files: dict[str, list[Applied]] = {
-            BEFORE: [Applied(path, 0) for path in (_rendered(platform) if platform else self._written(folder))]
+        self.files: dict[str, list[AppliedFile]] = {
+            BEFORE: [AppliedFile(path, 0) for path in (_rendered(platform) if platform else self._written(folder))]
         }
         for applied in self.files[BEFORE]:
             self._read(*applied)
@@ -274,11 +274,11 @@ class _Plan:
         assert step.folder is not None
         at = step.starts_at
         folder = self._folder / step.folder
-        needed = [Applied(path, at) for path in sorted(folder.glob("*.yaml"))]
+        needed = [AppliedFile(path, at) for path in sorted(folder.glob("*.yaml"))]
         work = []
         for paths in self._rounds(folder / "workloads"):
             for path in paths:
-                work.append(Applied(path, at))
+                work.append(AppliedFile(path, at))
                 at += BETWEEN_APPLIES
             at += BETWEEN_ROUNDS
         for applied in needed:
@@ -347,6 +347,6 @@ def cluster_file(folder: Path) -> Path:
     return own if own.is_file() or example is None else example / CLUSTER_FILE
 
 
-def _row(obj: Obj) -> Row:
+def _row(obj: Obj) -> GuideRow:
     status = obj.get("status") or {}
-    return Row(status.get("pendingWorkloads", 0), status.get("admittedWorkloads", 0))
+    return GuideRow(status.get("pendingWorkloads", 0), status.get("admittedWorkloads", 0))

@@ -76,7 +76,7 @@ _OURS: Final = (
 )
 
 
-def bare(obj: Obj) -> Obj:
+def without_secrets(obj: Obj) -> Obj:
     """Return an object without fields that could be secret and that no decision depends on."""
     metadata = {field: value for field, value in obj["metadata"].items() if field != "managedFields"}
     annotations = metadata.get("annotations") or {}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from batchyard.accounting.accounts import Statement
 from batchyard.base.instant import Instant
-from batchyard.dashboard.history import RUN_LIMITS, History
-from batchyard.dashboard.pages import Pages, Time
+from batchyard.dashboard.history import RUN_LIMITS, PlatformHistory
+from batchyard.dashboard.pages import DashboardViews, PlatformTime
 from batchyard.dashboard.static_report import report
 from batchyard.interfaces.client import WatchEvent
 from batchyard.sim.world import World
@@ -17,15 +17,17 @@ class Reporter:
     def __init__(self, world: World, there: Sequence[WatchEvent] = ()) -> None:
         """`there` are the initial objects."""
         self._world = world
-        self._history = History(world.kernel.now, self._queue_of, RUN_LIMITS)
+        self._history = PlatformHistory(world.kernel.now, self._queue_of, RUN_LIMITS)
         self._history.observe(there)
         world.client.subscribe(self._history.observe)
 
     def html(self, now: Instant, costs: Statement | None) -> str:
         """Return the page of the current state; ages are counted to `now`."""
         world = self._world
-        time = Time(lambda: now, 0)
-        return report(Pages(world.client, world.platform.index, self._history, time, lambda: costs, whole=True))
+        time = PlatformTime(lambda: now, 0)
+        return report(
+            DashboardViews(world.client, world.platform.index, self._history, time, lambda: costs, whole=True)
+        )
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the ClusterQueue of a LocalQueue from the current platform, which a crash may have replaced."""

@@ -23,10 +23,10 @@ from batchyard.scheduling.workload.lifecycle import status as status_of
 from batchyard.sim.events import Event
 from batchyard.sim.faults.faults import ScheduledFault
 from batchyard.sim.recovery import Loss
-from batchyard.sim.waits import Waits
+from batchyard.sim.waits import WaitTracker
 
 
-class Ending(StrEnum):
+class RunEnding(StrEnum):
     """The reason why a run ended."""
 
     IDLE = "idle"  #  no more events were scheduled
@@ -36,7 +36,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RejectedWrite:
     """A write of the scenario that the API rejected."""
 
     verb: str
@@ -74,7 +74,7 @@ class LocalQueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadRow:
+class WorkloadResult:
     """A Workload at the end; `waited` (seconds) and `preemptions` count over its whole life."""
 
     namespace: str
@@ -105,7 +105,7 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class WorkloadCounts:
     """The numbers of Workloads by their state at the end, and of preemptions and evictions during the run."""
 
     finished: int
@@ -122,20 +122,20 @@ class Result:
     scenario: str
     #: The length of the run in seconds of virtual time: to the horizon, or to the last event.
     duration: float
-    ending: Ending
+    ending: RunEnding
     #: All events in order; empty if they were not recorded.
     events: Sequence[Event]
     loops: Sequence[PreemptionLoop]
-    refused: Sequence[Refusal]
+    refused: Sequence[RejectedWrite]
     #: The faults of the scenario whose target did not exist at their time.
     missed: Sequence[ScheduledFault]
     warnings: Sequence[str]
-    counts: Counts
+    counts: WorkloadCounts
     #: Objects by kind (`Job.batch`, `ClusterQueue.kueue.x-k8s.io`), sorted by namespace and name.
     objects: Mapping[str, Sequence[Obj]]
     #: The instant of the end; ages are counted to it.
     now: Instant
-    waits: Waits
+    waits: WaitTracker
     #: The cost of the machines; None in a world without a cluster.
     costs: Statement | None = None
     #: The gangs that lost a machine, with the time until each was whole again.
@@ -152,7 +152,7 @@ class Result:
         return tuple(map(_local_queue_row, self.objects[scheme.LOCAL_QUEUE]))
 
     @cached_property
-    def workloads(self) -> Sequence[WorkloadRow]:
+    def workloads(self) -> Sequence[WorkloadResult]:
         """Return the Workloads."""
         return tuple(_workload_row(obj, self.waits, self.now) for obj in self.objects[scheme.WORKLOAD])
 
@@ -162,10 +162,10 @@ class Result:
         return tuple(_job_row(obj, self.now) for obj in self.objects[scheme.JOB])
 
 
-def refusal_of(write: Write, error: ApiError) -> Refusal:
+def rejected_write(write: Write, error: ApiError) -> RejectedWrite:
     """Return a rejected write with the API's reason and message."""
     key = write.key if isinstance(write, Delete) else _key(write.obj)
-    return Refusal(type(write).__name__.lower(), key, error.reason, str(error))
+    return RejectedWrite(type(write).__name__.lower(), key, error.reason, str(error))
 
 
 def _key(obj: Obj) -> Key:
@@ -202,9 +202,9 @@ def _local_queue_row(obj: Obj) -> LocalQueueRow:
     )
 
 
-def _workload_row(obj: Obj, waits: Waits, now: Instant) -> WorkloadRow:
+def _workload_row(obj: Obj, waits: WaitTracker, now: Instant) -> WorkloadResult:
     view, state = workload_view(obj), status_of(obj)
-    return WorkloadRow(
+    return WorkloadResult(
         namespace=view.namespace,
         name=view.name,
         owner=_owner(obj, view),

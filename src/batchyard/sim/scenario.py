@@ -14,15 +14,20 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import scheme, well_known
 from batchyard.api.annotations import whole_number
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import Fault, Manifest, Manifests
+from batchyard.api.manifests import Manifest, ManifestFault, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.api.validation import errors as faults
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
 from batchyard.scheduling import kueue_configuration
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings, not_done, settings_of
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.kueue_configuration import (
+    SIMULATED,
+    KueueSettings,
+    parse_kueue_settings,
+    unsupported_field_errors,
+)
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 from batchyard.sim.faults.faults import (
     Conflicts,
@@ -184,7 +189,7 @@ def pods_ready_faults(asked: Mapping[str, Any] | None) -> Iterator[FieldError]:
 VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
 
 
-class Step(NamedTuple):
+class ScenarioStep(NamedTuple):
     """The actions of one moment: objects to apply in order, then objects to delete."""
 
     at: Duration
@@ -196,7 +201,7 @@ class Step(NamedTuple):
 class Scenario:
     """The steps, the faults and the configuration of a run."""
 
-    steps: Sequence[Step]
+    steps: Sequence[ScenarioStep]
     name: str = ""
     #: The part of Kueue's Configuration that affects scheduling.
     kueue: KueueSettings = SIMULATED
@@ -238,7 +243,7 @@ class FileFault(NamedTuple):
 class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
     """The manifests cannot be run; `faults` holds all errors."""
 
-    def __init__(self, faults: Sequence[Fault | FileFault]) -> None:
+    def __init__(self, faults: Sequence[ManifestFault | FileFault]) -> None:
         super().__init__("\n".join(map(str, faults)))
         self.faults = faults
 
@@ -299,7 +304,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there:
     machines = [] if cluster is None or there is not None else initial_objects(cluster)
     applied[0] = [*machines, *applied.get(0, [])]
     moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
-    steps = [Step(at, sorted(applied.get(at, ()), key=_is_content), deleted.get(at, ())) for at in moments]
+    steps = [ScenarioStep(at, sorted(applied.get(at, ()), key=_is_content), deleted.get(at, ())) for at in moments]
     return Scenario(steps, counts=counts, cluster=cluster, **config)
 
 
@@ -308,14 +313,14 @@ def _is_content(obj: Obj) -> bool:
     return group_kind(obj) != scheme.NAMESPACE
 
 
-def _platform_faults(objects: Iterable[Manifest]) -> Iterator[Fault]:
+def _platform_faults(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:
     """Yield an error for each Platform: it has to be rendered to manifests first."""
     remedy = "render it with `batchyard platform render` and give the result"
     error = FieldError("", "a Platform cannot be simulated", remedy)
     return (manifest.fault(error) for manifest in objects if group_kind(manifest.obj) == scheme.PLATFORM)
 
 
-def _changes_of_nothing(later: Iterable[Manifest], cluster: Obj | None) -> Iterator[Fault]:
+def _changes_of_nothing(later: Iterable[Manifest], cluster: Obj | None) -> Iterator[ManifestFault]:
     """Yield an error for each later Cluster that does not change the initial one."""
     name = None if cluster is None else cluster["metadata"]["name"]
     for manifest in later:
@@ -363,7 +368,7 @@ def run_length(given: str | float) -> Duration:
     return round(duration)
 
 
-def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
+def _config(manifest: Manifest, faults: list[ManifestFault]) -> dict[str, Any]:
     spec = manifest.obj.get("spec") or {}
     text = spec.get("horizon")
     horizon = None if text is None else _duration(manifest, "spec.horizon", text, faults, run_length)
@@ -372,7 +377,7 @@ def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     waits = spec.get("waitForPodsReady")
     wrong += pods_ready_faults(waits)
     faults += map(manifest.fault, wrong)
-    policy = Policy(fair_sharing=_is_fair(manifest))
+    policy = SchedulingPolicy(fair_sharing=_is_fair(manifest))
     return {
         "kueue": replace(SIMULATED, policy=policy, pods_ready=pods_ready_policy(waits)),
         "horizon": horizon,
@@ -381,18 +386,18 @@ def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     }
 
 
-def _configured(objects: Iterable[Manifest], settings: Manifest | None, faults: list[Fault]) -> dict[str, Any]:
+def _configured(objects: Iterable[Manifest], settings: Manifest | None, faults: list[ManifestFault]) -> dict[str, Any]:
     """Return the settings of Kueue's Configuration, if any; fair sharing is on if it or the Scenario says so."""
     found = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
     again = FieldError("", "Kueue has a Configuration already", "keep one of them")
     faults += [manifest.fault(again) for manifest in found[1:]]
-    faults += [manifest.fault(fault) for manifest in found for fault in not_done(manifest.obj)]
+    faults += [manifest.fault(fault) for manifest in found for fault in unsupported_field_errors(manifest.obj)]
     if not found:
         return {}
     if settings is not None and "waitForPodsReady" in (settings.obj.get("spec") or {}):
         problem = "it is already set by Kueue's Configuration"
         faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "keep one of them")))
-    configured = settings_of(found[0].obj)
+    configured = parse_kueue_settings(found[0].obj)
     return {"kueue": configured.sharing_fairly() if _is_fair(settings) else configured}
 
 
@@ -400,12 +405,12 @@ def _is_fair(settings: Manifest | None) -> bool:
     return settings is not None and bool((settings.obj.get("spec") or {}).get("fairSharing"))
 
 
-def _moment(manifest: Manifest, name: str, faults: list[Fault]) -> Duration | None:
+def _moment(manifest: Manifest, name: str, faults: list[ManifestFault]) -> Duration | None:
     text = annotation(manifest.obj, name)
     return None if text is None else _duration(manifest, f"metadata.annotations[{name}]", text, faults)
 
 
-def _is_named(manifest: Manifest, faults: list[Fault]) -> bool:
+def _is_named(manifest: Manifest, faults: list[ManifestFault]) -> bool:
     """Whether an object to delete has a name; a name generated by the API is not known beforehand."""
     if manifest.obj["metadata"].get("name"):
         return True
@@ -415,7 +420,11 @@ def _is_named(manifest: Manifest, faults: list[Fault]) -> bool:
 
 
 def _duration(
-    manifest: Manifest, path: str, text: object, faults: list[Fault], read: Callable[[str], Duration] = parse_duration
+    manifest: Manifest,
+    path: str,
+    text: object,
+    faults: list[ManifestFault],
+    read: Callable[[str], Duration] = parse_duration,
 ) -> Duration:
     try:
         return read(str(text))

@@ -22,14 +22,14 @@ from batchyard.api.views.pods import pod_view
 from batchyard.base.gc_tuning import rare_collections
 from batchyard.base.instant import Duration, Instant, seconds
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
-from batchyard.sim.accounting import Books
+from batchyard.sim.accounting import RunAccounting
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Event, event_of
 from batchyard.sim.files import Source, read_sources
-from batchyard.sim.result import Counts, Ending, Result, refusal_of
+from batchyard.sim.result import Result, RunEnding, WorkloadCounts, rejected_write
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, Scenario, make_scenario, run_length
 from batchyard.sim.state import State
-from batchyard.sim.waits import Waits
+from batchyard.sim.waits import WaitTracker
 from batchyard.sim.world import StoppedByLoop, World, ignore_record, let_time_pass
 
 KINDS_SHOWN: Final = (
@@ -46,7 +46,7 @@ class OnLoop(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SimulationOptions:
     """The options of a run."""
 
     #: Stops the run here; overrides the scenario's horizon.
@@ -88,8 +88,8 @@ def simulate(
     if events is not None:
         sinks.append(events)
     scenario, warnings = read_scenario(sources)
-    sink = _tell(sinks) if sinks else ignore_record
-    options = Options(None if until is None else run_length(until), seed, OnLoop(on_loop), sink)
+    sink = _to_events(sinks) if sinks else ignore_record
+    options = SimulationOptions(None if until is None else run_length(until), seed, OnLoop(on_loop), sink)
     simulation = Simulation(scenario, options)
     simulation.advance()
     return replace(simulation.result(), events=tuple(kept), warnings=tuple(warnings))
@@ -105,7 +105,7 @@ def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
 class Simulation:
     """One run of a scenario, in any number of slices: the result does not depend on them."""
 
-    def __init__(self, scenario: Scenario, options: Options = Options()) -> None:
+    def __init__(self, scenario: Scenario, options: SimulationOptions = SimulationOptions()) -> None:
         self.scenario = scenario
         stop = options.on_loop is OnLoop.STOP
         self.world = World(scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop, state=options.state)
@@ -113,7 +113,7 @@ class Simulation:
         self._books = self._opened(options.state)
         self.horizon = scenario.horizon if options.until is None else options.until
         self._end = self._start + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
-        self._ending: Ending | None = None
+        self._ending: RunEnding | None = None
         self._result: Result | None = None
         if self.horizon is not None:
             self.world.kernel.call_at(self._end, let_time_pass)
@@ -126,7 +126,7 @@ class Simulation:
         try:
             done = kernel.run(self._end, steps_max=steps_max)
         except StoppedByLoop:
-            self._ending = Ending.LOOP
+            self._ending = RunEnding.LOOP
             return False
         if steps_max is not None and done == steps_max:
             return True
@@ -140,17 +140,17 @@ class Simulation:
             self._result = self._settled(self._ending)
         return self._result
 
-    def _opened(self, state: State | None) -> Books | None:
+    def _opened(self, state: State | None) -> RunAccounting | None:
         """Return the books of a world with machines; None without machines."""
         there = () if state is None else state.of_kind(scheme.CLUSTER)
         if self.scenario.cluster is None and not there:
             return None
-        books = Books(self.world.client, self.world.kernel)
+        books = RunAccounting(self.world.client, self.world.kernel)
         if state is not None:
             books.recall(state.shown())
         return books
 
-    def _settled(self, ending: Ending) -> Result:
+    def _settled(self, ending: RunEnding) -> Result:
         world, books = self.world, self._books
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
@@ -162,7 +162,7 @@ class Simulation:
             ending=ending,
             events=(),
             loops=tuple(world.loops),
-            refused=tuple(refusal_of(*refused) for refused in world.refused),
+            refused=tuple(rejected_write(*refused) for refused in world.refused),
             missed=tuple(world.missed),
             warnings=(),
             counts=_counts(workloads, world.waits),
@@ -173,17 +173,17 @@ class Simulation:
             losses=() if books is None else tuple(books.recoveries.losses),
         )
 
-    def _why_ended(self) -> Ending:
+    def _why_ended(self) -> RunEnding:
         if self.horizon is not None:
-            return Ending.HORIZON
-        return Ending.IDLE if self.world.kernel.next_instant() is None else Ending.BOUND
+            return RunEnding.HORIZON
+        return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
     def _end_of_log(self, workloads: Sequence[Obj]) -> Instant:
         """Return the end of the log: the horizon, or the instant of a loop that ended the run, else the last event.
 
         Some controllers write reports a moment later, which do not count as events.
         """
-        if self._ending in (Ending.HORIZON, Ending.LOOP):
+        if self._ending in (RunEnding.HORIZON, RunEnding.LOOP):
             return self.world.kernel.now()
         last = max((self._start + step.at for step in self.scenario.steps), default=self._start)
         charged = self._start if self._books is None else self._books.ledger.last
@@ -191,7 +191,7 @@ class Simulation:
         return max((last, self.world.log.last, charged, *changed))
 
 
-def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
+def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
     def emit(record: Record) -> None:
         event = event_of(record)
         for sink in sinks:
@@ -212,7 +212,7 @@ def _last_change(obj: Obj) -> Instant:
     return max(map(parse_time, [*times, obj["metadata"]["creationTimestamp"]]))
 
 
-def _counts(workloads: Sequence[Obj], waits: Waits) -> Counts:
+def _counts(workloads: Sequence[Obj], waits: WaitTracker) -> WorkloadCounts:
     finished = sum(map(is_finished, workloads))
     admitted = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
-    return Counts(finished, admitted, len(workloads) - finished - admitted, waits.preemptions, waits.evictions)
+    return WorkloadCounts(finished, admitted, len(workloads) - finished - admitted, waits.preemptions, waits.evictions)

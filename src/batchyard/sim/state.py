@@ -13,7 +13,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
-from batchyard.store.log import Recovered
+from batchyard.store.log import RecoveredStore
 
 #: The kinds that are left out of a state read from elsewhere.
 LEFT_OUT: Final = frozenset({scheme.LEASE, scheme.EVENT, scheme.SECRET})
@@ -50,9 +50,9 @@ class State:
         """Return all objects of a kind, in no particular order."""
         return [obj for key, obj in self.objects.items() if key.kind == kind]
 
-    def recovered(self) -> Recovered:
+    def recovered(self) -> RecoveredStore:
         """Return the content from which a store starts."""
-        return Recovered(self.revision, self.objects, ())
+        return RecoveredStore(self.revision, self.objects, ())
 
     def shown(self) -> list[WatchEvent]:
         """Return the objects as ADDED events, as a controller receives them after a restart."""

@@ -18,7 +18,7 @@ from batchyard.api.yaml_documents import read_documents
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client.resource_paths import received
-from batchyard.scheduling.kueue_configuration import SIMULATED, settings_of
+from batchyard.scheduling.kueue_configuration import SIMULATED, parse_kueue_settings
 from batchyard.sim.files import Source, ends_of, is_text, read_sources
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.state import LEFT_OUT, State
@@ -76,7 +76,7 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
         revisions = {key: number for number, key in enumerate(order, 1)}
     whole = {key: _completed(key, kept[key], revisions[key], taken) for key in kept}
     configuration = configurations[0] if configurations else None
-    kueue = SIMULATED if configuration is None else settings_of(configuration)
+    kueue = SIMULATED if configuration is None else parse_kueue_settings(configuration)
     return State(taken, max(revisions.values(), default=0), whole, _applied(whole), unread, configuration, kueue)
 
 

@@ -34,7 +34,7 @@ _MADE_LABELS: Final = frozenset(
 )
 
 
-class Part(Enum):
+class StatePart(Enum):
     """The part of a state to convert."""
 
     ALL = "all"
@@ -42,7 +42,7 @@ class Part(Enum):
     CONFIGURATION = "configuration"
 
 
-def manifest_texts(texts: Iterable[tuple[str, str]], part: Part = Part.ALL) -> Iterator[tuple[str, str]]:
+def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
     """Yield texts with their names; a text that is a state becomes manifests, each object on its previous line."""
     for name, text in texts:
         yield name, (_text_of(text, part) if TAKEN_AT in text and text.lstrip().startswith("{") else text)
@@ -59,7 +59,7 @@ def as_manifests(state: State) -> list[Obj | None]:
     return [_manifest(obj, first, ran) if id(obj) in names else None for obj in timed.objects.values()]
 
 
-def _text_of(text: str, part: Part) -> str:
+def _text_of(text: str, part: StatePart) -> str:
     lines = ['{"apiVersion":"v1","kind":"List","items":[']
     separator = ""
     state = read_state(text)
@@ -70,8 +70,8 @@ def _text_of(text: str, part: Part) -> str:
     return "\n".join([*lines, "]}"])
 
 
-def _is_of(part: Part, obj: Obj) -> bool:
-    return part is Part.ALL or (group_kind(obj) in _WORK) == (part is Part.WORK)
+def _is_of(part: StatePart, obj: Obj) -> bool:
+    return part is StatePart.ALL or (group_kind(obj) in _WORK) == (part is StatePart.WORK)
 
 
 def _is_kept(obj: Obj, *, has_cluster: bool) -> bool:

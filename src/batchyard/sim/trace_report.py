@@ -17,10 +17,10 @@ from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import SECOND, Duration, Instant, seconds
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.placement.node_info import Node
-from batchyard.sim.fragmentation import Mix, Room, Shape
+from batchyard.placement.node_info import NodeInfo
+from batchyard.sim.fragmentation import Mix, Room, TracedPodShape
 from batchyard.sim.scenario import Scenario
-from batchyard.sim.simulate import Options, Simulation
+from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.time_series import Gauge
 from batchyard.sim.traces import GPU, MODEL, NAMESPACE, Trace, TracedPod
 from batchyard.sim.world import EPOCH
@@ -47,7 +47,7 @@ class Point(NamedTuple):
     waiting: int
 
 
-class Fleet:
+class FleetUsage:
     """The capacity and usage of the nodes with a model of GPU, or of all nodes, by resource."""
 
     def __init__(self, now: Instant) -> None:
@@ -64,7 +64,7 @@ class TraceWatch:
         self._now = now
         self._every = every
         self._begun = self._at = now()
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, NodeInfo] = {}
         #: The node of each pod, by uid.
         self._places: dict[str, str] = {}
         #: Nodes that changed in this instant.
@@ -72,7 +72,7 @@ class TraceWatch:
         #: The free GPUs of each node, and the unusable part of them.
         self._free: dict[str, tuple[int, int]] = {}
         self._free_sum = self._unusable_sum = 0
-        self.fleets = {ALL: Fleet(self._at)}
+        self.fleets = {ALL: FleetUsage(self._at)}
         #: The share of the free GPUs that the mix of pods cannot use.
         self.fragmentation = Gauge(self._at)
         self.points: list[Point] = []
@@ -116,7 +116,7 @@ class TraceWatch:
         known = self._nodes.get(name)
         view = node_view(event.obj)
         if known is None and not is_gone:
-            self._nodes[name] = Node(view)
+            self._nodes[name] = NodeInfo(view)
             self._count_node(view, 1)
         elif known is not None:
             self._count_node(known.view, -1)
@@ -135,10 +135,10 @@ class TraceWatch:
             for resource, gauge in fleet.total.items():
                 gauge.add(sign * view.allocatable.get(RESOURCES[resource], 0), self._at)
 
-    def _fleets_of(self, view: NodeView) -> list[Fleet]:
+    def _fleets_of(self, view: NodeView) -> list[FleetUsage]:
         model = view.labels.get(MODEL, ALL)
         if model not in self.fleets:
-            self.fleets[model] = Fleet(self._at)
+            self.fleets[model] = FleetUsage(self._at)
         return [self.fleets[name] for name in dict.fromkeys((ALL, model))]
 
     # --- pods ---
@@ -179,7 +179,7 @@ class TraceWatch:
         node.release(uid)
         self._count_pod(pod, node, -1)
 
-    def _count_pod(self, pod: PodView, node: Node, sign: int) -> None:
+    def _count_pod(self, pod: PodView, node: NodeInfo, sign: int) -> None:
         self._changed[node.name] = None
         for fleet in self._fleets_of(node.view):
             for resource, amount in pod.requests:
@@ -207,7 +207,7 @@ class TraceWatch:
         self.fragmentation.set(self._unusable_sum / whole if whole else 0.0, self._at)
 
 
-def _room(node: Node) -> Room:
+def _room(node: NodeInfo) -> Room:
     gpus = tuple([max(0, left) for left in node.devices.left])
     return Room(node.view.labels.get(MODEL, ""), node.left.get("cpu", 0), node.left.get("memory", 0), gpus)
 
@@ -236,7 +236,7 @@ class PodCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class DurationStatistics:
     """The distribution of durations in seconds; percentiles by the nearest rank."""
 
     mean: float
@@ -247,17 +247,17 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class TraceWaits:
     """The waits of the pods that were placed in both, in seconds."""
 
-    here: Spread
-    there: Spread
+    here: DurationStatistics
+    there: DurationStatistics
     agree: Sequence["Agreement"]
     #: How many pods waited longer here, or in the trace, by more than the smallest limit; and by how much.
     longer_here: int
     longer_there: int
-    excess_here: Spread
-    excess_there: Spread
+    excess_here: DurationStatistics
+    excess_there: DurationStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class TraceReport:
     #: Virtual time in seconds.
     duration: float
     pods: PodCounts
-    waits: Waits
+    waits: TraceWaits
     unplaced: Sequence[Unplaced]
     usage: Sequence[Usage]
     fragmentation: Fragmentation
@@ -342,7 +342,7 @@ class TraceReport:
 class TraceRun:
     """A run of a trace with its observations; with a scenario, on its nodes and beside its pods."""
 
-    def __init__(self, trace: Trace, options: Options, scenario: Scenario | None = None) -> None:
+    def __init__(self, trace: Trace, options: SimulationOptions, scenario: Scenario | None = None) -> None:
         self._trace = trace
         self._mix = Mix(pod.shape for pod in trace.pods)
         self.simulation = Simulation(scenario or trace.scenario, options)
@@ -399,19 +399,19 @@ def _counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> P
     )
 
 
-def _waits(pods: Sequence[TracedPod], watch: TraceWatch) -> Waits:
+def _waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
     both = _in_both(pods, watch)
     excess = [here - there for here, there in both]
     least = min(AGREEMENTS) * SECOND
     here, there = [e for e in excess if e > least], [-e for e in excess if -e > least]
-    return Waits(
-        here=spread_of([here for here, _ in both]),
-        there=spread_of([there for _, there in both]),
+    return TraceWaits(
+        here=duration_statistics([here for here, _ in both]),
+        there=duration_statistics([there for _, there in both]),
         agree=[Agreement(limit, sum(abs(e) <= limit * SECOND for e in excess)) for limit in AGREEMENTS],
         longer_here=len(here),
         longer_there=len(there),
-        excess_here=spread_of(here),
-        excess_there=spread_of(there),
+        excess_here=duration_statistics(here),
+        excess_there=duration_statistics(there),
     )
 
 
@@ -424,13 +424,13 @@ def _in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duratio
     ]
 
 
-def spread_of(amounts: Iterable[Duration]) -> Spread:
+def duration_statistics(amounts: Iterable[Duration]) -> DurationStatistics:
     """Return the distribution; all values are 0 without durations."""
     ranked = sorted(amounts)
     if not ranked:
-        return Spread(0, 0, 0, 0, 0)
+        return DurationStatistics(0, 0, 0, 0, 0)
     at = [seconds(ranked[-(-len(ranked) * percent // 100) - 1]) for percent in (50, 90, 99, 100)]
-    return Spread(sum(ranked) / len(ranked) / SECOND, *at)
+    return DurationStatistics(sum(ranked) / len(ranked) / SECOND, *at)
 
 
 def _reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
@@ -455,7 +455,7 @@ def _reason(message: str) -> str:
 # --- utilisation ---
 
 
-def _usage(model: str, fleet: Fleet, length: Duration) -> list[Usage]:
+def _usage(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
     now = EPOCH + length
     return [
         Usage(
@@ -489,7 +489,7 @@ def _beside_there(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Us
     return replace(row, mean_there=mean, peak_there=_share(gauge.peak, row.total))
 
 
-def _amount(shape: Shape, resource: str) -> int:
+def _amount(shape: TracedPodShape, resource: str) -> int:
     return {"cpu": shape.cpu, "memory": shape.memory, "gpu": shape.gpu_milli}[resource]
 
 

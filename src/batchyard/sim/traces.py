@@ -28,8 +28,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND, Duration
 from batchyard.placement.devices import WHOLE
 from batchyard.sim.files import read_folder
-from batchyard.sim.fragmentation import Shape
-from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, Step
+from batchyard.sim.fragmentation import TracedPodShape
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, ScenarioStep
 
 GPU: Final = well_known.GPU_MILLI
 MODEL: Final = "batchyard.dev/gpu-model"
@@ -57,7 +57,7 @@ class TracedPod:
     deleted: Duration
     #: None: it never was.
     scheduled: Duration | None
-    shape: Shape
+    shape: TracedPodShape
     #: Its quality of service in the trace; '' without such a column.
     qos: str = ""
 
@@ -104,24 +104,24 @@ def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
 
 def with_manifests(trace: Trace, scenario: Scenario) -> Scenario:
     """Return a scenario merged with the nodes and pods of a trace."""
-    steps: dict[Duration, Step] = {}
+    steps: dict[Duration, ScenarioStep] = {}
     for step in (*trace.scenario.steps, *scenario.steps):
-        known = steps.get(step.at, Step(step.at, (), ()))
-        steps[step.at] = Step(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
+        known = steps.get(step.at, ScenarioStep(step.at, (), ()))
+        steps[step.at] = ScenarioStep(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
     counts = dict(trace.scenario.counts)
     for kind, count in scenario.counts.items():
         counts[kind] = counts.get(kind, 0) + count
     return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=counts)
 
 
-def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[Step]:
+def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[ScenarioStep]:
     """Return the steps that create and delete objects. Pods that ran end by themselves."""
     deleted: dict[Duration, list[Key]] = {}
     for pod in pods:
         if pod.scheduled is None:
             deleted.setdefault(pod.deleted, []).append(Key(scheme.POD, NAMESPACE, pod.name))
     moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
-    return [Step(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
+    return [ScenarioStep(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
 
 
 # --- the files ---
@@ -227,7 +227,7 @@ def _pod(load: Fraction, row: Row) -> tuple[TracedPod, dict[str, Any]]:
     began = created if scheduled is None else scheduled
     gpus = _gpus(row)
     models = tuple(filter(None, (row["gpu_spec"] or "").split("|")))
-    shape = Shape(_number(row, "cpu_milli"), _number(row, "memory_mib") * _MIB, gpus, models)
+    shape = TracedPodShape(_number(row, "cpu_milli"), _number(row, "memory_mib") * _MIB, gpus, models)
     extended = {GPU: str(gpus)} if gpus else {}
     requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi", **extended}
     annotations = {well_known.RUNTIME: f"{(deleted - began) // SECOND}s"}

@@ -15,7 +15,7 @@ from batchyard.interfaces.controller import EventRecord
 
 
 @dataclass(slots=True)
-class _Story:
+class _WorkloadWaits:
     """The waits of one Workload: the begin of the current one (None: it has quota), and the sum of earlier ones."""
 
     created: Instant
@@ -24,12 +24,12 @@ class _Story:
     preemptions: int = 0
 
 
-class Waits:
+class WaitTracker:
     """The waits and preemptions of Workloads, and the totals of admissions, evictions and preemptions."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._stories: dict[Key, _Story] = {}
+        self._stories: dict[Key, _WorkloadWaits] = {}
         #: The numbers of admissions and evictions of all Workloads, and how many of the evictions were preemptions.
         self.admissions = 0
         self.evictions = 0
@@ -70,14 +70,14 @@ class Waits:
             story.waited += max(0, at - story.since)
         story.since = None
 
-    def _story(self, key: Key, workload: Obj) -> _Story:
+    def _story(self, key: Key, workload: Obj) -> _WorkloadWaits:
         """Return the record of a Workload; a new one if the record belongs to a deleted Workload of the same name."""
         created, story = parse_time(workload["metadata"]["creationTimestamp"]), self._stories.get(key)
-        return story if story is not None and story.created >= created else _Story(created, created)
+        return story if story is not None and story.created >= created else _WorkloadWaits(created, created)
 
-    def _left(self, key: Key, at: Instant) -> _Story:
+    def _left(self, key: Key, at: Instant) -> _WorkloadWaits:
         """Return the record of a Workload that lost its quota; one without a record waits since now."""
-        return self._stories.setdefault(key, _Story(at, at))
+        return self._stories.setdefault(key, _WorkloadWaits(at, at))
 
 
 def _key(workload: Obj) -> Key:

@@ -19,15 +19,15 @@ from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Record
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.forecasting.run_times import age_of
-from batchyard.sim.result import Refusal, Result
-from batchyard.sim.scenario import FileFault, Scenario, Step, make_scenario
-from batchyard.sim.simulate import Options, Simulation
+from batchyard.sim.result import RejectedWrite, Result
+from batchyard.sim.scenario import FileFault, Scenario, ScenarioStep, make_scenario
+from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RunStart:
     """The common start of both runs: a state, or the time `at` of a scenario."""
 
     scenario: Scenario
@@ -40,24 +40,24 @@ class Start:
         return self.scenario.cluster
 
 
-def start_of(state: State, *, fair_sharing: bool = False) -> Start:
+def start_of(state: State, *, fair_sharing: bool = False) -> RunStart:
     """Return a state as the start; fair sharing is on if the state or the caller says so."""
     clusters = state.of_kind(scheme.CLUSTER)
     kueue = state.kueue.sharing_fairly() if fair_sharing else state.kueue
-    return Start(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
+    return RunStart(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PlannedChange:
     """The change, with times counted from the start of both runs."""
 
-    steps: Sequence[Step]
+    steps: Sequence[ScenarioStep]
     #: Kueue's Configuration from then on; None: unchanged.
     kueue: KueueSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class WorkloadTimeline:
     """The life of a Workload in a run; times are in seconds from the start of both runs."""
 
     queue: str
@@ -73,30 +73,32 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RunRecord:
     """One of the two runs."""
 
     result: Result
     #: The event log from the start of both runs, with times counted from there.
     log: Sequence[Record]
-    stories: Mapping[str, Story] = field(default_factory=dict)
+    stories: Mapping[str, WorkloadTimeline] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Both runs: without the change, and with it."""
 
-    without: Course
-    changed: Course
+    without: RunRecord
+    changed: RunRecord
 
     @property
-    def refused(self) -> Sequence[Refusal]:
+    def refused(self) -> Sequence[RejectedWrite]:
         """Return the writes of the change that the API rejected."""
         known = list(map(str, self.without.result.refused))
         return [refusal for refusal in self.changed.result.refused if str(refusal) not in known]
 
 
-def read_change(sources: Iterable[Source], deleted: Sequence[Key], start: Start) -> tuple[Change, Sequence[str]]:
+def read_change(
+    sources: Iterable[Source], deleted: Sequence[Key], start: RunStart
+) -> tuple[PlannedChange, Sequence[str]]:
     """Read the change that manifests describe, and objects to delete at once; return it with the warnings.
 
     Raises InvalidScenario with all errors.
@@ -108,29 +110,29 @@ def read_change(sources: Iterable[Source], deleted: Sequence[Key], start: Start)
     kueue = scenario.kueue if scheme.CONFIGURATION in kinds else None
     if kueue is None and scheme.SCENARIO in kinds:
         kueue = replace(start.scenario.kueue, policy=scenario.kueue.policy)
-    steps = [*([Step(0, (), deleted)] if deleted else ()), *scenario.steps]
-    return Change(_together(steps), kueue), manifests.warnings
+    steps = [*([ScenarioStep(0, (), deleted)] if deleted else ()), *scenario.steps]
+    return PlannedChange(_together(steps), kueue), manifests.warnings
 
 
-def compare(start: Start, change: Change, until: Duration | None = None, seed: int = 0) -> Comparison:
+def compare(start: RunStart, change: PlannedChange, until: Duration | None = None, seed: int = 0) -> Comparison:
     """Run both; `until` counts from the change."""
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _stopped(start, seed)
     return Comparison(course(start, None, until, seed), course(start, change, until, seed))
 
 
-def to_its_end(simulation: Simulation) -> None:
+def run_to_end(simulation: Simulation) -> None:
     """Run a simulation to its end."""
     simulation.advance()
 
 
 def course(
-    start: Start,
-    change: Change | None,
+    start: RunStart,
+    change: PlannedChange | None,
     until: Duration | None = None,
     seed: int = 0,
-    finish: Callable[[Simulation], None] = to_its_end,
-) -> Course:
+    finish: Callable[[Simulation], None] = run_to_end,
+) -> RunRecord:
     """Run from a start, with a change or without; `finish` advances the simulation, and may observe it."""
     scenario = start.scenario
     if change is not None:
@@ -139,11 +141,11 @@ def course(
         scenario = replace(scenario, steps=_together([*scenario.steps, *later]), kueue=kueue)
     log: list[Record] = []
     horizon = None if until is None else start.at + until
-    simulation = Simulation(scenario, Options(horizon, seed, sink=log.append, state=start.state))
+    simulation = Simulation(scenario, SimulationOptions(horizon, seed, sink=log.append, state=start.state))
     finish(simulation)
     result = simulation.result()
     later_log = [shifted for each in log if (shifted := _since(start.at, each))["time"] >= 0]
-    return Course(result, later_log, _stories(start, result, log))
+    return RunRecord(result, later_log, _stories(start, result, log))
 
 
 def _since(began: Duration, record: Record) -> Record:
@@ -151,54 +153,56 @@ def _since(began: Duration, record: Record) -> Record:
     return {**record, "time": seconds(round(record["time"] * SECOND) - began)}
 
 
-def _together(steps: Iterable[Step]) -> list[Step]:
+def _together(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
     """Merge the steps of each moment into one, in order of time."""
-    by_moment: dict[Duration, Step] = {}
+    by_moment: dict[Duration, ScenarioStep] = {}
     for step in steps:
-        known = by_moment.get(step.at, Step(step.at, (), ()))
-        by_moment[step.at] = Step(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
+        known = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
+        by_moment[step.at] = ScenarioStep(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
     return [by_moment[at] for at in sorted(by_moment)]
 
 
-def _stopped(start: Start, seed: int) -> Start:
+def _stopped(start: RunStart, seed: int) -> RunStart:
     """Return the state of a scenario at its moment, with the steps that follow."""
     scenario = start.scenario
     world = World(scenario, seed=seed)
     world.run_until(start.at)
     rest = [step._replace(at=step.at - start.at) for step in scenario.steps if step.at > start.at]
-    return Start(replace(scenario, steps=rest, faults=()), world.state())
+    return RunStart(replace(scenario, steps=rest, faults=()), world.state())
 
 
 # --- lives of Workloads ---
 
 
-def _stories(start: Start, result: Result, log: Sequence[Record]) -> dict[str, Story]:
+def _stories(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:
     """Return the life of each Workload that existed after the start, by namespace and name."""
-    timelines: dict[str, _Telling] = {}
+    timelines: dict[str, _TimelineBuilder] = {}
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
             if not is_finished(obj):
                 age = age_of(obj, start.state.at)
-                timelines[_name(obj)] = _Telling(_queue(obj), starts=None if age is None else -seconds(age))
+                timelines[_name(obj)] = _TimelineBuilder(_queue(obj), starts=None if age is None else -seconds(age))
     queues = {_name(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
     for record in log:
         name = record.get("workload")
         if name is None:
             continue
         if record["event"] == "Deleted":
-            timelines.setdefault(name, _Telling("")).is_there = False
+            timelines.setdefault(name, _TimelineBuilder("")).is_there = False
             continue
-        story = timelines.setdefault(name, _Telling(""))
+        story = timelines.setdefault(name, _TimelineBuilder(""))
         story.note(record, _since(start.at, record)["time"])
     return {
-        name: Story(each.queue or queues.get(name, ""), *each.times, each.preemptions, each.by, each.is_there)
+        name: WorkloadTimeline(
+            each.queue or queues.get(name, ""), *each.times, each.preemptions, each.by, each.is_there
+        )
         for name, each in timelines.items()
         if each.ends is None or each.ends > 0
     }
 
 
 @dataclass(slots=True)
-class _Telling:
+class _TimelineBuilder:
     """The life of a Workload, while the log is read."""
 
     queue: str
@@ -268,18 +272,18 @@ _COSTS: Final = {
 }
 
 
-def cost_of(kind: str) -> str:
+def consequence_of(kind: str) -> str:
     """Return the consequence of an unread kind, as a text."""
     info = kind_info(kind)
     name = f"{info.plural}.{info.group}" if info.group else info.plural
     return f"{name}: {_COSTS.get(kind, 'their content is ignored')}"
 
 
-def told_of(kinds: Iterable[str]) -> list[str]:
+def consequences_of(kinds: Iterable[str]) -> list[str]:
     """Return the consequences of several unread kinds."""
     found = list(kinds)
     own = [kind for kind in found if kind.endswith(_OURS)]
-    texts = [cost_of(kind) for kind in found if kind not in own]
+    texts = [consequence_of(kind) for kind in found if kind not in own]
     names = ", ".join(kind_info(kind).plural for kind in own)
     return (
         [*texts, f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown"] if own else texts
@@ -311,6 +315,6 @@ def workload_of(objects: Mapping[Key, Obj], subject: Key) -> str | None:
     return found[0].key if found else None
 
 
-def subjects_told_of(subject: Key) -> dict[str, str]:
+def subject_document(subject: Key) -> dict[str, str]:
     """Return a subject as documents name it."""
     return {"kind": kind_info(subject.kind).kind, "namespace": subject.namespace, "name": subject.name}

@@ -19,23 +19,23 @@ from batchyard.api.validation import validate_update
 from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Update, Write, WriteResult
 from batchyard.interfaces.controller import EventRecord
 from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
-from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
 from batchyard.kubelet.simulated.node_agent import NodeAgents
-from batchyard.placement.resources import Profile
+from batchyard.placement.resources import AutoscalingProfile
 from batchyard.scheduling.preemption_loops import PreemptionLoop
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.faults.faults import ScheduledFault
-from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
-from batchyard.sim.faults.injection import Injection
-from batchyard.sim.scenario import Scenario, Step
+from batchyard.sim.faults.faulty_client import FaultyClient, WriteFaults
+from batchyard.sim.faults.injection import FaultInjector
+from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.state import State, as_added
-from batchyard.sim.waits import Waits
-from batchyard.store.memory import Store, remembered
-from batchyard.wiring import Platform, Ports, Settings, build_platform
+from batchyard.sim.waits import WaitTracker
+from batchyard.store.memory import Store, changes_reader
+from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
 
 # --- merge ---
 #
@@ -74,7 +74,7 @@ EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 
 
 class StoppedByLoop(Exception):  # noqa: N818 - says what happened
-    """The run ended because Workloads preempt each other endlessly (`OnLoop.STOP`)."""
+    """The run ended because Workloads preempt each other endlessly (`LoopAction.STOP`)."""
 
     def __init__(self, loop: PreemptionLoop) -> None:
         super().__init__(loop.message)
@@ -95,14 +95,14 @@ class World:
         sink: Callable[[Record], None] = ignore_record,
         seed: int = 0,
         stop_on_loop: bool = False,
-        trouble: Trouble | None = None,
+        trouble: WriteFaults | None = None,
         state: State | None = None,
     ) -> None:
         """Start the world; with a state, at its instant and with its objects. Scenario steps count from the start."""
         self.scenario = scenario
         #: The start time of the world.
         self.start = EPOCH if state is None else state.at
-        self.kernel = VirtualKernel(self.start)
+        self.kernel = VirtualEventLoop(self.start)
         self.store = Store(recovered=None if state is None else state.recovered())
         self._seed = seed
         self._settings = _settings_of(scenario, state)
@@ -122,7 +122,7 @@ class World:
         #: The manifests that users applied last.
         self._applied: dict[Key, Obj] = {} if state is None else dict(state.applied)
         self.log = EventLog(self.start, self.kernel.now, sink)
-        self.waits = Waits(self.client)
+        self.waits = WaitTracker(self.client)
         #: The client that injects faults between the platform and the store, if the scenario needs one.
         self._trouble = trouble or _trouble_of(scenario)
         self._wire: FaultyClient | None = None
@@ -133,11 +133,11 @@ class World:
             self._recall(state)
         known = self.store.get
         there = [name for name in _namespaces(scenario.steps) if known(Key(scheme.NAMESPACE, "", name)) is None]
-        for step in (Step(0, [*map(new_namespace, there)], ()), *scenario.steps):
+        for step in (ScenarioStep(0, [*map(new_namespace, there)], ()), *scenario.steps):
             self.kernel.call_at(self.start + step.at, _Apply(self, step))
         if scenario.faults:
             calm = self.start + max((step.at for step in scenario.steps), default=0)
-            Injection(self, scenario.faults, self._trouble, calm)
+            FaultInjector(self, scenario.faults, self._trouble, calm)
 
     def state(self) -> State:
         """Return the state of this world now; all work of this instant must be done."""
@@ -173,7 +173,7 @@ class World:
         now = self.kernel.now()
         self.kernel.run(now)
         looping = bool(self.loops) and self.loops[-1].at == now
-        waits_for_time = looping or self.platform.index.line_up.next_release() is not None
+        waits_for_time = looping or self.platform.index.queue_manager.next_release() is not None
         self.platform.runner.flush_delayed(("queue-status",) if waits_for_time else ("scheduler", "queue-status"))
         self.kernel.run(now)
 
@@ -202,15 +202,15 @@ class World:
         found = [obj for kind in self.store.kinds() for obj in self.store.list(kind)]
         self.platform.runner.observe(as_added(found))
 
-    def _start_platform(self) -> Platform:
+    def _start_platform(self) -> WiredPlatform:
         self._wire = None if self._trouble is None else FaultyClient(self.client, self._trouble)
         nodes = self._settings.with_nodes
-        pace = pace_of(self.scenario.cluster, self._seed)
+        pace = container_delays_of(self.scenario.cluster, self._seed)
         kubelets = Kubelets(pace, with_nodes=nodes, runtime=self.scenario.runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if nodes else ()))
         cloud = simulated_cloud(self._seed) if nodes else ()
         ports = Ports(self.kernel, self._wire or self.client, runtime, cloud, self._record, self._on_loop)
-        ports = replace(ports, history=remembered(self.store))
+        ports = replace(ports, history=changes_reader(self.store))
         return build_platform(ports, self._settings)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -268,12 +268,12 @@ def _stop(loop: PreemptionLoop) -> None:
     raise StoppedByLoop(loop)
 
 
-def _trouble_of(scenario: Scenario) -> Trouble | None:
+def _trouble_of(scenario: Scenario) -> WriteFaults | None:
     """Return the fault injection that the scenario's faults need; None makes the world faster."""
-    return Trouble() if any(fault.troubles_writes for fault in scenario.faults) else None
+    return WriteFaults() if any(fault.troubles_writes for fault in scenario.faults) else None
 
 
-def _namespaces(steps: Iterable[Step]) -> list[str]:
+def _namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
     """Return the initial Namespaces: the system's, and those that are used but not given."""
     metadata = [obj["metadata"] for step in steps for obj in step.apply]
     given = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
@@ -281,14 +281,14 @@ def _namespaces(steps: Iterable[Step]) -> list[str]:
     return [*SYSTEM_NAMESPACES, *[name for name in used if name not in (*SYSTEM_NAMESPACES, *given)]]
 
 
-def _settings_of(scenario: Scenario, state: State | None) -> Settings:
+def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:
     """Return the settings of the platform; nodes can come from a Cluster, from the steps or from the state."""
     cluster = scenario.cluster
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
-    return Settings(
+    return PlatformSettings(
         scenario.kueue,
         with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
-        profile=Profile(autoscaling.get("profile", Profile.BALANCED.value)),
+        profile=AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value)),
         hotswap=scenario.hotswap,
         with_costs="Budget" in scenario.counts or (state is not None and bool(state.of_kind(scheme.BUDGET))),
     )
@@ -299,7 +299,7 @@ class _Apply:
 
     __slots__ = ("_step", "_world")
 
-    def __init__(self, world: World, step: Step) -> None:
+    def __init__(self, world: World, step: ScenarioStep) -> None:
         self._world = world
         self._step = step
 

@@ -13,18 +13,18 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import Final
 
-from batchyard.store.commit_mark import BadMark, JournalError, Mark, Marked, peek, rename_for_good
+from batchyard.store.commit_mark import CommitMark, CommitRecord, DamagedMark, JournalError, peek, rename_durably
 from batchyard.store.journal import LEAP
 from batchyard.store.journal_file import (
-    Contents,
+    JournalContents,
     damaged,
     floor_over_all,
+    journal_errors,
     new_identity,
     read_journal,
     read_only,
-    refuse_log_of_another,
+    reject_orphaned_log,
     restored_draft,
-    told,
     write_floor,
 )
 
@@ -32,7 +32,7 @@ from batchyard.store.journal_file import (
 _SQLITE: Final = b"SQLite format 3\0"
 
 
-def back_up(journal: Path, backup: Path) -> Contents:
+def back_up(journal: Path, backup: Path) -> JournalContents:
     """Write a backup, read it through, and return its contents. JournalError if the journal is damaged."""
     if not journal.exists():
         raise JournalError(f"{journal}: there is no such journal; name its data directory")
@@ -41,20 +41,20 @@ def back_up(journal: Path, backup: Path) -> Contents:
         raise JournalError(f"{backup}: there is no folder {backup.parent}")
     try:
         marked = peek(journal)
-    except BadMark:
+    except DamagedMark:
         marked = None
     with _draft(backup) as draft:
-        _copy(journal, draft, told_as=backup)
-        contents = read_journal(draft, is_alone=True, told_as=journal)
+        _copy(journal, draft, reported_as=backup)
+        contents = read_journal(draft, is_alone=True, reported_as=journal)
         last = contents.recovered.revision
         if marked is None or marked.revision > last or marked.identity != contents.floor.identity:
             raise damaged(journal, f"its mark does not match its contents, which end at revision {last}")
         _refuse_to_overwrite(backup)  # another process may have created it meanwhile
-        rename_for_good(draft, backup)
+        rename_durably(draft, backup)
     return contents
 
 
-def restore(backup: Path, journal: Path) -> Contents:
+def restore(backup: Path, journal: Path) -> JournalContents:
     """Create a journal from a backup, and return its contents. JournalError if one is invalid or the other exists."""
     if not backup.is_file():
         raise JournalError(f"{backup}: there is no such file")
@@ -64,33 +64,33 @@ def restore(backup: Path, journal: Path) -> Contents:
         if file.read(len(_SQLITE)) != _SQLITE:
             raise JournalError(f"{backup} is no backup; name a file that `batchyard backup` wrote")
     contents = read_journal(backup, is_alone=True)
-    mark = Mark(journal)
+    mark = CommitMark(journal)
     try:
         _refuse_to_overwrite(journal)
-        refuse_log_of_another(journal)
+        reject_orphaned_log(journal)
         draft = restored_draft(journal)
         for end in ("", "-journal", "-wal", "-shm"):
             draft.with_name(draft.name + end).unlink(missing_ok=True)
-        _copy(backup, draft, is_alone=True, told_as=journal)
-        with told(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
+        _copy(backup, draft, is_alone=True, reported_as=journal)
+        with journal_errors(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")
             floor = write_floor(file, floor_over_all(file, new_identity(file), contents.recovered.revision + LEAP))
             file.execute("COMMIT")
         restored = read_journal(draft, is_alone=True)
-        mark.write(Marked(floor.identity, floor.revision))
+        mark.write(CommitRecord(floor.identity, floor.revision))
         mark.flush()
-        rename_for_good(draft, journal)
+        rename_durably(draft, journal)
     finally:
         mark.close()
     return restored
 
 
-def _copy(path: Path, to: Path, *, is_alone: bool = False, told_as: Path | None = None) -> None:
+def _copy(path: Path, to: Path, *, is_alone: bool = False, reported_as: Path | None = None) -> None:
     """Copy a journal in its current state; a disk error names the file that it concerns."""
-    with told(path), closing(read_only(path, is_alone=is_alone)) as source:
+    with journal_errors(path), closing(read_only(path, is_alone=is_alone)) as source:
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with told(to if told_as is None else told_as), closing(sqlite3.connect(to)) as copy:
+        with journal_errors(to if reported_as is None else reported_as), closing(sqlite3.connect(to)) as copy:
             source.backup(copy)
 
 

@@ -25,18 +25,18 @@ class JournalError(Exception):
     """The journal cannot be used; the message contains the reason and the remedy."""
 
 
-class Marked(NamedTuple):
+class CommitRecord(NamedTuple):
     """The identity of a journal, and its last acknowledged revision."""
 
     identity: bytes
     revision: int
 
 
-class BadMark(Exception):  # noqa: N818 - the name is the condition
+class DamagedMark(Exception):  # noqa: N818 - the name is the condition
     """The mark is damaged."""
 
 
-class Mark:
+class CommitMark:
     """The open mark of a journal, with an exclusive lock."""
 
     def __init__(self, journal: Path) -> None:
@@ -51,11 +51,11 @@ class Mark:
             os.close(self._file)
             raise JournalError(f"{journal}: another process has it open; end that one first") from error
 
-    def read(self) -> Marked | None:
+    def read(self) -> CommitRecord | None:
         """Return the content; None if the mark is empty. BadMark if it is damaged."""
         return _read(self._file)
 
-    def write(self, marked: Marked) -> None:
+    def write(self, marked: CommitRecord) -> None:
         """Overwrite the mark. OSError if that fails."""
         record = _RECORD.pack(*marked)
         os.pwrite(self._file, record + _CHECKSUM.pack(zlib.crc32(record)), 0)
@@ -89,7 +89,7 @@ def is_held(journal: Path) -> bool:
     return False
 
 
-def wait_until_let_go(journal: Path) -> None:
+def wait_until_released(journal: Path) -> None:
     """Wait until no process has a journal open."""
     file = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -98,7 +98,7 @@ def wait_until_let_go(journal: Path) -> None:
         os.close(file)
 
 
-def peek(journal: Path) -> Marked | None:
+def peek(journal: Path) -> CommitRecord | None:
     """Return the mark of a journal that another process may have open; None if it does not exist."""
     try:
         file = os.open(mark_of(journal), os.O_RDONLY | os.O_CLOEXEC)
@@ -110,7 +110,7 @@ def peek(journal: Path) -> Marked | None:
         os.close(file)
 
 
-def rename_for_good(draft: Path, path: Path) -> None:
+def rename_durably(draft: Path, path: Path) -> None:
     """Rename a complete file into place, durably across a power loss."""
     draft.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -120,11 +120,11 @@ def rename_for_good(draft: Path, path: Path) -> None:
         os.close(folder)
 
 
-def _read(file: int) -> Marked | None:
+def _read(file: int) -> CommitRecord | None:
     record = os.pread(file, _LENGTH + 1, 0)
     if not record:
         return None
     head, tail = record[: _RECORD.size], record[_RECORD.size :]
     if len(record) != _LENGTH or tail != _CHECKSUM.pack(zlib.crc32(head)):
-        raise BadMark
-    return Marked(*_RECORD.unpack(head))
+        raise DamagedMark
+    return CommitRecord(*_RECORD.unpack(head))

@@ -23,22 +23,22 @@ from typing import Final, TypeAlias
 import msgspec
 
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.store.commit_mark import BadMark, JournalError, Mark, Marked, rename_for_good
+from batchyard.store.commit_mark import CommitMark, CommitRecord, DamagedMark, JournalError, rename_durably
 from batchyard.store.journal_file import (
     BUSY_FOR,
-    Contents,
-    Floor,
+    CompactionFloor,
+    JournalContents,
     floor_over_all,
+    journal_errors,
     make_journal,
     note_replaced,
     read_journal,
-    refuse_half_a_restore,
-    refuse_log_of_another,
+    reject_interrupted_restore,
+    reject_orphaned_log,
     row_checksum,
-    told,
     write_floor,
 )
-from batchyard.store.log import Recovered
+from batchyard.store.log import RecoveredStore
 
 #: The increase of the revision after a loss of revisions: no revision ever gets two meanings for a client.
 LEAP: Final = 1_000_000_000
@@ -56,24 +56,24 @@ _STATEMENTS: Final = _ROWS_AT_ONCE + 16
 _encode = msgspec.json.Encoder().encode
 
 
-class Sync(StrEnum):
+class SyncMode(StrEnum):
     """The durability of an acknowledged change."""
 
     FULL = "full"
     PROCESS = "process"
 
 
-class Journal:
+class RevisionJournal:
     """An open journal: the file, its mark, the floor and the replaced rows. Not thread-safe."""
 
-    def __init__(self, path: Path, sync: Sync = Sync.FULL, *, accept_loss: bool = False) -> None:
+    def __init__(self, path: Path, sync: SyncMode = SyncMode.FULL, *, accept_loss: bool = False) -> None:
         """Open a file; create it if it does not exist.
 
         With `accept_loss`, a journal that ends before its mark is accepted, and its revision is raised beyond all known
         ones.
         """
         self._path = path
-        self._mark = Mark(path)
+        self._mark = CommitMark(path)
         try:
             contents = self._contents(accept_loss=accept_loss)
             self._file = self._opened(contents.recovered.revision, sync)
@@ -81,7 +81,7 @@ class Journal:
             self._mark.close()
             raise
         self._floor = contents.floor
-        self._recovered: Recovered | None = contents.recovered
+        self._recovered: RecoveredStore | None = contents.recovered
         self._replaced = contents.replaced
 
     @property
@@ -89,7 +89,7 @@ class Journal:
         """The compacted revision: rows replaced at or below it are deleted."""
         return self._floor.revision
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredStore:
         """Return the contents read on opening; to be called once."""
         recovered, self._recovered = self._recovered, None
         assert recovered is not None, "recover() is called once"
@@ -102,7 +102,7 @@ class Journal:
         """
         rows = [_row(change) for change in changes]
         # One statement is a transaction by itself.
-        with self._transaction() if len(rows) > _ROWS_AT_ONCE else told(self._path):
+        with self._transaction() if len(rows) > _ROWS_AT_ONCE else journal_errors(self._path):
             self._insert(rows)
         for change in changes:
             note_replaced(self._replaced, change)
@@ -116,7 +116,7 @@ class Journal:
         gone = [replaced for by, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced)]
         # Above the floor every revision has its row: counting them would take time proportional to their number.
         rows = self._floor.rows + floor - self._floor.revision - len(gone)
-        raised = Floor(self._floor.identity, floor, rows)
+        raised = CompactionFloor(self._floor.identity, floor, rows)
         with self._transaction():
             for begin in range(0, len(gone), _DELETED_AT_ONCE):
                 self._delete(gone[begin : begin + _DELETED_AT_ONCE])
@@ -128,24 +128,24 @@ class Journal:
     def close(self) -> None:
         """Close the file and the mark."""
         self._flush_mark()
-        with told(self._path):
+        with journal_errors(self._path):
             self._file.close()
         self._mark.close()
 
     # --- opening ---
 
-    def _contents(self, *, accept_loss: bool) -> Contents:
+    def _contents(self, *, accept_loss: bool) -> JournalContents:
         """Read the file; JournalError unless it holds everything that was acknowledged."""
         try:
             marked, wrong = self._mark.read(), "" if self._path.exists() else "missing"
-        except BadMark:
+        except DamagedMark:
             marked, wrong = None, "its mark is damaged, so the acknowledged revision is unknown"
         if wrong == "missing":
-            refuse_half_a_restore(self._path)
+            reject_interrupted_restore(self._path)
             if marked is not None and marked.revision:
                 gone = f"{self._path} is missing, of which {marked.revision} revisions were acknowledged"
                 raise JournalError(f"{gone}; restore a backup into another data directory")
-            refuse_log_of_another(self._path)
+            reject_orphaned_log(self._path)
             marked = self._made()
             wrong = ""
         contents = read_journal(self._path)
@@ -156,20 +156,20 @@ class Journal:
             raise JournalError(f"{self._path} is damaged: {wrong}; restore a backup, or start with --accept-loss")
         return self._leapt(max(contents.recovered.revision, marked.revision if marked else 0))
 
-    def _made(self) -> Marked:
+    def _made(self) -> CommitRecord:
         """Create an empty journal. It is renamed into place when it is complete, so a partial one is never used."""
         draft = self._path.with_name(f"{self._path.name}.new")
         try:
             draft.unlink(missing_ok=True)
-            marked = Marked(make_journal(draft).identity, 0)
+            marked = CommitRecord(make_journal(draft).identity, 0)
             self._mark.write(marked)
             self._mark.flush()
-            rename_for_good(draft, self._path)
+            rename_durably(draft, self._path)
         except OSError as error:
             raise JournalError(f"{self._path}: {error.strerror}") from error
         return marked
 
-    def _leapt(self, revision: int) -> Contents:
+    def _leapt(self, revision: int) -> JournalContents:
         """Raise the revision beyond all that clients may have seen; older watches must list again."""
         self._file = sqlite3.connect(self._path, isolation_level=None, timeout=0)
         with self._transaction():
@@ -179,9 +179,9 @@ class Journal:
         self._acknowledge(revision + LEAP)
         return read_journal(self._path)
 
-    def _opened(self, revision: int, sync: Sync) -> sqlite3.Connection:
+    def _opened(self, revision: int, sync: SyncMode) -> sqlite3.Connection:
         """Open the file for writing; JournalError if it has changed since it was read."""
-        with told(self._path):
+        with journal_errors(self._path):
             file = sqlite3.connect(
                 self._path,
                 isolation_level=None,
@@ -189,7 +189,7 @@ class Journal:
                 timeout=BUSY_FOR,
                 cached_statements=_STATEMENTS,
             )
-            file.execute(f"PRAGMA synchronous = {'FULL' if sync is Sync.FULL else 'NORMAL'}")
+            file.execute(f"PRAGMA synchronous = {'FULL' if sync is SyncMode.FULL else 'NORMAL'}")
             file.execute("BEGIN IMMEDIATE")
             (last,) = file.execute("SELECT max(revision) FROM revisions").fetchone()
             file.execute("COMMIT")
@@ -212,7 +212,7 @@ class Journal:
 
     def _acknowledge(self, revision: int) -> None:
         with self._mark_errors():
-            self._mark.write(Marked(self._floor.identity, revision))
+            self._mark.write(CommitRecord(self._floor.identity, revision))
 
     def _flush_mark(self) -> None:
         with self._mark_errors():
@@ -227,7 +227,7 @@ class Journal:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with told(self._path):
+        with journal_errors(self._path):
             self._file.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -237,7 +237,7 @@ class Journal:
                     self._file.execute("ROLLBACK")
 
 
-def _what_is_wrong(contents: Contents, marked: Marked | None) -> str:
+def _what_is_wrong(contents: JournalContents, marked: CommitRecord | None) -> str:
     """Describe how a journal differs from its mark; '' if it does not."""
     last = contents.recovered.revision
     if marked is None:

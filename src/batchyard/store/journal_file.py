@@ -20,7 +20,7 @@ import msgspec
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.store.commit_mark import JournalError
-from batchyard.store.log import Recovered
+from batchyard.store.log import RecoveredStore
 
 FORMAT: Final = 1
 """The version of the file's layout, in SQLite's `user_version`."""
@@ -56,7 +56,7 @@ DAMAGE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 _decode = msgspec.json.Decoder(dict).decode
 
 
-class Floor(NamedTuple):
+class CompactionFloor(NamedTuple):
     """The identity of the journal, its compacted revision, and the number of rows up to it."""
 
     identity: bytes
@@ -64,23 +64,23 @@ class Floor(NamedTuple):
     rows: int
 
 
-class Contents(NamedTuple):
+class JournalContents(NamedTuple):
     """The contents of a journal."""
 
-    floor: Floor
-    recovered: Recovered
+    floor: CompactionFloor
+    recovered: RecoveredStore
     #: Replaced rows in order: the replacing revision, and the replaced one.
     replaced: deque[tuple[int, int]]
 
 
-def make_journal(path: Path) -> Floor:
+def make_journal(path: Path) -> CompactionFloor:
     """Write an empty journal."""
-    with told(path), closing(sqlite3.connect(path, isolation_level=None)) as file:
+    with journal_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute("PRAGMA journal_mode = WAL")
         file.executescript(_TABLES)
         file.execute(f"PRAGMA application_id = {APPLICATION}")
         file.execute(f"PRAGMA user_version = {FORMAT}")
-        floor = Floor(new_identity(file), 0, 0)
+        floor = CompactionFloor(new_identity(file), 0, 0)
         file.execute("INSERT INTO floor VALUES (?, ?, ?, ?)", (*floor, floor_checksum(floor)))
     return floor
 
@@ -92,13 +92,13 @@ def new_identity(file: sqlite3.Connection) -> bytes:
     return identity
 
 
-def floor_over_all(file: sqlite3.Connection, identity: bytes, revision: int) -> Floor:
+def floor_over_all(file: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
     """Return a floor at a revision above all rows."""
     (rows,) = file.execute("SELECT count(*) FROM revisions").fetchone()
-    return Floor(identity, revision, int(rows))
+    return CompactionFloor(identity, revision, int(rows))
 
 
-def write_floor(file: sqlite3.Connection, floor: Floor) -> Floor:
+def write_floor(file: sqlite3.Connection, floor: CompactionFloor) -> CompactionFloor:
     """Set the floor, within a transaction."""
     file.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", (*floor, floor_checksum(floor)))
     return floor
@@ -112,19 +112,19 @@ def read_only(path: Path, *, is_alone: bool = False) -> sqlite3.Connection:
     )
 
 
-def read_journal(path: Path, *, is_alone: bool = False, told_as: Path | None = None) -> Contents:
+def read_journal(path: Path, *, is_alone: bool = False, reported_as: Path | None = None) -> JournalContents:
     """Return the contents of a file. JournalError if it is not a journal, or if a check fails.
 
-    `told_as` is the file to name in errors, of which this one is a copy.
+    `reported_as` is the file to name in errors, of which this one is a copy.
     """
-    name = path if told_as is None else told_as
-    with told(name), closing(read_only(path, is_alone=is_alone)) as file:
+    name = path if reported_as is None else reported_as
+    with journal_errors(name), closing(read_only(path, is_alone=is_alone)) as file:
         file.execute("BEGIN")
         _check_file(name, file)
-        return _Reading(name, _floor(name, file)).read(file)
+        return _JournalReader(name, _floor(name, file)).read(file)
 
 
-def refuse_log_of_another(path: Path) -> None:
+def reject_orphaned_log(path: Path) -> None:
     """Fail if a write-ahead log exists without its journal: SQLite would take it as the log of the new one."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
@@ -137,7 +137,7 @@ def restored_draft(path: Path) -> Path:
     return path.with_name(f"{path.name}.restored")
 
 
-def refuse_half_a_restore(path: Path) -> None:
+def reject_interrupted_restore(path: Path) -> None:
     """Fail if a restore was interrupted: an empty journal is not what the user asked for."""
     draft = restored_draft(path)
     if draft.exists():
@@ -157,27 +157,27 @@ def _check_file(path: Path, file: sqlite3.Connection) -> None:
         raise JournalError(f"{path}: its format is {version}, not {FORMAT}; use the batchyard version that wrote it")
 
 
-def _floor(path: Path, file: sqlite3.Connection) -> Floor:
+def _floor(path: Path, file: sqlite3.Connection) -> CompactionFloor:
     rows = file.execute("SELECT identity, revision, rows, checksum FROM floor").fetchall()
     if len(rows) != 1:
         raise damaged(path, f"it has {len(rows)} floor rows")
     *fields, checksum = rows[0]
-    floor = Floor(*fields)
+    floor = CompactionFloor(*fields)
     if checksum != floor_checksum(floor):
         raise damaged(path, "the checksum of its floor does not match")
     return floor
 
 
-class _Reading:
+class _JournalReader:
     """The state of reading a file row by row."""
 
-    def __init__(self, path: Path, floor: Floor) -> None:
+    def __init__(self, path: Path, floor: CompactionFloor) -> None:
         self._path = path
         self._floor = floor
         self._objects: dict[Key, Obj] = {}
         self._replaced: deque[tuple[int, int]] = deque()
 
-    def read(self, file: sqlite3.Connection) -> Contents:
+    def read(self, file: sqlite3.Connection) -> JournalContents:
         """Read all rows in order."""
         floor, changes, below = self._floor, list[WatchEvent](), 0
         revision = floor.revision
@@ -194,7 +194,7 @@ class _Reading:
         if below != floor.rows:
             mismatch = f"up to revision {floor.revision} it has {below} rows, not {floor.rows}"
             raise damaged(self._path, mismatch)
-        return Contents(floor, Recovered(revision, self._objects, changes), self._replaced)
+        return JournalContents(floor, RecoveredStore(revision, self._objects, changes), self._replaced)
 
     def _change(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:
         """Return a row as the change it was, and apply it to the objects."""
@@ -226,31 +226,31 @@ def row_checksum(revision: int, key: Key, text: bytes | None) -> int:
     return zlib.crc32(b"\0gone" if text is None else text, zlib.crc32(head))
 
 
-def floor_checksum(floor: Floor) -> int:
+def floor_checksum(floor: CompactionFloor) -> int:
     """Return the checksum of the floor."""
     return zlib.crc32(f"{floor.revision} {floor.rows}".encode(), zlib.crc32(floor.identity))
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def journal_errors(path: Path) -> Iterator[None]:
     """Translate SQLite's errors into JournalError."""
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise told_of(path, error) from error
+        raise journal_error(path, error) from error
     except sqlite3.DatabaseError as error:
         raise damaged(path, str(error)) from error
     except UnicodeDecodeError as error:
         raise damaged(path, error.object.decode("utf-8", "replace")) from error
 
 
-def told_of(path: Path, error: sqlite3.Error) -> JournalError:
+def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
     """Return the error for a fault that is not damage."""
     what, remedy = _FAULTS.get(_code_of(error), (str(error), ""))
     return JournalError(f"{path}: {what}; {remedy}" if remedy else f"{path}: {what}")
 
 
-def is_of_the_disk(error: sqlite3.Error) -> bool:
+def is_disk_error(error: sqlite3.Error) -> bool:
     """Report whether an error is about access or disk space, not about the contents."""
     return _code_of(error) in _FAULTS
 

@@ -15,8 +15,8 @@ import msgspec
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
-from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, TooBroad, Unreadable
-from batchyard.store.journal_file import DAMAGE, is_of_the_disk, told, told_of
+from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
+from batchyard.store.journal_file import DAMAGE, is_disk_error, journal_error, journal_errors
 
 #: The number of entries that are kept.
 KEPT: Final = 1_000_000
@@ -54,15 +54,15 @@ class LedgerFile:
         try:
             self._file = _opened(path)
         except DAMAGE as error:
-            if isinstance(error, sqlite3.Error) and is_of_the_disk(error):
-                raise told_of(path, error) from error
+            if isinstance(error, sqlite3.Error) and is_disk_error(error):
+                raise journal_error(path, error) from error
             path.replace(path.with_name(f"{path.name}.damaged"))
             for end in ("-wal", "-shm"):
                 path.with_name(path.name + end).unlink(missing_ok=True)
-            with told(path):
+            with journal_errors(path):
                 self._file = _opened(path)
             self.was_damaged = True
-        with told(path):
+        with journal_errors(path):
             self._reader = _opened(path)
         first, last = self._bounds()
         self._count = last - first + 1 if last else 0
@@ -125,9 +125,9 @@ class LedgerFile:
             yield
         except (*DAMAGE, msgspec.DecodeError) as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
-                raise TooBroad from error
+                raise QueryTooBroad from error
             problem = f"the decision ledger {self._path} cannot be read: {error}"
-            raise Unreadable(f"{problem}; stop the platform, move the file away and start it again") from error
+            raise LedgerUnreadable(f"{problem}; stop the platform, move the file away and start it again") from error
 
     def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
         found = [*_of_fields(query)]

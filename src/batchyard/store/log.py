@@ -27,7 +27,7 @@ class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
     reason = "Expired"
 
 
-class Recovered(NamedTuple):
+class RecoveredStore(NamedTuple):
     """The recovered state of a store: the current objects, and the last changes in order, up to its revision."""
 
     revision: int
@@ -38,13 +38,13 @@ class Recovered(NamedTuple):
 class RevisionLog:
     """All changes in order of revision; the last `window` of them can be read again."""
 
-    __slots__ = ("_entries", "_listeners", "_telling", "revision")
+    __slots__ = ("_entries", "_listeners", "_reporting", "revision")
 
-    def __init__(self, window: int = WINDOW, recovered: Recovered | None = None) -> None:
+    def __init__(self, window: int = WINDOW, recovered: RecoveredStore | None = None) -> None:
         invariant(window >= 1, "the window of history holds at least one entry")
         self._entries: deque[WatchEvent] = deque(recovered.changes if recovered else (), maxlen=window)
         self._listeners: list[Listener] = []
-        self._telling = False
+        self._reporting = False
         self.revision = recovered.revision if recovered else 0
 
     def listen(self, listener: Listener) -> None:
@@ -53,13 +53,13 @@ class RevisionLog:
 
     def append(self, entry: WatchEvent) -> None:
         """Add the next entry and call the listeners."""
-        assert not self._telling, "a listener of the log must not write"
-        self._telling = True
+        assert not self._reporting, "a listener of the log must not write"
+        self._reporting = True
         self.revision = entry.revision
         self._entries.append(entry)
         for listener in self._listeners:
             listener(entry)
-        self._telling = False
+        self._reporting = False
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
         """Return all entries after a revision; Expired if the window no longer reaches back to it."""

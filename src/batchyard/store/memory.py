@@ -15,7 +15,7 @@ from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj
 from batchyard.base.invariants import InvariantError, invariant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.store.log import WINDOW, Expired, Listener, Recovered, RevisionLog
+from batchyard.store.log import WINDOW, Expired, Listener, RecoveredStore, RevisionLog
 
 # --- listing ---
 #
@@ -96,7 +96,7 @@ class Listing:
 # the cursor: a bookmark from which another watch can continue.
 
 
-class Watch:
+class RevisionWatch:
     """All changes after a revision, each returned once."""
 
     __slots__ = ("_log", "revision")
@@ -117,7 +117,7 @@ class Watch:
 _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
 
 
-def remembered(store: "Store") -> Callable[[int], Sequence[WatchEvent] | None]:
+def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | None]:
     """Return a function that returns all changes after a revision; None if they have left the window of history."""
 
     def changes(revision: int) -> Sequence[WatchEvent] | None:
@@ -137,7 +137,7 @@ class Store:
     __slots__ = ("_copies", "_kinds", "_log")
 
     def __init__(
-        self, *, window: int = WINDOW, detect_mutation: bool = False, recovered: Recovered | None = None
+        self, *, window: int = WINDOW, detect_mutation: bool = False, recovered: RecoveredStore | None = None
     ) -> None:
         self._kinds: dict[str, Listing] = {}
         self._log = RevisionLog(window, recovered)
@@ -215,10 +215,10 @@ class Store:
         """Call a listener with every later change at once. It may record the change, and must not write."""
         self._log.listen(listener)
 
-    def watch(self, since: int) -> Watch:
+    def watch(self, since: int) -> RevisionWatch:
         """Return a watch of all changes after a revision; Expired if the window does not reach back to it."""
         self._log.since(since)
-        return Watch(self._log, since)
+        return RevisionWatch(self._log, since)
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return all changes after a revision; Expired if the window of history does not reach back to it."""

@@ -82,38 +82,38 @@ def _hooks(of: Sequence[str], *, mutates: bool) -> Iterator[Hook]:
 # Lookups of an answer: it is computed from the known objects, and again after a missing object was fetched.
 
 
-class Question(NamedTuple):
+class ObjectQuery(NamedTuple):
     """An object by its key, or the pods of a Job by the Job's uid."""
 
     key: Key
     owner: str = ""
 
 
-class Unknown(Exception):  # noqa: N818 - reads better
+class ObjectNotFetched(Exception):  # noqa: N818 - reads better
     """An answer requires an object that has not been fetched yet."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: ObjectQuery) -> None:
         super().__init__(str(question))
         self.question = question
 
 
-class Lookups:
+class FetchedObjects:
     """The fetched objects for one answer; raises Unknown for others."""
 
-    def __init__(self, namespace: str, known: Mapping[Question, Sequence[Obj]]) -> None:
+    def __init__(self, namespace: str, known: Mapping[ObjectQuery, Sequence[Obj]]) -> None:
         self._namespace = namespace
         self._known = known
 
     def get(self, key: Key) -> Obj | None:
         """The object, or None."""
-        found = self._found(Question(key))
+        found = self._found(ObjectQuery(key))
         return found[0] if found else None
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """The pods of a Job."""
-        return self._found(Question(Key("", self._namespace, ""), uid))
+        return self._found(ObjectQuery(Key("", self._namespace, ""), uid))
 
-    def _found(self, question: Question) -> Sequence[Obj]:
+    def _found(self, question: ObjectQuery) -> Sequence[Obj]:
         if question not in self._known:
-            raise Unknown(question)
+            raise ObjectNotFetched(question)
         return self._known[question]

@@ -19,7 +19,7 @@ from batchyard.api.meta import Obj, group_kind
 from batchyard.api.selectors import Selector
 from batchyard.controller_groups import ADMISSION, JOBSET
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
-from batchyard.webhooks.hooks import Lookups
+from batchyard.webhooks.hooks import FetchedObjects
 
 # --- patches ---
 #
@@ -58,7 +58,7 @@ _DENIED: Final = " denied the request: "
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class NotUnderstood(ValueError):  # noqa: N818 - reads better
+class InvalidReview(ValueError):  # noqa: N818 - reads better
     """The request body is not a review."""
 
 
@@ -68,7 +68,9 @@ def namespace_of(review: Mapping[str, Any]) -> str:
     return namespace
 
 
-def mutated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups, managed: Selector | None = None) -> Obj:
+def mutated(
+    review: Mapping[str, Any], groups: Sequence[str], find: FetchedObjects, managed: Selector | None = None
+) -> Obj:
     """The response with the defaults as a JSON patch; `managed` selects the Namespaces whose jobs are managed."""
     request = _request(review)
     obj = _object(request, "object")
@@ -82,7 +84,7 @@ def mutated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups, man
     return _answer(request, patchType="JSONPatch", patch=base64.b64encode(_encode(patch)).decode())
 
 
-def validated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups) -> Obj:
+def validated(review: Mapping[str, Any], groups: Sequence[str], find: FetchedObjects) -> Obj:
     """The response whether the object is allowed."""
     request = _request(review)
     new = _in_namespace(_object(request, "object"), request)
@@ -103,18 +105,18 @@ def converted(review: Mapping[str, Any]) -> Obj:
     request = _request(review)
     wanted, objects = request.get("desiredAPIVersion"), request.get("objects")
     if not isinstance(wanted, str) or not isinstance(objects, list):
-        raise NotUnderstood("a ConversionReview requires desiredAPIVersion and objects")
-    told: dict[str, Any] = {"uid": request.get("uid", "")}
+        raise InvalidReview("a ConversionReview requires desiredAPIVersion and objects")
+    reported: dict[str, Any] = {"uid": request.get("uid", "")}
     try:
         done = [conversion.from_storage(conversion.to_storage(obj), wanted) for obj in objects]
     except (ValueError, KeyError, TypeError) as error:
-        told |= {"convertedObjects": [], "result": {"status": "Failed", "message": str(error)}}
+        reported |= {"convertedObjects": [], "result": {"status": "Failed", "message": str(error)}}
     else:
-        told |= {"convertedObjects": done, "result": {"status": "Success"}}
-    return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": told}
+        reported |= {"convertedObjects": done, "result": {"status": "Success"}}
+    return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": reported}
 
 
-def _completed(obj: Obj, groups: Sequence[str], find: Lookups, managed: Selector | None) -> Obj:
+def _completed(obj: Obj, groups: Sequence[str], find: FetchedObjects, managed: Selector | None) -> Obj:
     """The object with defaults and mutations, as it is stored."""
     kind = group_kind(obj)
     if kind == scheme.POD:
@@ -139,7 +141,7 @@ def _faults(new: Obj, old: Obj | None, part: str) -> Iterator[FieldError]:
     yield from (fault for fault in ours if fault.webhook or kind != scheme.JOB)
 
 
-def _check(new: Obj, old: Obj | None, groups: Sequence[str], find: Lookups) -> None:
+def _check(new: Obj, old: Obj | None, groups: Sequence[str], find: FetchedObjects) -> None:
     """Check rules that depend on other objects; raises Forbidden."""
     kind = group_kind(new)
     if kind == scheme.POD:
@@ -151,7 +153,7 @@ def _check(new: Obj, old: Obj | None, groups: Sequence[str], find: Lookups) -> N
 def _request(review: Mapping[str, Any]) -> Mapping[str, Any]:
     request = review.get("request")
     if not isinstance(request, dict):
-        raise NotUnderstood("a review requires a request")
+        raise InvalidReview("a review requires a request")
     return request
 
 
@@ -159,7 +161,7 @@ def _object(request: Mapping[str, Any], field: str) -> dict[str, Any]:
     obj = request.get(field)
     is_object = isinstance(obj, dict) and isinstance(obj.get("metadata"), dict)
     if not isinstance(obj, dict) or not is_object or "kind" not in obj or "apiVersion" not in obj:
-        raise NotUnderstood(f"the request has no object in {field}")
+        raise InvalidReview(f"the request has no object in {field}")
     return obj
 
 
@@ -179,8 +181,8 @@ def _as_sent(done: Obj, sent: Obj) -> Obj:
     return {**done, "metadata": metadata}
 
 
-def _refusal(request: Mapping[str, Any], told: str) -> Obj:
-    message = told.partition(_DENIED)[2] or told
+def _refusal(request: Mapping[str, Any], reported: str) -> Obj:
+    message = reported.partition(_DENIED)[2] or reported
     status = {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}
     return _answer(request, allowed=False, status=status)
 

@@ -77,8 +77,8 @@ def test_what_a_job_without_a_queue_owns_waits_where_it_names_a_queue_itself(que
 @pytest.mark.parametrize("obj", [FREE, make.job(suspend=False), make.jobset()], ids=str)
 def test_what_is_owned_by_a_job_that_is_not_there_is_refused(obj: Obj) -> None:
     name = f"m{obj['kind'].lower()}.kb.io"
-    told = f'admission webhook "{name}" denied the request: Job.batch "nobody" not found'
-    with pytest.raises(Forbidden, match=f"^{re.escape(told)}$"):
+    reported = f'admission webhook "{name}" denied the request: Job.batch "nobody" not found'
+    with pytest.raises(Forbidden, match=f"^{re.escape(reported)}$"):
         queued(owned_by(make.job("nobody"), obj), *DEFAULTS)
 
 

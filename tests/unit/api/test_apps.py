@@ -58,8 +58,8 @@ NO_MATCH = "spec.template.metadata.labels: Invalid value: {}: `selector` does no
         ({"replicas": -1}, ["spec.replicas: Invalid value: -1: must be greater than or equal to 0"]),
     ],
 )
-def test_a_deployment_selects_its_own_pods(spec: dict[str, Any], told: list[str]) -> None:
-    assert faults(made("Deployment", **spec)) == told
+def test_a_deployment_selects_its_own_pods(spec: dict[str, Any], reported: list[str]) -> None:
+    assert faults(made("Deployment", **spec)) == reported
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_time_zone_is_accepted(zone: str) -> None:
         ),
     ],
 )
-def test_a_cron_job_has_a_schedule(obj: dict[str, Any], told: list[str]) -> None:
-    assert faults(obj) == told
+def test_a_cron_job_has_a_schedule(obj: dict[str, Any], reported: list[str]) -> None:
+    assert faults(obj) == reported
 
 
 def test_they_keep_their_selectors() -> None:

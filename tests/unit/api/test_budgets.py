@@ -44,8 +44,8 @@ def test_a_budget_is_by_the_month_where_it_does_not_say() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told(spec: dict[str, Any], told: str) -> None:
-    assert any(fault.startswith(told) for fault in faults(**spec)), faults(**spec)
+def test_what_is_wrong_is_told(spec: dict[str, Any], reported: str) -> None:
+    assert any(fault.startswith(reported) for fault in faults(**spec)), faults(**spec)
 
 
 def test_two_thresholds_of_one_action_may_differ_in_percent() -> None:

@@ -58,8 +58,8 @@ def test_the_old_version_is_off_without_a_word_and_has_other_defaults() -> None:
         ("{enable: true, preemptionStrategies: [LessThanInitialShare]}", BOTH[1:]),
     ],
 )
-def test_the_old_version_says_whether_sharing_is_fair(said: str, strategies: list[str] | None) -> None:
-    found = read_configuration("k", f"{OLD}fairSharing: {said}\n").get("fairSharing")
+def test_the_old_version_says_whether_sharing_is_fair(stated: str, strategies: list[str] | None) -> None:
+    found = read_configuration("k", f"{OLD}fairSharing: {stated}\n").get("fairSharing")
     assert found == (None if strategies is None else {"preemptionStrategies": strategies})
 
 
@@ -79,9 +79,9 @@ def test_the_old_version_says_whether_sharing_is_fair(said: str, strategies: lis
         ("leaderElection: {leaderElection: true}", "leaderElection.leaderElection: unknown field"),
     ],
 )
-def test_a_fault_is_told_with_its_line_and_a_remedy(line: str, told: str) -> None:
+def test_a_fault_is_told_with_its_line_and_a_remedy(line: str, reported: str) -> None:
     (found,) = faults(f"{NEW}# more\n{line}\n")
-    assert found.startswith(f"kueue.yaml:4: {told}")
+    assert found.startswith(f"kueue.yaml:4: {reported}")
     assert "; " in found
 
 
@@ -113,6 +113,6 @@ def test_all_faults_are_told_at_once() -> None:
         ("a: [", "kueue.yaml:1: "),
     ],
 )
-def test_what_is_no_configuration_is_refused(text: str, told: str) -> None:
+def test_what_is_no_configuration_is_refused(text: str, reported: str) -> None:
     (found,) = faults(text)
-    assert found.startswith(told)
+    assert found.startswith(reported)

@@ -25,7 +25,7 @@ TASK: dict[str, Any] = {
 }
 
 
-def told(obj: Any) -> list[str]:
+def reported(obj: Any) -> list[str]:
     """All faults as texts; there is no object then."""
     decoded = decode(obj)
     assert decoded.obj is None
@@ -108,12 +108,12 @@ def test_kinds_without_namespaces_drop_one_with_a_warning() -> None:
     ids=str,
 )
 def test_an_unknown_kind_is_the_only_fault(edits: dict[str, Any], fault: str) -> None:
-    assert told(edited({**TASK, "spec": {"zzz": 1}}, edits)) == [fault]
+    assert reported(edited({**TASK, "spec": {"zzz": 1}}, edits)) == [fault]
 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "null"), ([], "a list"), ("Job", '"Job"'), (7, "7")], ids=str)
 def test_what_is_no_object_is_told_so(value: object, shown: str) -> None:
-    assert told(value) == [f"{shown} is no object; write fields: apiVersion, kind, metadata, spec"]
+    assert reported(value) == [f"{shown} is no object; write fields: apiVersion, kind, metadata, spec"]
 
 
 def test_structure_and_names_are_told_at_once() -> None:
@@ -137,7 +137,7 @@ def test_objects_of_a_scenario_keep_their_uid_and_creation_time() -> None:
 
 def test_what_only_the_storage_version_refuses_is_told() -> None:
     check = {"apiVersion": f"{KUEUE}/v1beta1", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
-    assert told({**check, "spec": {"controllerName": ""}})[0].startswith("spec.controllerName: Invalid value")
+    assert reported({**check, "spec": {"controllerName": ""}})[0].startswith("spec.controllerName: Invalid value")
 
 
 def test_an_empty_namespace_is_none() -> None:

@@ -69,9 +69,9 @@ def test_conditions_of_a_failure_policy_are_true_unless_said() -> None:
 
 def test_a_failure_policy_that_says_all_stays() -> None:
     rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]
-    said = {"rules": [*rules, {"action": "Ignore", "onPodConditions": [{"type": "A", "status": "True"}]}]}
+    stated = {"rules": [*rules, {"action": "Ignore", "onPodConditions": [{"type": "A", "status": "True"}]}]}
     mixed = {"rules": [*rules, *POLICY["rules"]]}
-    assert with_defaults(edited(JOB, {"spec.podFailurePolicy": said}))["spec"]["podFailurePolicy"] == said
+    assert with_defaults(edited(JOB, {"spec.podFailurePolicy": stated}))["spec"]["podFailurePolicy"] == stated
     assert (
         with_defaults(edited(JOB, {"spec.podFailurePolicy": mixed}))["spec"]["podFailurePolicy"]["rules"][:1] == rules
     )
@@ -155,19 +155,19 @@ def test_a_pod_that_says_nothing_restarts_and_stops_in_half_a_minute() -> None:
 
 
 def test_what_a_pod_says_stays() -> None:
-    said = {"spec.restartPolicy": "Never", "spec.terminationGracePeriodSeconds": 0, "status": {"phase": "Running"}}
-    done = with_defaults(edited(POD, said))
+    stated = {"spec.restartPolicy": "Never", "spec.terminationGracePeriodSeconds": 0, "status": {"phase": "Running"}}
+    done = with_defaults(edited(POD, stated))
     assert (done["spec"]["restartPolicy"], done["spec"]["terminationGracePeriodSeconds"]) == ("Never", 0)
     assert done["status"] == {"phase": "Running"}
 
 
 def test_a_container_requests_its_limits_where_it_requests_nothing_else() -> None:
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
-    said = {"name": "d", "image": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}
-    done = with_defaults(edited(POD, {"spec.containers": [{"name": "c", "resources": resources}, said]}))
+    stated = {"name": "d", "image": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}
+    done = with_defaults(edited(POD, {"spec.containers": [{"name": "c", "resources": resources}, stated]}))
     first, second = done["spec"]["containers"]
     assert first["resources"]["requests"] == {"cpu": "1", "nvidia.com/gpu": "1"}
-    assert second["resources"] == said["resources"]
+    assert second["resources"] == stated["resources"]
 
 
 def test_the_ports_of_a_pod_on_the_network_of_its_node_are_ports_of_the_node() -> None:

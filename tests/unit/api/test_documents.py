@@ -23,7 +23,7 @@ def only(text: str) -> Document:
     return document
 
 
-def told(text: str) -> list[str]:
+def reported(text: str) -> list[str]:
     """The faults of the one document of a text."""
     return [str(fault) for fault in only(text).faults]
 
@@ -109,16 +109,16 @@ def test_scalars_are_what_they_are_to_kubernetes(text: str, value: object) -> No
     ids=lambda text: text[:12],
 )
 def test_scalars_that_json_cannot_hold_are_told(text: str, fault: str) -> None:
-    assert told(f"a: {text}") == [fault]
+    assert reported(f"a: {text}") == [fault]
 
 
 def test_a_field_that_is_there_twice_is_told_with_its_line() -> None:
     text = "spec:\n  groups:\n  - name: x\n    size: 1\n    name: y\n"
-    assert told(text) == ['spec.groups[0]: the field "name" is set twice (line 5); remove one of them']
+    assert reported(text) == ['spec.groups[0]: the field "name" is set twice (line 5); remove one of them']
 
 
 def test_a_field_twice_in_json_is_told_too() -> None:
-    assert told('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is set twice (line 2); remove one of them']
+    assert reported('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is set twice (line 2); remove one of them']
     assert values('{"a": "\\u0061", "b": 1E2}') == [{"a": "a", "b": 100.0}]
 
 
@@ -133,7 +133,7 @@ def test_a_field_twice_in_json_is_told_too() -> None:
     ],
 )
 def test_names_of_fields_are_texts(text: str, fault: str) -> None:
-    assert told(text)[0] == fault
+    assert reported(text)[0] == fault
 
 
 def test_all_faults_of_a_text_are_told_and_the_rest_is_read() -> None:
@@ -152,7 +152,7 @@ def test_anchors_and_merges_are_resolved() -> None:
             "both": {"x": 1, "y": 2, "z": 0},
         }
     ]
-    assert told("a: {<<: 1}") == [
+    assert reported("a: {<<: 1}") == [
         "a.<<: << merges mappings only (line 1); write << : *anchor, the anchor being on a mapping"
     ]
 
@@ -160,19 +160,19 @@ def test_anchors_and_merges_are_resolved() -> None:
 def test_a_billion_laughs_are_refused() -> None:
     lines = ["l0: &l0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"]
     lines += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
-    (fault,) = told("\n".join(lines))
+    (fault,) = reported("\n".join(lines))
     assert f"anchors multiply to more than {ALIASED_VALUES_MAX} values" in fault
 
 
 @pytest.mark.parametrize("opening", ["[", "- ", '{"a":', "{a: "])
 def test_deep_nesting_is_refused(opening: str) -> None:
-    (fault,) = told(opening * 100_000)
+    (fault,) = reported(opening * 100_000)
     assert f"nested more than {NESTING_MAX} deep" in fault
     assert len(fault) < 200
 
 
 def test_whole_json_that_is_nested_too_deep_is_refused() -> None:
-    (fault,) = told('{"a":' * (NESTING_MAX + 1) + "1" + "}" * (NESTING_MAX + 1))
+    (fault,) = reported('{"a":' * (NESTING_MAX + 1) + "1" + "}" * (NESTING_MAX + 1))
     assert f"nested more than {NESTING_MAX} deep" in fault
     assert values('{"a": "' + "{" * 200 + '"}') == [{"a": "{" * 200}]
 

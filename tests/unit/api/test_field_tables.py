@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchyard.api.schema.tables import Field, Scope, scope, table
+from batchyard.api.schema.tables import Field, TypeScope, scope, table
 
 ROOT = Path(__file__).parents[3]
 CRDS = ROOT.parent / "shared" / "crds"
@@ -60,7 +60,7 @@ def type_in_table(field: Field) -> str:
     return "object" if field.is_object or field.expression == "any" else field.expression
 
 
-def differences(schema: Mapping[str, Any], field: Field, within: Scope, path: str) -> Iterator[str]:
+def differences(schema: Mapping[str, Any], field: Field, within: TypeScope, path: str) -> Iterator[str]:
     """Where a CRD and the tables part, from a place downwards."""
     if type_of(schema) != type_in_table(field):
         yield f"{path}: {type_of(schema)} in the CRD, {field.expression} in the table"
@@ -81,7 +81,7 @@ def differences(schema: Mapping[str, Any], field: Field, within: Scope, path: st
         yield from object_differences(schema, within, field.expression, path)
 
 
-def object_differences(schema: Mapping[str, Any], within: Scope, type_name: str, path: str) -> Iterator[str]:
+def object_differences(schema: Mapping[str, Any], within: TypeScope, type_name: str, path: str) -> Iterator[str]:
     """Where the fields of an object part."""
     fields, properties = within.fields(type_name), schema["properties"]
     if list(fields) != sorted(properties):

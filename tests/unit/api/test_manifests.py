@@ -36,7 +36,7 @@ def read(*texts: str) -> Manifests:
     return read_manifests((f"{chr(ord('a') + i)}.yaml", text) for i, text in enumerate(texts))
 
 
-def told(*texts: str) -> list[str]:
+def reported(*texts: str) -> list[str]:
     """The faults of texts, as lines."""
     return [str(fault) for fault in read(*texts).faults]
 
@@ -53,7 +53,9 @@ def test_objects_come_in_order_with_their_source_and_document() -> None:
 
 
 def test_a_fault_names_file_document_object_field_and_remedy() -> None:
-    assert told(NAMESPACE % "x" + "---" + PRINTED) == [f"a.yaml:2 ClusterQueue/tpu: {fault}" for fault in AS_PRINTED]
+    assert reported(NAMESPACE % "x" + "---" + PRINTED) == [
+        f"a.yaml:2 ClusterQueue/tpu: {fault}" for fault in AS_PRINTED
+    ]
 
 
 def test_a_fault_of_an_object_found_later_is_in_its_place_too() -> None:
@@ -104,16 +106,16 @@ def test_faults_of_all_files_are_told_at_once_and_hide_no_sound_object() -> None
     ids=["syntax", "list", "text", "no kind", "no metadata", "line break in the name", "generateName", "unknown kind"],
 )
 def test_every_fault_is_one_line_that_says_whose_it_is(text: str, line: str) -> None:
-    (fault,) = told(text)
+    (fault,) = reported(text)
     assert fault.startswith(line)
     assert fault.isprintable()
 
 
 def test_a_name_is_sought_without_going_back() -> None:
     lines = "\n".join(f"{' ' * 10}label-{number}: x" for number in range(5000))
-    (fault,) = told(f"kind: Namespace\nmetadata:\n{lines}\nspec: }}\n")
+    (fault,) = reported(f"kind: Namespace\nmetadata:\n{lines}\nspec: }}\n")
     assert fault.startswith("a.yaml:1 Namespace/?: ")
-    assert told("kind: Namespace\nmetadata:\n\n  \n  labels:\n    a: b\n  name: x\nspec: }")[0].startswith(
+    assert reported("kind: Namespace\nmetadata:\n\n  \n  labels:\n    a: b\n  name: x\nspec: }")[0].startswith(
         "a.yaml:1 Namespace/x: "
     )
 
@@ -137,11 +139,11 @@ def test_a_list_of_one_kind_gives_its_items_their_kind() -> None:
 
 
 def test_a_fault_in_a_list_has_the_path_of_its_item() -> None:
-    (fault,) = told(
+    (fault,) = reported(
         "apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: x}}, {metadata: {name: y}, zzz: 1}]"
     )
     assert fault.startswith("a.yaml:1 Namespace/y: items[1].zzz: unknown field; known here: apiVersion")
-    assert told("apiVersion: v1\nkind: List\nitems: [3]") == [
+    assert reported("apiVersion: v1\nkind: List\nitems: [3]") == [
         "a.yaml:1: items[0]: 3 is no object; write fields: apiVersion, kind, metadata, spec"
     ]
 
@@ -183,11 +185,11 @@ def test_the_queue_as_printed_has_its_two_faults() -> None:
 
 
 def test_what_does_not_print_is_escaped() -> None:
-    (fault,) = told('apiVersion: v1\nkind: Namespace\nmetadata: {name: x, "a\\nb": 1}')
+    (fault,) = reported('apiVersion: v1\nkind: Namespace\nmetadata: {name: x, "a\\nb": 1}')
     assert fault.startswith("a.yaml:1 Namespace/x: metadata.a\\nb: unknown field")
 
 
 def test_items_alone_make_no_list() -> None:
-    assert told("apiVersion: v1\nkind: 3\nitems: []") == [
+    assert reported("apiVersion: v1\nkind: 3\nitems: []") == [
         "a.yaml:1: kind: Invalid value: 3: must be a string; set it to the kind of the object, such as Job"
     ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.pod_security import LevelVersion, Policy, evaluate_pod, label_faults, namespace_policy
+from batchyard.api.pod_security import LevelVersion, PodSecurityPolicy, evaluate_pod, label_faults, namespace_policy
 
 LATEST = None
 #: A pod that passes every check, and its parts.
@@ -232,24 +232,24 @@ PRIVILEGED = LevelVersion()
 @pytest.mark.parametrize(
     ("set_labels", "policy"),
     [
-        ({}, Policy()),
-        (labels(enforce="baseline"), Policy(LevelVersion("baseline"), PRIVILEGED, LevelVersion("baseline"))),
+        ({}, PodSecurityPolicy()),
+        (labels(enforce="baseline"), PodSecurityPolicy(LevelVersion("baseline"), PRIVILEGED, LevelVersion("baseline"))),
         (
             labels(enforce="restricted", enforce_version="v1.25"),
-            Policy(LevelVersion("restricted", 25), PRIVILEGED, LevelVersion("restricted", 25)),
+            PodSecurityPolicy(LevelVersion("restricted", 25), PRIVILEGED, LevelVersion("restricted", 25)),
         ),
         (
             labels(enforce="restricted", enforce_version="v1.25", warn_version="v1.30"),
-            Policy(LevelVersion("restricted", 25), PRIVILEGED, LevelVersion("restricted", 30)),
+            PodSecurityPolicy(LevelVersion("restricted", 25), PRIVILEGED, LevelVersion("restricted", 30)),
         ),
-        (labels(enforce="restricted", warn="privileged"), Policy(LevelVersion("restricted"))),
-        (labels(audit="baseline", audit_version="latest"), Policy(audit=LevelVersion("baseline"))),
-        (labels(enforce="nope"), Policy(LevelVersion("restricted"))),
-        (labels(audit="nope", warn="nope"), Policy()),
-        (labels(warn="baseline", warn_version="v2.0"), Policy(warn=LevelVersion("baseline"))),
+        (labels(enforce="restricted", warn="privileged"), PodSecurityPolicy(LevelVersion("restricted"))),
+        (labels(audit="baseline", audit_version="latest"), PodSecurityPolicy(audit=LevelVersion("baseline"))),
+        (labels(enforce="nope"), PodSecurityPolicy(LevelVersion("restricted"))),
+        (labels(audit="nope", warn="nope"), PodSecurityPolicy()),
+        (labels(warn="baseline", warn_version="v2.0"), PodSecurityPolicy(warn=LevelVersion("baseline"))),
     ],
 )
-def test_labels_set_a_policy(set_labels: dict[str, str], policy: Policy) -> None:
+def test_labels_set_a_policy(set_labels: dict[str, str], policy: PodSecurityPolicy) -> None:
     assert namespace_policy(set_labels) == policy
 
 

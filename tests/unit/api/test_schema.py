@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
 from batchyard.api.schema import completed, settle, validate, with_defaults
 from batchyard.api.schema.compiled_checks import REMEMBERED_MAX, Compiler
-from batchyard.api.schema.tables import NATIVE, Field, Scope, scope
+from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope
 from batchyard.api.schema.violations import path_text
 from edits import GONE, edited
 
@@ -69,7 +69,7 @@ def with_template_defaults(job: dict[str, Any]) -> dict[str, Any]:
     return {**job, "spec": {**job["spec"], "template": completed("PodTemplateSpec", job["spec"]["template"])}}
 
 
-def told(info: scheme.ServedKind, obj: dict[str, Any]) -> list[str]:
+def reported(info: scheme.ServedKind, obj: dict[str, Any]) -> list[str]:
     """All faults as texts."""
     return [str(fault) for fault in validate(info, obj)]
 
@@ -105,7 +105,7 @@ def test_what_is_sound_and_complete_comes_back_as_it_is(info: scheme.ServedKind,
     ],
 )
 def test_an_unknown_field_is_told_with_what_was_meant(edits: dict[str, Any], fault: str) -> None:
-    assert told(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
+    assert reported(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_an_unknown_field_is_told_with_what_was_meant(edits: dict[str, Any], fau
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_right(edits: dict[str, Any], fault: str) -> None:
-    assert told(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
+    assert reported(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_wrong_value_is_told_with_what_is_right(edits: dict[str, Any], fault: 
     ids=lambda value: str(value)[:20],
 )
 def test_integers_are_whole_and_within_bounds(value: object, fault: str) -> None:
-    assert told(JOB, edited(TASK, {"spec.parallelism": value})) == [f"spec.parallelism: {fault}"]
+    assert reported(JOB, edited(TASK, {"spec.parallelism": value})) == [f"spec.parallelism: {fault}"]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_integers_are_whole_and_within_bounds(value: object, fault: str) -> None
     ],
 )
 def test_truth_values_are_neither_texts_nor_numbers(value: object, fault: str) -> None:
-    assert told(JOB, edited(TASK, {"spec.suspend": value})) == [f"spec.suspend: {fault}"]
+    assert reported(JOB, edited(TASK, {"spec.suspend": value})) == [f"spec.suspend: {fault}"]
 
 
 def test_all_faults_of_an_object_are_told_at_once_in_the_order_of_its_fields() -> None:
@@ -197,19 +197,19 @@ def test_items_with_the_same_key_are_duplicates() -> None:
     flavor = QUEUE["spec"]["resourceGroups"][0]["flavors"][0]
     twice = edited(QUEUE, {f"{GROUP}.flavors": [flavor, flavor]})
     fault = f'{GROUP}.flavors[1]: Duplicate value: name "spot"; remove or rename one of them'
-    assert told(CLUSTER_QUEUE, twice) == [fault]
+    assert reported(CLUSTER_QUEUE, twice) == [fault]
 
 
 def test_items_of_a_set_are_there_once() -> None:
     checks = {"admissionChecks": [{"name": "a", "onFlavors": ["x", "x"]}]}
     place = "spec.admissionChecksStrategy.admissionChecks[0].onFlavors[1]"
     fault = f'{place}: Duplicate value: "x"; remove or rename one of them'
-    assert told(CLUSTER_QUEUE, edited(QUEUE, {"spec.admissionChecksStrategy": checks})) == [fault]
+    assert reported(CLUSTER_QUEUE, edited(QUEUE, {"spec.admissionChecksStrategy": checks})) == [fault]
 
 
 def test_too_many_items_are_counted() -> None:
     wrong = edited(QUEUE, {f"{GROUP}.coveredResources": [f"r{i}" for i in range(66)]})
-    assert told(CLUSTER_QUEUE, wrong) == [
+    assert reported(CLUSTER_QUEUE, wrong) == [
         f"{GROUP}.coveredResources: Too many: 66: must have at most 64 items; remove 2"
     ]
 
@@ -218,7 +218,7 @@ def test_too_many_entries_of_a_mapping_are_counted() -> None:
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
     wrong = {**flavor, "spec": {"nodeLabels": {f"l{i}": "" for i in range(9)}}}
     fault = "spec.nodeLabels: Too many: 9: must have at most 8 items; remove 1"
-    assert told(scheme.kind_info(scheme.RESOURCE_FLAVOR), wrong) == [fault]
+    assert reported(scheme.kind_info(scheme.RESOURCE_FLAVOR), wrong) == [fault]
 
 
 def test_a_name_that_breaks_a_pattern_is_told_in_words() -> None:
@@ -260,7 +260,7 @@ def test_a_default_object_has_the_defaults_of_its_fields() -> None:
 def test_each_version_has_its_own_fields() -> None:
     old = {**QUEUE, "apiVersion": "kueue.x-k8s.io/v1beta1", "spec": {"cohort": "all"}}
     assert with_defaults(CLUSTER_QUEUE, old)["spec"]["cohort"] == "all"
-    assert told(CLUSTER_QUEUE, {**old, "spec": {"cohortName": "all"}}) == [
+    assert reported(CLUSTER_QUEUE, {**old, "spec": {"cohortName": "all"}}) == [
         "spec.cohortName: unknown field; did you mean cohort?"
     ]
 
@@ -345,7 +345,7 @@ def test_ports_are_told_apart_by_their_default_protocol_too() -> None:
 
 def test_a_field_of_the_pod_on_the_job_is_told_its_place() -> None:
     wrong = edited(TASK, {"spec.restartPolicy": "Never", "spec.template.containers": []})
-    assert told(JOB, wrong) == [
+    assert reported(JOB, wrong) == [
         "spec.template.containers: unknown field; it belongs at spec.template.spec.containers",
         "spec.restartPolicy: unknown field; it belongs at spec.template.spec.restartPolicy",
     ]
@@ -392,7 +392,7 @@ def test_every_kind_accepts_its_smallest_object_in_every_version() -> None:
 def test_a_text_may_need_characters() -> None:
     check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
     fault = 'spec.controllerName: Invalid value: "": must not be empty; fill it in'
-    assert told(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": {"controllerName": ""}}) == [fault]
+    assert reported(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": {"controllerName": ""}}) == [fault]
 
 
 def test_required_fields_are_described_whatever_they_are() -> None:
@@ -426,7 +426,7 @@ def test_templates_are_remembered_within_a_bound() -> None:
     assert again is not first
 
 
-class Tree(Scope):
+class Tree(TypeScope):
     """A scope of one type of its own: a node with children by name."""
 
     def fields(self, type_name: str) -> dict[str, Field]:

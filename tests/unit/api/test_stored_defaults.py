@@ -16,8 +16,8 @@ def test_what_is_stored_of_a_minimal_object(kind: str, sent: str, stored: str) -
     head = {"apiVersion": api_version, "kind": name, "metadata": {"name": "a"}}
     decoded = decode({**head, **yaml.safe_load(sent)})
     assert decoded.obj is not None, decoded.faults
-    told = {field: value for field, value in decoded.obj.items() if field not in head}
-    assert told == yaml.safe_load(stored)
+    reported = {field: value for field, value in decoded.obj.items() if field not in head}
+    assert reported == yaml.safe_load(stored)
     assert decode(decoded.obj).obj == decoded.obj
 
 
@@ -125,8 +125,8 @@ def test_a_service_account_is_stored_in_both_its_fields() -> None:
             {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "a"}, "template": template}
         ).obj
         assert stored is not None
-        told = stored["template"]["spec"]
-        assert (told["serviceAccountName"], told["serviceAccount"]) == ("a", "a")
+        reported = stored["template"]["spec"]
+        assert (reported["serviceAccountName"], reported["serviceAccount"]) == ("a", "a")
 
 
 @pytest.mark.parametrize(

@@ -469,10 +469,10 @@ def test_one_thing_of_the_machine_stands_for_an_image(row: Obj, start: str) -> N
         ({"engine": "podman", "workingDir": "/x"}, "spec.local.images[0].workingDir: Invalid value"),
     ],
 )
-def test_one_thing_stands_for_an_image(row: Obj, told: str) -> None:
+def test_one_thing_stands_for_an_image(row: Obj, reported: str) -> None:
     wrong = edited(CLUSTER, {"spec.local": {"images": [{"match": "a", **row}]}})
     found = [str(fault) for fault in validate(with_defaults(wrong))]
-    assert (told in " ".join(found)) if told else not found
+    assert (reported in " ".join(found)) if reported else not found
 
 
 def booked(*rows: dict[str, Any], **spec: Any) -> list[str]:

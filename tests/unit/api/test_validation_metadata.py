@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import metadata, names, validate
-from edits import GONE, begins, edited, told
+from edits import GONE, begins, edited, reported
 
 QUEUE = make.local_queue()
 LONG = "a" * 64
@@ -134,9 +134,9 @@ def test_bad_metadata_is_refused(edits: dict[str, Any], start: str) -> None:
 
 def test_finalizers_of_kubernetes_kinds_have_a_prefix() -> None:
     held = {"metadata.finalizers": ["kubernetes", "orphan", "example.com/mine", "mine"]}
-    told = 'Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified'
-    assert begins(validate(edited(make.namespace(), held)), f"metadata.finalizers[3]: {told}")
-    assert begins(validate(edited(make.namespace(), {"spec.finalizers": ["mine"]})), f"spec.finalizers[0]: {told}")
+    reported = 'Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified'
+    assert begins(validate(edited(make.namespace(), held)), f"metadata.finalizers[3]: {reported}")
+    assert begins(validate(edited(make.namespace(), {"spec.finalizers": ["mine"]})), f"spec.finalizers[0]: {reported}")
     assert validate(edited(QUEUE, held)) == []
 
 
@@ -168,7 +168,7 @@ def test_a_bad_name_is_answered_by_one_that_would_do() -> None:
     ],
 )
 def test_expressions_of_selectors(expression: dict[str, Any], lines: list[str]) -> None:
-    assert told(list(metadata.selector_faults({"matchExpressions": [expression]}, "s"))) == lines
+    assert reported(list(metadata.selector_faults({"matchExpressions": [expression]}, "s"))) == lines
 
 
 def test_labels_of_selectors_are_labels() -> None:

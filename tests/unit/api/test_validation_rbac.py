@@ -38,8 +38,8 @@ def problems(obj: dict[str, Any]) -> list[str]:
         (binding("a", "ClusterRole/r", {**account("s", "n"), "apiGroup": GROUP}), "subjects[0].apiGroup: Unsupported"),
     ],
 )
-def test_what_is_wrong_is_told(obj: dict[str, Any], told: str) -> None:
-    assert [problem[: len(told)] for problem in problems(obj)] == [told]
+def test_what_is_wrong_is_told(obj: dict[str, Any], reported: str) -> None:
+    assert [problem[: len(reported)] for problem in problems(obj)] == [reported]
 
 
 def test_names_with_colons_and_capitals_are_good() -> None:

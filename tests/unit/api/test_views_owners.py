@@ -2,7 +2,7 @@
 
 import make
 from batchyard.api.meta import Key, Obj, controller_reference, key_of
-from batchyard.api.views.ownership import ancestry, jobs_above
+from batchyard.api.views.ownership import ancestry, owning_jobs
 from edits import edited
 
 
@@ -20,7 +20,7 @@ def chain(length: int) -> list[Obj]:
 
 def names_above(obj: Obj, *there: Obj) -> list[str]:
     found = {key_of(each): each for each in there}
-    return [above["metadata"]["name"] for above in jobs_above(obj, found.get)]
+    return [above["metadata"]["name"] for above in owning_jobs(obj, found.get)]
 
 
 def test_they_are_told_from_below() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 import make
 from batchyard.api.views.queues import (
+    FlavorResourceQuota,
     Fungibility,
-    Preemption,
-    Quota,
+    PreemptionRules,
     cluster_queue_view,
     cohort_view,
     flavor_view,
@@ -24,16 +24,16 @@ def test_quotas_are_whole_numbers_with_their_limits() -> None:
     (one,) = view.groups
     assert (one.resources, one.flavors) == (("cpu", "memory"), ("a", "b"))
     assert one.quotas == (
-        Quota("a", "cpu", 1500, 1000, 0),
-        Quota("a", "memory", 1024, None, None),
-        Quota("b", "cpu", 2000, None, None),
+        FlavorResourceQuota("a", "cpu", 1500, 1000, 0),
+        FlavorResourceQuota("a", "memory", 1024, None, None),
+        FlavorResourceQuota("b", "cpu", 2000, None, None),
     )
 
 
 def test_what_is_not_said_is_as_upstream_has_it() -> None:
     view = cluster_queue_view({"metadata": {"name": "cq"}})
     assert (view.cohort, view.groups, view.strict_fifo, view.namespaces) == ("", (), False, None)
-    assert (view.preemption, view.fungibility) == (Preemption(), Fungibility())
+    assert (view.preemption, view.fungibility) == (PreemptionRules(), Fungibility())
     assert (view.stop_policy, view.weight, view.admission_checks) == ("None", 1.0, ())
 
 
@@ -58,7 +58,7 @@ def test_what_is_said_is_read() -> None:
         )
     )
     assert (view.cohort, view.strict_fifo, view.stop_policy, view.admission_checks) == ("all", True, "Hold", ("a",))
-    assert view.preemption == Preemption("LowerPriority", "Any", True, 7)
+    assert view.preemption == PreemptionRules("LowerPriority", "Any", True, 7)
     assert view.fungibility == Fungibility(True, False, True)
 
 

@@ -11,8 +11,8 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.api_services import api_service_resource
-from batchyard.apiserver.audit import Audited
-from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, User
+from batchyard.apiserver.audit import AuditedRequest
+from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, UserInfo
 from batchyard.apiserver.auth.security import security_of
 from batchyard.apiserver.auth.tokens import Tokens
 from batchyard.apiserver.built_in import built_in_resources
@@ -20,30 +20,30 @@ from batchyard.apiserver.crd.definitions import definition_resource
 from batchyard.apiserver.crd.serving import CustomResources
 from batchyard.apiserver.events_v1 import events_resource
 from batchyard.apiserver.handlers.watch import WatchStream
-from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.request import ApiRequest, Response
 from batchyard.apiserver.resources import Resources
-from batchyard.apiserver.responses import Conversation, Later, Ongoing, Reply
+from batchyard.apiserver.responses import AnyResponse, DeferredResponse, StreamingResponse, UpgradeResponse
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import WatchEvent, Write, WriteResult
 from batchyard.kubelet.simulated.containers import SimulatedContainers
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.server.http.dispatcher import encoded
 from batchyard.store.memory import Store
 
 #: Namespaces that are there without being made.
 NAMESPACES = ("default", "team", "team-a", "team-b", "other")
-OWNER = User("owner", (MASTERS,))
+OWNER = UserInfo("owner", (MASTERS,))
 
 
 class Stored:
     """The objects, and the changes as they come, which are durable at once."""
 
     def __init__(self, window: int, start: Instant) -> None:
-        self.kernel = VirtualKernel(start)
+        self.kernel = VirtualEventLoop(start)
         self.store = Store(window=window)
         chain = AdmissionChain(with_nodes=False, with_api=True)
         self.client = LocalClient(self.store, self.kernel, admission=chain.rules())
@@ -56,7 +56,7 @@ class Stored:
                 {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
             )
         self._watches: list[WatchStream | SimulatedContainers] = []
-        self.store.listen(self._tell)
+        self.store.listen(self._notify)
 
     @property
     def revision(self) -> int:
@@ -82,7 +82,7 @@ class Stored:
     def join(self, watch: WatchStream | SimulatedContainers) -> None:
         self._watches.append(watch)
 
-    def _tell(self, change: WatchEvent) -> None:
+    def _notify(self, change: WatchEvent) -> None:
         for watch in self._watches:
             watch.feed([change])
 
@@ -117,11 +117,11 @@ class Api:
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         self.containers = SimulatedContainers(self.stored.client, self.stored.kernel)
         self.stored.join(self.containers)
-        self.index = AdmissionIndex()
+        self.index = SchedulerCache()
         served = with_subresources(built_in, self.stored, self.containers, self.index, self.stored.kernel.now)
         security = security_of(self.stored, served, self.tokens)
         self.stored.store.listen(security.rbac.observe)
-        self.audited: list[Audited] = []
+        self.audited: list[AuditedRequest] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)
         self.resources = resources
         self.stored.client.judge_owners(resources.is_namespaced)
@@ -129,7 +129,13 @@ class Api:
         self.server = ApiServer(self.stored, self.stored, now, resources, security.access, self.audited.append)
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None, user: User = OWNER
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        user: UserInfo = OWNER,
     ) -> Response:
         """The answer to a request; its path may have a query."""
         answer = self._answer(method, path, body, headers or {}, user)
@@ -154,13 +160,13 @@ class Api:
         assert isinstance(answer, WatchStream), answer
         return answer
 
-    def stream(self, path: str) -> Ongoing:
+    def stream(self, path: str) -> StreamingResponse:
         """The answer that goes on at a path."""
         answer = self._answer("GET", path, None, {}, OWNER)
-        assert not isinstance(answer, Response | Conversation | Later), answer
+        assert not isinstance(answer, Response | UpgradeResponse | DeferredResponse), answer
         return answer
 
-    def answer(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Reply:
+    def answer(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> AnyResponse:
         """What the owner is answered, whatever it is."""
         return self._answer(method, path, body, {"content-type": content_type}, OWNER)
 
@@ -170,11 +176,11 @@ class Api:
         kernel.call_at(kernel.now() + seconds * SECOND, lambda: None)
         kernel.run(until=kernel.now() + seconds * SECOND)
 
-    def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str], user: User) -> Reply:
+    def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str], user: UserInfo) -> AnyResponse:
         place, _, text = path.partition("?")
         query = dict(part.partition("=")[::2] for part in text.split("&") if part)
         sent = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
-        return self.server.handle(Request(method, place, query, headers, sent, user))
+        return self.server.handle(ApiRequest(method, place, query, headers, sent, user))
 
 
 def config_map(name: str, **data: str) -> dict[str, Any]:

@@ -7,9 +7,9 @@ GROUP = "rbac.authorization.k8s.io"
 
 def rule(verbs: str, resources: str, groups: str = "", names: str = "") -> dict[str, Any]:
     """A rule; texts hold several words, `core` for the group without a name."""
-    said = {"verbs": verbs.split(), "resources": resources.split()}
-    said["apiGroups"] = ["" if group == "core" else group for group in (groups or "core").split()]
-    return said | ({"resourceNames": names.split()} if names else {})
+    stated = {"verbs": verbs.split(), "resources": resources.split()}
+    stated["apiGroups"] = ["" if group == "core" else group for group in (groups or "core").split()]
+    return stated | ({"resourceNames": names.split()} if names else {})
 
 
 def role(name: str, *rules: dict[str, Any], namespace: str = "", **fields: Any) -> dict[str, Any]:

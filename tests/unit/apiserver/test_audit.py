@@ -1,7 +1,7 @@
 """Who did what, as it is written down."""
 
 from batchyard.apiserver.audit import audit_event
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from unit.apiserver.api import Api
 
 SECRETS = "/api/v1/namespaces/team/secrets"
@@ -29,7 +29,7 @@ def test_an_event_has_who_what_and_the_outcome_and_no_body() -> None:
 
 def test_a_refusal_is_told_with_its_reason() -> None:
     api = Api()
-    api.ask("GET", f"{SECRETS}?limit=1", user=User("anna", ()))
+    api.ask("GET", f"{SECRETS}?limit=1", user=UserInfo("anna", ()))
     event = audit_event(api.audited[-1], 0, 1)
     assert (event["verb"], event["requestURI"]) == ("list", f"{SECRETS}?limit=1")
     assert (event["responseStatus"]["code"], event["responseStatus"]["reason"]) == (403, "Forbidden")

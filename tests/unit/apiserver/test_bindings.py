@@ -38,8 +38,8 @@ def test_a_bound_pod_has_its_node_and_says_so(api: Api, path: str) -> None:
 def test_a_pod_is_bound_once(api: Api) -> None:
     api.ask("POST", PATH, binding())
     answer = api.ask("POST", PATH, binding(node="node-2"))
-    told = 'Operation cannot be fulfilled on pods/binding "pod": pod pod is already assigned to node "node-1"'
-    assert (answer.code, answer.body["message"]) == (409, told)
+    reported = 'Operation cannot be fulfilled on pods/binding "pod": pod pod is already assigned to node "node-1"'
+    assert (answer.code, answer.body["message"]) == (409, reported)
 
 
 def test_a_dry_run_binds_nothing(api: Api) -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from batchyard.api.decode import decode
-from batchyard.apiserver.auth.authentication import AUTHENTICATED, User
+from batchyard.apiserver.auth.authentication import AUTHENTICATED, UserInfo
 from batchyard.apiserver.auth.authorization import Attributes
 from batchyard.apiserver.auth.bootstrap_roles import bootstrap_roles
-from batchyard.apiserver.auth.rbac import Rbac
+from batchyard.apiserver.auth.rbac import RbacAuthorizer
 from batchyard.housekeeping.accounts_and_roles import ClusterRoleAggregation
 from stage import Stage
 from unit.apiserver.roles import binding, group
@@ -14,19 +14,19 @@ from unit.apiserver.roles import binding, group
 READS = ("get", "list", "watch")
 
 
-def platform() -> Rbac:
+def platform() -> RbacAuthorizer:
     """Who may do what where teams have been given the roles of their names."""
     stage = Stage(ClusterRoleAggregation())
     stage.put(*bootstrap_roles())
     for name in ("admin", "edit", "view", "kueue-batch-user-role", "kueue-batch-admin-role"):
         stage.put(binding(name, f"ClusterRole/{name}", group(name), "team"))
-    return Rbac(stage.client)
+    return RbacAuthorizer(stage.client)
 
 
-def may(rbac: Rbac, role: str, verb: str, resource: str, namespace: str = "team") -> bool:
+def may(rbac: RbacAuthorizer, role: str, verb: str, resource: str, namespace: str = "team") -> bool:
     plural, _, of_group = resource.partition(".")
     plural, _, part = plural.partition("/")
-    who = User("anna", (role, AUTHENTICATED))
+    who = UserInfo("anna", (role, AUTHENTICATED))
     return rbac.decide(Attributes(who, verb, of_group, plural, part, namespace)).allowed
 
 
@@ -63,7 +63,7 @@ def test_roles_of_teams(role: str, verb: str, resource: str, allowed: bool) -> N
 
 def test_whoever_is_known_may_look_around() -> None:
     rbac = platform()
-    known, unknown = User("anna", (AUTHENTICATED,)), User("system:anonymous", ("system:unauthenticated",))
+    known, unknown = UserInfo("anna", (AUTHENTICATED,)), UserInfo("system:anonymous", ("system:unauthenticated",))
     assert rbac.decide(Attributes(known, "get", path="/openapi/v3")).allowed
     assert rbac.decide(Attributes(unknown, "get", path="/healthz")).allowed
     assert not rbac.decide(Attributes(unknown, "get", path="/apis")).allowed

@@ -95,8 +95,8 @@ def test_a_revision_yet_to_come_is_refused_so_that_a_reflector_asks_again() -> N
 def test_informers_of_metadata_get_nothing_else_in_bookmarks_too() -> None:
     api = Api()
     api.post(MAPS, config_map("a", colour="red"))
-    told = api.get(MAPS, accept=METADATA)
-    assert (told["kind"], "data" in told["items"][0]) == ("PartialObjectMetadataList", False)
+    reported = api.get(MAPS, accept=METADATA)
+    assert (reported["kind"], "data" in reported["items"][0]) == ("PartialObjectMetadataList", False)
     events = api.watch(f"{MAPS}?{REFLECTOR}", accept=METADATA.partition(",")[2].replace("List", "")).take()
     kinds = [(event["object"]["kind"], event["object"]["apiVersion"]) for event in events]
     assert kinds == [("PartialObjectMetadata", "meta.k8s.io/v1")] * 2

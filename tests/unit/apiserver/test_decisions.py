@@ -8,9 +8,9 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.auth.authorization import Authorizer
-from batchyard.apiserver.auth.rbac import Rbac
+from batchyard.apiserver.auth.rbac import RbacAuthorizer
 from batchyard.apiserver.subresources.decisions import decisions
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.observers import DecisionRecord
@@ -37,16 +37,16 @@ DETAILS = {
 def api(tmp_path: Path) -> Iterator[Api]:
     """An API with a ledger of five entries, a second apart; ann may see what is of `team`."""
     api, ledger = Api(), LedgerFile(tmp_path / "decisions.db")
-    told = [(WORKLOAD, "Preempted", DETAILS), *[(key, "Other", {}) for key in OTHERS]]
+    reported = [(WORKLOAD, "Preempted", DETAILS), *[(key, "Other", {}) for key in OTHERS]]
     records = [
         DecisionRecord(place, place * SECOND, "scheduler", key, "Normal", reason, "told", details)
-        for place, (key, reason, details) in enumerate(told, 1)
+        for place, (key, reason, details) in enumerate(reported, 1)
     ]
     ledger.append(records)
     view = roles.role("sees", roles.rule("get list", "decisions", "batchyard.dev"), namespace="team")
     for obj in (view, roles.binding("ann", "Role/sees", roles.user("ann"), "team")):
         api.stored.store.put(key_of(obj), obj)
-    rbac: Authorizer = Rbac(api.stored)
+    rbac: Authorizer = RbacAuthorizer(api.stored)
     api.resources.serve_always(decisions(ledger, rbac, api.stored.kernel.now))
     yield api
     ledger.close()
@@ -106,10 +106,10 @@ def test_nothing_is_written_or_watched(api: Api) -> None:
 
 
 def test_those_who_may_not_see_a_workload_are_not_told_its_name(api: Api) -> None:
-    ann = User("ann", ())
+    ann = UserInfo("ann", ())
     assert api.ask("GET", f"{GROUP}/decisions", user=ann).code == 403
-    (told,) = [each for each in api.ask("GET", OF_TEAM, user=ann).body["items"] if "details" in each]
-    assert told["details"] == {
+    (reported,) = [each for each in api.ask("GET", OF_TEAM, user=ann).body["items"] if "details" in each]
+    assert reported["details"] == {
         "preemptor": {"priority": 9},
         "targets": [{"workload": "team/job-train-12345", "uid": "v"}],
     }

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from unit.apiserver.api import Api
 from unit.apiserver.roles import GROUP, binding, role, rule, user
 
 ROLES = f"/apis/{GROUP}/v1"
-BOB = User("bob", ("admins",))
+BOB = UserInfo("bob", ("admins",))
 PODS, SECRETS = rule("get", "pods"), rule("get", "secrets")
 WRITES = rule("create update", "roles rolebindings clusterroles clusterrolebindings", GROUP)
 
@@ -32,10 +32,10 @@ def by_bob(api: Api, plural: str, obj: dict[str, Any]) -> tuple[int, str]:
 def test_a_role_holds_what_its_writer_has() -> None:
     api = held_by_bob(PODS)
     assert by_bob(api, "roles", role("less", PODS, namespace="team")) == (201, "")
-    code, told = by_bob(api, "roles", role("more", SECRETS, PODS, namespace="team"))
+    code, reported = by_bob(api, "roles", role("more", SECRETS, PODS, namespace="team"))
     who = 'user "bob" (groups=["admins"]) is attempting to grant RBAC permissions not currently held:'
     missing = '{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}'
-    assert (code, told) == (403, f'roles.{GROUP} "more" is forbidden: {who}\n{missing}')
+    assert (code, reported) == (403, f'roles.{GROUP} "more" is forbidden: {who}\n{missing}')
 
 
 def test_a_role_does_not_grow_beyond_its_writer() -> None:
@@ -85,8 +85,8 @@ def test_what_is_made_of_other_roles_is_for_those_who_have_all() -> None:
 
 
 def test_a_role_that_is_not_there_is_not_bound() -> None:
-    code, told = by_bob(held_by_bob(), "clusterrolebindings", binding("b", "ClusterRole/none", user("bob")))
-    assert (code, told) == (404, f'clusterroles.{GROUP} "none" not found')
+    code, reported = by_bob(held_by_bob(), "clusterrolebindings", binding("b", "ClusterRole/none", user("bob")))
+    assert (code, reported) == (404, f'clusterroles.{GROUP} "none" not found')
 
 
 def test_what_gathers_rules_is_not_made_one_that_does_not() -> None:

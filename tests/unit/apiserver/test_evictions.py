@@ -82,10 +82,10 @@ def guard(api: Api, name: str = "b", **status: object) -> None:
     """Guard all pods by a budget of that status."""
     path = "/apis/policy/v1/namespaces/team/poddisruptionbudgets"
     made = api.post(path, {**BUDGET, "metadata": {"name": name}})
-    told = {**made, "status": {"observedGeneration": 1, "expectedPods": 1, **status}}
+    reported = {**made, "status": {"observedGeneration": 1, "expectedPods": 1, **status}}
     for field in ("currentHealthy", "desiredHealthy", "disruptionsAllowed"):
-        told["status"].setdefault(field, 0)
-    assert api.ask("PUT", f"{path}/{name}/status", told).code == 200
+        reported["status"].setdefault(field, 0)
+    assert api.ask("PUT", f"{path}/{name}/status", reported).code == 200
 
 
 def test_a_budget_lets_pods_go_until_it_is_used_up(api: Api) -> None:
@@ -96,8 +96,8 @@ def test_a_budget_lets_pods_go_until_it_is_used_up(api: Api) -> None:
     api.stored.store.put(other, pod("other", status=running()))
     response = api.ask("POST", PATH.replace("pods/pod", "pods/other"), eviction("other"))
     assert (response.code, response.body["reason"], response.retry_after) == (429, "TooManyRequests", None)
-    told = "The disruption budget b does not allow evicting pods currently"
-    assert response.body["details"]["causes"] == [{"reason": "DisruptionBudget", "message": told}]
+    reported = "The disruption budget b does not allow evicting pods currently"
+    assert response.body["details"]["causes"] == [{"reason": "DisruptionBudget", "message": reported}]
     left = api.stored.store.get(other)
     assert left is not None
     assert find_condition(left, "DisruptionTarget") is None
@@ -113,8 +113,8 @@ def test_a_pod_of_two_budgets_cannot_be_evicted(api: Api) -> None:
     guard(api, disruptionsAllowed=1)
     guard(api, "c", disruptionsAllowed=1)
     response = api.ask("POST", PATH, eviction())
-    told = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-    assert (response.code, response.body["message"]) == (500, told)
+    reported = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+    assert (response.code, response.body["message"]) == (500, reported)
 
 
 def test_a_pod_that_has_changed_is_not_the_one_that_was_meant(api: Api) -> None:

@@ -18,7 +18,7 @@ def test_whatever_is_asked_is_answered_and_breaks_nothing(seed: str) -> None:
         api.meet(asked)
     for number in range(COUNT):
         asked = fuzz.next()
-        with Noted(asked.told):
+        with Noted(asked.reported):
             assert api.meet(asked) in ANSWERS
             if number % 50 == 0:
                 api.pass_time(5)

@@ -23,8 +23,8 @@ def held_by(api: Api, *finalizers: str) -> Any:
 def test_nobody_else_holds_what_is_being_deleted() -> None:
     api = going()
     answer = held_by(api, "example.com/x", "example.com/z")
-    told = 'found new finalizers []string{"example.com/z"}'
-    assert (answer.code, told in answer.body["message"]) == (422, True)
+    reported = 'found new finalizers []string{"example.com/z"}'
+    assert (answer.code, reported in answer.body["message"]) == (422, True)
     assert answer.body["details"]["causes"][0]["field"] == "metadata.finalizers"
 
 

@@ -4,19 +4,23 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from unit.apiserver.api import Api
 from unit.apiserver.roles import GROUP, binding, role, rule, user
 
 ROLES = f"/apis/{GROUP}/v1"
 WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-ANNA = User("anna", ("system:authenticated",))
+ANNA = UserInfo("anna", ("system:authenticated",))
 
 
-def acting(api: Api, who: User | None = None, **headers: str) -> Any:
+def acting(api: Api, who: UserInfo | None = None, **headers: str) -> Any:
     """Whom the server sees where somebody acts as another."""
-    told = {name.replace("_", "-"): value for name, value in headers.items()}
-    answer = api.ask("POST", WHO, {}, headers=told) if who is None else api.ask("POST", WHO, {}, headers=told, user=who)
+    reported = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = (
+        api.ask("POST", WHO, {}, headers=reported)
+        if who is None
+        else api.ask("POST", WHO, {}, headers=reported, user=who)
+    )
     return answer.body["status"]["userInfo"] if answer.code == 201 else answer.body["message"]
 
 
@@ -61,12 +65,12 @@ def test_accounts_have_their_groups() -> None:
         ({"impersonate_group": "a"}, "without impersonating a user"),
     ],
 )
-def test_each_thing_needs_a_right_of_its_own(headers: dict[str, str], told: str) -> None:
+def test_each_thing_needs_a_right_of_its_own(headers: dict[str, str], reported: str) -> None:
     api = server()
     api.post(f"{ROLES}/clusterroles", role("as-bob", rule("impersonate", "users", names="bob")))
     api.post(f"{ROLES}/clusterrolebindings", binding("as-bob", "ClusterRole/as-bob", user("anna")))
     assert acting(api, ANNA, impersonate_user="bob")["username"] == "bob"
-    assert told in acting(api, ANNA, **headers)
+    assert reported in acting(api, ANNA, **headers)
 
 
 def test_the_log_has_both() -> None:

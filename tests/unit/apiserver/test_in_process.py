@@ -1,6 +1,6 @@
 """What controllers change in an object that came through the API is theirs from then on."""
 
-from batchyard.apiserver.apply.controller_manager import InProcess
+from batchyard.apiserver.apply.controller_manager import InProcessFieldManager
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.interfaces.client import Update
 from unit.apiserver.api import Api
@@ -18,17 +18,17 @@ JOB = {
 
 def test_a_job_that_was_let_run_is_not_suspended_by_applying_it_again() -> None:
     api = Api()
-    controllers = InProcess(built_in_resources(), api.stored.kernel.now)
+    controllers = InProcessFieldManager(built_in_resources(), api.stored.kernel.now)
     stored = api.ask("PATCH", f"{JOBS}/j?fieldManager=me", JOB, headers=APPLY).body
     let_run = Update({**stored, "spec": {**stored["spec"], "suspend": False}})
     api.stored.attempt(controllers.claimed(let_run, api.stored.get))
     again = api.ask("PATCH", f"{JOBS}/j?fieldManager=me", JOB, headers=APPLY)
-    told = 'Apply failed with 1 conflict: conflict with "batchyard" using batch/v1: .spec.suspend'
-    assert (again.code, again.body["message"]) == (409, told)
+    reported = 'Apply failed with 1 conflict: conflict with "batchyard" using batch/v1: .spec.suspend'
+    assert (again.code, again.body["message"]) == (409, reported)
 
 
 def test_what_nobody_is_noted_for_is_left_so() -> None:
-    controllers = InProcess(built_in_resources(), Api().stored.kernel.now)
+    controllers = InProcessFieldManager(built_in_resources(), Api().stored.kernel.now)
     write = Update(JOB)
     assert controllers.claimed(write, lambda _: JOB) is write
     assert controllers.claimed(write, lambda _: None) is write

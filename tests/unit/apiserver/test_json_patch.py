@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.apiserver.patch.json import json_patched, strict_faults
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.request import StatusError
 
 OBJ: dict[str, Any] = {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
 
@@ -61,7 +61,7 @@ def test_a_copy_is_a_thing_of_its_own() -> None:
 
 
 def test_an_operation_that_does_not_apply_is_refused_in_kubernetes_words() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StatusError) as caught:
         patched(("remove", "/n"))
     status = caught.value.response().body
     assert (status["code"], status["reason"]) == (422, "Invalid")
@@ -123,7 +123,7 @@ NO_INDEX = "Unable to access invalid index: {}: invalid index referenced"
     ],
 )
 def test_the_cause_of_a_refusal_is_the_message_of_the_library(operation: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StatusError) as caught:
         patched(operation)
     assert caught.value.details["causes"] == [{"reason": "UnexpectedServerResponse", "message": message}]
 
@@ -133,7 +133,7 @@ DIFFERENT = [(1, True), (0, False), (1, 1.0), (True, 1), ("1", 1), ([1], [True])
 
 @pytest.mark.parametrize(("stored", "value"), DIFFERENT)
 def test_values_of_different_types_are_not_equal(stored: Any, value: Any) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(StatusError):
         json_patched({"a": stored}, [{"op": "test", "path": "/a", "value": value}])
 
 
@@ -168,14 +168,14 @@ def test_a_key_that_is_missing_is_null(operation: tuple[Any, ...], after: Any) -
     ],
 )
 def test_a_patch_that_is_no_list_of_operations_is_a_bad_request(patch: Any, message: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StatusError) as caught:
         json_patched(OBJ, patch)
     assert (caught.value.code, str(caught.value)) == (400, f"error decoding patch: {message}")
 
 
 def test_copies_into_themselves_nest_no_deeper_than_a_body_may() -> None:
     deeper = [{"op": "copy", "from": "/a", "path": "/a" + "/x" * depth} for depth in range(1, 120)]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StatusError) as caught:
         json_patched({"a": {}}, deeper)
     assert caught.value.details["causes"][0]["message"] == "exceeded max depth"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from unit.apiserver.api import OWNER, Api
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -15,7 +15,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 MAP: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap"}
-ANNA = User("anna", ())
+ANNA = UserInfo("anna", ())
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def _by_hand() -> Iterator[None]:
     ],
 )
 @pytest.mark.parametrize("user", [OWNER, ANNA], ids=lambda user: user.name)
-def test_a_request_leaves_no_cycles(asked: tuple[Any, ...], code: int, user: User) -> None:
+def test_a_request_leaves_no_cycles(asked: tuple[Any, ...], code: int, user: UserInfo) -> None:
     api = Api()
     api.post(MAPS, {"metadata": {"name": "a"}, "immutable": True, "data": {"x": "y"}})
     method, path, body, kind, *_ = (*asked, None, None)

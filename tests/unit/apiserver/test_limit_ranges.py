@@ -66,10 +66,10 @@ def test_bounds_stand_in_for_defaults(api: Api) -> None:
         ),
     ],
 )
-def test_a_pod_out_of_bounds_is_refused(api: Api, bounds: Any, resources: Any, told: str) -> None:
+def test_a_pod_out_of_bounds_is_refused(api: Api, bounds: Any, resources: Any, reported: str) -> None:
     assert limit(api, {"type": "Pod", **bounds}) == 201
     response = api.ask("POST", PODS, pod(resources))
-    assert (response.code, response.body["message"]) == (403, f'pods "pod" is forbidden: {told}')
+    assert (response.code, response.body["message"]) == (403, f'pods "pod" is forbidden: {reported}')
 
 
 def test_all_that_is_out_of_bounds_is_told_at_once(api: Api) -> None:

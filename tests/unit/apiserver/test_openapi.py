@@ -59,9 +59,9 @@ def test_client_go_reads_the_definitions_as_a_message() -> None:
     api = Api()
     answer = api.ask("GET", "/openapi/v2", headers={"accept": accept})
     assert "@" not in answer.content_type, "clients take it for no media type"
-    told = read(answer.body)
-    assert told.keys() == {1, 2, 9}, "kubectl would judge by the paths"
-    definitions = named(told[9])
+    reported = read(answer.body)
+    assert reported.keys() == {1, 2, 9}, "kubectl would judge by the paths"
+    definitions = named(reported[9])
     assert definitions.keys() == api.get("/openapi/v2")["definitions"].keys()
     job = read(definitions["io.k8s.api.batch.v1.Job"])
     assert {"metadata", "spec", "status"} <= named(job[25]).keys()

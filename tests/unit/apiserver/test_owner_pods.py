@@ -2,12 +2,12 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import MASTERS, User
+from batchyard.apiserver.auth.authentication import MASTERS, UserInfo
 from batchyard.apiserver.auth.authorization import Attributes, Decision
 from batchyard.apiserver.auth.security import OwnerPods
 
 LACKS = "this machine cannot isolate pods"
-OWNER, ANNA = User("admin", (MASTERS,)), User("anna", ("team-a",))
+OWNER, ANNA = UserInfo("admin", (MASTERS,)), UserInfo("anna", ("team-a",))
 
 
 class Everything:
@@ -17,7 +17,7 @@ class Everything:
         return Decision(True)
 
 
-def decided(user: User, verb: str, group: str, resource: str, part: str = "", denial: str = LACKS) -> Decision:
+def decided(user: UserInfo, verb: str, group: str, resource: str, part: str = "", denial: str = LACKS) -> Decision:
     return OwnerPods(Everything(), lambda: denial).decide(Attributes(user, verb, group, resource, part, "team-a"))
 
 

@@ -6,9 +6,16 @@ import pytest
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import POD, SERVICE, kind_info
-from batchyard.apiserver.apply.managed_fields import UPDATERS_MAX, Author, Versions, applied, check_config, updated
-from batchyard.apiserver.merge_schema import Shape, shape_of_kind
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.apply.managed_fields import (
+    UPDATERS_MAX,
+    FieldManager,
+    Versions,
+    applied,
+    check_config,
+    updated,
+)
+from batchyard.apiserver.merge_schema import MergeSchema, shape_of_kind
+from batchyard.apiserver.request import StatusError
 from unit.apiserver.api import Api
 
 META = {"name": "a", "namespace": "default"}
@@ -17,7 +24,7 @@ META = {"name": "a", "namespace": "default"}
 def versions(kind: str) -> Versions:
     """A kind that has one version."""
 
-    def shape(_version: str) -> Shape:
+    def shape(_version: str) -> MergeSchema:
         return shape_of_kind(kind_info(kind), "v1")
 
     return Versions(shape, lambda obj, _version: obj, lambda _version: True)
@@ -26,9 +33,9 @@ def versions(kind: str) -> Versions:
 PODS, SERVICES = versions(POD), versions(SERVICE)
 
 
-def by(manager: str, time: int = 0) -> Author:
+def by(manager: str, time: int = 0) -> FieldManager:
     """Whoever writes, at a second."""
-    return Author(manager, "v1", "", f"2026-01-01T00:00:{time:02}Z")
+    return FieldManager(manager, "v1", "", f"2026-01-01T00:00:{time:02}Z")
 
 
 def service(*ports: int, **spec: Any) -> dict[str, Any]:
@@ -72,7 +79,7 @@ def test_what_is_applied_no_longer_goes_unless_another_applies_it_too() -> None:
 
 def test_another_value_for_what_somebody_cares_for_is_a_conflict() -> None:
     live = apply(None, service(type="ClusterIP"), "me")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StatusError) as refused:
         apply(live, service(type="NodePort"), "you")
     assert refused.value.code == 409
     assert str(refused.value) == 'Apply failed with 1 conflict: conflict with "me": .spec.type'
@@ -83,17 +90,19 @@ def test_another_value_for_what_somebody_cares_for_is_a_conflict() -> None:
 def test_all_conflicts_are_told_by_who_cares() -> None:
     live = apply(None, service(type="ClusterIP", sessionAffinity="None"), "me")
     live = apply(live, service(externalName="a"), "you")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StatusError) as refused:
         apply(live, service(type="NodePort", sessionAffinity="ClientIP", externalName="b"), "they")
-    told = 'conflicts with "me":\n- .spec.sessionAffinity\n- .spec.type\nconflicts with "you":\n- .spec.externalName'
-    assert str(refused.value) == f"Apply failed with 3 conflicts: {told}"
+    reported = (
+        'conflicts with "me":\n- .spec.sessionAffinity\n- .spec.type\nconflicts with "you":\n- .spec.externalName'
+    )
+    assert str(refused.value) == f"Apply failed with 3 conflicts: {reported}"
 
 
 def test_whoever_updates_is_told_with_his_version() -> None:
     live = apply(None, service(type="ClusterIP"), "me")
     changed = {**service(type="NodePort"), "metadata": live["metadata"]}
     entries = updated(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
-    with pytest.raises(Refused, match=r'conflict with "editor" using v1: \.spec\.type'):
+    with pytest.raises(StatusError, match=r'conflict with "editor" using v1: \.spec\.type'):
         apply({**changed, "metadata": {**META, "managedFields": entries}}, service(type="ClusterIP"), "me")
 
 
@@ -123,7 +132,7 @@ def test_an_update_takes_what_it_changes_and_drops_what_it_removes() -> None:
 
 def test_what_was_there_before_anybody_was_noted_has_a_name() -> None:
     live = service(80, type="ClusterIP")
-    with pytest.raises(Refused, match=r'conflict with "before-first-apply" using v1: \.spec\.type'):
+    with pytest.raises(StatusError, match=r'conflict with "before-first-apply" using v1: \.spec\.type'):
         apply(live, service(type="NodePort"), "me")
     assert ports_of(apply(live, service(81), "me")) == [80, 81]
 
@@ -133,7 +142,7 @@ def test_kubectl_takes_over_what_it_applied_itself() -> None:
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": last}
     live = {**service(type="ClusterIP"), "metadata": {**META, "annotations": annotations}}
     assert apply(live, service(type="NodePort"), "kubectl")["spec"] == {"type": "NodePort"}
-    with pytest.raises(Refused, match="conflict with"):
+    with pytest.raises(StatusError, match="conflict with"):
         apply(live, service(type="NodePort"), "helm")
 
 
@@ -171,15 +180,15 @@ def test_the_order_of_what_is_applied_counts() -> None:
         ({"metadata": {"finalizers": ["a", "a"]}}, "duplicate entries for key "),
     ],
 )
-def test_what_cannot_be_applied_is_told(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(Refused, match=told):
+def test_what_cannot_be_applied_is_told(change: dict[str, Any], reported: str) -> None:
+    with pytest.raises(StatusError, match=reported):
         check_config({**service(), **change}, SERVICES.shape("v1"))
 
 
 @pytest.mark.parametrize("ports", [[{"port": 80}, {"port": 80}], ["http"]])
 def test_items_must_be_told_apart(ports: list[Any]) -> None:
     live = apply(None, service(80), "me")
-    with pytest.raises(Refused):
+    with pytest.raises(StatusError):
         apply(live, service(type="NodePort") | {"spec": {"ports": [*ports]}}, "me")
 
 

@@ -7,29 +7,29 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, User
+from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, UserInfo
 from batchyard.apiserver.auth.authorization import Attributes, Decision
-from batchyard.apiserver.auth.filters import Access
+from batchyard.apiserver.auth.filters import AuthFilters
 from batchyard.apiserver.auth.tokens import Tokens, page_token
 from batchyard.apiserver.dashboard import (
     FILES,
-    LOOKERS_MAX,
-    LOOKERS_OF_ONE_MAX,
-    LOOKERS_OF_OWNER,
     MODELS,
-    Files,
-    Models,
+    PAGE_STREAMS_FOR_OWNER,
+    PAGE_STREAMS_MAX,
+    PAGE_STREAMS_PER_FLOW_MAX,
+    ModelHandler,
     ModelStream,
+    StaticFileHandler,
 )
-from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.base.instant import HOUR, SECOND
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.dashboard.assets import HEADERS, asset
 from batchyard.interfaces.client import EventType, WatchEvent
 from unit.apiserver.api import Sealed
 
-OWNER = User("owner", (MASTERS,))
-ANN = User("ann", ())
+OWNER = UserInfo("owner", (MASTERS,))
+ANN = UserInfo("ann", ())
 
 
 class Counting:
@@ -69,14 +69,14 @@ class Page:
     """The models of pages, in virtual time."""
 
     def __init__(self) -> None:
-        self.pages, self.feeding, self.kernel = Counting(), Feeding(), VirtualKernel(0)
-        self.models = Models(self.pages, Rights(), self.feeding, self.kernel)
+        self.pages, self.feeding, self.kernel = Counting(), Feeding(), VirtualEventLoop(0)
+        self.models = ModelHandler(self.pages, Rights(), self.feeding, self.kernel)
 
     def ask(self, user: str, query: dict[str, str]) -> Response | ModelStream:
-        return self.models.answer(Request("GET", f"{MODELS}counting", query, user=User(user, ())))
+        return self.models.answer(ApiRequest("GET", f"{MODELS}counting", query, user=UserInfo(user, ())))
 
-    def watch(self, user: User = ANN) -> ModelStream:
-        stream = self.models.answer(Request("GET", f"{MODELS}counting", {"watch": "true"}, user=user))
+    def watch(self, user: UserInfo = ANN) -> ModelStream:
+        stream = self.models.answer(ApiRequest("GET", f"{MODELS}counting", {"watch": "true"}, user=user))
         assert isinstance(stream, ModelStream)
         return stream
 
@@ -100,8 +100,8 @@ def test_a_model_is_for_its_asker() -> None:
 
 
 def test_a_view_that_is_not_there_is_not_found() -> None:
-    with pytest.raises(Refused, match="not found, or not visible"):
-        Page().models.answer(Request("GET", f"{MODELS}none"))
+    with pytest.raises(StatusError, match="not found, or not visible"):
+        Page().models.answer(ApiRequest("GET", f"{MODELS}none"))
 
 
 def test_a_stream_sends_what_has_changed_and_a_few_times_a_second() -> None:
@@ -135,8 +135,8 @@ def test_nothing_is_made_for_what_no_model_holds_or_nobody_takes() -> None:
 
 def test_the_more_streams_are_open_the_less_often_each_is_sent_changes() -> None:
     page = Page()
-    streams = [page.watch(OWNER) for _ in range(LOOKERS_MAX)]
-    with pytest.raises(Refused, match="50 dashboard streams are open"):
+    streams = [page.watch(OWNER) for _ in range(PAGE_STREAMS_MAX)]
+    with pytest.raises(StatusError, match="50 dashboard streams are open"):
         page.watch(OWNER)
     for stream in streams:
         stream.take()
@@ -149,31 +149,31 @@ def test_the_more_streams_are_open_the_less_often_each_is_sent_changes() -> None
 
 def test_one_user_has_few_streams_and_locks_out_no_other() -> None:
     page = Page()
-    streams = [page.watch() for _ in range(LOOKERS_OF_ONE_MAX)]
-    with pytest.raises(Refused, match="10 dashboard streams are open for ann") as refused:
+    streams = [page.watch() for _ in range(PAGE_STREAMS_PER_FLOW_MAX)]
+    with pytest.raises(StatusError, match="10 dashboard streams are open for ann") as refused:
         page.watch()
     assert (refused.value.code, refused.value.details) == (429, {"retryAfterSeconds": 1})
-    assert page.watch(User("bob", ())).is_over is False
+    assert page.watch(UserInfo("bob", ())).is_over is False
     streams[0].end()
     assert page.watch().is_over is False
 
 
 def test_service_accounts_of_one_namespace_are_one_user() -> None:
     page = Page()
-    for number in range(LOOKERS_OF_ONE_MAX):
-        page.watch(User(f"system:serviceaccount:team-a:bot-{number}", ()))
-    with pytest.raises(Refused, match="are open for system:serviceaccounts:team-a"):
-        page.watch(User("system:serviceaccount:team-a:another", ()))
-    assert page.watch(User("system:serviceaccount:team-b:bot", ())).is_over is False
+    for number in range(PAGE_STREAMS_PER_FLOW_MAX):
+        page.watch(UserInfo(f"system:serviceaccount:team-a:bot-{number}", ()))
+    with pytest.raises(StatusError, match="are open for system:serviceaccounts:team-a"):
+        page.watch(UserInfo("system:serviceaccount:team-a:another", ()))
+    assert page.watch(UserInfo("system:serviceaccount:team-b:bot", ())).is_over is False
 
 
 def test_some_streams_are_kept_for_the_owner() -> None:
     page = Page()
-    for number in range(LOOKERS_MAX - LOOKERS_OF_OWNER):
-        page.watch(User(f"user-{number}", ()))
-    with pytest.raises(Refused, match="40 dashboard streams are open"):
+    for number in range(PAGE_STREAMS_MAX - PAGE_STREAMS_FOR_OWNER):
+        page.watch(UserInfo(f"user-{number}", ()))
+    with pytest.raises(StatusError, match="40 dashboard streams are open"):
         page.watch()
-    for _ in range(LOOKERS_OF_OWNER):
+    for _ in range(PAGE_STREAMS_FOR_OWNER):
         page.watch(OWNER)
 
 
@@ -194,17 +194,17 @@ def test_a_defect_ends_the_stream_and_is_told_in_the_log(
 
 
 def test_files_are_told_to_be_used_here_alone() -> None:
-    files = Files(asset, HEADERS)
-    answer = files.answer(Request("GET", f"{FILES}/"))
-    told = dict(answer.headers)
-    assert "default-src 'none'" in told["content-security-policy"]
-    assert "frame-ancestors 'none'" in told["content-security-policy"]
-    assert "unsafe" not in told["content-security-policy"]
-    assert (told["x-content-type-options"], told["referrer-policy"]) == ("nosniff", "no-referrer")
+    files = StaticFileHandler(asset, HEADERS)
+    answer = files.answer(ApiRequest("GET", f"{FILES}/"))
+    reported = dict(answer.headers)
+    assert "default-src 'none'" in reported["content-security-policy"]
+    assert "frame-ancestors 'none'" in reported["content-security-policy"]
+    assert "unsafe" not in reported["content-security-policy"]
+    assert (reported["x-content-type-options"], reported["referrer-policy"]) == ("nosniff", "no-referrer")
     assert b"<script>" not in answer.body
-    assert dict(files.answer(Request("GET", FILES)).headers)["location"] == f"{FILES}/"
+    assert dict(files.answer(ApiRequest("GET", FILES)).headers)["location"] == f"{FILES}/"
     for name in ("/../pages.py", "/js/none.js", "x", "/static/index.html"):
-        assert files.answer(Request("GET", f"{FILES}{name}")).code == 404
+        assert files.answer(ApiRequest("GET", f"{FILES}{name}")).code == 404
 
 
 class Door:
@@ -212,14 +212,14 @@ class Door:
 
     def __init__(self) -> None:
         self.now = 10 * HOUR
-        self.access = Access(Rights(), Tokens(VirtualStore(), Sealed(), lambda: self.now))
+        self.access = AuthFilters(Rights(), Tokens(VirtualStore(), Sealed(), lambda: self.now))
         self.token = page_token(Sealed(), "ann", ("team",), self.now, self.now + HOUR)
 
-    def user(self, method: str, path: str, **headers: str) -> User | None:
-        told = {"authorization": f"Bearer {self.token}", **headers}
+    def user(self, method: str, path: str, **headers: str) -> UserInfo | None:
+        reported = {"authorization": f"Bearer {self.token}", **headers}
         try:
-            return self.access.authenticated(Request(method, path, headers=told)).user
-        except Refused:
+            return self.access.authenticated(ApiRequest(method, path, headers=reported)).user
+        except StatusError:
             return None
 
 
@@ -261,6 +261,6 @@ def test_such_a_token_is_no_account_s_and_files_need_none() -> None:
     assert Tokens(VirtualStore(), Sealed(), lambda: door.now).user_of(door.token) is None
     door.token = door.token[:-4] + "AAAA"
     assert door.user("GET", f"{MODELS}overview") is None
-    assert door.access.authenticated(Request("GET", f"{FILES}/js/app.js")).user == ANONYMOUS
-    with pytest.raises(Refused):
-        door.access.authenticated(Request("GET", f"{MODELS}overview"))
+    assert door.access.authenticated(ApiRequest("GET", f"{FILES}/js/app.js")).user == ANONYMOUS
+    with pytest.raises(StatusError):
+        door.access.authenticated(ApiRequest("GET", f"{MODELS}overview"))

@@ -60,8 +60,8 @@ def test_what_a_container_mounts_itself_stays(api: Api) -> None:
 def test_an_account_must_be_there(api: Api) -> None:
     sent = pod(metadata={"generateName": "pod-"}, serviceAccountName="nobody")
     response = api.ask("POST", PODS, sent)
-    told = 'error looking up service account team/nobody: serviceaccount "nobody" not found'
-    assert (response.code, response.body["message"]) == (403, f'pods "pod-" is forbidden: {told}')
+    reported = 'error looking up service account team/nobody: serviceaccount "nobody" not found'
+    assert (response.code, response.body["message"]) == (403, f'pods "pod-" is forbidden: {reported}')
 
 
 def test_an_account_may_bound_the_secrets_that_are_used(api: Api) -> None:
@@ -70,8 +70,8 @@ def test_an_account_may_bound_the_secrets_that_are_used(api: Api) -> None:
     other = {"valueFrom": {"secretKeyRef": {"name": "other", "key": "k"}}, "name": "E"}
     response = api.ask("POST", PODS, pod({"env": [other]}, serviceAccountName="own"))
     why = "is not allowed because service account own does not reference that secret"
-    told = f'container c with envVar E referencing secret.secretName="other" {why}'
-    assert response.body["message"] == f'pods "pod" is forbidden: {told}'
+    reported = f'container c with envVar E referencing secret.secretName="other" {why}'
+    assert response.body["message"] == f'pods "pod" is forbidden: {reported}'
 
 
 def test_a_mirror_pod_has_no_account(api: Api) -> None:
@@ -88,9 +88,9 @@ def test_one_class_at_most_is_that_of_all_who_name_none(api: Api) -> None:
         return {**made, "metadata": {"name": name}}
 
     api.post(CLASSES, priority_class("one", is_default=True))
-    told = "PriorityClass one is already marked as default. Only one default can exist"
+    reported = "PriorityClass one is already marked as default. Only one default can exist"
     response = api.ask("POST", CLASSES, priority_class("two", is_default=True))
-    assert response.body["message"] == f'priorityclasses.scheduling.k8s.io "two" is forbidden: {told}'
+    assert response.body["message"] == f'priorityclasses.scheduling.k8s.io "two" is forbidden: {reported}'
     api.post(CLASSES, priority_class("two", is_default=False))
     merge = {"content-type": "application/merge-patch+json"}
     assert api.ask("PATCH", f"{CLASSES}/two", {"globalDefault": True}, headers=merge).code == 403

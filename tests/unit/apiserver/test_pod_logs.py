@@ -22,8 +22,8 @@ def pod(state: Obj | None = None, last: Obj | None = None, *, containers: tuple[
     metadata["creationTimestamp"] = STARTED
     spec = {"nodeName": "node", "containers": [{"name": name, "image": "image"} for name in containers]}
     status = [{"name": name, "state": state, "lastState": last or {}} for name in containers] if state else []
-    told = {"phase": "Running", "containerStatuses": status}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": told}
+    reported = {"phase": "Running", "containerStatuses": status}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": reported}
 
 
 def api_with(obj: Obj, seconds: int = 0) -> Api:
@@ -63,8 +63,8 @@ def test_a_run_that_ended_tells_how() -> None:
         ("limitBytes=29", ["0 started:"]),
     ],
 )
-def test_less_is_told_to_whom_that_asks_for_less(asked: str, told: list[str]) -> None:
-    assert words(api_with(pod(RUNNING), 70).get(f"{LOG}?{asked}")) == told
+def test_less_is_told_to_whom_that_asks_for_less(asked: str, reported: list[str]) -> None:
+    assert words(api_with(pod(RUNNING), 70).get(f"{LOG}?{asked}")) == reported
 
 
 def test_timestamps_have_nine_digits() -> None:
@@ -90,9 +90,9 @@ def test_timestamps_have_nine_digits() -> None:
         ),
     ],
 )
-def test_where_there_is_no_log_it_is_said_why(obj: Obj, asked: str, told: str) -> None:
+def test_where_there_is_no_log_it_is_said_why(obj: Obj, asked: str, reported: str) -> None:
     answer = api_with(obj).ask("GET", LOG + asked)
-    assert (answer.code, answer.body["message"]) == (400, told)
+    assert (answer.code, answer.body["message"]) == (400, reported)
 
 
 def test_the_run_before_has_a_log_of_its_own() -> None:

@@ -51,8 +51,8 @@ def test_tolerations_are_added_and_timed_anew(api: Api) -> None:
     assert changed(api, {"tolerations": [*given, {"operator": "Exists"}]})[0] == 200
     later = [{**each, "tolerationSeconds": 9} for each in given]
     assert changed(api, {"tolerations": [*later, {"operator": "Exists"}]})[0] == 200
-    code, told = changed(api, {"tolerations": later[1:]})
-    assert (code, "existing toleration can not be modified except its tolerationSeconds" in told) == (422, True)
+    code, reported = changed(api, {"tolerations": later[1:]})
+    assert (code, "existing toleration can not be modified except its tolerationSeconds" in reported) == (422, True)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_tolerations_are_added_and_timed_anew(api: Api) -> None:
         ({"schedulingGates": [{"name": "g"}]}, "only deletion is allowed, but found new scheduling gate 'g'"),
     ],
 )
-def test_all_else_stays(api: Api, change: Any, told: str) -> None:
+def test_all_else_stays(api: Api, change: Any, reported: str) -> None:
     code, message = changed(api, change)
-    assert (code, told in message) == (422, True)
+    assert (code, reported in message) == (422, True)
 
 
 def test_a_gated_pod_may_be_told_where_to_go(api: Api) -> None:

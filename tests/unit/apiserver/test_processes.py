@@ -2,16 +2,16 @@
 
 import pytest
 
-from batchyard.apiserver.request import Refused, Request
+from batchyard.apiserver.request import ApiRequest, StatusError
 from batchyard.apiserver.subresources.pod_streams import ports_of
 
 
-def asking(*ports: int) -> Request:
-    said = tuple(("ports", str(port)) for port in ports)
-    return Request("GET", "/", dict(said), {}, said=said)
+def asking(*ports: int) -> ApiRequest:
+    stated = tuple(("ports", str(port)) for port in ports)
+    return ApiRequest("GET", "/", dict(stated), {}, query_items=stated)
 
 
 def test_no_more_ports_are_named_than_there_are_channels_for() -> None:
     assert ports_of(asking(*range(1, 129))) == tuple(range(1, 129))
-    with pytest.raises(Refused, match="129 ports are more than 128"):
+    with pytest.raises(StatusError, match="129 ports are more than 128"):
         ports_of(asking(*range(1, 130)))

@@ -2,14 +2,14 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import AUTHENTICATED, User, account_groups, account_name
+from batchyard.apiserver.auth.authentication import AUTHENTICATED, UserInfo, account_groups, account_name
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import GROUP, account, binding, group, role, rule, user
 
 ROLES = f"/apis/{GROUP}/v1"
 MAPS = "/api/v1/namespaces/team/configmaps"
-ANNA = User("anna", ("team", AUTHENTICATED))
-ROBOT = User(account_name("team", "robot"), (*account_groups("team"), AUTHENTICATED))
+ANNA = UserInfo("anna", ("team", AUTHENTICATED))
+ROBOT = UserInfo(account_name("team", "robot"), (*account_groups("team"), AUTHENTICATED))
 
 
 def api() -> Api:
@@ -19,7 +19,7 @@ def api() -> Api:
     return api
 
 
-def may_read(api: Api, who: User = ANNA, path: str = MAPS) -> bool:
+def may_read(api: Api, who: UserInfo = ANNA, path: str = MAPS) -> bool:
     code = api.ask("GET", path, user=who).code
     assert code in (200, 403)
     return code == 200
@@ -84,10 +84,10 @@ def test_names_hold_for_lists_that_select_the_name() -> None:
 
 
 def test_a_refusal_says_who_may_not_do_what() -> None:
-    told = Api().ask("POST", f"{MAPS}", config_map("x"), user=ANNA).body
+    reported = Api().ask("POST", f"{MAPS}", config_map("x"), user=ANNA).body
     why = 'User "anna" cannot create resource "configmaps" in API group "" in the namespace "team"'
-    assert told["message"] == f"configmaps is forbidden: {why}"
-    assert (told["reason"], told["code"], told["details"]) == ("Forbidden", 403, {"kind": "configmaps"})
+    assert reported["message"] == f"configmaps is forbidden: {why}"
+    assert (reported["reason"], reported["code"], reported["details"]) == ("Forbidden", 403, {"kind": "configmaps"})
     assert Api().ask("GET", "/metrics", user=ANNA).body["message"] == (
         'forbidden: User "anna" cannot get path "/metrics"'
     )

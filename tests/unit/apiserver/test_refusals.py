@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import binding, role, rule, user
 
@@ -27,8 +27,8 @@ def test_what_was_another_object_is_not_made_again_by_an_apply() -> None:
     config["metadata"]["uid"] = "u1"
     headers = {"content-type": "application/apply-patch+yaml"}
     answer = api.ask("PATCH", f"{maps}/a?fieldManager=me", config, headers=headers)
-    told = "uid mismatch: the provided object specified uid u1, and no existing object was found"
-    assert (answer.code, answer.body["message"].endswith(told)) == (409, True)
+    reported = "uid mismatch: the provided object specified uid u1, and no existing object was found"
+    assert (answer.code, answer.body["message"].endswith(reported)) == (409, True)
     assert api.ask("GET", f"{maps}/a").code == 404
 
 
@@ -37,7 +37,7 @@ def test_methods_that_nothing_is_done_for_are_refused(method: str) -> None:
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
     answer = api.ask(method, path)
     assert (answer.code, answer.body["reason"]) == (405, "MethodNotAllowed")
-    refused = api.ask(method, path, user=User("reader", ()))
+    refused = api.ask(method, path, user=UserInfo("reader", ()))
     assert refused.body["message"].startswith('configmaps is forbidden: User "reader" cannot  resource "configmaps"')
 
 
@@ -45,7 +45,7 @@ def test_a_name_within_a_value_selects_nobody() -> None:
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
     for obj in (role("one", rule("list deletecollection", "configmaps", names="open")), ONE):
         api.post(f"/apis/{obj['apiVersion']}/{obj['kind'].lower()}s", obj)
-    dora = User("dora", ())
+    dora = UserInfo("dora", ())
     assert api.ask("GET", f"{path}?fieldSelector=metadata.name=open", user=dora).code == 200
     assert api.ask("GET", f"{path}?fieldSelector=metadata.namespace=team,metadata.name==open", user=dora).code == 200
     escaped = "metadata.namespace!=a\\,metadata.name=open"

@@ -54,8 +54,8 @@ def test_its_times_are_in_whole_seconds_and_stay_as_fine_as_they_were() -> None:
     )
     found = api.get(f"{RENAMED}/train.1")
     assert (found["deprecatedFirstTimestamp"], found["metadata"]["creationTimestamp"]) == (whole, whole)
-    told = {**found["metadata"], "labels": {"a": "b"}}
-    assert api.ask("PUT", f"{RENAMED}/train.1", {**found, "metadata": told}).code == 200
+    reported = {**found["metadata"], "labels": {"a": "b"}}
+    assert api.ask("PUT", f"{RENAMED}/train.1", {**found, "metadata": reported}).code == 200
     stored = api.stored.store.get(key)
     assert stored is not None
     assert (stored["firstTimestamp"], stored["metadata"]["labels"]) == (fine, {"a": "b"})

@@ -40,8 +40,8 @@ def refusal(api: Api, obj: Any, path: str = PODS) -> str:
 def test_the_last_of_it_is_had_once_and_again_when_it_is_given_back(api: Api) -> None:
     bound(api, {"requests.cpu": "2", "pods": 5})
     api.post(PODS, pod("first", {"cpu": "1500m"}))
-    told = f"{OVER}requests.cpu=1, used: requests.cpu=1500m, limited: requests.cpu=2"
-    assert refusal(api, pod("second", {"cpu": "1"})) == told
+    reported = f"{OVER}requests.cpu=1, used: requests.cpu=1500m, limited: requests.cpu=2"
+    assert refusal(api, pod("second", {"cpu": "1"})) == reported
     api.ask("DELETE", f"{PODS}/first")
     api.post(PODS, pod("second", {"cpu": "1"}))
 
@@ -59,29 +59,29 @@ def test_what_has_ended_uses_its_count_alone(api: Api) -> None:
     ended = {**api.get(f"{PODS}/first"), "status": {"phase": "Succeeded"}}
     assert api.ask("PUT", f"{PODS}/first/status", ended).code == 200
     api.post(PODS, pod("second", {"cpu": "2"}))
-    told = "exceeded quota: q, requested: count/pods=1,cpu=1, used: count/pods=2,cpu=2, limited: count/pods=2,cpu=2"
-    assert refusal(api, pod("third", {"cpu": "1"})).endswith(told)
+    reported = "exceeded quota: q, requested: count/pods=1,cpu=1, used: count/pods=2,cpu=2, limited: count/pods=2,cpu=2"
+    assert refusal(api, pod("third", {"cpu": "1"})).endswith(reported)
 
 
 def test_containers_must_say_what_is_bounded_of_cpu_and_memory(api: Api) -> None:
     bound(api, {"cpu": "2", "limits.memory": "1Gi", "requests.storage": 1, "requests.nvidia.com/gpu": 1})
-    told = "failed quota: q: must specify cpu for: c; limits.memory for: c"
-    assert refusal(api, pod("first")) == f'pods "first" is forbidden: {told}'
+    reported = "failed quota: q: must specify cpu for: c; limits.memory for: c"
+    assert refusal(api, pod("first")) == f'pods "first" is forbidden: {reported}'
 
 
 def test_devices_are_bounded_by_what_is_requested(api: Api) -> None:
     bound(api, {"requests.nvidia.com/gpu": 4})
     gpus = {"nvidia.com/gpu": "3"}
     api.post(PODS, pod("first", gpus, gpus))
-    told = "requests.nvidia.com/gpu=3, used: requests.nvidia.com/gpu=3, limited: requests.nvidia.com/gpu=4"
-    assert refusal(api, pod("second", gpus, gpus)) == OVER + told
+    reported = "requests.nvidia.com/gpu=3, used: requests.nvidia.com/gpu=3, limited: requests.nvidia.com/gpu=4"
+    assert refusal(api, pod("second", gpus, gpus)) == OVER + reported
 
 
 def test_memory_is_told_as_it_was_written(api: Api) -> None:
     bound(api, {"requests.memory": "1Gi"})
     api.post(PODS, pod("first", {"memory": "512Mi"}))
-    told = "requests.memory=768Mi, used: requests.memory=512Mi, limited: requests.memory=1Gi"
-    assert refusal(api, pod("second", {"memory": "768Mi"})) == OVER + told
+    reported = "requests.memory=768Mi, used: requests.memory=512Mi, limited: requests.memory=1Gi"
+    assert refusal(api, pod("second", {"memory": "768Mi"})) == OVER + reported
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ def test_objects_of_any_kind_are_counted(api: Api) -> None:
     path = "/api/v1/namespaces/team/configmaps"
     bound(api, {"configmaps": 1, "count/jobs.batch": 0})
     api.post(path, config_map("first"))
-    told = "exceeded quota: q, requested: configmaps=1, used: configmaps=1, limited: configmaps=1"
-    assert refusal(api, config_map("second"), path) == f'configmaps "second" is forbidden: {told}'
+    reported = "exceeded quota: q, requested: configmaps=1, used: configmaps=1, limited: configmaps=1"
+    assert refusal(api, config_map("second"), path) == f'configmaps "second" is forbidden: {reported}'
     container = {"name": "c", "image": "i"}
     spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec}
-    told = "exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=0, limited: count/jobs.batch=0"
-    assert refusal(api, job, "/apis/batch/v1/namespaces/team/jobs") == f'jobs.batch "j" is forbidden: {told}'
+    reported = "exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=0, limited: count/jobs.batch=0"
+    assert refusal(api, job, "/apis/batch/v1/namespaces/team/jobs") == f'jobs.batch "j" is forbidden: {reported}'
 
 
 def test_all_quotas_hold_and_the_first_that_does_not_is_told(api: Api) -> None:

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from unit.apiserver.api import Api
 from unit.apiserver.roles import GROUP, binding, role, rule, user
 
 ROLES = f"/apis/{GROUP}/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1"
-ANNA = User("anna", ())
+ANNA = UserInfo("anna", ())
 GETS_PODS = {"verb": "get", "resource": "pods", "namespace": "team"}
 
 

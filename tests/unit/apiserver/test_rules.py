@@ -2,11 +2,11 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.auth.authorization import Attributes
-from batchyard.apiserver.auth.rbac import Rule, uncovered
+from batchyard.apiserver.auth.rbac import RbacRule, uncovered
 
-ANNA = User("anna", ())
+ANNA = UserInfo("anna", ())
 
 
 def on(verb: str, resource: str, group: str = "", name: str = "") -> Attributes:
@@ -17,58 +17,62 @@ def on(verb: str, resource: str, group: str = "", name: str = "") -> Attributes:
 @pytest.mark.parametrize(
     ("rule", "asked", "allowed"),
     [
-        (Rule(("get",), ("",), ("pods",)), on("get", "pods"), True),
-        (Rule(("get",), ("",), ("pods",)), on("list", "pods"), False),
-        (Rule(("*",), ("",), ("pods",)), on("list", "pods"), True),
-        (Rule(("get",), ("batch",), ("pods",)), on("get", "pods"), False),
-        (Rule(("get",), ("*",), ("jobs",)), on("get", "jobs", "batch"), True),
-        (Rule(("get",), ("",), ("pods",)), on("get", "pods/log"), False),
-        (Rule(("get",), ("",), ("pods/log",)), on("get", "pods/log"), True),
-        (Rule(("get",), ("",), ("pods/log",)), on("get", "pods"), False),
-        (Rule(("get",), ("",), ("*",)), on("get", "pods/log"), True),
-        (Rule(("get",), ("*",), ("*/scale",)), on("get", "deployments/scale", "apps"), True),
-        (Rule(("get",), ("*",), ("*/scale",)), on("get", "deployments/status", "apps"), False),
-        (Rule(("get",), ("",), ("pods/*",)), on("get", "pods/log"), False),  # as Kubernetes has it
-        (Rule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="a"), True),
-        (Rule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="b"), False),
-        (Rule(("list",), ("",), ("pods",), ("a",)), on("list", "pods"), False),
-        (Rule(("*",), ("*",), ("*",)), Attributes(ANNA, "get", path="/metrics"), False),
-        (Rule(("get",), urls=("/metrics",)), Attributes(ANNA, "get", path="/metrics"), True),
-        (Rule(("get",), urls=("/metrics",)), Attributes(ANNA, "get", path="/metrics/a"), False),
-        (Rule(("get",), urls=("/metrics/*",)), Attributes(ANNA, "get", path="/metrics/a"), True),
-        (Rule(("get",), urls=("*",)), Attributes(ANNA, "get", path="/debug"), True),
-        (Rule(("get",), urls=("*",)), on("get", "pods"), False),
+        (RbacRule(("get",), ("",), ("pods",)), on("get", "pods"), True),
+        (RbacRule(("get",), ("",), ("pods",)), on("list", "pods"), False),
+        (RbacRule(("*",), ("",), ("pods",)), on("list", "pods"), True),
+        (RbacRule(("get",), ("batch",), ("pods",)), on("get", "pods"), False),
+        (RbacRule(("get",), ("*",), ("jobs",)), on("get", "jobs", "batch"), True),
+        (RbacRule(("get",), ("",), ("pods",)), on("get", "pods/log"), False),
+        (RbacRule(("get",), ("",), ("pods/log",)), on("get", "pods/log"), True),
+        (RbacRule(("get",), ("",), ("pods/log",)), on("get", "pods"), False),
+        (RbacRule(("get",), ("",), ("*",)), on("get", "pods/log"), True),
+        (RbacRule(("get",), ("*",), ("*/scale",)), on("get", "deployments/scale", "apps"), True),
+        (RbacRule(("get",), ("*",), ("*/scale",)), on("get", "deployments/status", "apps"), False),
+        (RbacRule(("get",), ("",), ("pods/*",)), on("get", "pods/log"), False),  # as Kubernetes has it
+        (RbacRule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="a"), True),
+        (RbacRule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="b"), False),
+        (RbacRule(("list",), ("",), ("pods",), ("a",)), on("list", "pods"), False),
+        (RbacRule(("*",), ("*",), ("*",)), Attributes(ANNA, "get", path="/metrics"), False),
+        (RbacRule(("get",), urls=("/metrics",)), Attributes(ANNA, "get", path="/metrics"), True),
+        (RbacRule(("get",), urls=("/metrics",)), Attributes(ANNA, "get", path="/metrics/a"), False),
+        (RbacRule(("get",), urls=("/metrics/*",)), Attributes(ANNA, "get", path="/metrics/a"), True),
+        (RbacRule(("get",), urls=("*",)), Attributes(ANNA, "get", path="/debug"), True),
+        (RbacRule(("get",), urls=("*",)), on("get", "pods"), False),
     ],
 )
-def test_a_rule_allows_what_it_says(rule: Rule, asked: Attributes, allowed: bool) -> None:
+def test_a_rule_allows_what_it_says(rule: RbacRule, asked: Attributes, allowed: bool) -> None:
     assert rule.allows(asked) is allowed
 
 
-READS = Rule(("get", "list"), ("",), ("pods", "secrets"))
+READS = RbacRule(("get", "list"), ("",), ("pods", "secrets"))
 
 
 @pytest.mark.parametrize(
     ("wanted", "held", "missing"),
     [
         (READS, [READS], []),
-        (READS, [Rule(("*",), ("*",), ("*",))], []),
-        (READS, [Rule(("get", "list"), ("",), ("pods",)), Rule(("get", "list"), ("",), ("secrets",))], []),
+        (READS, [RbacRule(("*",), ("*",), ("*",))], []),
+        (READS, [RbacRule(("get", "list"), ("",), ("pods",)), RbacRule(("get", "list"), ("",), ("secrets",))], []),
         (
             READS,
-            [Rule(("get", "list"), ("",), ("pods",))],
+            [RbacRule(("get", "list"), ("",), ("pods",))],
             ['{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list"]}'],
         ),
-        (Rule(("get",), ("",), ("pods",), ("a",)), [Rule(("get",), ("",), ("pods",))], []),
+        (RbacRule(("get",), ("",), ("pods",), ("a",)), [RbacRule(("get",), ("",), ("pods",))], []),
         (
-            Rule(("get",), ("",), ("pods",)),
-            [Rule(("get",), ("",), ("pods",), ("a",))],
+            RbacRule(("get",), ("",), ("pods",)),
+            [RbacRule(("get",), ("",), ("pods",), ("a",))],
             ['{APIGroups:[""], Resources:["pods"], Verbs:["get"]}'],
         ),
-        (Rule(("get",), ("",), ("pods/log",)), [Rule(("get",), ("",), ("*/log",))], []),
-        (Rule(("get",), urls=("/a/b",)), [Rule(("get",), urls=("/a/*",))], []),
-        (Rule(("get",), urls=("/b",)), [Rule(("get",), urls=("/a/*",))], ['{NonResourceURLs:["/b"], Verbs:["get"]}']),
-        (Rule(("*",), ("",), ("pods",)), [READS], ['{APIGroups:[""], Resources:["pods"], Verbs:["*"]}']),
+        (RbacRule(("get",), ("",), ("pods/log",)), [RbacRule(("get",), ("",), ("*/log",))], []),
+        (RbacRule(("get",), urls=("/a/b",)), [RbacRule(("get",), urls=("/a/*",))], []),
+        (
+            RbacRule(("get",), urls=("/b",)),
+            [RbacRule(("get",), urls=("/a/*",))],
+            ['{NonResourceURLs:["/b"], Verbs:["get"]}'],
+        ),
+        (RbacRule(("*",), ("",), ("pods",)), [READS], ['{APIGroups:[""], Resources:["pods"], Verbs:["*"]}']),
     ],
 )
-def test_what_is_wanted_and_not_held_is_told(wanted: Rule, held: list[Rule], missing: list[str]) -> None:
+def test_what_is_wanted_and_not_held_is_told(wanted: RbacRule, held: list[RbacRule], missing: list[str]) -> None:
     assert [str(rule) for rule in uncovered([wanted], held)] == missing

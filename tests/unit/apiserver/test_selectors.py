@@ -92,9 +92,9 @@ def test_the_terms_of_a_selector_match_together_as_one_by_one(
         ("size in (" + "a" * 64 + ")", "must be no more than 63"),
     ],
 )
-def test_what_is_no_label_selector_is_refused(api: Api, selector: str, told: str) -> None:
+def test_what_is_no_label_selector_is_refused(api: Api, selector: str, reported: str) -> None:
     answer = api.ask("GET", f"{MAPS}?labelSelector={selector}")
-    assert (answer.code, told in answer.body["message"]) == (400, True), answer.body["message"]
+    assert (answer.code, reported in answer.body["message"]) == (400, True), answer.body["message"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.request import Response
 from unit.apiserver.api import Api, config_map
 
@@ -51,7 +51,9 @@ def test_a_secret_of_no_type_is_opaque() -> None:
 
 def test_what_is_put_on_a_path_of_the_platform_is_for_those_with_that_verb() -> None:
     api = Api()
-    api.server.put_at("/batchyard/clock", lambda request: Response(200, {"sent": request.body.decode()}))
+    api.server.add_put_handler("/batchyard/clock", lambda request: Response(200, {"sent": request.body.decode()}))
     assert api.ask("PUT", "/batchyard/clock", {"until": 1}).body == {"sent": '{"until":1}'}
-    assert api.ask("PUT", "/batchyard/clock", {"until": 1}, user=User("guest", ("system:authenticated",))).code == 403
+    assert (
+        api.ask("PUT", "/batchyard/clock", {"until": 1}, user=UserInfo("guest", ("system:authenticated",))).code == 403
+    )
     assert api.ask("PUT", "/batchyard/other", {}).code == 404

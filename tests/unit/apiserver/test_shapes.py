@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api.scheme import JOB, POD, kind_info
 from batchyard.apiserver.decoding import pruned
-from batchyard.apiserver.merge_schema import Shape, shape_of_kind, shape_of_schema
+from batchyard.apiserver.merge_schema import MergeSchema, shape_of_kind, shape_of_schema
 
 TEXT = {"type": "string"}
 PORT = {"properties": {"port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}}}
@@ -27,7 +27,7 @@ SCHEMA: dict[str, Any] = {
 CUSTOM = shape_of_schema(SCHEMA)
 
 
-def at(shape: Shape, *path: str) -> Shape:
+def at(shape: MergeSchema, *path: str) -> MergeSchema:
     """The shape of a place; `[]` are the items of a list."""
     for name in path:
         shape = shape.item if name == "[]" else shape.below(name)

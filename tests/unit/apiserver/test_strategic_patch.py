@@ -7,7 +7,7 @@ import pytest
 from batchyard.api.scheme import NODE, POD, kind_info
 from batchyard.apiserver.merge_schema import shape_of_kind
 from batchyard.apiserver.patch.strategic import strategically_merged
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.request import StatusError
 
 SHAPE = shape_of_kind(kind_info(POD), "v1")
 A, B, C = ({"name": name, "image": f"{name}:1"} for name in "abc")
@@ -104,14 +104,14 @@ def test_mappings_are_merged_replaced_or_emptied(patch: dict[str, Any], after: d
         ({"containers": [[A]]}, "lists of lists are not supported"),
     ],
 )
-def test_what_makes_no_sense_is_refused(patch: dict[str, Any], told: str) -> None:
-    with pytest.raises(Refused, match=told.replace("$", r"\$")):
+def test_what_makes_no_sense_is_refused(patch: dict[str, Any], reported: str) -> None:
+    with pytest.raises(StatusError, match=reported.replace("$", r"\$")):
         spec(patch, containers=[A])
 
 
 def test_plain_values_are_no_mappings() -> None:
     node = shape_of_kind(kind_info(NODE), "v1")
-    with pytest.raises(Refused, match="cannot merge lists without merge key"):
+    with pytest.raises(StatusError, match="cannot merge lists without merge key"):
         strategically_merged({}, {"spec": {"podCIDRs": [{"a": "b"}]}}, node)
 
 

@@ -106,10 +106,10 @@ def test_what_is_changed_in_a_token_is_seen() -> None:
         ({"boundObjectRef": {"kind": "Secret", "name": "none"}}, 404, 'secrets "none" not found'),
     ],
 )
-def test_token_requests_that_make_no_sense(spec: dict[str, Any], code: int, told: str) -> None:
+def test_token_requests_that_make_no_sense(spec: dict[str, Any], code: int, reported: str) -> None:
     answer = with_account().ask("POST", f"{ACCOUNTS}/robot/token", {"spec": spec})
     assert answer.code == code
-    assert told in answer.body["message"]
+    assert reported in answer.body["message"]
 
 
 def test_a_long_life_is_cut() -> None:
@@ -132,6 +132,6 @@ def test_no_account_no_token() -> None:
         ({"metadata": "robot"}, 400, "metadata must be an object"),
     ],
 )
-def test_a_token_is_asked_for_as_one_of_that_account(sent: dict[str, Any], code: int, told: str) -> None:
+def test_a_token_is_asked_for_as_one_of_that_account(sent: dict[str, Any], code: int, reported: str) -> None:
     answer = with_account().ask("POST", f"{ACCOUNTS}/robot/token", sent)
-    assert (answer.code, told in answer.body.get("message", "")) == (code, True)
+    assert (answer.code, reported in answer.body.get("message", "")) == (code, True)

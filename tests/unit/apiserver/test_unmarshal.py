@@ -46,8 +46,8 @@ INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
         ({"spec": {"parallelism": None, "unknown": 1}}, None),
     ],
 )
-def test_the_first_value_of_a_wrong_type_is_told(job: dict[str, Any], told: str | None) -> None:
-    assert misfit(job, scope(NATIVE), "Job") == told
+def test_the_first_value_of_a_wrong_type_is_told(job: dict[str, Any], reported: str | None) -> None:
+    assert misfit(job, scope(NATIVE), "Job") == reported
 
 
 SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00"
@@ -69,8 +69,8 @@ SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00
         ("2026-01-01T00:00:00.1234567Z", MICROS, ' as "{}": cannot parse "7Z" as "Z07:00"'),
     ],
 )
-def test_what_is_no_time_is_told_as_go_tells_it(text: str, layout: str, told: str | None) -> None:
-    wanted = None if told is None else f'parsing time "{text}"{told.format(layout)}'
+def test_what_is_no_time_is_told_as_go_tells_it(text: str, layout: str, reported: str | None) -> None:
+    wanted = None if reported is None else f'parsing time "{text}"{reported.format(layout)}'
     assert time_fault(text, is_micro=layout == MICROS) == wanted
 
 
@@ -88,9 +88,9 @@ def test_times_are_kept_in_utc_and_micro_times_with_six_digits() -> None:
 def test_such_an_object_is_a_bad_request() -> None:
     api, path = Api(), "/apis/batch/v1/namespaces/team/jobs"
     answer = api.ask("POST", path, {"metadata": {"name": "a"}, "spec": {"parallelism": "2"}})
-    told = INTO.format("string", "JobSpec.spec.parallelism", "int32")
+    reported = INTO.format("string", "JobSpec.spec.parallelism", "int32")
     assert answer.code == 400
-    assert answer.body["message"] == f'Job in version "v1" cannot be handled as a Job: {told}'
+    assert answer.body["message"] == f'Job in version "v1" cannot be handled as a Job: {reported}'
 
 
 def test_of_a_kind_with_a_definition_it_is_invalid() -> None:

@@ -55,8 +55,8 @@ def test_a_local_queue_tells_its_own(api: Api) -> None:
     ("asked", "told"),
     [("limit=1", ["two"]), ("offset=3", ["four"]), ("limit=1&offset=1", ["three"]), ("limit=-1", [])],
 )
-def test_some_of_them_can_be_asked_for(api: Api, asked: str, told: list[str]) -> None:
-    assert [name for name, *_ in places(api.get(f"{OF_CLUSTER}?{asked}"))] == told
+def test_some_of_them_can_be_asked_for(api: Api, asked: str, reported: list[str]) -> None:
+    assert [name for name, *_ in places(api.get(f"{OF_CLUSTER}?{asked}"))] == reported
 
 
 def test_places_count_those_that_were_left_out(api: Api) -> None:

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.handlers.watch import WatchStream
-from batchyard.apiserver.request import Request
+from batchyard.apiserver.request import ApiRequest
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import binding, role, rule, user
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-def told(watch: WatchStream) -> list[tuple[str, str]]:
+def reported(watch: WatchStream) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"].get("name", "")) for event in watch.take()]
 
 
@@ -28,7 +28,7 @@ def test_what_is_there_comes_first_and_once() -> None:
     api.post(MAPS, config_map("a"))
     watch = api.watch(f"{MAPS}?watch=1")
     api.post(MAPS, config_map("b"))
-    assert told(watch) == [("ADDED", "a"), ("ADDED", "b")]
+    assert reported(watch) == [("ADDED", "a"), ("ADDED", "b")]
 
 
 def test_a_watch_goes_on_from_a_revision() -> None:
@@ -37,7 +37,7 @@ def test_a_watch_goes_on_from_a_revision() -> None:
     api.post(MAPS, config_map("b"))
     watch = api.watch(f"{MAPS}?watch=1&resourceVersion={version}")
     api.ask("DELETE", f"{MAPS}/a")
-    assert told(watch) == [("ADDED", "b"), ("DELETED", "a")]
+    assert reported(watch) == [("ADDED", "b"), ("DELETED", "a")]
 
 
 def test_what_comes_to_be_selected_is_added_and_what_no_longer_is_deleted() -> None:
@@ -77,7 +77,7 @@ def test_only_whoever_wants_bookmarks_gets_them() -> None:
     for watch in (with_them, without):
         watch.take()
         watch.mark()
-    assert ([kind for kind, _ in told(with_them)], told(without)) == (["BOOKMARK"], [])
+    assert ([kind for kind, _ in reported(with_them)], reported(without)) == (["BOOKMARK"], [])
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_watches_that_cannot_be_are_refused(query: str, code: int) -> None:
 
 def test_whatever_is_not_false_asks_for_a_watch() -> None:
     api = Api()
-    for said in ("yes", "TRUE", "", "1"):
-        api.watch(f"{MAPS}?watch={said}")
-    for said in ("0", "False"):
-        assert api.get(f"{MAPS}?watch={said}")["kind"] == "ConfigMapList"
+    for stated in ("yes", "TRUE", "", "1"):
+        api.watch(f"{MAPS}?watch={stated}")
+    for stated in ("0", "False"):
+        assert api.get(f"{MAPS}?watch={stated}")["kind"] == "ConfigMapList"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_whatever_is_not_false_asks_for_a_watch() -> None:
     [("GET", MAPS, True), ("GET", f"{MAPS}/a", False), ("POST", MAPS, False), ("GET", "/x", False)],
 )
 def test_nothing_but_a_list_begins_to_watch(method: str, path: str, begins: bool) -> None:
-    assert Api().server.begins_watch(Request(method, path, {"watch": "1"}, {})) == begins
+    assert Api().server.begins_watch(ApiRequest(method, path, {"watch": "1"}, {})) == begins
 
 
 def test_a_single_object_is_got_whatever_is_said_of_watches() -> None:
@@ -122,5 +122,5 @@ def test_a_single_object_is_got_whatever_is_said_of_watches() -> None:
     may_get = role("reader", rule("get", "configmaps"))
     for obj in (may_get, binding("reader", "ClusterRole/reader", user("reader"))):
         api.post(f"/apis/{obj['apiVersion']}/{obj['kind'].lower()}s", obj)
-    assert api.ask("GET", f"{MAPS}/a?watch=1", user=User("reader", ())).code == 200
-    assert api.ask("GET", f"{MAPS}?watch=1&fieldSelector=metadata.name=a", user=User("reader", ())).code == 403
+    assert api.ask("GET", f"{MAPS}/a?watch=1", user=UserInfo("reader", ())).code == 200
+    assert api.ask("GET", f"{MAPS}?watch=1&fieldSelector=metadata.name=a", user=UserInfo("reader", ())).code == 403

@@ -68,10 +68,10 @@ LENT = "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"
         ),
     ],
 )
-def test_rules_are_told_by_those_whose_they_are(path: str, sent: Any, code: int, told: str) -> None:
+def test_rules_are_told_by_those_whose_they_are(path: str, sent: Any, code: int, reported: str) -> None:
     response = Api().ask("POST", path, sent)
     assert (response.code, response.body["reason"]) == (code, "Forbidden" if code == 403 else "Invalid")
-    assert response.body["message"].startswith(told), response.body["message"]
+    assert response.body["message"].startswith(reported), response.body["message"]
 
 
 def test_a_job_that_runs_stays_in_its_queue() -> None:
@@ -119,5 +119,5 @@ def test_quota_without_an_admission_stays_only_where_it_was_so(before: Any, code
     sent, headers = ({**api.get(at), **other}, {}) if verb == "PUT" else (other, MERGE)
     response = api.ask(verb, f"{at}/status", sent, headers=headers)
     assert response.code == code
-    told = response.body.get("message", "").removeprefix('admission webhook "vworkload.kb.io" denied the request: ')
-    assert told.startswith("status.admission: Required value") == (code == 403)
+    reported = response.body.get("message", "").removeprefix('admission webhook "vworkload.kb.io" denied the request: ')
+    assert reported.startswith("status.admission: Required value") == (code == 403)

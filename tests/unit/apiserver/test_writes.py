@@ -9,9 +9,9 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.apiserver.auth.authentication import User
-from batchyard.apiserver.request import Refused, Response
-from batchyard.apiserver.responses import Later
+from batchyard.apiserver.auth.authentication import UserInfo
+from batchyard.apiserver.request import Response, StatusError
+from batchyard.apiserver.responses import DeferredResponse
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -30,9 +30,9 @@ def job(name: str = "j", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template, **spec}}
 
 
-def refused(response: Response, code: int, told: str) -> None:
+def refused(response: Response, code: int, reported: str) -> None:
     """Check what is told whoever may not."""
-    assert (response.code, response.body.get("message")) == (code, told)
+    assert (response.code, response.body.get("message")) == (code, reported)
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def test_nothing_is_kept_of_a_dry_run(
 
 def test_a_dry_run_must_pass_what_a_write_must(api: Api) -> None:
     refused(api.ask("POST", f"{MAPS}?dryRun=All", config_map("a")), 409, 'configmaps "a" already exists')
-    told = 'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "Some": supported values: "All"'
-    refused(api.ask("POST", f"{MAPS}?dryRun=Some", config_map("b")), 422, told)
+    reported = 'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "Some": supported values: "All"'
+    refused(api.ask("POST", f"{MAPS}?dryRun=Some", config_map("b")), 422, reported)
 
 
 UNKNOWN = {**config_map("b"), "datas": {}, "metadata": {"name": "b", "lables": {}}}
@@ -111,8 +111,8 @@ def test_unknown_fields_are_refused_where_that_is_asked_for(api: Api) -> None:
     sent = job(parallelisms=1)
     sent["spec"]["template"]["spec"]["containers"][0]["images"] = "i"
     answer = api.ask("POST", f"{JOBS}?fieldValidation=Strict", sent)
-    told = 'strict decoding error: unknown field "spec.template.spec.containers[0].images", unknown field'
-    message = f'Job in version "v1" cannot be handled as a Job: {told} "spec.parallelisms"'
+    reported = 'strict decoding error: unknown field "spec.template.spec.containers[0].images", unknown field'
+    message = f'Job in version "v1" cannot be handled as a Job: {reported} "spec.parallelisms"'
     refused(answer, 400, message)
 
 
@@ -153,8 +153,8 @@ def test_yaml_is_read_too(api: Api) -> None:
         ),
     ],
 )
-def test_bodies_that_cannot_be_are_refused(api: Api, body: bytes, told: str) -> None:
-    refused(api.ask("POST", MAPS, body), 400, told)
+def test_bodies_that_cannot_be_are_refused(api: Api, body: bytes, reported: str) -> None:
+    refused(api.ask("POST", MAPS, body), 400, reported)
 
 
 def test_what_is_no_text_of_a_known_kind_is_refused(api: Api) -> None:
@@ -187,10 +187,10 @@ def test_a_new_object_is_born_as_the_server_says(api: Api) -> None:
         ({"name": "a", "creationTimestamp": "2020-01-01T00:00:00Z"}, 422, "field is immutable"),
     ],
 )
-def test_an_update_is_of_the_object_it_says(api: Api, metadata: dict[str, str], code: int, told: str) -> None:
+def test_an_update_is_of_the_object_it_says(api: Api, metadata: dict[str, str], code: int, reported: str) -> None:
     answer = api.ask("PUT", f"{MAPS}/a", {"metadata": metadata})
     assert answer.code == code
-    assert told in answer.body["message"]
+    assert reported in answer.body["message"]
 
 
 def test_what_is_not_there_is_not_updated(api: Api) -> None:
@@ -200,8 +200,8 @@ def test_what_is_not_there_is_not_updated(api: Api) -> None:
 def test_custom_kinds_are_updated_from_a_version_that_is_named(api: Api) -> None:
     queue = {"metadata": {"name": "q"}, "spec": {}}
     made = api.post(QUEUES, queue)
-    told = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
-    refused(api.ask("PUT", f"{QUEUES}/q", queue), 422, f'ClusterQueue.kueue.x-k8s.io "q" is invalid: {told}')
+    reported = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
+    refused(api.ask("PUT", f"{QUEUES}/q", queue), 422, f'ClusterQueue.kueue.x-k8s.io "q" is invalid: {reported}')
     assert api.ask("PUT", f"{QUEUES}/q", made).code == 200
 
 
@@ -256,8 +256,8 @@ def test_an_apply_of_a_status_is_of_nothing_else(api: Api) -> None:
         (f"fieldManager={'x' * 129}", MERGE, "fieldManager: Too long: may not be more than 128 bytes"),
     ],
 )
-def test_options_that_cannot_be_are_refused(api: Api, query: str, headers: Mapping[str, str], told: str) -> None:
-    refused(patch(api, f"{MAPS}/a?{query}", {}, headers), 422, f'PatchOptions.meta.k8s.io "" is invalid: {told}')
+def test_options_that_cannot_be_are_refused(api: Api, query: str, headers: Mapping[str, str], reported: str) -> None:
+    refused(patch(api, f"{MAPS}/a?{query}", {}, headers), 422, f'PatchOptions.meta.k8s.io "" is invalid: {reported}')
 
 
 @pytest.mark.parametrize(
@@ -281,10 +281,10 @@ def test_a_patch_leaves_an_object(api: Api, operation: dict[str, Any]) -> None:
         ([], 400, "the request body is not a DeleteOptions"),
     ],
 )
-def test_deletes_that_cannot_be_are_refused(api: Api, options: Any, code: int, told: str) -> None:
+def test_deletes_that_cannot_be_are_refused(api: Api, options: Any, code: int, reported: str) -> None:
     answer = api.ask("DELETE", f"{MAPS}/a", options)
     assert answer.code == code
-    assert told in answer.body["message"]
+    assert reported in answer.body["message"]
 
 
 @pytest.mark.parametrize(
@@ -322,8 +322,10 @@ def test_the_birth_of_an_object_may_be_told_to_the_second_and_in_another_zone() 
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
     made = api.post(path, config_map("a"))
     born = made["metadata"]["creationTimestamp"]
-    for told in (f"{born[:19]}Z", f"{born[:19]}+00:00"):
-        assert api.ask("PUT", f"{path}/a", {**made, "metadata": {"name": "a", "creationTimestamp": told}}).code == 200
+    for reported in (f"{born[:19]}Z", f"{born[:19]}+00:00"):
+        assert (
+            api.ask("PUT", f"{path}/a", {**made, "metadata": {"name": "a", "creationTimestamp": reported}}).code == 200
+        )
     other = {"name": "a", "creationTimestamp": "2001-01-01T00:00:00Z"}
     assert api.ask("PUT", f"{path}/a", {**made, "metadata": other}).code == 422
 
@@ -342,7 +344,7 @@ class Elsewhere:
     def __init__(self) -> None:
         self.done = 0
 
-    def ask(self, user: User, work: Callable[[], bytes], done: Callable[[bytes | Refused], None]) -> None:
+    def ask(self, user: UserInfo, work: Callable[[], bytes], done: Callable[[bytes | StatusError], None]) -> None:
         del user
         self.done += 1
         self._later = partial(done, work())
@@ -354,7 +356,7 @@ class Elsewhere:
 @pytest.mark.parametrize("content_type", [MERGE, STRATEGIC, JSON_PATCH, APPLY])
 def test_a_small_change_of_a_large_object_is_worked_out_apart(content_type: Mapping[str, str]) -> None:
     api, elsewhere = Api(), Elsewhere()
-    api.server.work_out_with(elsewhere)
+    api.server.set_write_executor(elsewhere)
     api.post(MAPS, config_map("small"))
     large = Key(scheme.CONFIG_MAP, "team-a", "large")
     made: dict[str, Any] = config_map("large", **{f"key-{number}": "value" for number in range(2000)})
@@ -365,9 +367,9 @@ def test_a_small_change_of_a_large_object_is_worked_out_apart(content_type: Mapp
     small = api.ask("PATCH", f"{MAPS}/small{query}", body, headers=content_type)
     assert (small.code, elsewhere.done) == (200, 0)
     later = api.answer("PATCH", f"{MAPS}/large{query}", body, content_type["content-type"])
-    assert isinstance(later, Later)
-    told: list[Response] = []
-    later.then(told.append)
+    assert isinstance(later, DeferredResponse)
+    reported: list[Response] = []
+    later.then(reported.append)
     elsewhere.tell()
-    assert (told[0].code, elsewhere.done) == (200, 1)
+    assert (reported[0].code, elsewhere.done) == (200, 1)
     assert api.get(f"{MAPS}/large")["metadata"]["annotations"] == {"a": "b"}

@@ -25,9 +25,9 @@ def test_the_nodes_and_their_costs_are_shown(batchyard: Batchyard) -> None:
 
 def test_programs_are_told_the_costs_and_recoveries_too(batchyard: Batchyard) -> None:
     done = batchyard("simulate", HOTSWAP, "--until", "20m", "-o", "json")
-    told = json.loads(done.stdout)
-    costs, (loss,) = told["costs"], told["recoveries"]
-    assert (told["kind"], costs["currency"], loss["lostAt"], loss["seconds"] < 90) == ("List", "USD", 900, True)
+    reported = json.loads(done.stdout)
+    costs, (loss,) = reported["costs"], reported["recoveries"]
+    assert (reported["kind"], costs["currency"], loss["lostAt"], loss["seconds"] < 90) == ("List", "USD", 900, True)
     for side in (costs["pools"], costs["teams"]):
         cents = [int(line["cost"].replace(".", "")) for line in side]
         assert sum(cents) == int(costs["total"].replace(".", ""))
@@ -37,8 +37,8 @@ def test_programs_are_told_the_costs_and_recoveries_too(batchyard: Batchyard) ->
 
 
 def test_without_machines_there_are_no_costs_to_tell(batchyard: Batchyard) -> None:
-    told = json.loads(batchyard("simulate", HOTSWAP.parent / "first-steps", "-o", "json").stdout)
-    assert sorted(told) == ["apiVersion", "items", "kind", "metadata"]
+    reported = json.loads(batchyard("simulate", HOTSWAP.parent / "first-steps", "-o", "json").stdout)
+    assert sorted(reported) == ["apiVersion", "items", "kind", "metadata"]
 
 
 def test_pods_without_a_node_are_shown_with_the_reason(batchyard: Batchyard) -> None:
@@ -67,5 +67,5 @@ def test_a_machine_type_that_does_not_exist_is_told_with_its_place(batchyard: Ba
     (tmp_path / "cluster.yaml").write_text(wrong, "utf-8")
     done = batchyard("simulate", *PARTS, "--cluster", tmp_path / "cluster.yaml")
     assert done.returncode == 1
-    told = "Cluster/gke-batch-refarch: spec.nodePools[0].machineType: unknown machine type 'e2-medum'; did you mean"
-    assert told in done.stderr
+    reported = "Cluster/gke-batch-refarch: spec.nodePools[0].machineType: unknown machine type 'e2-medum'; did you mean"
+    assert reported in done.stderr

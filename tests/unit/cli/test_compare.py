@@ -62,10 +62,10 @@ def test_nodes_and_costs_are_told_where_there_are_machines(batchyard: Batchyard)
         ((PAIR[0], "none.yaml", *LOAD), "none.yaml: cannot be read: No such file or directory"),
     ],
 )
-def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], said: str, batchyard: Batchyard) -> None:
+def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], stated: str, batchyard: Batchyard) -> None:
     done = batchyard("compare", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
-    assert said in done.stderr
+    assert stated in done.stderr
 
 
 def test_what_the_documentation_shows_is_what_it_prints(batchyard: Batchyard) -> None:

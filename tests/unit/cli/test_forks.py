@@ -65,8 +65,12 @@ def test_whatif_begins_with_a_line_that_says_all(batchyard: Batchyard, tmp_path:
 
 def test_whatif_tells_programs_the_same(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("whatif", "--state", at_ten(tmp_path), "--delete", "workload/team/a", "-o", "json")
-    told = json.loads(done.stdout)
-    assert (told["kind"], told["summary"], told["seconds"]) == ("Comparison", "1 gone, 1 start sooner", 86400)
+    reported = json.loads(done.stdout)
+    assert (reported["kind"], reported["summary"], reported["seconds"]) == (
+        "Comparison",
+        "1 gone, 1 start sooner",
+        86400,
+    )
 
 
 def test_whatif_of_a_scenario_begins_at_its_moment(batchyard: Batchyard, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.options import Step
+from batchyard.cli.options import GuideStepName
 from batchyard.sim.guide import played_steps
 
 ROOT = Path(__file__).parents[3]
@@ -58,8 +58,8 @@ def test_a_step_alone_is_shown_as_things_stand_then(batchyard: Batchyard) -> Non
 def test_a_step_that_is_not_there_cannot_be_chosen(batchyard: Batchyard) -> None:
     done = batchyard("guide", "--step", "lunch", "--output", "json")
     assert (done.returncode, done.stdout) == (2, "")
-    told = "".join(done.stderr.split())
-    assert "'lunch'isnotoneof" + ",".join(f"'{step}'" for step in Step) in told
+    reported = "".join(done.stderr.split())
+    assert "'lunch'isnotoneof" + ",".join(f"'{step}'" for step in GuideStepName) in reported
 
 
 def test_nodes_are_counted_by_pool_beside_what_the_guide_saw(batchyard: Batchyard) -> None:
@@ -70,7 +70,7 @@ def test_nodes_are_counted_by_pool_beside_what_the_guide_saw(batchyard: Batchyar
 
 
 def test_what_may_be_chosen_is_what_is_played() -> None:
-    assert [*Step, "all-completed"] == [step.name for step in played_steps()]
+    assert [*GuideStepName, "all-completed"] == [step.name for step in played_steps()]
 
 
 def test_another_layout_is_told(batchyard: Batchyard, tmp_path: Path) -> None:

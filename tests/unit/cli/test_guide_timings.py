@@ -51,8 +51,8 @@ def test_each_row_of_a_late_world_names_the_job_that_was_late_and_by_how_much() 
     differ = timings.differences(simulated, found)
     assert "high-priority: cq-team-a-hp" in {row.name for row in differ}
     assert not any(row.name.startswith("low-priority: ") for row in differ)
-    told = "step high-priority: Job team-a-high-priority-job-0 was 2m late, and 15 more were late"
-    assert {row.reason.replace("120s", "2m") for row in differ} == {told}
+    reported = "step high-priority: Job team-a-high-priority-job-0 was 2m late, and 15 more were late"
+    assert {row.reason.replace("120s", "2m") for row in differ} == {reported}
     assert len(timings.missed) == 16
     names = {*simulated, *found}
     assert {row.name for row in differ} == {name for name in names if simulated.get(name) != found.get(name)}

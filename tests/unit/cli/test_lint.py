@@ -26,9 +26,9 @@ def test_nothing_found_says_how_much_was_read() -> None:
 
 
 def test_a_finding_says_where_what_and_what_to_do() -> None:
-    code, told, summary = lint("-", "--severity", "error", text=QUEUE % "queueingStrategy: StrictFIFO")
+    code, reported, summary = lint("-", "--severity", "error", text=QUEUE % "queueingStrategy: StrictFIFO")
     assert code == 1
-    assert told.splitlines() == [
+    assert reported.splitlines() == [
         "<stdin>:4: error null-namespace-selector: ClusterQueue/cq spec.namespaceSelector",
         "    namespaceSelector is missing, which selects no namespace: no Workload is ever admitted here",
         "    fix: set `namespaceSelector: {}` for all namespaces, or the labels of those that may use the queue",
@@ -45,8 +45,8 @@ def test_warnings_count_where_one_is_strict(options: tuple[str, ...], code: int)
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_programs_get_all_of_it(form: str, read: object) -> None:
     assert callable(read)
-    _, told, _ = lint("-", "-o", form, "--rule", "null-namespace-selector", text=QUEUE % "")
-    report = read(told)
+    _, reported, _ = lint("-", "-o", form, "--rule", "null-namespace-selector", text=QUEUE % "")
+    report = read(reported)
     assert report["counts"] == {"error": 1, "warning": 0, "note": 0}
     (finding,) = report["findings"]
     assert finding["patches"] == [
@@ -61,11 +61,13 @@ def test_programs_get_all_of_it(form: str, read: object) -> None:
 
 
 def test_a_rule_that_is_not_there_is_told_with_the_nearest() -> None:
-    code, _, said = lint(SOUND, "--rule", "null-namespace-selectr")
-    assert (code, "did you mean null-namespace-selector?" in said) == (1, True)
+    code, _, stated = lint(SOUND, "--rule", "null-namespace-selectr")
+    assert (code, "did you mean null-namespace-selector?" in stated) == (1, True)
 
 
 def test_the_machines_of_a_cluster_are_looked_at() -> None:
     cluster = str(ROOT / "examples" / "refarch" / "cluster.yaml")
-    code, told, _ = lint(str(ROOT / "examples" / "refarch" / "platform"), "--cluster", cluster, "--severity", "error")
-    assert (code, "quota-above-capacity" in told) == (1, True)
+    code, reported, _ = lint(
+        str(ROOT / "examples" / "refarch" / "platform"), "--cluster", cluster, "--severity", "error"
+    )
+    assert (code, "quota-above-capacity" in reported) == (1, True)

@@ -178,8 +178,8 @@ def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
         assert running.stdout is not None
         running.stdout.readline()
         running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=60)
-    assert (running.returncode, told) == (main.INTERRUPTED, "")
+        _, reported = running.communicate(timeout=60)
+    assert (running.returncode, reported) == (main.INTERRUPTED, "")
 
 
 def test_a_defect_of_ours_is_told_without_a_traceback() -> None:

@@ -15,8 +15,8 @@ def told_of(*arguments: str) -> str:
 
 
 def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
-    told = told_of("operator", "--kubeconfig", str(tmp_path / "none"))
-    assert "none: no such file; name another with --kubeconfig" in told
+    reported = told_of("operator", "--kubeconfig", str(tmp_path / "none"))
+    assert "none: no such file; name another with --kubeconfig" in reported
 
 
 def test_controllers_that_run_elsewhere_alone_are_refused() -> None:
@@ -27,8 +27,8 @@ def test_controllers_that_run_elsewhere_alone_are_refused() -> None:
 
 
 def test_a_lease_ends_after_who_holds_it_has_ended() -> None:
-    told = told_of("operator", "--leader-elect-renew-deadline", "15s")
-    assert "the lease duration must exceed the renew deadline" in told
+    reported = told_of("operator", "--leader-elect-renew-deadline", "15s")
+    assert "the lease duration must exceed the renew deadline" in reported
     assert "'soon' is not a duration" in told_of("operator", "--leader-elect-retry-period", "soon")
 
 
@@ -38,5 +38,5 @@ def test_a_configuration_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     file.write_text(
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nmanageJobsWithoutQueueName: true\n"
     )
-    told = told_of("operator", "--config", str(file))
-    assert "kueue.yaml: manageJobsWithoutQueueName: this is not done here: jobs that name no queue run" in told
+    reported = told_of("operator", "--config", str(file))
+    assert "kueue.yaml: manageJobsWithoutQueueName: this is not done here: jobs that name no queue run" in reported

@@ -65,8 +65,8 @@ def test_a_finding_is_placed_in_the_file_once_for_all_queues_of_a_class(file: Pa
 
 def test_a_file_that_is_none_is_told(file: Path) -> None:
     file.write_text(REFARCH.replace("nodeCount: 4", "nodeCout: 4"))
-    told = run("plan", str(file), fails=True)[1]
-    assert f"{file}:33: spec.cluster.nodePools[1].nodeCout: unknown field; did you mean nodeCount?" in told
+    reported = run("plan", str(file), fails=True)[1]
+    assert f"{file}:33: spec.cluster.nodePools[1].nodeCout: unknown field; did you mean nodeCount?" in reported
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from batchyard import simulate
 from batchyard.cli.progress import fraction_done, watched
-from batchyard.cli.simulate import LINES_MAX, in_words, said_of
+from batchyard.cli.simulate import LINES_MAX, in_words, run_remarks
 from batchyard.sim.simulate import Simulation, read_scenario
 
 ROOT = Path(__file__).parents[3]
@@ -36,14 +36,14 @@ def test_durations_are_said_as_go_writes_them(seconds: float, expected: str) -> 
 def test_a_loop_found_often_is_said_once() -> None:
     result = simulate(LIVELOCK)
     twice = dataclasses.replace(result, loops=[*result.loops, *result.loops])
-    (loop,) = [line for line in said_of(twice) if line.startswith("loop: ")]
+    (loop,) = [line for line in run_remarks(twice) if line.startswith("loop: ")]
     assert (len(result.loops), loop.endswith("(found 2 times)")) == (1, True)
 
 
 def test_refusals_are_said_up_to_a_number() -> None:
     delete = ", annotations: {batchyard.dev/delete-at: %ds}"
     documents = [CONFIG_MAP % (delete % second) for second in range(1, LINES_MAX + 5)]
-    lines = [line for line in said_of(simulate("---\n".join(documents))) if line.startswith("rejected: ")]
+    lines = [line for line in run_remarks(simulate("---\n".join(documents))) if line.startswith("rejected: ")]
     assert lines[0] == 'rejected: delete ConfigMap b/a: NotFound: ConfigMap "b/a" not found'
     assert len(lines) == LINES_MAX + 1
     assert lines[-1] == "rejected: and 3 more"

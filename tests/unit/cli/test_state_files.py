@@ -45,9 +45,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_why_tells_of_a_state_as_it_is(batchyard: Batchyard, file: Path) -> None:
-    told = json.loads(batchyard("why", "workload/b", "-f", file, "-o", "json"))
-    assert told["binding"]["limit"] == "nominal"
-    assert "team/a" in json.dumps(told)
+    reported = json.loads(batchyard("why", "workload/b", "-f", file, "-o", "json"))
+    assert reported["binding"]["limit"] == "nominal"
+    assert "team/a" in json.dumps(reported)
 
 
 def test_why_may_be_asked_at_a_later_moment(batchyard: Batchyard, file: Path) -> None:
@@ -55,9 +55,11 @@ def test_why_may_be_asked_at_a_later_moment(batchyard: Batchyard, file: Path) ->
 
 
 def test_eta_takes_it_by_either_name(batchyard: Batchyard, file: Path) -> None:
-    told = [batchyard("eta", "workload/b", "-n", "team", option, file, "-o", "json") for option in ("-f", "--state")]
-    assert told[0] == told[1]
-    assert json.loads(told[0])["waitSeconds"]["p50"] == 20
+    reported = [
+        batchyard("eta", "workload/b", "-n", "team", option, file, "-o", "json") for option in ("-f", "--state")
+    ]
+    assert reported[0] == reported[1]
+    assert json.loads(reported[0])["waitSeconds"]["p50"] == 20
 
 
 def test_simulate_goes_on_from_it_with_what_comes_besides(batchyard: Batchyard, file: Path, tmp_path: Path) -> None:
@@ -86,6 +88,6 @@ def test_compare_takes_the_configuration_of_one_and_the_work_of_another(
 ) -> None:
     other = tmp_path / "more.yaml"
     other.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": queue(2)}), "utf-8")
-    told: dict[str, Any] = json.loads(batchyard("compare", file, other, "--trace", file, "-o", "json"))
-    (team,) = told["figures"]["team"]
+    reported: dict[str, Any] = json.loads(batchyard("compare", file, other, "--trace", file, "-o", "json"))
+    (team,) = reported["figures"]["team"]
     assert (team["a"]["maxWait"], team["b"]["maxWait"]) == (33, 3)

@@ -18,17 +18,17 @@ Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.mark.parametrize("path", READMES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_output_is_what_is_really_printed(batchyard: Batchyard, path: Path) -> None:
-    command, told = first(TOLD, path)
+    command, reported = first(TOLD, path)
     done = batchyard(*command.split())
     printed = done.stdout + done.stderr
-    for part in told.split("...\n"):
+    for part in reported.split("...\n"):
         assert part in printed
 
 
 def test_the_python_example_prints_what_is_told() -> None:
-    code, told = first(PYTHON, ROOT / "README.md")
+    code, reported = first(PYTHON, ROOT / "README.md")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == told
+    assert done.stdout == reported
 
 
 def first(pattern: re.Pattern[str], path: Path) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import pytest
 
 from batchyard.cli.progress import fraction_done
 from batchyard.cli.trace import LINES_MAX
-from batchyard.sim.simulate import Options
+from batchyard.sim.simulate import SimulationOptions
 from batchyard.sim.trace_report import TraceRun
 from batchyard.sim.traces import read_trace
 from unit.cli.conftest import Batchyard
@@ -34,8 +34,8 @@ def test_the_report_is_told_in_json_and_yaml(batchyard: Batchyard, tmp_path: Pat
     write_trace(tmp_path)
     report = json.loads(batchyard("simulate", "--trace", tmp_path, "-o", "json").stdout)
     assert report["pods"]["placedHere"] == 4
-    told = ["duration", "fragmentation", "load", "pods", "points", "trace", "unplaced", "usage", "waits"]
-    assert sorted(report) == told
+    reported = ["duration", "fragmentation", "load", "pods", "points", "trace", "unplaced", "usage", "waits"]
+    assert sorted(report) == reported
     assert "placedHere: 4" in batchyard("simulate", "--trace", tmp_path, "-o", "yaml").stdout
 
 
@@ -72,7 +72,7 @@ def test_a_broken_trace_ends_with_1(batchyard: Batchyard, tmp_path: Path) -> Non
 
 
 def test_progress_goes_by_time_where_nothing_wants_quota(tmp_path: Path) -> None:
-    simulation = TraceRun(read_trace(write_trace(tmp_path)), Options()).simulation
+    simulation = TraceRun(read_trace(write_trace(tmp_path)), SimulationOptions()).simulation
     seen = [fraction_done(simulation)]
     while simulation.advance(3):
         seen.append(fraction_done(simulation))

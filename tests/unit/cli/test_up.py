@@ -40,8 +40,8 @@ def test_what_runs_nowhere_is_told(tmp_path: Path) -> None:
 
 def test_a_damaged_journal_is_told_with_its_place_and_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_text("text " * 1000, "utf-8")
-    told = told_of("up", "--data-dir", str(tmp_path))
-    assert f"{tmp_path / 'journal.db'} is damaged: file is not a database; restore a backup" in told
+    reported = told_of("up", "--data-dir", str(tmp_path))
+    assert f"{tmp_path / 'journal.db'} is damaged: file is not a database; restore a backup" in reported
 
 
 def test_what_is_said_of_pods_of_this_machine_is_told_where_it_is_none(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_what_stands_for_no_image_is_told(tmp_path: Path) -> None:
 
 
 def test_processes_of_this_machine_run_in_real_time(tmp_path: Path) -> None:
-    told = told_of("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--speed", "60x")
-    assert "real processes cannot be sped up: leave out --speed" in told
+    reported = told_of("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--speed", "60x")
+    assert "real processes cannot be sped up: leave out --speed" in reported
 
 
 def test_time_that_others_live_in_has_a_greatest_speed() -> None:
@@ -77,30 +77,30 @@ def test_two_that_start_in_the_background_are_told_apart(tmp_path: Path) -> None
     tmp_path.chmod(0o700)
     with (tmp_path / "up.log").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        told = told_of("up", "--data-dir", str(tmp_path), "--detach")
-    assert f"{tmp_path}: another `batchyard up --detach` is starting it; wait for that one" in told
+        reported = told_of("up", "--data-dir", str(tmp_path), "--detach")
+    assert f"{tmp_path}: another `batchyard up --detach` is starting it; wait for that one" in reported
     (tmp_path / "up.log").unlink()
     (tmp_path / "up.log").mkdir()
-    told = told_of("up", "--data-dir", str(tmp_path), "--detach")
-    assert f"{tmp_path / 'up.log'}: Is a directory; check its permissions" in told
+    reported = told_of("up", "--data-dir", str(tmp_path), "--detach")
+    assert f"{tmp_path / 'up.log'}: Is a directory; check its permissions" in reported
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "300.1.1.1", "127.0.0.1:80"])
 def test_what_is_no_address_of_this_machine_is_told(tmp_path: Path, address: str) -> None:
-    told = told_of("up", "--data-dir", str(tmp_path), "--listen", address)
-    assert f"{address} is no address of this machine; name one with --listen" in told
+    reported = told_of("up", "--data-dir", str(tmp_path), "--listen", address)
+    assert f"{address} is no address of this machine; name one with --listen" in reported
 
 
 def test_what_is_no_backup_is_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text " * 1000, "utf-8")
-    told = told_of("restore", str(tmp_path / "text"), "--data-dir", str(tmp_path / "new"))
-    assert f"{tmp_path / 'text'} is no backup; name a file that `batchyard backup` wrote" in told
+    reported = told_of("restore", str(tmp_path / "text"), "--data-dir", str(tmp_path / "new"))
+    assert f"{tmp_path / 'text'} is no backup; name a file that `batchyard backup` wrote" in reported
 
 
 def test_a_backup_into_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "journal.db").touch()
-    told = told_of("backup", str(tmp_path / "none/kept"), "--data-dir", str(tmp_path))
-    assert f"{tmp_path / 'none/kept'}: there is no folder {tmp_path / 'none'}" in told
+    reported = told_of("backup", str(tmp_path / "none/kept"), "--data-dir", str(tmp_path))
+    assert f"{tmp_path / 'none/kept'}: there is no folder {tmp_path / 'none'}" in reported
 
 
 def test_a_link_for_somebody_without_a_name_is_not_one_for_the_owner(tmp_path: Path) -> None:

@@ -31,11 +31,11 @@ def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_p
     ],
 )
 def test_names_that_are_the_platforms_are_refused(
-    batchyard: Batchyard, tmp_path: Path, arguments: tuple[str, ...], told: str
+    batchyard: Batchyard, tmp_path: Path, arguments: tuple[str, ...], reported: str
 ) -> None:
     done = batchyard("user", *arguments, "--data-dir", tmp_path)
     assert done.returncode == 1
-    assert told in done.stderr
+    assert reported in done.stderr
 
 
 def test_without_credentials_only_this_machine_is_listened_to(batchyard: Batchyard, tmp_path: Path) -> None:

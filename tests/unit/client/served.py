@@ -10,9 +10,9 @@ from batchyard.api import scheme
 from batchyard.apiserver.handlers.watch import WatchStream
 from batchyard.apiserver.request import Response
 from batchyard.base.instant import MILLISECOND
-from batchyard.client.rest import RestClient, Wiring
+from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api, body_bytes
 
 START = 1_767_225_600_000_000
@@ -24,7 +24,7 @@ KINDS = (scheme.NAMESPACE, scheme.JOB, scheme.WORKLOAD, scheme.CLUSTER_QUEUE, sc
 class Line:
     """A Transport to a server in this process."""
 
-    def __init__(self, kernel: VirtualKernel, api: Api) -> None:
+    def __init__(self, kernel: VirtualEventLoop, api: Api) -> None:
         self.kernel = kernel
         self.api = api
         self.asked: list[str] = []
@@ -44,10 +44,10 @@ class Line:
     def watch(
         self,
         request: HttpRequest,
-        told: Callable[[Sequence[bytes]], None],
+        reported: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        self.kernel.call_at(self.kernel.now() + _THERE, lambda: self._watch(request, told, ended))
+        self.kernel.call_at(self.kernel.now() + _THERE, lambda: self._watch(request, reported, ended))
 
     def cut(self) -> None:
         """Break all watches off."""
@@ -57,7 +57,7 @@ class Line:
             self.kernel.call_soon(partial(ended, HttpAnswer(200, trouble="cut")))
 
     def _watch(
-        self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         self.asked.append(f"{request.method} {request.path}")
         trouble = self.trouble(request)
@@ -71,7 +71,7 @@ class Line:
         def news() -> None:
             lines = [msgspec.json.encode(event) for event in stream.take()]
             if lines:
-                self.kernel.call_at(self.kernel.now() + _THERE, lambda: told(lines))
+                self.kernel.call_at(self.kernel.now() + _THERE, lambda: reported(lines))
 
         stream.on_news = news
         self._watches.append((stream, ended))
@@ -95,14 +95,16 @@ class Served:
     """A client whose server is in this process, and what it told."""
 
     def __init__(self, kinds: Sequence[str] = KINDS, *, window: int = 1000, qps: float = 1000.0) -> None:
-        self.kernel = VirtualKernel(START)
+        self.kernel = VirtualEventLoop(START)
         self.api = Api(window, START)
         self.line = Line(self.kernel, self.api)
         self.is_open = True
         limit = RateLimit(qps, 100)
-        self.client = RestClient(Wiring(self.kernel, self.kernel, self.line, limit, lambda: self.is_open), kinds)
-        self.told: list[Any] = []
-        self.client.subscribe(self.told.extend)
+        self.client = RestClient(
+            ClientDependencies(self.kernel, self.kernel, self.line, limit, lambda: self.is_open), kinds
+        )
+        self.reported: list[Any] = []
+        self.client.subscribe(self.reported.extend)
 
     def run(self, seconds: int = 60) -> None:
         """Let happen what happens within a time."""
@@ -113,5 +115,5 @@ class Served:
         self.client.start()
         self.run()
         assert self.client.is_synced
-        self.told.clear()
+        self.reported.clear()
         return self

@@ -6,8 +6,8 @@ from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
-from batchyard.client.local import Admission, LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.client.local import AdmissionHooks, LocalClient
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 from batchyard.store.memory import Store
 
@@ -19,7 +19,7 @@ class Desk:
     """A client on an empty store."""
 
     def __init__(self) -> None:
-        self.kernel = VirtualKernel(START)
+        self.kernel = VirtualEventLoop(START)
         self.client = LocalClient(Store(detect_mutation=True), self.kernel)
 
     def write(self, write: Write) -> WriteResult:
@@ -186,14 +186,14 @@ def test_what_an_owner_orphans_stays_with_its_other_owners() -> None:
 
 
 def test_an_object_is_made_ready_as_its_kind_demands() -> None:
-    kernel = VirtualKernel(START)
+    kernel = VirtualEventLoop(START)
     prepared: list[str] = []
 
     def prepare(obj: Obj, reader: object) -> Obj:
         prepared.append(obj["metadata"]["uid"])
         return with_path(obj, ("spec", "priority"), 7)
 
-    client = LocalClient(Store(), kernel, admission=Admission({"Pod": prepare}))
+    client = LocalClient(Store(), kernel, admission=AdmissionHooks({"Pod": prepare}))
     results: list[WriteResult] = []
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": {}}
     client.submit([Create(pod)], results.append)

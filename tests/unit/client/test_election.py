@@ -4,9 +4,9 @@ from typing import Any
 
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
-from batchyard.client.leader_election import Election, Leadership, Terms
+from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSettings
 from batchyard.client.transport import HttpAnswer
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
 from unit.client.served import START, Line
 
@@ -16,12 +16,14 @@ PATH = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
 class Candidate:
     """One of those who want to lead, with a wire of its own."""
 
-    def __init__(self, name: str, kernel: VirtualKernel, api: Api, **terms: int) -> None:
+    def __init__(self, name: str, kernel: VirtualEventLoop, api: Api, **terms: int) -> None:
         self.line = Line(kernel, api)
-        self.leadership = Leadership(Election(Terms(name, "team", "batchyard", **terms)), kernel, self.line)
-        self.told: list[str] = []
-        self.leadership.on_leading = lambda: self.told.append("leads")
-        self.leadership.on_lost = lambda: self.told.append("lost")
+        self.leadership = Leadership(
+            LeaderElector(LeaseSettings(name, "team", "batchyard", **terms)), kernel, self.line
+        )
+        self.reported: list[str] = []
+        self.leadership.on_leading = lambda: self.reported.append("leads")
+        self.leadership.on_lost = lambda: self.reported.append("lost")
         self.troubles: list[str] = []
         self.leadership.on_trouble = self.troubles.append
         self.leadership.start()
@@ -35,7 +37,7 @@ class Rivals:
     """Two candidates, of whom the first was there first."""
 
     def __init__(self, **terms: int) -> None:
-        self.kernel, self.api = VirtualKernel(START), Api(start=START)
+        self.kernel, self.api = VirtualEventLoop(START), Api(start=START)
         self.first = Candidate("first", self.kernel, self.api, **terms)
         self.run(1)
         self.second = Candidate("second", self.kernel, self.api, **terms)
@@ -58,7 +60,7 @@ class Rivals:
 def test_the_first_leads_and_goes_on_leading() -> None:
     rivals = Rivals()
     rivals.run(120)
-    assert (rivals.first.told, rivals.second.told) == (["leads"], [])
+    assert (rivals.first.reported, rivals.second.reported) == (["leads"], [])
     lease = rivals.lease()
     assert (lease["holderIdentity"], lease["leaseTransitions"], lease["leaseDurationSeconds"]) == ("first", 0, 15)
     assert rivals.kernel.now() - parse_time(lease["renewTime"]) < 3 * SECOND
@@ -70,10 +72,10 @@ def test_another_leads_within_the_lease_time_when_the_leader_is_gone() -> None:
     rivals.run(30)
     rivals.first.cut_off()
     rivals.run(10)
-    assert rivals.first.told == ["leads", "lost"]
-    assert rivals.second.told == []
+    assert rivals.first.reported == ["leads", "lost"]
+    assert rivals.second.reported == []
     rivals.run(12)
-    assert rivals.second.told == ["leads"]
+    assert rivals.second.reported == ["leads"]
     assert (rivals.lease()["holderIdentity"], rivals.lease()["leaseTransitions"]) == ("second", 1)
 
 
@@ -84,7 +86,7 @@ def test_a_leader_that_is_cut_off_for_a_moment_goes_on() -> None:
     rivals.run(6)
     rivals.first.line.trouble = lambda _request: None
     rivals.run(60)
-    assert (rivals.first.told, rivals.second.told) == (["leads"], [])
+    assert (rivals.first.reported, rivals.second.reported) == (["leads"], [])
 
 
 def test_a_leader_whose_renewal_was_done_unseen_goes_on() -> None:
@@ -95,7 +97,7 @@ def test_a_leader_whose_renewal_was_done_unseen_goes_on() -> None:
     rivals.run(3)
     rivals.first.line.trouble = lambda _request: None
     rivals.run(60)
-    assert (rivals.first.told, rivals.second.told) == (["leads"], [])
+    assert (rivals.first.reported, rivals.second.reported) == (["leads"], [])
 
 
 def test_who_gives_the_lease_up_lets_the_next_lead_soon() -> None:
@@ -106,7 +108,7 @@ def test_who_gives_the_lease_up_lets_the_next_lead_soon() -> None:
     assert not rivals.first.leadership.may_write()
     rivals.run(5)
     assert ended == [True]
-    assert rivals.second.told == ["leads"]
+    assert rivals.second.reported == ["leads"]
 
 
 def test_who_gives_it_up_while_a_renewal_is_under_way_gives_it_up_all_the_same() -> None:
@@ -117,15 +119,15 @@ def test_who_gives_it_up_while_a_renewal_is_under_way_gives_it_up_all_the_same()
     leadership.end(lambda: ended.append(True))
     rivals.run(5)
     assert ended == [True]
-    assert rivals.second.told == ["leads"]
+    assert rivals.second.reported == ["leads"]
 
 
 def test_who_has_slept_past_his_deadline_may_never_write_again() -> None:
-    kernel, api = VirtualKernel(START), Api(start=START)
+    kernel, api = VirtualEventLoop(START), Api(start=START)
     leader = Candidate("first", kernel, api)
     kernel.run(until=START + SECOND)
     assert leader.leadership.may_write()
-    asleep = VirtualKernel(START + 11 * SECOND)
+    asleep = VirtualEventLoop(START + 11 * SECOND)
     leader.leadership._timers = asleep
     assert not leader.leadership.may_write()
     leader.leadership._timers = kernel
@@ -149,8 +151,8 @@ def test_a_lease_that_others_renew_is_left_to_them_though_clocks_differ() -> Non
         spec = {**lease["spec"], "holderIdentity": "other", "renewTime": f"2001-01-01T00:00:{_:02}.000000Z"}
         rivals.api.ask("PUT", f"{PATH}/batchyard", {**lease, "spec": spec})
         rivals.run(3)
-    assert rivals.first.told == ["leads", "lost"]
-    assert rivals.second.told == []
+    assert rivals.first.reported == ["leads", "lost"]
+    assert rivals.second.reported == []
 
 
 def test_a_lease_of_no_whole_seconds_is_taken_by_nobody_before_its_time() -> None:
@@ -158,4 +160,4 @@ def test_a_lease_of_no_whole_seconds_is_taken_by_nobody_before_its_time() -> Non
     rivals.run(5)
     rivals.first.cut_off()
     rivals.run(10)
-    assert rivals.second.told == ["leads"]
+    assert rivals.second.reported == ["leads"]

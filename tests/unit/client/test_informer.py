@@ -3,10 +3,10 @@
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
 from batchyard.client.cache import Cache
-from batchyard.client.informer import Informer, Scope
+from batchyard.client.informer import Informer, InformerScope
 from batchyard.client.transport import HttpAnswer
 
-ONE = Scope("team", "fieldSelector=metadata.name%3Da")
+ONE = InformerScope("team", "fieldSelector=metadata.name%3Da")
 EMPTY = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 
 

@@ -9,7 +9,7 @@ from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, EventType, Propagation, Update, WatchEvent, Write, WriteResult
 from batchyard.store.memory import Store
 
@@ -20,11 +20,11 @@ class Desk:
     """A client on an empty store, and what it has told."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.kernel = VirtualKernel(START)
+        self.kernel = VirtualEventLoop(START)
         self.store = Store(detect_mutation=True)
         self.client = LocalClient(self.store, self.kernel, seed)
-        self.told: list[str] = []
-        self.client.subscribe(lambda events: self.told.extend(f"{e.type} {e.key.name}" for e in events))
+        self.reported: list[str] = []
+        self.client.subscribe(lambda events: self.reported.extend(f"{e.type} {e.key.name}" for e in events))
 
     def write(self, write: Write) -> WriteResult:
         results: list[WriteResult] = []
@@ -122,9 +122,9 @@ def test_dependents_go_after_their_owner_and_theirs_after_them() -> None:
     middle = desk.create("middle", ownerReferences=owner_of(top))
     desk.create("leaf", ownerReferences=owner_of(middle))
     desk.create("stranger")
-    desk.told.clear()
+    desk.reported.clear()
     desk.write(Delete(key("top")))
-    assert desk.told == ["DELETED top", "DELETED middle", "DELETED leaf"]
+    assert desk.reported == ["DELETED top", "DELETED middle", "DELETED leaf"]
     assert desk.names() == ["stranger"]
 
 
@@ -187,7 +187,7 @@ def test_owners_in_a_circle_go_once() -> None:
     first = desk.create("first", uid="u1", ownerReferences=owner_of({"metadata": {"name": "second", "uid": "u2"}}))
     desk.create("second", uid="u2", ownerReferences=owner_of(first))
     desk.write(Delete(key("first")))
-    assert desk.told[-2:] == ["DELETED first", "DELETED second"]
+    assert desk.reported[-2:] == ["DELETED first", "DELETED second"]
     assert desk.names() == []
 
 
@@ -195,9 +195,9 @@ def test_changes_made_by_others_are_told_too() -> None:
     desk = Desk()
     desk.store.put(key("foreign"), thing("foreign"))
     assert not desk.client.settled()
-    assert desk.told == []
+    assert desk.reported == []
     desk.kernel.run()
-    assert desk.told == ["ADDED foreign"]
+    assert desk.reported == ["ADDED foreign"]
     assert desk.client.settled()
 
 

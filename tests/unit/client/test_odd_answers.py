@@ -36,11 +36,11 @@ def test_nobody_leads_because_a_page_says_200() -> None:
     rivals.run(5)
     rivals.second.line.trouble = lambda _request: LOGIN
     rivals.run(30)
-    assert rivals.second.told == []
+    assert rivals.second.reported == []
     assert rivals.second.troubles == ["the Lease: the response is not from the Kubernetes API: <html>Log in</html>"]
     rivals.first.line.trouble = rivals.second.line.trouble
     rivals.run(20)
-    assert rivals.first.told == ["leads", "lost"]
+    assert rivals.first.reported == ["leads", "lost"]
 
 
 def asked_in_ten_seconds(world: Served) -> int:

@@ -4,15 +4,15 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.client.rest import RestClient, Wiring
-from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit, ReadingOnly, WriteRefusedError
+from batchyard.client.rest import ClientDependencies, RestClient
+from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit, ReadOnlyTransport, WriteRefusedError
 from batchyard.interfaces.client import Delete
 from unit.client.served import Served
 
 
 def test_lists_and_watches_pass_and_writes_do_not() -> None:
     served = Served()
-    reading = ReadingOnly(served.line)
+    reading = ReadOnlyTransport(served.line)
     answers: list[HttpAnswer] = []
     reading.send(HttpRequest("GET", "/api/v1/namespaces"), answers.append)
     served.run()
@@ -25,7 +25,9 @@ def test_lists_and_watches_pass_and_writes_do_not() -> None:
 
 def test_a_client_over_it_changes_nothing() -> None:
     served = Served()
-    wiring = Wiring(served.kernel, served.kernel, ReadingOnly(served.line), RateLimit(10.0, 10), lambda: True)
+    wiring = ClientDependencies(
+        served.kernel, served.kernel, ReadOnlyTransport(served.line), RateLimit(10.0, 10), lambda: True
+    )
     client = RestClient(wiring, (scheme.NAMESPACE,))
     client.start()
     served.run()

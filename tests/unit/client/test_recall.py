@@ -6,9 +6,9 @@ import make
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.client.garbage_collector import Scopes
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, EventType, Propagation, WatchEvent
-from batchyard.store.log import Recovered
+from batchyard.store.log import RecoveredStore
 from batchyard.store.memory import Store
 
 OWNER = Key("Job.batch", "team", "owner")
@@ -23,10 +23,10 @@ def obj(key: Key, uid: str, *owners: str) -> Obj:
     return {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": metadata}
 
 
-def gone_on(*objs: Obj, scopes: Scopes | None = None) -> tuple[LocalClient, VirtualKernel]:
+def gone_on(*objs: Obj, scopes: Scopes | None = None) -> tuple[LocalClient, VirtualEventLoop]:
     """A client of a store that goes on with these objects."""
-    kernel = VirtualKernel()
-    store = Store(recovered=Recovered(1, {key_of(each): each for each in objs}, ()))
+    kernel = VirtualEventLoop()
+    store = Store(recovered=RecoveredStore(1, {key_of(each): each for each in objs}, ()))
     client = LocalClient(store, kernel)
     if scopes is not None:
         client.judge_owners(scopes)

@@ -44,7 +44,7 @@ def changes(served: Served) -> list[tuple[str, str, Any, Any]]:
     """What was told: how, of whom, what it holds, and what it held."""
     return [
         (event.type.value, event.key.name, event.obj.get("data"), event.old and event.old.get("data"))
-        for event in served.told
+        for event in served.reported
         if isinstance(event, WatchEvent)
     ]
 
@@ -107,7 +107,7 @@ def test_what_happened_while_a_watch_was_away_for_too_long_is_worked_out() -> No
     for name in ("changed", "gone", "left", "replaced"):
         put(world, name, x="1")
     world.run(1)
-    world.told.clear()
+    world.reported.clear()
     world.line.cut()
     remove(world, "replaced")
     for name in ("replaced", "changed", "new"):
@@ -140,22 +140,22 @@ def test_a_server_that_is_not_there_is_asked_again_less_and_less_often() -> None
 
 def test_a_write_is_answered_after_its_own_change_was_told() -> None:
     world = served()
-    world.client.submit([Create(config_map())], world.told.append)
+    world.client.submit([Create(config_map())], world.reported.append)
     world.run()
-    assert [type(told) for told in world.told] == [WatchEvent, WriteResult]
-    assert world.told[1].obj == world.client.get(key())
+    assert [type(reported) for reported in world.reported] == [WatchEvent, WriteResult]
+    assert world.reported[1].obj == world.client.get(key())
 
 
 def test_a_write_waits_for_a_watch_that_is_away() -> None:
     world = served()
     world.line.cut()
     world.line.trouble = lambda request: LOST if "watch=1" in request.path else None
-    world.client.submit([Create(config_map())], world.told.append)
+    world.client.submit([Create(config_map())], world.reported.append)
     world.run()
-    assert world.told == []
+    assert world.reported == []
     world.line.trouble = lambda _request: None
     world.run()
-    assert [type(told) for told in world.told] == [WatchEvent, WriteResult]
+    assert [type(reported) for reported in world.reported] == [WatchEvent, WriteResult]
 
 
 def test_writes_are_done_in_order_until_one_is_refused() -> None:
@@ -197,21 +197,21 @@ def test_refusals_are_told_as_such() -> None:
 
 
 def test_what_may_not_be_done_is_said_once_until_it_may() -> None:
-    world, told = served(), list[str]()
-    world.client.outbox.on_refused = told.append
+    world, reported = served(), list[str]()
+    world.client.outbox.on_refused = reported.append
     refusal = HttpAnswer(403, b'{"message": "no"}')
     world.line.trouble = failing(refusal, refusal)
     for name in ("a", "b", "c"):
         write(world, Create(config_map(name)))
-    assert told == ["Create: no"]
+    assert reported == ["Create: no"]
     world.line.trouble = failing(refusal)
     write(world, Create(config_map("d")))
-    assert told == ["Create: no", "Create: no"]
+    assert reported == ["Create: no", "Create: no"]
 
 
 def test_a_refusal_of_an_object_is_reported_less_and_less_often() -> None:
-    world, told = served(), list[str]()
-    world.client.outbox.on_refused = told.append
+    world, reported = served(), list[str]()
+    world.client.outbox.on_refused = reported.append
     put(world, "a", x="1")
     world.run(1)
     read = world.client.get(key())
@@ -220,8 +220,8 @@ def test_a_refusal_of_an_object_is_reported_less_and_less_often() -> None:
     world.line.trouble = failing(*[refusal] * 5)
     for _ in range(5):
         assert isinstance(write(world, Update(with_path(read, ("data", "x"), "2"))).error, InvalidObject)
-    said = "Update of ConfigMap team/a: spec.network: Value is immutable"
-    assert told == [said, f"{said} (2 times)", f"{said} (4 times)"]
+    stated = "Update of ConfigMap team/a: spec.network: Value is immutable"
+    assert reported == [stated, f"{stated} (2 times)", f"{stated} (4 times)"]
 
 
 def test_a_busy_server_is_asked_again_when_it_says() -> None:
@@ -278,9 +278,9 @@ def test_an_update_and_a_delete_that_were_done_unseen_do_no_harm() -> None:
 def test_who_may_not_write_sends_nothing() -> None:
     world = served()
     world.is_open = False
-    world.client.submit([Create(config_map())], world.told.append)
+    world.client.submit([Create(config_map())], world.reported.append)
     world.run()
-    assert world.told == []
+    assert world.reported == []
     assert not any(asked.startswith("POST") for asked in world.line.asked)
 
 

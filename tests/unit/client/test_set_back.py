@@ -12,7 +12,7 @@ def knowing_much() -> Served:
     for name in ("kept", "gone-0", "gone-1", "gone-2"):
         put(world, name, x="1")
     world.run(1)
-    world.told.clear()
+    world.reported.clear()
     return world
 
 
@@ -27,8 +27,8 @@ def test_all_is_listed_anew() -> None:
     set_back(world)
     put(world, "kept", x="2")
     world.run(60)
-    told = [change[:3] for change in changes(world) if not change[1].startswith("gone-")]
-    assert told == [("DELETED", "kept", {"x": "1"}), ("ADDED", "kept", {"x": "2"})]
+    reported = [change[:3] for change in changes(world) if not change[1].startswith("gone-")]
+    assert reported == [("DELETED", "kept", {"x": "1"}), ("ADDED", "kept", {"x": "2"})]
     assert world.client.get(key("gone-0")) is None
     put(world, "new", x="1")
     world.run(1)

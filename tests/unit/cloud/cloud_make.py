@@ -11,7 +11,7 @@ from batchyard.client.local import LocalClient
 from batchyard.cloud.catalog.instances import new_instance, phase_of
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Update, UpdateStatus, Write, WriteResult
 from batchyard.interfaces.controller import EventRecord
@@ -95,7 +95,7 @@ class Cloud(Stage):
     """A small world of the cloud alone: a Cluster, its pools, and the three controllers."""
 
     def __init__(self, begin: Obj | None = None, seed: int = 1, start: Instant = make.NOW) -> None:
-        self.kernel = VirtualKernel(start)
+        self.kernel = VirtualEventLoop(start)
         self.store = Store(detect_mutation=True)
         self.client = LocalClient(self.store, self.kernel)
         self.controllers = MortalClient(self.client)

@@ -105,13 +105,13 @@ def test_pools_of_what_exists_are_fine(pool: dict[str, Any]) -> None:
 
 
 def test_a_pool_of_its_own_is_held_against_the_cluster() -> None:
-    def told(**spec: Any) -> list[str]:
+    def reported(**spec: Any) -> list[str]:
         return list(map(str, pool_faults({"metadata": {"name": "p"}, "spec": spec}, cluster())))
 
-    assert told(machineType="e2-medium", zones=[ZONE]) == []
-    assert [fault.partition(";")[0] for fault in told(machineType="e2-large", zones=["x"])] == [
+    assert reported(machineType="e2-medium", zones=[ZONE]) == []
+    assert [fault.partition(";")[0] for fault in reported(machineType="e2-large", zones=["x"])] == [
         "spec.zones[0]: unknown zone 'x'",
         "spec.machineType: unknown machine type 'e2-large'",
     ]
-    assert "cannot be placed compactly" in told(machineType="e2-medium", placementGroup="g")[0]
+    assert "cannot be placed compactly" in reported(machineType="e2-medium", placementGroup="g")[0]
     assert "there is no Cluster" in str(pool_faults({"spec": {}}, None)[0])

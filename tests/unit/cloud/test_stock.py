@@ -5,27 +5,34 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.cloud.capacity_pool import Demand, Refusal, Slot, Stock, demand_of, invalid
+from batchyard.cloud.capacity_pool import (
+    AllocationRefusal,
+    CapacityKey,
+    CapacityPool,
+    MachineDemand,
+    demand_of,
+    invalid,
+)
 from batchyard.cloud.catalog.machine_types import builtin_catalog
 from unit.cloud.cloud_make import ZONE, cluster, node_pool
 
 CATALOG = builtin_catalog()
 
 
-def stock(now: float = 0, **spec: Any) -> Stock:
+def stock(now: float = 0, **spec: Any) -> CapacityPool:
     """The stock of a cluster."""
-    return Stock(cluster(**spec), CATALOG, make.at(now))
+    return CapacityPool(cluster(**spec), CATALOG, make.at(now))
 
 
-def demand(pool: dict[str, Any] | None = None, zone: str = ZONE) -> Demand:
+def demand(pool: dict[str, Any] | None = None, zone: str = ZONE) -> MachineDemand:
     """What a machine of a pool takes."""
     pool = pool or node_pool()
     spec = pool["spec"]
-    slot = Slot(pool["metadata"]["name"], zone, spec["machineType"], spec.get("provisioning", "standard"))
+    slot = CapacityKey(pool["metadata"]["name"], zone, spec["machineType"], spec.get("provisioning", "standard"))
     return demand_of(slot, pool, CATALOG)
 
 
-def code(refusal: Refusal | None) -> str:
+def code(refusal: AllocationRefusal | None) -> str:
     """Its code; empty if there is none."""
     return "" if refusal is None else refusal.code
 
@@ -67,7 +74,7 @@ def test_machines_of_a_reservation_are_apart_from_the_rest() -> None:
     left.take(demand())
     assert left.refusal(reserved) is None
     left.take(reserved)
-    assert left.refusal(reserved) == Refusal(
+    assert left.refusal(reserved) == AllocationRefusal(
         "RESERVATION_CAPACITY_EXCEEDED", "Specified reservation [r] does not have available resources for the request."
     )
 
@@ -90,7 +97,7 @@ def test_a_reservation_must_be_there_and_match(reservation: dict[str, str], expe
 
 def test_a_future_reservation_says_when_it_starts() -> None:
     kept = {"name": "r", "machineType": "g2-standard-24", "zone": ZONE, "count": 1, "start": "2h"}
-    assert stock(reservations=[kept]).refusal(demand(node_pool(reservation="r"))) == Refusal(
+    assert stock(reservations=[kept]).refusal(demand(node_pool(reservation="r"))) == AllocationRefusal(
         "RESERVATION_NOT_READY",
         "GCE future reservation [r] has not started yet, start time: 2026-01-01T02:00:00Z",
         make.at(7200 - 255),
@@ -105,7 +112,7 @@ def test_quotas_count_cpus_accelerators_and_machines(name: str, limit: int, fits
     left = stock(quotas=[{"name": name, "limit": limit}])
     assert left.refusal(demand(), fits) is None
     if fits < 100:
-        assert left.refusal(demand(), fits + 1) == Refusal(
+        assert left.refusal(demand(), fits + 1) == AllocationRefusal(
             "QUOTA_EXCEEDED", f"Quota '{name}' exceeded.  Limit: {limit}.0 in region us-central1."
         )
 
@@ -122,7 +129,7 @@ def test_a_compact_placement_group_is_in_one_zone() -> None:
     left = stock()
     left.take(demand(compact))
     assert left.refusal(demand(compact), 149) is None
-    assert left.refusal(demand(compact), 150) == Refusal(
+    assert left.refusal(demand(compact), 150) == AllocationRefusal(
         "LIMIT_EXCEEDED", "Compact placement group team-a-0 holds at most 150 machines."
     )
     assert code(left.refusal(demand(compact, "us-central1-b"))) == "CONDITION_NOT_MET"
@@ -135,8 +142,8 @@ def test_some_families_have_no_compact_placement() -> None:
 
 
 def test_what_never_exists_is_invalid() -> None:
-    unknown = Slot("pool", ZONE, "g2-standard-25", "standard")
+    unknown = CapacityKey("pool", ZONE, "g2-standard-25", "standard")
     assert code(invalid(unknown, node_pool(machine="g2-standard-25"), CATALOG)) == "INVALID_MACHINE_TYPE"
     t4 = node_pool(machine="e2-medium", accelerator={"type": "nvidia-tesla-t4", "count": 1})
-    assert code(invalid(Slot("pool", ZONE, "e2-medium", "standard"), t4, CATALOG)) == "INVALID_GPU_TYPE"
-    assert invalid(Slot("pool", ZONE, "g2-standard-24", "standard"), node_pool(), CATALOG) is None
+    assert code(invalid(CapacityKey("pool", ZONE, "e2-medium", "standard"), t4, CATALOG)) == "INVALID_GPU_TYPE"
+    assert invalid(CapacityKey("pool", ZONE, "g2-standard-24", "standard"), node_pool(), CATALOG) is None

@@ -6,11 +6,11 @@ from typing import Any
 import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, key_of, with_path
-from batchyard.client.local import Admission, LocalClient
+from batchyard.client.local import AdmissionHooks, LocalClient
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Delete, Listener, Reader, Update, UpdateStatus
 from batchyard.interfaces.controller import Controller
-from batchyard.jobs.job.controller import JobPods
+from batchyard.jobs.job.controller import JobPodController
 from batchyard.store.memory import Store
 from stage import Stage
 
@@ -27,7 +27,7 @@ class JobStage(Stage):
         admit: Callable[[Obj], None] | None = None,
         watch: Listener | None = None,
     ) -> None:
-        super().__init__(*(controllers or (JobPods(),)))
+        super().__init__(*(controllers or (JobPodController(),)))
         if admit is not None:
             self._let_refuse(admit)
         if watch is not None:
@@ -98,8 +98,8 @@ class JobStage(Stage):
             admit(pod)
             return pod
 
-        self.client = LocalClient(Store(), self.kernel, admission=Admission({scheme.POD: prepare}))
-        self.runner = Runner(self.kernel, self.client, [JobPods()], self._record)
+        self.client = LocalClient(Store(), self.kernel, admission=AdmissionHooks({scheme.POD: prepare}))
+        self.runner = Runner(self.kernel, self.client, [JobPodController()], self._record)
 
     def pass_time(self, seconds: float) -> None:
         """Let so many seconds pass."""

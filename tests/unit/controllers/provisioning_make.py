@@ -10,13 +10,13 @@ from batchyard.api import scheme
 from batchyard.api.conditions import with_condition
 from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND
-from batchyard.jobframework.reconciler import JobController
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.queue_status import QueueStatus
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.queue_status import QueueStatusController
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.checks import checks_of
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage
@@ -48,15 +48,15 @@ def check(name: str = "prov", config: str = "config", **spec: Any) -> Obj:
 
 def provisioning_stage(*objects: Obj, checks: Mapping[str, Any] | None = None, **spec: Any) -> Stage:
     """All of Kueue, with one queue `lq` that asks for check `prov`; the config is that of the keywords."""
-    index = AdmissionIndex()
+    index = SchedulerCache()
     stage = Stage(
-        Scheduler(index, Policy()),
+        Scheduler(index, SchedulingPolicy()),
         WorkloadLifecycle(),
-        JobController(JobIntegration()),
-        JobController(JobSetIntegration()),
+        JobReconciler(JobIntegration()),
+        JobReconciler(JobSetIntegration()),
         ProvisioningChecks(),
         ProvisioningController(),
-        QueueStatus(index, fair_sharing=False),
+        QueueStatusController(index, fair_sharing=False),
     )
     strategy = {"admissionChecks": [{"name": "prov"}, *(checks or {}).values()]}
     flavor = make.flavor("spot", labels={"pool": "dws"})

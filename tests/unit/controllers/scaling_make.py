@@ -15,7 +15,7 @@ from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Delete, UpdateStatus
 from batchyard.interfaces.controller import Controller, EventRecord
@@ -75,7 +75,7 @@ class Scaled(Stage):
     """See the module."""
 
     def __init__(self, begin: Obj | None = None, *more: Controller, start: Instant = make.NOW) -> None:
-        self.kernel = VirtualKernel(start)
+        self.kernel = VirtualEventLoop(start)
         self.store = Store(detect_mutation=True)
         self.client = LocalClient(self.store, self.kernel)
         self.controllers = MortalClient(self.client)
@@ -140,7 +140,7 @@ class Scaled(Stage):
         self._submit(Delete(Key(scheme.POD, "team", name), grace=0))
         self.settle()
 
-    def told(self, reason: str) -> list[tuple[str, str]]:
+    def reported(self, reason: str) -> list[tuple[str, str]]:
         """What events of a reason say, with the names of what they are about."""
         return [(event.regarding.name, event.message) for event in self.events if event.reason == reason]
 

@@ -5,15 +5,15 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.jobframework.reconciler import JobController
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.checks import checks_of
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from stage import Stage, said
+from stage import Stage, stated
 from yard import group, queue
 
 RULES = ({"name": "a"}, {"name": "b"})
@@ -36,7 +36,7 @@ def asking(*rules: dict[str, Any]) -> dict[str, Any]:
 
 def open_stage(*rules: dict[str, Any], **spec: Any) -> Stage:
     """A queue that asks for checks; Jobs, the scheduler, and the lifecycle of Workloads."""
-    stage = Stage(Scheduler(AdmissionIndex(), Policy()), WorkloadLifecycle(), JobController(JobIntegration()))
+    stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy()), WorkloadLifecycle(), JobReconciler(JobIntegration()))
     stage.put(make.namespace(), make.flavor("spot"), make.flavor("other"), *(check(name) for name in "abc"))
     stage.put(queue("cq", 4, **asking(*rules), **spec), make.local_queue("lq", cluster_queue="cq"))
     return stage
@@ -62,7 +62,7 @@ def test_a_job_runs_once_every_check_is_ready() -> None:
     stage = open_stage(*RULES)
     stage.put(make.job())
     unsatisfied = ("False", "UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
-    assert (states(stage), said(stage.only_workload(), "Admitted")) == ({"a": "Pending", "b": "Pending"}, unsatisfied)
+    assert (states(stage), stated(stage.only_workload(), "Admitted")) == ({"a": "Pending", "b": "Pending"}, unsatisfied)
     answer(stage, "a", "Ready")
     assert (lifecycle.status(stage.only_workload()).value, suspended(stage)) == ("quotaReserved", True)
     answer(stage, "b", "Ready")
@@ -109,14 +109,14 @@ def test_a_retry_gives_the_quota_back_and_queues_again() -> None:
     answer(stage, "b", "Ready")
     answer(stage, "a", "Retry", "no room")
     message = 'Evicted due to AdmissionCheck in Retry state: "a" (no room)'
-    told = [event.message for event in stage.events if event.reason == "EvictedDueToAdmissionCheck"]
+    reported = [event.message for event in stage.events if event.reason == "EvictedDueToAdmissionCheck"]
     wl = stage.only_workload()
-    assert (told, said(wl, "Requeued")[:2]) == ([message], ("True", "BackoffFinished"))
+    assert (reported, stated(wl, "Requeued")[:2]) == ([message], ("True", "BackoffFinished"))
     first, second = checks_of(wl)
     assert (first["state"], first["retryCount"]) == ("Pending", 1)
     assert first["message"] == "Reset to Pending after eviction. Previously: Retry"
     assert (second["state"], "retryCount" in second) == ("Pending", False)
-    assert said(wl, "Evicted") == ("False", "QuotaReserved", f"Previously: {message}")
+    assert stated(wl, "Evicted") == ("False", "QuotaReserved", f"Previously: {message}")
 
 
 def test_a_retry_with_a_delay_frees_the_quota_meanwhile() -> None:
@@ -125,8 +125,8 @@ def test_a_retry_with_a_delay_frees_the_quota_meanwhile() -> None:
     answer(stage, "a", "Retry", requeueAfterSeconds=60)
     wl = stage.only_workload()
     assert (lifecycle.status(wl).value, wl["status"]["requeueState"]) == ("pending", {"requeueAt": make.stamp(60)})
-    assert said(wl, "Requeued")[:2] == ("False", "AdmissionCheck")
-    assert said(wl, "QuotaReserved")[:2] == ("False", "PendingEvaluation")
+    assert stated(wl, "Requeued")[:2] == ("False", "AdmissionCheck")
+    assert stated(wl, "QuotaReserved")[:2] == ("False", "PendingEvaluation")
     stage.run(59)
     assert lifecycle.status(stage.only_workload()).value == "pending"
     stage.run(60)
@@ -157,7 +157,7 @@ def test_one_whose_check_failed_too_late_is_tried_when_it_is_taken_back() -> Non
     stage.put(make.workload(status={"admissionChecks": [failed]}))
     stage.run(5)
     reason = ("PendingEvaluation", "The workload has failed admission checks")
-    assert said(stage.only_workload(), "QuotaReserved")[1:] == reason
+    assert stated(stage.only_workload(), "QuotaReserved")[1:] == reason
     answer(stage, "a", "Ready")
     assert lifecycle.is_admitted(stage.only_workload())
 
@@ -166,15 +166,15 @@ def test_a_rejection_ends_it() -> None:
     stage = open_stage(*RULES)
     stage.put(make.job())
     answer(stage, "a", "Rejected", "never")
-    told = {event.reason: (event.type, event.message) for event in stage.events}
+    reported = {event.reason: (event.type, event.message) for event in stage.events}
     reason = 'AdmissionCheck in Rejected state: "a" (never)'
-    assert told["AdmissionCheckRejected"] == ("Warning", f"Deactivated due to {reason}")
+    assert reported["AdmissionCheckRejected"] == ("Warning", f"Deactivated due to {reason}")
     message = f"The workload is deactivated due to {reason}"
-    assert told["EvictedDueToDeactivatedDueToAdmissionCheck"] == ("Normal", message)
+    assert reported["EvictedDueToDeactivatedDueToAdmissionCheck"] == ("Normal", message)
     wl = stage.only_workload()
-    assert said(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
+    assert stated(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
     assert (wl["spec"]["active"], "admission" in wl["status"]) == (False, False)
-    assert said(wl, "QuotaReserved")[1] == "Deactivated"
+    assert stated(wl, "QuotaReserved")[1] == "Deactivated"
     assert states(stage) == {"a": "Pending", "b": "Pending"}
 
 

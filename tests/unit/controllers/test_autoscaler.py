@@ -44,7 +44,7 @@ def test_pods_are_told_which_group_grows() -> None:
     world.run(10)
     group = world.machines()[0].rpartition("-")[0]
     message = f"pod triggered scale-up: [{{{group}-grp 0->2 (max: 24)}}]"
-    assert world.told("TriggeredScaleUp") == [("p", message), ("q", message)]
+    assert world.reported("TriggeredScaleUp") == [("p", message), ("q", message)]
 
 
 def test_pods_that_no_pool_fits_are_told_once() -> None:
@@ -53,7 +53,7 @@ def test_pods_that_no_pool_fits_are_told_once() -> None:
     world.run(10)
     world.put(pod("q", cpu="1"))
     world.run(60)
-    assert world.told("NotTriggerScaleUp") == [("p", "pod didn't trigger scale-up: 2 Insufficient cpu")]
+    assert world.reported("NotTriggerScaleUp") == [("p", "pod didn't trigger scale-up: 2 Insufficient cpu")]
 
 
 def test_pods_with_accelerators_are_given_time_to_come_together() -> None:
@@ -116,7 +116,7 @@ def test_a_cluster_of_fixed_pools_costs_nothing() -> None:
     world = Scaled(cluster([fixed]))
     world.put(pod("p", cpu="3"), pod("q", cpu="3"))
     world.run(60)
-    assert (looks(world), world.told("NotTriggerScaleUp")) == (0, [])
+    assert (looks(world), world.reported("NotTriggerScaleUp")) == (0, [])
 
 
 def test_machines_on_their_way_are_no_reason_to_look() -> None:

@@ -42,10 +42,12 @@ def test_who_fails_is_told_on_the_pool() -> None:
     world = Scaled(cluster([pool()], capacity=none_left(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
-    ((name, message),) = world.told("FailedToScaleUpGroup")
+    ((name, message),) = world.reported("FailedToScaleUpGroup")
     assert name == "pool"
     assert "does not have enough resources available" in message
-    assert world.told("NotTriggerScaleUp") == [("p", "pod didn't trigger scale-up: 1 in backoff after failed scale-up")]
+    assert world.reported("NotTriggerScaleUp") == [
+        ("p", "pod didn't trigger scale-up: 1 in backoff after failed scale-up")
+    ]
 
 
 def test_a_group_is_tried_again_once_capacity_is_there() -> None:
@@ -71,7 +73,7 @@ def test_a_slice_is_not_asked_for_without_end_where_only_a_part_of_it_is_left() 
     world = Scaled(cluster([slices], capacity=none_left(A, machine=machine, count=1)))
     world.put(*[pod(f"p{n}", requests={"google.com/tpu": "4"}) for n in range(2)])
     world.run(24 * 3600)
-    assert len(world.told("FailedToScaleUpGroup")) == 1
+    assert len(world.reported("FailedToScaleUpGroup")) == 1
 
 
 def test_a_backoff_outlives_the_autoscaler() -> None:
@@ -93,7 +95,7 @@ def test_machines_that_take_too_long_are_given_up() -> None:
     assert len(world.machines()) == 1
     world.run(140)
     assert (world.machines(), backoffs(world)) == ([], {f"pool/{A}": 5})
-    ((_, message),) = world.told("ScaleUpTimedOut")
+    ((_, message),) = world.reported("ScaleUpTimedOut")
     assert message.endswith("failed to register within 2m0s")
 
 
@@ -122,7 +124,7 @@ def test_a_gang_that_failed_is_tried_again_only_where_all_may_come() -> None:
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(3 * 3600)
     assert world.machines() == []
-    assert [name for name, _ in world.told("TriggeredScaleUp")] == ["g0", "g1"]
+    assert [name for name, _ in world.reported("TriggeredScaleUp")] == ["g0", "g1"]
 
 
 def test_a_reservation_that_has_not_begun_is_waited_for() -> None:
@@ -130,7 +132,7 @@ def test_a_reservation_that_has_not_begun_is_waited_for() -> None:
     world = Scaled(cluster([pool(reservation="r")], reservations=[reserved]))
     world.put(pod("p", cpu="3"))
     world.run(5390)
-    assert len(world.told("TriggeredScaleUp")) == 1
+    assert len(world.reported("TriggeredScaleUp")) == 1
     world.run(3 * 3600)
     assert world.place("p")
 
@@ -139,9 +141,9 @@ def test_a_gang_that_failed_is_not_tried_again_where_zones_share_too_small_a_quo
     world = Scaled(cluster([pool(zones=[A, B])], quotas=[{"name": "cpus", "limit": 7}]))
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(300)
-    asked = len(world.told("TriggeredScaleUp"))
+    asked = len(world.reported("TriggeredScaleUp"))
     world.run(24 * 3600)
-    assert (world.machines(), len(world.told("TriggeredScaleUp"))) == ([], asked)
+    assert (world.machines(), len(world.reported("TriggeredScaleUp"))) == ([], asked)
 
 
 def test_a_gang_that_failed_gets_no_new_pool_whose_zones_share_too_small_a_quota() -> None:
@@ -150,7 +152,7 @@ def test_a_gang_that_failed_gets_no_new_pool_whose_zones_share_too_small_a_quota
     world = Scaled(begin)
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(300)
-    asked = len(world.told("TriggeredScaleUp"))
+    asked = len(world.reported("TriggeredScaleUp"))
     world.put(pod("late", cpu="100"))
     world.run(1000)
-    assert len(world.told("TriggeredScaleUp")) == asked
+    assert len(world.reported("TriggeredScaleUp")) == asked

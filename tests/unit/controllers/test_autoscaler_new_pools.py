@@ -112,7 +112,7 @@ def test_limits_of_the_cluster_are_kept() -> None:
     world.put(*[compact(GROUPS[0], number) for number in range(2)])
     world.run(60)
     assert (world.pools(), world.machines()) == ([], [])
-    assert {name for name, _ in world.told("NotTriggerScaleUp")} == {f"{GROUPS[0]}-0", f"{GROUPS[0]}-1"}
+    assert {name for name, _ in world.reported("NotTriggerScaleUp")} == {f"{GROUPS[0]}-0", f"{GROUPS[0]}-1"}
 
 
 def test_machines_of_other_pools_count_against_the_limits() -> None:

@@ -84,7 +84,7 @@ def test_the_pods_of_a_node_that_goes_move() -> None:
     world.run(719)
     moved = world.get(scheme.POD, "r")
     assert is_true(moved, "DisruptionTarget")
-    assert world.told("ScaleDown")[-1] == ("r", "deleting pod for node scale down")
+    assert world.reported("ScaleDown")[-1] == ("r", "deleting pod for node scale down")
     assert GOING in taints(world)
     world.remove("r")
     world.run(740)

@@ -11,12 +11,12 @@ from batchyard.base.instant import MILLISECOND, SECOND
 from batchyard.interfaces.client import Update
 from batchyard.scheduling.block_admission import PodsReadyGate
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, tell_pods_ready
-from stage import Stage, said
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
+from stage import Stage, stated
 from yard import preemption, queue, workload
 
 BLOCKED = ("False", "WaitingForPodsReady", "waiting for all admitted workloads to be in PodsReady condition")
@@ -24,7 +24,7 @@ ALL = PodsReadyPolicy(without_job=True)
 
 
 def scheduler() -> Scheduler:
-    return Scheduler(AdmissionIndex(), Policy(), gate=PodsReadyGate(ALL))
+    return Scheduler(SchedulerCache(), SchedulingPolicy(), gate=PodsReadyGate(ALL))
 
 
 def blocked_stage(*queues: str, policy: PodsReadyPolicy = ALL, **spec: Any) -> Stage:
@@ -51,7 +51,7 @@ def admitted(stage: Stage) -> list[str]:
 
 
 def be_ready(stage: Stage, name: str) -> None:
-    stage.put(tell_pods_ready(stage.workload(name), True, stage.kernel.now()))
+    stage.put(set_pods_ready(stage.workload(name), True, stage.kernel.now()))
 
 
 def blocked(*, restarts: bool = False) -> Stage:
@@ -60,10 +60,10 @@ def blocked(*, restarts: bool = False) -> Stage:
     stage.put(workload("a", queue="other"))
     stage.put(workload("low", 2))
     stage.put(workload("high", 4, priority=9, created=1))
-    assert (admitted(stage), said(stage.workload("low"), "QuotaReserved")) == (["a"], BLOCKED)
+    assert (admitted(stage), stated(stage.workload("low"), "QuotaReserved")) == (["a"], BLOCKED)
     if restarts:
         stage.start_anew(scheduler(), WorkloadLifecycle(ALL))
-        assert (admitted(stage), said(stage.workload("low"), "QuotaReserved")) == (["a"], BLOCKED)
+        assert (admitted(stage), stated(stage.workload("low"), "QuotaReserved")) == (["a"], BLOCKED)
     return stage
 
 
@@ -77,13 +77,13 @@ def test_who_times_out_does_not_come_before_the_entry_that_was_blocked_by_it() -
     stage.put(workload("prod", 2, queue="prod"))
     stage.run(1)
     stage.put(workload("dev", 2, queue="dev", created=1))
-    assert said(stage.workload("dev"), "QuotaReserved") == BLOCKED
+    assert stated(stage.workload("dev"), "QuotaReserved") == BLOCKED
     stage.kernel.call_at(make.at(3), lambda: None)
     stage.run(3)
     given_back = lifecycle.release_after_eviction(stage.workload("prod"), stage.kernel.now())
     stage.put(lifecycle.finish_backoff(given_back, stage.kernel.now()))
     assert admitted(stage) == ["dev"]
-    assert said(stage.workload("prod"), "QuotaReserved") == BLOCKED
+    assert stated(stage.workload("prod"), "QuotaReserved") == BLOCKED
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -93,7 +93,7 @@ def test_the_blocked_entry_is_admitted_before_whoever_came_since(restarts: bool)
     assert admitted(stage) == ["a", "low"]
     be_ready(stage, "low")
     stage.run(5)
-    assert said(stage.workload("high"), "QuotaReserved")[1] == "WaitingForQuota"
+    assert stated(stage.workload("high"), "QuotaReserved")[1] == "WaitingForQuota"
 
 
 def test_a_blocked_entry_is_admitted_though_its_queue_was_stopped_meanwhile() -> None:
@@ -153,10 +153,10 @@ def test_the_entries_behind_follow_in_the_order_of_their_cycle() -> None:
     stage.put(workload("first", queue="qa", priority=9))
     be_ready(stage, "a")
     assert admitted(stage) == ["a", "b"]
-    assert said(stage.workload("c"), "QuotaReserved") == BLOCKED
+    assert stated(stage.workload("c"), "QuotaReserved") == BLOCKED
     be_ready(stage, "b")
     assert admitted(stage) == ["a", "b", "c"]
-    assert said(stage.workload("first"), "QuotaReserved") == BLOCKED
+    assert stated(stage.workload("first"), "QuotaReserved") == BLOCKED
     be_ready(stage, "c")
     assert admitted(stage) == ["a", "b", "c", "first"]
 
@@ -184,7 +184,7 @@ def test_a_preemption_behind_a_blocked_entry_follows_it() -> None:
     stage = preemptor_behind()
     stage.put(workload("d", 3, queue="qc", priority=7))
     be_ready(stage, "a")
-    assert said(stage.workload("v"), "Evicted")[:2] == ("True", "Preempted")
+    assert stated(stage.workload("v"), "Evicted")[:2] == ("True", "Preempted")
     (event,) = [event for event in stage.events if event.reason == "PreemptedWorkload"]
     assert (event.regarding.name, "b" in admitted(stage)) == ("c", True)
 
@@ -208,5 +208,5 @@ def test_who_waits_for_quota_is_told_so_while_the_rest_of_its_cycle_is_blocked()
     stage.put(workload("a", queue="qa"))
     put_together(stage, workload("b", queue="qb"), workload("large", 5, queue="qc"))
     stage.run(5)
-    assert said(stage.workload("b"), "QuotaReserved") == BLOCKED
-    assert said(stage.workload("large"), "QuotaReserved")[1] == "ExceedsMaxQuota"
+    assert stated(stage.workload("b"), "QuotaReserved") == BLOCKED
+    assert stated(stage.workload("large"), "QuotaReserved")[1] == "ExceedsMaxQuota"

@@ -8,13 +8,13 @@ import pytest
 import make
 from batchyard import simulate
 from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, Statement, statement_of
-from batchyard.accounting.ledger import BY_TEAM, Detail, Ledger
+from batchyard.accounting.ledger import BY_TEAM, CostLedger, LedgerDetail
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 from batchyard.client.local import LocalClient
 from batchyard.cloud.catalog.prices import node_rate
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.store.memory import Store
 
@@ -34,15 +34,15 @@ def ignore(result: WriteResult) -> None:
 class Books:
     """A ledger, and the objects it is told of."""
 
-    def __init__(self, price: float = PRICE, detail: Detail = BY_TEAM) -> None:
-        kernel = VirtualKernel(make.NOW)
+    def __init__(self, price: float = PRICE, detail: LedgerDetail = BY_TEAM) -> None:
+        kernel = VirtualEventLoop(make.NOW)
         client = LocalClient(Store(), kernel)
         prices = {"g2-standard-24": {"onDemand": price}}
         pool = cloud("NodePool", "p", machineType="g2-standard-24")
         for obj in (cloud("Cluster", "c", zones=["z"], prices=prices), pool):
             client.submit([Create(obj)], ignore)
         kernel.run()
-        self.ledger = Ledger(client, detail)
+        self.ledger = CostLedger(client, detail)
 
     def statement(self, now: int) -> Statement:
         return statement_of(self.ledger.accounts(now))
@@ -62,9 +62,9 @@ class Books:
         }
         self.tell({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}, at)
 
-    def pod(self, name: str, phase: str, at: int, *, team: str = "team", **told: Any) -> None:
+    def pod(self, name: str, phase: str, at: int, *, team: str = "team", **reported: Any) -> None:
         """`gpus` is what it asks for, `every` how often it saves its work, `since` when its containers started."""
-        gpus, every, since = told.get("gpus", 1), told.get("every"), told.get("since")
+        gpus, every, since = reported.get("gpus", 1), reported.get("every"), reported.get("since")
         container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
         notes = {"annotations": {"batchyard.dev/checkpoint-every": every}} if every else {}
         metadata = {"name": name, "namespace": team, "uid": f"uid-{team}-{name}", **notes}
@@ -127,7 +127,7 @@ def test_nodes_without_instances_cost_what_is_said_of_them(
 
 
 def test_nodes_without_instances_are_machines_where_that_is_asked_for() -> None:
-    books = Books(detail=Detail(by_workload=True, all_nodes=True))
+    books = Books(detail=LedgerDetail(by_workload=True, all_nodes=True))
     books.ready(0, "bare")
     assert [(line.pool, line.use) for line in books.statement(make.NOW + HOUR).by_pool] == [("nodes", IDLE)]
     assert list(books.ledger.unpriced()) == [("nodes", "standard")]

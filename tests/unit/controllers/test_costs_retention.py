@@ -1,15 +1,15 @@
 """Records of hours become those of days, and these those of months; what they say stays the same."""
 
-from batchyard.accounting.accounts import DONE, Place
-from batchyard.accounting.controller import DAY, DAYS_KEPT, HOURS_KEPT, shortened
-from batchyard.accounting.records import PLATFORM, Amount, hour_name, record, specs_of
+from batchyard.accounting.accounts import DONE, AccountKey
+from batchyard.accounting.controller import DAY, DAYS_KEPT, HOURS_KEPT, retention_writes
+from batchyard.accounting.records import PLATFORM, RecordedAmount, hour_name, record, specs_of
 from batchyard.accounting.report import report
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, WriteResult
 from batchyard.store.memory import Store
 
@@ -24,12 +24,14 @@ class Records:
     """What is kept of some hours, an hour a record."""
 
     def __init__(self, hours: int) -> None:
-        self.kernel = VirtualKernel(BEGIN)
+        self.kernel = VirtualEventLoop(BEGIN)
         self.client = LocalClient(Store(), self.kernel)
         for number in range(hours):
             begin = BEGIN + number * HOUR
             lines = {
-                Place("p", "standard", "red", DONE, workload=f"w{number % 3}"): Amount(HOUR, 0, 1_000_000 + number)
+                AccountKey("p", "standard", "red", DONE, workload=f"w{number % 3}"): RecordedAmount(
+                    HOUR, 0, 1_000_000 + number
+                )
             }
             for namespace, spec in specs_of(lines, {}, []).items():
                 obj = record(namespace, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
@@ -38,7 +40,7 @@ class Records:
 
     def tidy(self, now: Instant) -> None:
         """Put together what is due, until nothing is."""
-        while writes := shortened(self.client, now):
+        while writes := retention_writes(self.client, now):
             for write in writes:
                 self.client.submit([write], ignore)
             self.kernel.run()
@@ -60,11 +62,11 @@ def test_hours_are_kept_for_a_week() -> None:
 
 def test_days_are_kept_for_three_months_and_months_for_ever() -> None:
     records = Records(72)
-    told = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
+    reported = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
     records.tidy(BEGIN + 3 * DAY + HOURS_KEPT)
     assert records.names("red") == ["day-2026-01-30", "day-2026-01-31", "day-2026-02-01"]
     records.tidy(BEGIN + 40 * DAY + DAYS_KEPT)
     for namespace in ("red", PLATFORM):
         assert records.names(namespace) == ["month-2026-01", "month-2026-02"]
     again = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
-    assert [each.rows for each in again] == [each.rows for each in told]
+    assert [each.rows for each in again] == [each.rows for each in reported]

@@ -5,16 +5,16 @@ from collections import Counter
 import make
 from batchyard.api import scheme
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Create, Write
 from batchyard.interfaces.controller import Controller, EventRecord
 from batchyard.placement.controller import PlacementController
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
-from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
+from batchyard.sim.faults.faulty_client import FaultyClient, WriteFaults
 from batchyard.store.memory import Store
 from watcher import open_queue
 from yard import workload
@@ -26,8 +26,8 @@ class Refusing:
     """A world in which every other write of a controller meets a conflict, and what was recorded there."""
 
     def __init__(self, controller: Controller) -> None:
-        self.kernel, self.recorded = VirtualKernel(make.NOW), Counter[tuple[str, str]]()
-        self.client, trouble = LocalClient(Store(), self.kernel), Trouble()
+        self.kernel, self.recorded = VirtualEventLoop(make.NOW), Counter[tuple[str, str]]()
+        self.client, trouble = LocalClient(Store(), self.kernel), WriteFaults()
         Runner(self.kernel, FaultyClient(self.client, trouble), [controller], self._record)
         trouble.conflicts = 0.5
 
@@ -41,7 +41,7 @@ class Refusing:
 
 
 def test_who_is_admitted_is_told_so_though_another_has_changed_meanwhile() -> None:
-    world = Refusing(Scheduler(AdmissionIndex(), Policy()))
+    world = Refusing(Scheduler(SchedulerCache(), SchedulingPolicy()))
     queues = [obj for name in NAMES for obj in open_queue(name, 1)]
     waiting = [workload(name, queue=name) for name in NAMES]
     world.run(*[Create(obj) for obj in (make.namespace(), make.flavor("spot"), *waiting, *queues)])

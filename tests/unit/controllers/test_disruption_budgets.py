@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.disruption.controller import DisruptionBudgets
-from stage import Stage, said
+from stage import Stage, stated
 from unit.core.node_make import running
 from unit.core.test_budgets import budget, web
 
@@ -67,7 +67,7 @@ def test_where_that_cannot_be_told_nobody_may_go(owner: Any, why: str) -> None:
     stage = Stage(DisruptionBudgets())
     stage.put(owned("a", **owner), budget(maxUnavailable=1))
     assert status(stage)["disruptionsAllowed"] == 0
-    assert said(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == ("False", "SyncFailed", why)
+    assert stated(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == ("False", "SyncFailed", why)
     assert stage.events[0].message == f"Failed to calculate the number of expected pods: {why}"
 
 

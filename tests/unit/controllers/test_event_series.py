@@ -12,7 +12,7 @@ from batchyard.api.validation.core import event_faults, strict_faults
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import BURST, EventRecorder
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.housekeeping.expiry import FIRST, EventExpiry
 from batchyard.interfaces.client import Create, EventType, WatchEvent
 from batchyard.interfaces.controller import EventRecord
@@ -27,17 +27,17 @@ class Recorder:
 
     def __init__(self) -> None:
         self.store = Store()
-        self.client = LocalClient(self.store, VirtualKernel(make.at(0)))
+        self.client = LocalClient(self.store, VirtualEventLoop(make.at(0)))
         self._record = EventRecorder(self.client, "here")
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "team", "uid": "u1"}}
         self.client.submit([Create(job)], lambda _result: None)
 
     def record(self, message: str = "it began", reason: str = "Started", *, by: str = "job", at: float = 0) -> Obj:
         self._record(make.at(at), by, EventRecord(JOB, "Normal", reason, message))
-        return self.told[-1]
+        return self.reported[-1]
 
     @property
-    def told(self) -> list[Obj]:
+    def reported(self) -> list[Obj]:
         return list(self.store.list(scheme.EVENT))
 
 
@@ -69,7 +69,7 @@ def test_the_same_of_the_same_revision_again_is_a_series_with_its_first_words() 
     recorder = Recorder()
     for second in (0, 5, 9):
         recorder.record(f"at {second}", at=second)
-    (event,) = recorder.told
+    (event,) = recorder.reported
     assert event["message"] == "at 0"
     assert event["series"] == {"count": 3, "lastObservedTime": make.stamp(9).replace("Z", ".000000Z")}
 
@@ -81,14 +81,14 @@ def test_it_is_another_once_the_object_has_changed_or_six_minutes_are_over() -> 
     recorder.store.put(JOB, {**job, "status": {"active": 1}})
     recorder.record(at=1)
     recorder.record(at=1 + 6 * MINUTE / 1_000_000)
-    assert [event.get("series") for event in recorder.told] == [None, None, None]
+    assert [event.get("series") for event in recorder.reported] == [None, None, None]
 
 
 def test_of_one_object_no_more_than_a_burst_is_told() -> None:
     recorder = Recorder()
     for number in range(BURST + 5):
         recorder.record(reason=f"Reason{number}")
-    assert len(recorder.told) == BURST
+    assert len(recorder.reported) == BURST
 
 
 def test_a_message_is_cut_to_what_a_note_may_hold() -> None:

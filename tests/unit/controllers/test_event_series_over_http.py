@@ -21,8 +21,8 @@ def test_what_one_preemptor_does_at_once_is_one_event_with_a_series() -> None:
     served = Served().start()
     record = EventRecorder(served.client, "here")
     for number in range(8):
-        told = EventRecord(PREEMPTOR, "Normal", "PreemptedWorkload", f"Preempted workload team/{number}")
-        record(served.kernel.now(), "scheduler", told)
+        reported = EventRecord(PREEMPTOR, "Normal", "PreemptedWorkload", f"Preempted workload team/{number}")
+        record(served.kernel.now(), "scheduler", reported)
     served.run()
     (event,) = stored(served)
     assert (event["message"], event["series"]["count"]) == ("Preempted workload team/0", 8)

@@ -4,7 +4,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacement
-from stage import Stage, said
+from stage import Stage, stated
 
 POOL = "cloud.google.com/gke-nodepool"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -46,8 +46,8 @@ def test_followers_of_another_domain_go_when_the_leader_is_scheduled() -> None:
 def test_a_running_follower_is_marked_and_gets_its_time_to_stop() -> None:
     stage = staged(pod(0), pod(1, "b", node="n2"))
     schedule(stage, "p0", "n1")
-    told = ("True", "ExclusivePlacementViolation", "Pod violated JobSet exclusive placement policy")
-    assert said(stage.get(scheme.POD, "p1"), "DisruptionTarget") == told
+    reported = ("True", "ExclusivePlacementViolation", "Pod violated JobSet exclusive placement policy")
+    assert stated(stage.get(scheme.POD, "p1"), "DisruptionTarget") == reported
     assert stage.get(scheme.POD, "p1")["metadata"]["deletionGracePeriodSeconds"] == 30
 
 

@@ -8,8 +8,8 @@ from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND, Duration
 from batchyard.interfaces.client import Delete
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
 from stage import Stage
 from watcher import holding, open_queue
@@ -18,9 +18,9 @@ from yard import workload
 
 def preempting(gathers: Duration) -> Stage:
     """Two victims leave one after the other, at 5.0 and 5.5 s, for one who takes the room of both."""
-    index = AdmissionIndex()
-    index.line_up.gathers = gathers
-    stage = Stage(Scheduler(index, Policy(fair_sharing=True)))
+    index = SchedulerCache()
+    index.queue_manager.gathers = gathers
+    stage = Stage(Scheduler(index, SchedulingPolicy(fair_sharing=True)))
     preemption = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "LowerPriority"}
     home = open_queue("home", 2, cohort="team", preemption=preemption)
     victims = [holding(name, 2, queue="home") for name in ("one", "two")]

@@ -8,7 +8,7 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, with_path
 from batchyard.placement.hotswap import Hotswap
-from stage import Stage, said
+from stage import Stage, stated
 from unit.core.node_make import node, pod, running, taint
 
 POD = Key(scheme.POD, "team", "pod")
@@ -46,8 +46,8 @@ def test_the_pods_of_a_gang_fail_and_go_when_their_node_is_not_heard_of() -> Non
     assert is_left_alone(stage)
     lose(stage)
     assert phase(stage) == "Failed"
-    told = ("True", "DeletionByHotswap", "Hotswap: node is lost")
-    assert said(stage.get(scheme.POD, "pod"), "DisruptionTarget") == told
+    reported = ("True", "DeletionByHotswap", "Hotswap: node is lost")
+    assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget") == reported
     assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
     assert [(e.regarding, e.reason) for e in stage.events] == [(POD, "NodeLost")]
 

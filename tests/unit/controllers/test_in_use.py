@@ -5,9 +5,9 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.well_known import RESOURCE_IN_USE
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
-from batchyard.scheduling.workload.resource_in_use import InUse
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload.resource_in_use import ResourceInUseFinalizer
 from stage import Stage
 from yard import cohort, queue, workload
 
@@ -18,8 +18,8 @@ def kept(obj: Obj, *finalizers: str) -> Obj:
 
 
 def open_stage(*objects: Obj) -> Stage:
-    index = AdmissionIndex()
-    stage = Stage(Scheduler(index, Policy()), InUse(index))
+    index = SchedulerCache()
+    stage = Stage(Scheduler(index, SchedulingPolicy()), ResourceInUseFinalizer(index))
     stage.put(make.namespace(), make.local_queue("cq", cluster_queue="cq"), *objects)
     return stage
 

@@ -6,8 +6,8 @@ from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Obj, annotation, key_of, with_metadata
 from batchyard.api.well_known import COMPLETION_INDEX
 from batchyard.interfaces.client import Create, Delete, Propagation
-from batchyard.jobs.job.controller import JobPods
-from stage import said
+from batchyard.jobs.job.controller import JobPodController
+from stage import stated
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import ended, indexed, job, per_index
 
@@ -24,8 +24,8 @@ def test_a_job_makes_its_pods_and_says_so() -> None:
         "terminating": 0,
         "uncountedTerminatedPods": {},
     }
-    told = [(event.reason, event.message) for event in stage.events]
-    assert told == [("SuccessfulCreate", f"Created pod: {pod['metadata']['name']}") for pod in stage.pods()]
+    reported = [(event.reason, event.message) for event in stage.events]
+    assert reported == [("SuccessfulCreate", f"Created pod: {pod['metadata']['name']}") for pod in stage.pods()]
     assert stage.runner.is_idle()
 
 
@@ -51,7 +51,7 @@ def test_an_indexed_job_says_which_indexes_are_done() -> None:
     stage.become("Succeeded")
     assert (stage.status["completedIndexes"], stage.status["succeeded"]) == ("0-2", 3)
     stage.become("Succeeded")
-    assert (stage.status["completedIndexes"], said(stage.job, "Complete")) == ("0-4", REACHED)
+    assert (stage.status["completedIndexes"], stated(stage.job, "Complete")) == ("0-4", REACHED)
 
 
 def test_a_job_without_completions_is_complete_when_one_succeeded_and_the_others_ended() -> None:
@@ -60,13 +60,13 @@ def test_a_job_without_completions_is_complete_when_one_succeeded_and_the_others
     stage.pass_time(1)
     assert (len(stage.pods()), stage.status["active"], stage.conditions()) == (2, 2, [])
     stage.become("Failed")
-    assert said(stage.job, "Complete") == REACHED
+    assert stated(stage.job, "Complete") == REACHED
     assert (stage.status["succeeded"], stage.status["failed"]) == (1, 2)
 
 
 def test_a_job_of_nothing_is_complete_at_once() -> None:
     stage = JobStage(job(parallelism=1, completions=0))
-    assert (said(stage.job, "Complete"), stage.pods(None)) == (REACHED, [])
+    assert (stated(stage.job, "Complete"), stage.pods(None)) == (REACHED, [])
     assert stage.status["startTime"] == make.stamp()
 
 
@@ -80,7 +80,11 @@ def test_failed_pods_are_replaced_after_ever_longer_waits() -> None:
         assert len(stage.pods()) == 1
     stage.become("Failed")
     assert stage.status["failed"] == 4
-    assert said(stage.job, "Failed") == ("True", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    assert stated(stage.job, "Failed") == (
+        "True",
+        "BackoffLimitExceeded",
+        "Job has reached the specified backoff limit",
+    )
     assert (stage.events[-1].type, stage.events[-1].reason) == ("Warning", "BackoffLimitExceeded")
 
 
@@ -115,7 +119,7 @@ def test_a_job_that_is_active_too_long_fails() -> None:
     assert stage.conditions() == []
     stage.run(30)
     late = ("True", "DeadlineExceeded", "Job was active longer than specified deadline")
-    assert (said(stage.job, "FailureTarget"), said(stage.job, "Failed")) == (late, late)
+    assert (stated(stage.job, "FailureTarget"), stated(stage.job, "Failed")) == (late, late)
     assert stage.pods(None) == []
 
 
@@ -129,20 +133,20 @@ def test_a_job_that_is_resumed_has_its_whole_time_again() -> None:
     stage.pass_time(29)
     assert stage.status["active"] == 1
     stage.pass_time(1)
-    assert said(stage.job, "Failed")[1] == "DeadlineExceeded"
+    assert stated(stage.job, "Failed")[1] == "DeadlineExceeded"
 
 
 def test_a_job_that_is_suspended_gives_up_its_pods_without_a_failure() -> None:
     stage = JobStage(job(parallelism=2, completions=2))
     stage.bind(stage.pods()[0])
     stage.change(suspend=True)
-    assert said(stage.job, "Suspended") == ("True", "JobSuspended", "Job suspended")
+    assert stated(stage.job, "Suspended") == ("True", "JobSuspended", "Job suspended")
     assert {"active", "startTime", "failed"}.isdisjoint(stage.status)
     assert (stage.status["terminating"], len(stage.pods(None))) == (1, 1)
     stage.stop()
     assert (stage.status["terminating"], stage.pods(None)) == (0, [])
     stage.change(suspend=False)
-    assert said(stage.job, "Suspended") == ("False", "JobResumed", "Job resumed")
+    assert stated(stage.job, "Suspended") == ("False", "JobResumed", "Job resumed")
     assert (len(stage.pods()), stage.status["active"], stage.status["startTime"]) == (2, 2, make.stamp())
     reasons = [reason for reason in stage.reasons() if reason != "SuccessfulCreate"]
     assert reasons == ["SuccessfulDelete", "SuccessfulDelete", "Suspended", "Resumed"]
@@ -173,7 +177,7 @@ def test_an_index_that_failed_is_tried_again_until_its_own_limit() -> None:
     stage.become("Failed", stage.pods()[0])
     assert (stage.status["failedIndexes"], stage.status["failed"]) == ("0", 2)
     stage.become("Succeeded")
-    assert said(stage.job, "Failed") == ("True", "FailedIndexes", "Job has failed indexes")
+    assert stated(stage.job, "Failed") == ("True", "FailedIndexes", "Job has failed indexes")
     assert (stage.status["completedIndexes"], stage.status["succeeded"], stage.tracked()) == ("1", 1, 0)
 
 
@@ -181,7 +185,7 @@ def test_too_many_failed_indexes_fail_the_job() -> None:
     stage = JobStage(per_index(0, maxFailedIndexes=1))
     stage.become("Failed", *stage.pods()[:2])
     message = "Job has exceeded the specified maximal number of failed indexes"
-    assert said(stage.job, "Failed") == ("True", "MaxFailedIndexesExceeded", message)
+    assert stated(stage.job, "Failed") == ("True", "MaxFailedIndexesExceeded", message)
     assert (stage.status["failedIndexes"], stage.status["failed"]) == ("0,1", 3)
 
 
@@ -191,7 +195,7 @@ def test_a_success_policy_ends_the_job_and_its_other_pods_do_not_fail() -> None:
     stage.become("Succeeded", stage.pods()[0])
     assert (stage.status["terminating"], stage.tracked()) == (2, 0)
     stage.stop()
-    assert said(stage.job, "Complete") == ("True", "SuccessPolicy", "Matched rules at index 0")
+    assert stated(stage.job, "Complete") == ("True", "SuccessPolicy", "Matched rules at index 0")
     assert "failed" not in stage.status
 
 
@@ -253,7 +257,7 @@ def test_a_failure_that_the_policy_does_not_forgive_fails_the_job_at_once() -> N
     name = failed["metadata"]["name"]
     message = f"Container c for pod team/{name} failed with exit code 42 matching FailJob rule at index 0"
     why = ("True", "PodFailurePolicy", message)
-    assert (said(stage.job, "FailureTarget"), said(stage.job, "Failed")) == (why, why)
+    assert (stated(stage.job, "FailureTarget"), stated(stage.job, "Failed")) == (why, why)
     assert stage.status["failed"] == 2
 
 
@@ -269,14 +273,14 @@ def test_more_successes_than_asked_for_are_told() -> None:
     stage = JobStage(job())
     stage._submit(Create(with_metadata(stage.pods()[0], name="twin", uid=None, resourceVersion=None)))
     stage.become("Succeeded", *stage.pods())
-    assert (said(stage.job, "Complete"), stage.status["succeeded"]) == (REACHED, 2)
-    told = ("Warning", "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
-    assert told in [event[1:4] for event in stage.events]
+    assert (stated(stage.job, "Complete"), stage.status["succeeded"]) == (REACHED, 2)
+    reported = ("Warning", "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
+    assert reported in [event[1:4] for event in stage.events]
 
 
 def test_pods_that_were_there_before_the_controller_are_taken_over() -> None:
     stage = JobStage(indexed())
-    assert JobPods().reconcile(key_of(stage.job), stage.client, make.NOW).writes == []
+    assert JobPodController().reconcile(key_of(stage.job), stage.client, make.NOW).writes == []
 
 
 def test_a_finished_job_does_nothing_more() -> None:

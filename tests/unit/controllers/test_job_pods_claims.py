@@ -9,7 +9,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, controller_of, key_of, with_metadata
 from batchyard.interfaces.client import EventType, Update, WatchEvent
-from batchyard.jobs.job.controller import JobPods
+from batchyard.jobs.job.controller import JobPodController
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import job
 
@@ -87,7 +87,7 @@ def test_a_pod_that_strayed_before_a_restart_is_given_up_after_it() -> None:
     stage.runner.stop()
     relabel(stage, pod, app="y")
     key, strayed = key_of(pod), stage.get(scheme.POD, pod["metadata"]["name"])
-    anew = JobPods()
+    anew = JobPodController()
     assert key in anew.keys_for(WatchEvent(EventType.ADDED, key, strayed, None, 1), make.NOW)
     (write,) = anew.reconcile(key, stage.client, make.NOW).writes
     assert isinstance(write, Update)

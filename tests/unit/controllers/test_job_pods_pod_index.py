@@ -2,8 +2,8 @@
 
 import make
 from batchyard.api.well_known import JOB_TRACKING
-from batchyard.jobs.job.controller import JobPods
-from stage import said
+from batchyard.jobs.job.controller import JobPodController
+from stage import stated
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import indexed, job
 
@@ -33,7 +33,7 @@ def test_a_restarted_container_is_looked_at_within_a_second() -> None:
     stage.become("Running", *stage.pods("Running"), ready=True, containerStatuses=[{"name": "c", "restartCount": 1}])
     assert stage.conditions() == []
     stage.pass_time(1)
-    assert said(stage.job, "Failed")[1] == "BackoffLimitExceeded"
+    assert stated(stage.job, "Failed")[1] == "BackoffLimitExceeded"
 
 
 def test_a_deadline_is_kept_whatever_is_gathered() -> None:
@@ -41,7 +41,7 @@ def test_a_deadline_is_kept_whatever_is_gathered() -> None:
     stage.pass_time(9.5)
     stage.become("Running", stage.pods()[0], ready=True)
     stage.run(10)
-    assert said(stage.job, "Failed")[1] == "DeadlineExceeded"
+    assert stated(stage.job, "Failed")[1] == "DeadlineExceeded"
 
 
 def test_single_successes_are_gathered_for_a_second() -> None:
@@ -98,5 +98,5 @@ def test_a_look_costs_as_much_as_there_are_pods_that_matter() -> None:
     for _ in range(49):
         stage.become("Succeeded")
     (controller,) = (lane.controller for lane in stage.runner._queue.lanes)
-    assert isinstance(controller, JobPods)
+    assert isinstance(controller, JobPodController)
     assert len(list(controller._index.of(stage.job).pods)) == 1

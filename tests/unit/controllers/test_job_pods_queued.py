@@ -4,8 +4,8 @@ from typing import Any
 
 import make
 from batchyard.api import scheme
-from batchyard.jobframework.reconciler import JobController
-from batchyard.jobs.job.controller import JobPods
+from batchyard.jobframework.reconciler import JobReconciler
+from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.job.spec import with_selector
 from batchyard.scheduling.workload import lifecycle
@@ -18,7 +18,7 @@ def queued(**spec: Any) -> JobStage:
     of = indexed(**spec)
     of["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "lq"}
     of["spec"]["suspend"] = True
-    stage = JobStage(with_selector(of), JobController(JobIntegration()), JobPods())
+    stage = JobStage(with_selector(of), JobReconciler(JobIntegration()), JobPodController())
     stage.put(make.flavor(labels={"zone": "a"}))
     return stage
 

@@ -27,9 +27,9 @@ def job_stage(door: Door, parallelism: int = 1) -> JobStage:
 
 def test_the_job_tells_of_each_pod_that_came_and_once_of_those_that_did_not() -> None:
     stage = job_stage(Door(RefusedForNow, lets_in=2), parallelism=5)
-    told = [(event.reason, event.message) for event in stage.events]
-    assert [reason for reason, _ in told[:3]] == ["SuccessfulCreate", "SuccessfulCreate", "FailedCreate"]
-    assert told[2][1] == "Error creating: no"
+    reported = [(event.reason, event.message) for event in stage.events]
+    assert [reason for reason, _ in reported[:3]] == ["SuccessfulCreate", "SuccessfulCreate", "FailedCreate"]
+    assert reported[2][1] == "Error creating: no"
     assert len(stage.pods()) == 2
 
 

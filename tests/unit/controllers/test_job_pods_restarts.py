@@ -10,8 +10,8 @@ from batchyard.api.meta import Key, Obj, annotation
 from batchyard.api.well_known import COMPLETION_INDEX
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.interfaces.controller import Outcome
-from batchyard.jobs.job.controller import JobPods
+from batchyard.interfaces.controller import ReconcileResult
+from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.job.spec import is_finished
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import indexed, job, per_index
@@ -40,24 +40,24 @@ CUTS = st.lists(st.integers(0, 6), max_size=40)
 class Interrupted:
     """The Job controller, of whose outcomes only the first writes happen; then it starts anew."""
 
-    name = JobPods.name
-    rank = JobPods.rank
-    kinds = JobPods.kinds
+    name = JobPodController.name
+    rank = JobPodController.rank
+    kinds = JobPodController.kinds
 
     def __init__(self, cuts: Sequence[int]) -> None:
-        self.inner = JobPods()
+        self.inner = JobPodController()
         self.cuts = iter(cuts)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         return self.inner.keys_for(event, now)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         outcome = self.inner.reconcile(key, reader, now)
         cut = next(self.cuts, None) if outcome.writes else None
         if cut is None or cut >= len(outcome.writes):
             return outcome
-        self.inner = JobPods()
-        return Outcome(outcome.writes[:cut], requeue_at=now)
+        self.inner = JobPodController()
+        return ReconcileResult(outcome.writes[:cut], requeue_at=now)
 
 
 class Ends:

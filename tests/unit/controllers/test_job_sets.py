@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, Obj, with_metadata, with_path, with_status
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent, WriteResult
 from batchyard.interfaces.controller import EventRecord
 from batchyard.jobs.jobset.controller import JobSetController
-from stage import Stage, said
+from stage import Stage, stated
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
 RUNNING = {"active": 3, "ready": 3}
@@ -193,7 +193,7 @@ def test_the_jobset_is_complete_when_its_jobs_are() -> None:
         end(stage, name)
         assert find_condition(jobset(stage), "Completed") is None
     end(stage, "js-worker-1")
-    assert said(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
+    assert stated(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
     assert jobset(stage)["status"]["terminalState"] == "Completed"
     assert [(e.type, e.reason) for e in stage.events] == [("Normal", "AllJobsCompleted")]
     assert len(jobs(stage)) == 3
@@ -212,7 +212,7 @@ def test_jobs_that_still_run_are_deleted_when_the_jobset_has_failed() -> None:
     stage = staged()
     end(stage, "js-worker-1", "Failed", reason="BackoffLimitExceeded")
     message = "jobset failed due to one or more job failures (first failed job: js-worker-1)"
-    assert said(jobset(stage), "Failed") == ("True", "FailedJobs", message)
+    assert stated(jobset(stage), "Failed") == ("True", "FailedJobs", message)
     assert [(e.type, e.reason, e.message) for e in stage.events] == [("Warning", "FailedJobs", message)]
     assert list(jobs(stage)) == ["js-worker-1"]
     assert counts(stage, "worker") == {"failed": 1}
@@ -231,7 +231,7 @@ def test_a_restart_makes_all_jobs_anew_under_the_next_attempt() -> None:
     status = jobset(stage)["status"]
     assert (status["restarts"], status["restartsCountTowardsMax"], "terminalState" in status) == (1, 1, False)
     message = "applying RestartJobSet failure policy action (first failed job: js-worker-1)"
-    assert said(jobset(stage), "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
+    assert stated(jobset(stage), "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
     assert stage.reasons() == ["DefaultFailurePolicy", "RestartJobSetFailurePolicyAction"]
 
 
@@ -240,7 +240,7 @@ def test_a_restart_is_over_when_all_jobs_are_ready() -> None:
     end(stage, "js-worker-1", "Failed")
     for name in jobs(stage):
         play(stage, name, **RUNNING)
-    assert said(jobset(stage), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
+    assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
     assert stage.reasons()[2:] == ["JobsReady"]
 
 
@@ -249,8 +249,8 @@ def test_the_last_restart_is_followed_by_failure() -> None:
     end(stage, "js-worker-1", "Failed")
     end(stage, "js-worker-0", "Failed")
     message = "jobset failed due to reaching max number of restarts (first failed job: js-worker-0)"
-    assert said(jobset(stage), "Failed") == ("True", "ReachedMaxRestarts", message)
-    assert said(jobset(stage), "RestartingJobSet") == ("False", "JobSetFailed", "jobset failed")
+    assert stated(jobset(stage), "Failed") == ("True", "ReachedMaxRestarts", message)
+    assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobSetFailed", "jobset failed")
     assert stage.reasons()[2:] == ["ReachedMaxRestarts", "JobSetFailed"]
 
 
@@ -320,11 +320,11 @@ def test_a_controller_that_is_stopped_at_any_write_comes_to_the_same_end() -> No
 def test_a_suspended_jobset_has_suspended_jobs_and_lets_them_go_later() -> None:
     stage = staged(suspend=True)
     assert len(suspended(stage)) == 3
-    assert said(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
+    assert stated(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
     assert counts(stage, "worker") == {"suspended": 2}
     change(stage, "spec", "suspend", value=False)
     assert suspended(stage) == []
-    assert said(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
+    assert stated(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
     assert stage.reasons() == ["SuspendedJobs", "ResumeJobs"]
 
 
@@ -352,7 +352,7 @@ def test_a_suspension_ends_a_restart() -> None:
     stage = staged(failurePolicy={"maxRestarts": 1})
     end(stage, "js-worker-1", "Failed")
     change(stage, "spec", "suspend", value=True)
-    assert said(jobset(stage), "RestartingJobSet") == ("False", "JobSetSuspended", "jobset is suspended")
+    assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobSetSuspended", "jobset is suspended")
     assert stage.reasons()[2:] == ["SuspendedJobs", "JobSetSuspended"]
 
 
@@ -364,15 +364,15 @@ IN_ORDER = {"startupPolicyOrder": "InOrder"}
 def test_replicated_jobs_start_in_order() -> None:
     stage = staged(startupPolicy=IN_ORDER)
     assert list(jobs(stage)) == ["js-driver-0"]
-    told = ("True", "InOrderStartupPolicyInProgress", "in order startup policy is in progress")
-    assert said(jobset(stage), "StartupPolicyInProgress") == told
+    reported = ("True", "InOrderStartupPolicyInProgress", "in order startup policy is in progress")
+    assert stated(jobset(stage), "StartupPolicyInProgress") == reported
     play(stage, "js-driver-0", active=1, ready=1)
     assert len(jobs(stage)) == 3
     for name in ("js-worker-0", "js-worker-1"):
         play(stage, name, **RUNNING)
-    told = ("True", "InOrderStartupPolicyCompleted", "in order startup policy has completed")
-    assert said(jobset(stage), "StartupPolicyCompleted") == told
-    assert said(jobset(stage), "StartupPolicyInProgress")[0] == "False"
+    reported = ("True", "InOrderStartupPolicyCompleted", "in order startup policy has completed")
+    assert stated(jobset(stage), "StartupPolicyCompleted") == reported
+    assert stated(jobset(stage), "StartupPolicyInProgress")[0] == "False"
     assert stage.reasons() == ["InOrderStartupPolicyInProgress", "InOrderStartupPolicyCompleted"]
 
 
@@ -381,12 +381,12 @@ def test_suspended_jobs_are_let_go_in_order() -> None:
     assert len(suspended(stage)) == 3
     change(stage, "spec", "suspend", value=False)
     assert suspended(stage) == ["js-worker-0", "js-worker-1"]
-    assert said(jobset(stage), "Suspended")[0] == "True"
+    assert stated(jobset(stage), "Suspended")[0] == "True"
     play(stage, "js-driver-0", active=1, ready=1)
     assert suspended(stage) == []
     for name in ("js-worker-0", "js-worker-1"):
         play(stage, name, **RUNNING)
-    assert said(jobset(stage), "Suspended")[0] == "False"
+    assert stated(jobset(stage), "Suspended")[0] == "False"
 
 
 def test_a_replicated_job_waits_for_those_it_depends_on() -> None:
@@ -405,7 +405,7 @@ def test_a_jobset_with_dependents_is_not_complete_before_they_are() -> None:
     assert find_condition(jobset(stage), "Completed") is None
     for name in ("js-worker-0", "js-worker-1"):
         end(stage, name)
-    assert said(jobset(stage), "Completed")[0] == "True"
+    assert stated(jobset(stage), "Completed")[0] == "True"
 
 
 # --- what it looks at ---

@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, RefusedForNow
 from batchyard.api.meta import Obj, with_path
-from batchyard.client.local import Admission, LocalClient
+from batchyard.client.local import AdmissionHooks, LocalClient
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.controller import EventRecord
@@ -25,7 +25,7 @@ class Door:
     def __init__(self, kind: str, error: ApiError | None) -> None:
         self.error = error
         self.stage = Stage()
-        self.stage.client = LocalClient(Store(), self.stage.kernel, admission=Admission({kind: self._prepare}))
+        self.stage.client = LocalClient(Store(), self.stage.kernel, admission=AdmissionHooks({kind: self._prepare}))
         self.stage.runner = Runner(self.stage.kernel, self.stage.client, [JobSetController()], self._record)
         self.stage.put(built())
 
@@ -58,8 +58,11 @@ def test_a_job_that_is_refused_is_told_of(error: ApiError, why: str) -> None:
 
 def test_a_service_that_is_refused_is_told_of() -> None:
     stage = Door(scheme.SERVICE, InvalidObject([ONE])).stage
-    (told,) = set(stage.events)
-    assert (told.reason, told.message) == ("HeadlessServiceCreationFailed", 'Service "js" is invalid: spec.a: no')
+    (reported,) = set(stage.events)
+    assert (reported.reason, reported.message) == (
+        "HeadlessServiceCreationFailed",
+        'Service "js" is invalid: spec.a: no',
+    )
 
 
 def test_that_another_was_faster_is_no_news() -> None:

@@ -9,15 +9,15 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.selectors import selector
-from batchyard.jobframework.reconciler import JobController
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import workload_name
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload import lifecycle
-from stage import Stage, said
+from stage import Stage, stated
 
 
 def job_stage(*objects: Obj) -> Stage:
-    stage = Stage(JobController(JobIntegration(), copied_labels=("team",)))
+    stage = Stage(JobReconciler(JobIntegration(), copied_labels=("team",)))
     stage.put(make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot", "operator": "Exists"}]), *objects)
     return stage
 
@@ -52,7 +52,7 @@ def test_names_are_those_of_kueue() -> None:
 
 
 def test_jobs_of_namespaces_that_the_configuration_does_not_select_are_left_alone() -> None:
-    controller = JobController(JobIntegration(), managed_namespaces=selector({"matchLabels": {"batch": "yes"}}))
+    controller = JobReconciler(JobIntegration(), managed_namespaces=selector({"matchLabels": {"batch": "yes"}}))
     stage = Stage(controller)
     stage.put(make.namespace(), make.job())
     assert stage.workloads() == []
@@ -62,7 +62,7 @@ def test_jobs_of_namespaces_that_the_configuration_does_not_select_are_left_alon
 
 
 def test_a_job_that_was_admitted_into_a_flavor_that_comes_later_starts_then() -> None:
-    stage = Stage(JobController(JobIntegration()))
+    stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.job())
     admit(stage)
     assert job(stage)["spec"]["suspend"] is True
@@ -137,7 +137,7 @@ def test_an_evicted_job_stops_and_its_quota_is_released_when_its_pods_are_gone()
     assert job(stage)["spec"] == original
     assert "annotations" not in job(stage)["metadata"]
     assert "startTime" not in job(stage)["status"]
-    assert said(stage.only_workload(), "Requeued") == ("True", "Preempted", "make room")
+    assert stated(stage.only_workload(), "Requeued") == ("True", "Preempted", "make room")
     assert not lifecycle.has_quota_reservation(stage.only_workload())
     assert [(e.reason, e.message) for e in stage.events[2:]] == [("Stopped", "make room")]
 
@@ -175,7 +175,7 @@ def test_the_end_of_a_job_is_the_end_of_its_workload(kind: str, reason: str) -> 
     stage = job_stage(make.job())
     admit(stage)
     set_status(stage, succeeded=1, conditions=[make.condition(kind, message="told by the Job")])
-    assert said(stage.only_workload(), "Finished") == ("True", reason, "told by the Job")
+    assert stated(stage.only_workload(), "Finished") == ("True", reason, "told by the Job")
     assert "finalizers" not in stage.only_workload()["metadata"]
     name = stage.only_workload()["metadata"]["name"]
     assert stage.events[-1].message == f"Workload 'team/{name}' is declared finished"
@@ -269,7 +269,7 @@ def test_a_template_that_contradicts_its_flavor_fails_its_workload() -> None:
     conflict = (
         "invalid admission check PodSetUpdate: conflict for nodeSelector: conflict for key=zone, value1=b, value2=a"
     )
-    assert said(stage.only_workload(), "Finished") == ("True", "FailedToStart", conflict)
+    assert stated(stage.only_workload(), "Finished") == ("True", "FailedToStart", conflict)
 
 
 def test_a_check_that_contradicts_a_flavor_fails_its_workload() -> None:
@@ -280,7 +280,7 @@ def test_a_check_that_contradicts_a_flavor_fails_its_workload() -> None:
     admit(stage)
     conflict = "conflict for nodeSelector: conflict for key=zone, value1=a, value2=b"
     message = f'in admission check "c": invalid admission check PodSetUpdate: {conflict}'
-    assert said(stage.only_workload(), "Finished") == ("True", "FailedToStart", message)
+    assert stated(stage.only_workload(), "Finished") == ("True", "FailedToStart", message)
 
 
 def test_updates_of_checks_reach_the_pods() -> None:
@@ -296,7 +296,7 @@ def test_updates_of_checks_reach_the_pods() -> None:
 
 
 def test_a_child_runs_only_while_the_workload_above_is_admitted() -> None:
-    stage = Stage(JobController(JobIntegration()))
+    stage = Stage(JobReconciler(JobIntegration()))
     parent = make.jobset()
     owner = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -366,7 +366,7 @@ def test_a_changed_job_whose_class_is_missing_waits() -> None:
 
 
 def test_an_admitted_job_waits_for_its_flavor() -> None:
-    stage = Stage(JobController(JobIntegration()))
+    stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.job())
     admit(stage)
     assert job(stage)["spec"]["suspend"] is True

@@ -6,21 +6,21 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.jobframework.reconciler import JobController
-from batchyard.jobs.job.controller import JobPods
+from batchyard.jobframework.reconciler import JobReconciler
+from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.kubelet.simulated.kubelet import Kubelets
 from batchyard.scheduling.workload import lifecycle
-from stage import Stage, said
+from stage import Stage, stated
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
 
 
 def jobset_stage(*objects: Obj) -> Stage:
-    kueue = JobController(JobIntegration()), JobController(JobSetIntegration())
-    stage = Stage(*kueue, JobPods(), JobSetController(), Kubelets(with_nodes=False))
+    kueue = JobReconciler(JobIntegration()), JobReconciler(JobSetIntegration())
+    stage = Stage(*kueue, JobPodController(), JobSetController(), Kubelets(with_nodes=False))
     stage.put(make.flavor(labels={"zone": "a"}), *objects)
     return stage
 
@@ -61,7 +61,7 @@ def test_a_suspended_jobset_has_its_jobs_and_they_are_suspended() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     assert list(children(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
     assert all(job["spec"]["suspend"] for job in children(stage).values())
-    assert said(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
+    assert stated(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
     assert [s["suspended"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [2, 1]
     assert len(stage.workloads()) == 1, "child Jobs have no Workloads of their own"
 
@@ -82,15 +82,15 @@ def test_an_admitted_jobset_runs_its_time_and_completes() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO, annotations={"batchyard.dev/runtime": "5m"}))
     admit(stage, driver=1, worker=6)
     assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [2, 1]
-    assert said(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
+    assert stated(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
     worker = children(stage)["js-worker-0"]
     assert worker["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "a"}
     stage.run(299)
     assert "terminalState" not in jobset(stage)["status"]
     stage.run(300)
-    assert said(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
+    assert stated(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
     assert jobset(stage)["status"]["terminalState"] == "Completed"
-    assert said(stage.only_workload(), "Finished") == ("True", "Succeeded", "jobset completed successfully")
+    assert stated(stage.only_workload(), "Finished") == ("True", "Succeeded", "jobset completed successfully")
 
 
 def test_an_evicted_jobset_stops_all_its_jobs_before_its_quota_is_free() -> None:
@@ -146,4 +146,4 @@ def test_a_jobset_that_may_not_match_fails_to_start() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     admit(stage, driver=1)
     failed = "invalid podset infos: expecting 2 podset, got 1"
-    assert said(stage.only_workload(), "Finished") == ("True", "FailedToStart", failed)
+    assert stated(stage.only_workload(), "Finished") == ("True", "FailedToStart", failed)

@@ -6,17 +6,17 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import key_of, with_metadata
 from batchyard.interfaces.client import Reader, Update
-from batchyard.jobframework.reconciler import JobController
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from stage import Stage, said
+from stage import Stage, stated
 
 GONE = ("True", "OwnerNotFound", "The workload's owner no longer exists")
 
 
 def job_stage() -> Stage:
     """A world with a Job in a queue."""
-    stage = Stage(JobController(JobIntegration()), WorkloadLifecycle())
+    stage = Stage(JobReconciler(JobIntegration()), WorkloadLifecycle())
     stage.put(make.flavor(), make.job())
     return stage
 
@@ -25,7 +25,7 @@ def test_a_workload_left_behind_is_finished_and_stays() -> None:
     stage = job_stage()
     stage.leave_behind(scheme.JOB, "job")
     workload = stage.only_workload()
-    assert said(workload, "Finished") == GONE
+    assert stated(workload, "Finished") == GONE
     assert "finalizers" not in workload["metadata"]
 
 
@@ -40,7 +40,7 @@ def test_the_next_job_of_that_name_leaves_it_alone() -> None:
 
 
 def test_a_job_that_is_still_to_leave_its_workload_behind_releases_and_deletes_nothing() -> None:
-    controller = JobController(JobIntegration())
+    controller = JobReconciler(JobIntegration())
     stage = Stage(controller)
     stage.put(make.flavor(), with_metadata(make.job(), finalizers=["example.com/keep", well_known.ORPHAN_FINALIZER]))
     job = with_metadata(stage.get(scheme.JOB, "job"), deletionTimestamp="2026-01-01T00:00:00Z")

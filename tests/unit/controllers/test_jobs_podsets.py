@@ -5,8 +5,8 @@ import pytest
 import make
 from batchyard.api.meta import Obj, with_path
 from batchyard.jobframework.podsets import (
-    Injection,
-    InvalidInjection,
+    InvalidPodSetInfo,
+    PodSetInfo,
     admitted_injections,
     equivalent,
     inject,
@@ -23,7 +23,7 @@ SPOT = make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot"}])
 def test_what_is_injected_can_be_restored() -> None:
     template = make.pod_template(labels={"own": "1"}, nodeSelector={"disk": "ssd"}, tolerations=[{"key": "own"}])
     (original,) = original_injections(make.workload(pod_sets=[{**make.pod_set(), "template": template}]))
-    injected = inject(template, Injection("main", 1, {"l": "1"}, {"a": "2"}, {"zone": "a"}, [{"key": "spot"}]))
+    injected = inject(template, PodSetInfo("main", 1, {"l": "1"}, {"a": "2"}, {"zone": "a"}, [{"key": "spot"}]))
     assert injected["spec"]["nodeSelector"] == {"disk": "ssd", "zone": "a"}
     assert injected["spec"]["tolerations"] == [{"key": "own"}, {"key": "spot"}]
     assert restore(injected, original) == template
@@ -31,13 +31,13 @@ def test_what_is_injected_can_be_restored() -> None:
 
 def test_a_toleration_is_not_added_twice() -> None:
     template = make.pod_template(tolerations=[{"key": "spot"}])
-    assert inject(template, Injection("main", 1, tolerations=[{"key": "spot"}])) == template
+    assert inject(template, PodSetInfo("main", 1, tolerations=[{"key": "spot"}])) == template
 
 
 def test_a_contradiction_names_both_values() -> None:
     template = make.pod_template(labels={"l": "1"})
-    with pytest.raises(InvalidInjection, match="conflict for labels: conflict for key=l, value1=1, value2=2"):
-        inject(template, Injection("main", 1, {"l": "2"}))
+    with pytest.raises(InvalidPodSetInfo, match="conflict for labels: conflict for key=l, value1=1, value2=2"):
+        inject(template, PodSetInfo("main", 1, {"l": "2"}))
 
 
 def test_flavors_are_named_once_each() -> None:

@@ -3,10 +3,10 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.jobframework.reconciler import JobController
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload import lifecycle
-from stage import Stage, said
+from stage import Stage, stated
 
 PREBUILT = "kueue.x-k8s.io/prebuilt-workload-name"
 JOB = make.job(labels={PREBUILT: "wl"})
@@ -14,7 +14,7 @@ JOB = make.job(labels={PREBUILT: "wl"})
 
 def job_stage(*objects: Obj) -> Stage:
     """A world with the Job controller."""
-    stage = Stage(JobController(JobIntegration()))
+    stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.flavor(), *objects)
     return stage
 
@@ -56,7 +56,7 @@ def test_a_workload_that_comes_later_is_waited_for() -> None:
 
 def test_a_workload_that_asks_for_something_else_is_over() -> None:
     stage = job_stage(make.workload("wl", pod_sets=[make.pod_set(count=2)]), JOB)
-    said_of = said(stage.only_workload(), "Finished")
+    said_of = stated(stage.only_workload(), "Finished")
     assert said_of == ("True", "OutOfSync", "The prebuilt workload is out of sync with its user job")
 
 

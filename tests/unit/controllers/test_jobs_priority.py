@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.jobframework.reconciler import JobController
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload import lifecycle
 from stage import Stage
@@ -21,7 +21,7 @@ def priority(stage: Stage) -> tuple[int, str, str]:
 
 
 def stage_with(*objects: Obj) -> Stage:
-    stage = Stage(JobController(JobIntegration()))
+    stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.workload_priority_class("high", 100), make.priority_class("pods", 50), *objects)
     return stage
 
@@ -61,7 +61,7 @@ def test_a_missing_class_is_told_and_waited_for() -> None:
 
 
 def test_a_class_that_a_job_names_no_more_is_not_waited_for() -> None:
-    controller = JobController(JobIntegration())
+    controller = JobReconciler(JobIntegration())
     stage = Stage(controller)
     stage.put(job_with(**{LABEL: "later"}), job_with(**{LABEL: "never"}))
     added = WatchEvent(EventType.ADDED, Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "later"), {}, None, 1)

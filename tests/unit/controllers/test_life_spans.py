@@ -5,26 +5,26 @@ from pathlib import Path
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.interfaces.observers import Span
-from batchyard.scheduling.workload_traces import LifeSpans, root_of, trace_of
+from batchyard.interfaces.observers import TraceSpan
+from batchyard.scheduling.workload_traces import WorkloadTracer, root_of, trace_of
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def told(*parts: str) -> tuple[list[Span], World]:
+def reported(*parts: str) -> tuple[list[TraceSpan], World]:
     """The spans of an example that was run, and its world."""
     scenario, _ = read_scenario([EXAMPLES.joinpath(*parts)])
-    world, spans = World(scenario), list[Span]()
-    world.client.subscribe(LifeSpans(world.kernel.now, spans.append).observe)
+    world, spans = World(scenario), list[TraceSpan]()
+    world.client.subscribe(WorkloadTracer(world.kernel.now, spans.append).observe)
     world.run_until(None)
     return spans, world
 
 
 @pytest.mark.parametrize("example", ["first-steps", "preemption", "cohort-borrowing"])
 def test_the_phases_of_a_life_fill_it_without_a_gap(example: str) -> None:
-    spans, world = told(example)
+    spans, world = reported(example)
     roots = [span for span in spans if not span.parent]
     workloads = {w["metadata"]["uid"] for w in world.objects("Workload.kueue.x-k8s.io")}
     assert {trace_of(uid) for uid in workloads} == {root.trace for root in roots}
@@ -36,7 +36,7 @@ def test_the_phases_of_a_life_fill_it_without_a_gap(example: str) -> None:
 
 
 def test_a_preemption_links_to_the_life_of_the_preemptor() -> None:
-    spans, _ = told("preemption")
+    spans, _ = reported("preemption")
     evicted = [span for span in spans if span.links]
     lives = {(span.trace, span.id): span for span in spans if not span.parent}
     assert evicted
@@ -49,7 +49,7 @@ def test_a_preemption_links_to_the_life_of_the_preemptor() -> None:
 
 
 def test_what_is_told_of_a_workload_is_what_decided() -> None:
-    spans, _ = told("first-steps")
+    spans, _ = reported("first-steps")
     life = next(span for span in spans if not span.parent)
     assert life.attributes["kueue.cluster_queue.name"]
     assert life.attributes["kueue.pod_set.main.flavors"]

@@ -5,16 +5,16 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import status
-from stage import Stage, said
+from stage import Stage, stated
 from yard import queue
 
 
 def open_stage(*objects: Any) -> Stage:
-    stage = Stage(Scheduler(AdmissionIndex(), Policy()), WorkloadLifecycle())
+    stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy()), WorkloadLifecycle())
     stage.put(make.namespace(), make.flavor("spot"), queue("cq", 5), make.local_queue("cq", cluster_queue="cq"))
     stage.put(*objects)
     return stage
@@ -51,8 +51,8 @@ def test_who_would_be_refused_waits_and_is_told_so() -> None:
     stage.run(2)
     place = 'spec.podSets[0].template.spec.containers[0]: Invalid value: ["cpu"]: requests must not be'
     start = f"resources didn't satisfy LimitRange constraints: {place}"
-    assert said(stage.workload("big"), "QuotaReserved")[2] == f"{start} above the limitRange max"
-    assert said(stage.workload("small"), "QuotaReserved")[2] == f"{start} below the limitRange min"
+    assert stated(stage.workload("big"), "QuotaReserved")[2] == f"{start} above the limitRange max"
+    assert stated(stage.workload("small"), "QuotaReserved")[2] == f"{start} below the limitRange min"
 
 
 def test_who_waits_is_looked_at_anew_when_limits_change() -> None:
@@ -71,7 +71,7 @@ def test_the_bounds_of_a_pod_are_about_all_its_containers() -> None:
     bounds["spec"]["limits"] = [{"type": "Pod", "max": {"cpu": "1"}}]
     stage = open_stage(bounds, silent("a", requests={"cpu": "2"}))
     stage.run(2)
-    assert "spec.podSets[0].template.spec: Invalid value" in said(stage.workload("a"), "QuotaReserved")[2]
+    assert "spec.podSets[0].template.spec: Invalid value" in stated(stage.workload("a"), "QuotaReserved")[2]
 
 
 def test_a_workload_without_pods_is_decided_on_too() -> None:

@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, with_metadata
 from batchyard.housekeeping.namespaces import Namespaces
-from stage import Stage, said
+from stage import Stage, stated
 from unit.core.node_make import pod
 
 
@@ -52,10 +52,10 @@ def test_a_namespace_waits_for_what_has_finalizers_and_says_so() -> None:
     namespace = stage.get(scheme.NAMESPACE, "team", "")
     assert namespace["status"]["phase"] == "Terminating"
     left = "Some resources are remaining: configmaps. has 1 resource instances, pods. has 1 resource instances"
-    assert said(namespace, "NamespaceContentRemaining") == ("True", "SomeResourcesRemain", left)
+    assert stated(namespace, "NamespaceContentRemaining") == ("True", "SomeResourcesRemain", left)
     held = "Some content in the namespace has finalizers remaining: test/keep in 1 resource instances"
-    assert said(namespace, "NamespaceFinalizersRemaining") == ("True", "SomeFinalizersRemain", held)
-    assert said(namespace, "NamespaceDeletionContentFailure")[0] == "False"
+    assert stated(namespace, "NamespaceFinalizersRemaining") == ("True", "SomeFinalizersRemain", held)
+    assert stated(namespace, "NamespaceDeletionContentFailure")[0] == "False"
 
 
 def test_a_namespace_goes_when_the_last_object_in_it_does() -> None:

@@ -6,7 +6,7 @@ from batchyard.api.meta import with_path
 from batchyard.api.views import pod_lifecycle as pods
 from batchyard.nodes import conditions as lifecycle
 from batchyard.nodes.health import NodeHealth
-from stage import Stage, said
+from stage import Stage, stated
 from unit.core.node_make import lease, node, pod, running, taint
 
 HEALTHY = node("healthy")
@@ -25,7 +25,7 @@ def taints(stage: Stage, name: str = "node") -> list[tuple[str, str]]:
 
 def given_up(stage: Stage) -> list[str]:
     """The nodes that have a taint that drives pods out."""
-    return [n["metadata"]["name"] for n in stage.client.list(scheme.NODE) if lifecycle.is_given_up(n)]
+    return [n["metadata"]["name"] for n in stage.client.list(scheme.NODE) if lifecycle.has_execution_taint(n)]
 
 
 def unready(count: int, zone: str = "a") -> list[make.Obj]:
@@ -42,7 +42,7 @@ def test_a_node_that_is_not_heard_of_for_50_seconds_is_unknown() -> None:
     assert lifecycle.readiness(stage.get(scheme.NODE, "node", "")) == "True"
     stage.run(60)
     silent = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-    assert said(stage.get(scheme.NODE, "node", ""), "Ready") == silent
+    assert stated(stage.get(scheme.NODE, "node", ""), "Ready") == silent
     assert taints(stage) == [("unreachable", "NoSchedule"), ("unreachable", "NoExecute")]
     (event,) = stage.events
     assert (event.reason, event.message) == ("NodeNotReady", "Node node status is now: NodeNotReady")
@@ -62,7 +62,7 @@ def test_a_node_that_never_spoke_is_unknown_after_a_minute() -> None:
     stage = started(HEALTHY, node(ready=""))
     stage.run(60)
     never = ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
-    assert said(stage.get(scheme.NODE, "node", ""), "Ready") == never
+    assert stated(stage.get(scheme.NODE, "node", ""), "Ready") == never
     assert stage.events == []
 
 
@@ -73,8 +73,8 @@ def test_pods_of_a_node_that_is_not_heard_of_are_not_ready() -> None:
     assert not pods.is_ready(stage.get(scheme.POD, "pod"))
     assert pods.is_ready(stage.get(scheme.POD, "other"))
     assert stage.get(scheme.POD, "pod")["status"]["phase"] == "Running"
-    told = [(event.type, event.message) for event in stage.events if event.regarding.kind == scheme.POD]
-    assert told == [("Warning", "Node is not ready")]
+    reported = [(event.type, event.message) for event in stage.events if event.regarding.kind == scheme.POD]
+    assert reported == [("Warning", "Node is not ready")]
 
 
 def test_pods_that_a_restart_left_ready_are_told_afterwards() -> None:

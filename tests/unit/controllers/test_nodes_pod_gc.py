@@ -7,7 +7,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, with_metadata
 from batchyard.nodes.pod_gc import PodGarbageCollector
-from stage import Stage, said
+from stage import Stage, stated
 from unit.core.node_make import node, pod, running, taint
 
 
@@ -37,7 +37,7 @@ def test_a_pod_whose_node_is_gone_for_40_seconds_fails_and_is_deleted() -> None:
     assert phase(stage) == "Running"
     stage.run(40)
     assert phase(stage) == "Failed"
-    assert said(stage.get(scheme.POD, "pod"), "DisruptionTarget")[1:] == (
+    assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget")[1:] == (
         "DeletionByPodGC",
         "PodGC: node no longer exists",
     )

@@ -16,7 +16,7 @@ from batchyard.kubelet.simulated.node_agent import NodeAgents
 from batchyard.nodes.conditions import readiness
 from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pod_gc import PodGarbageCollector
-from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
+from batchyard.sim.faults.faulty_client import FaultyClient, WriteFaults
 from stage import Stage
 from unit.core.node_make import instance, node, pod, toleration
 from unit.runtime.kubelet_make import slow
@@ -38,7 +38,7 @@ class Troubled(Stage):
 
     def __init__(self, crash_after: int = 0) -> None:
         super().__init__()
-        self.trouble = Trouble()
+        self.trouble = WriteFaults()
         self.writes = 0
         self._crash_after = crash_after
         self.trouble.on_write = self._on_write

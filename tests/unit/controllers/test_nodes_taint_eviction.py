@@ -7,7 +7,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, with_metadata, with_path
 from batchyard.nodes.health import TaintEviction
-from stage import Stage, said
+from stage import Stage, stated
 from unit.core.node_make import node, pod, running, taint, toleration
 
 TAINT = taint(well_known.UNREACHABLE, since=10)
@@ -34,7 +34,7 @@ def test_a_pod_that_does_not_tolerate_a_taint_is_deleted_at_once_and_told_why() 
     stage = started(pod(status=running()), node(taints=[TAINT]))
     assert terminating(stage)
     why = ("True", "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
-    assert said(stage.get(scheme.POD, "pod"), "DisruptionTarget") == why
+    assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget") == why
     (event,) = stage.events
     assert (event.reason, event.message) == ("TaintManagerEviction", "Marking for deletion Pod team/pod")
 

@@ -11,7 +11,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.scheduling.assignment import LastAssignment
 from batchyard.scheduling.decisions import Head
 from batchyard.scheduling.messages import RequeueReason
-from batchyard.scheduling.pending_queue import PendingQueue, must_wait
+from batchyard.scheduling.pending_queue import PendingQueue, is_held_back
 from yard import workload
 
 NO_FIT, NO_CANDIDATES = RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES
@@ -341,7 +341,7 @@ def test_a_change_of_the_preemptor_does_not_cost_its_place() -> None:
     ],
 )
 def test_who_must_wait_says_so(obj: Obj, *, expected: bool) -> None:
-    assert must_wait(workload_view(obj), make.NOW) is expected
+    assert is_held_back(workload_view(obj), make.NOW) is expected
 
 
 def test_who_must_wait_is_held_apart() -> None:
@@ -491,9 +491,9 @@ def test_a_shape_is_hopeless_until_the_next_wake_up_even_of_an_empty_queue() -> 
     queue = waiting(workload("a"))
     requeue(queue, NO_FIT)
     queue.remove("team/a")
-    assert queue.may_wake
+    assert queue.may_reactivate
     wake(queue)
-    assert not queue.may_wake
+    assert not queue.may_reactivate
     assert put(queue, workload("b"))
 
 

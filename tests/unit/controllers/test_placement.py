@@ -11,8 +11,8 @@ from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, key_of
 from batchyard.interfaces.client import Delete, EventType, Update, UpdateStatus, WatchEvent, Write
 from batchyard.placement.controller import PASS, PlacementController
-from batchyard.placement.resources import Profile
-from stage import Stage, said
+from batchyard.placement.resources import AutoscalingProfile
+from stage import Stage, stated
 from unit.core.placement_make import member, node, pod, pod_term, required
 
 GOLD = {"matchLabels": {"tier": "gold"}}
@@ -39,9 +39,9 @@ def nominated(stage: Stage, name: str) -> str:
     return found
 
 
-def told(stage: Stage, name: str) -> str:
+def reported(stage: Stage, name: str) -> str:
     """Why a pod is not placed."""
-    status, reason, message = said(stage.get(scheme.POD, name), "PodScheduled")
+    status, reason, message = stated(stage.get(scheme.POD, name), "PodScheduled")
     assert (status, reason) == ("False", "Unschedulable")
     return message
 
@@ -100,14 +100,14 @@ def test_pods_that_have_ended_leave_their_room_to_others() -> None:
 def test_why_a_pod_waits_is_told_once() -> None:
     stage = staged(node(), pod(cpu="9"))
     message = f"0/1 nodes are available: 1 Insufficient cpu. {NO_HELP}"
-    assert told(stage, "p") == message
+    assert reported(stage, "p") == message
     assert events_of(stage, "p") == [("FailedScheduling", message)]
     stage.put(pod("q"))
     assert len(events_of(stage, "p")) == 1
 
 
 def test_without_nodes_there_is_nothing_to_say_of_preemption() -> None:
-    assert told(staged(pod()), "p") == "no nodes available to schedule pods"
+    assert reported(staged(pod()), "p") == "no nodes available to schedule pods"
 
 
 def test_a_pod_that_waited_says_so_no_longer_once_it_is_bound() -> None:
@@ -120,14 +120,14 @@ def test_a_pod_that_waited_says_so_no_longer_once_it_is_bound() -> None:
 def test_of_pods_that_ask_for_the_same_each_is_told_why_it_waits() -> None:
     stage = staged(node())
     stage.put(*[pod(f"p{i}", cpu="9") for i in range(3)])
-    assert len({told(stage, f"p{i}") for i in range(3)}) == 1
+    assert len({reported(stage, f"p{i}") for i in range(3)}) == 1
 
 
 def test_gated_pods_say_so_and_wait_for_their_gates() -> None:
     stage = staged(node(), pod(schedulingGates=[{"name": "g"}]))
     assert places(stage) == {"p": ""}
     message = "Scheduling is blocked due to non-empty scheduling gates"
-    assert said(stage.get(scheme.POD, "p"), "PodScheduled") == ("False", "SchedulingGated", message)
+    assert stated(stage.get(scheme.POD, "p"), "PodScheduled") == ("False", "SchedulingGated", message)
     stage.put({**pod(), "status": stage.get(scheme.POD, "p")["status"]})
     assert places(stage) == {"p": "n"}
 
@@ -137,14 +137,14 @@ def test_pods_of_other_schedulers_are_let_be() -> None:
     assert places(stage) == {"p": ""}
     assert "status" not in stage.get(scheme.POD, "p")
     stage.put(pod("bound", schedulerName="mine", nodeName="n", cpu="4"), pod("q"))
-    assert told(stage, "q").startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert reported(stage, "q").startswith("0/1 nodes are available: 1 Insufficient cpu.")
 
 
 def test_the_profile_is_the_clusters_or_that_of_the_scheduler_a_pod_names() -> None:
     stage = staged(node("a"), node("b"), pod("t", nodeName="a"))
     stage.put(pod("p", schedulerName="gke.io/optimize-utilization-scheduler"), pod("q"))
     assert places(stage) == {"t": "a", "p": "a", "q": "b"}
-    filling = Stage(PlacementController(Profile.OPTIMIZE_UTILIZATION))
+    filling = Stage(PlacementController(AutoscalingProfile.OPTIMIZE_UTILIZATION))
     filling.put(node("a"), node("b"), pod("t", nodeName="a"), pod("p"))
     assert places(filling) == {"t": "a", "p": "a"}
 
@@ -172,7 +172,7 @@ def test_long_reasons_are_cut_in_events_only() -> None:
     taints = [[{"key": f"{'k' * 60}{i}", "effect": "NoSchedule"}] for i in range(20)]
     stage = staged(*[node(f"n{i}", taints=taint) for i, taint in enumerate(taints)], pod())
     ((_, note),) = events_of(stage, "p")
-    assert len(told(stage, "p")) > 1024
+    assert len(reported(stage, "p")) > 1024
     assert (len(note), note[-4:]) == (1024, " ...")
 
 
@@ -183,7 +183,7 @@ def test_a_gang_is_bound_as_a_whole_or_not_at_all() -> None:
     stage = staged(node("a"))
     stage.put(*[member(f"m{i}", cpu="2") for i in range(3)])
     assert places(stage) == {"m0": "", "m1": "", "m2": ""}
-    assert told(stage, "m0") == f"0/1 nodes are available: 1 Insufficient cpu. {NO_VICTIMS}"
+    assert reported(stage, "m0") == f"0/1 nodes are available: 1 Insufficient cpu. {NO_VICTIMS}"
     stage.put(node("b"))
     assert places(stage) == {"m0": "a", "m1": "b", "m2": "a"}
 
@@ -191,7 +191,7 @@ def test_a_gang_is_bound_as_a_whole_or_not_at_all() -> None:
 def test_members_unlike_the_one_without_a_place_are_told_so() -> None:
     stage = staged(node())
     stage.put(member("big", cpu="9"), member("small"))
-    assert told(stage, "small") == f"pod group is unschedulable: {told(stage, 'big')}"
+    assert reported(stage, "small") == f"pod group is unschedulable: {reported(stage, 'big')}"
 
 
 def test_two_gangs_do_not_hold_halves() -> None:
@@ -223,10 +223,10 @@ def test_a_member_that_is_replaced_is_placed_by_itself() -> None:
 
 def test_a_pod_of_higher_priority_gets_the_room_of_others() -> None:
     stage = staged(node(), pod("low", cpu="4"), pod("high", priority=1))
-    assert told(stage, "high") == "0/1 nodes are available: 1 Insufficient cpu."
+    assert reported(stage, "high") == "0/1 nodes are available: 1 Insufficient cpu."
     assert (nominated(stage, "high"), leaving(stage)) == ("n", ["low"])
     message = "default-scheduler: preempting to accommodate a higher priority pod"
-    assert said(stage.get(scheme.POD, "low"), "DisruptionTarget") == ("True", "PreemptionByScheduler", message)
+    assert stated(stage.get(scheme.POD, "low"), "DisruptionTarget") == ("True", "PreemptionByScheduler", message)
     assert ("Preempted", "Preempted by pod uid-high on node n") in events_of(stage, "low")
     go(stage, "low")
     assert (places(stage), nominated(stage, "high")) == ({"high": "n"}, "")
@@ -288,7 +288,7 @@ def test_a_gang_that_lost_the_node_it_waited_for_holds_no_room() -> None:
 def test_a_pod_that_must_not_preempt_waits() -> None:
     stage = staged(node(), pod("low", cpu="4"), pod("high", priority=1, preemptionPolicy="Never"))
     assert (leaving(stage), nominated(stage, "high")) == ([], "")
-    assert told(stage, "high").endswith("preemption: not eligible due to preemptionPolicy=Never.")
+    assert reported(stage, "high").endswith("preemption: not eligible due to preemptionPolicy=Never.")
 
 
 # --- restarts and writes that fail ---

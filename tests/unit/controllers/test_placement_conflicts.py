@@ -4,11 +4,11 @@ import make
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Create
 from batchyard.placement.controller import PlacementController
-from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
+from batchyard.sim.faults.faulty_client import FaultyClient, WriteFaults
 from batchyard.store.memory import Store
 
 
@@ -24,7 +24,7 @@ def pod(name: str) -> Obj:
 
 
 def test_a_pod_is_told_why_it_waits_though_the_first_word_of_it_met_a_conflict() -> None:
-    kernel, trouble = VirtualKernel(make.NOW), Trouble()
+    kernel, trouble = VirtualEventLoop(make.NOW), WriteFaults()
     client = LocalClient(Store(), kernel)
     Runner(kernel, FaultyClient(client, trouble), [PlacementController()], lambda *_: None)
     trouble.conflicts = 0.5
@@ -35,6 +35,6 @@ def test_a_pod_is_told_why_it_waits_though_the_first_word_of_it_met_a_conflict()
     for name in names:
         found = client.get(Key("Pod", "team", name))
         assert found is not None
-        told = find_condition(found["status"], "PodScheduled")
-        assert told is not None
-        assert told["reason"] == "Unschedulable"
+        reported = find_condition(found["status"], "PodScheduled")
+        assert reported is not None
+        assert reported["reason"] == "Unschedulable"

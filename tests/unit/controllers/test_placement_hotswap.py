@@ -9,7 +9,7 @@ from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_status
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
 from batchyard.placement.controller import PlacementController
 from batchyard.scheduling.workload.lifecycle import release_after_eviction
-from stage import Stage, said
+from stage import Stage, stated
 from unit.core.hotswap_make import HIGH, LOW, leader, running, slice_of, started, worker
 from unit.core.placement_make import HOST, member, node, pod
 
@@ -84,12 +84,12 @@ def pods_of(name: str, number: int = 0) -> list[str]:
 def test_a_workload_is_preempted_as_a_whole_and_its_pods_are_left_to_its_job() -> None:
     stage = staged(*jobset("low", "a", "b", since=-600), *waiting())
     assert evicted(stage) == ["low"]
-    told = (
+    reported = (
         "Preempted to accommodate a workload (UID: uid-jobset-high, JobUID: UNKNOWN) due to Hotswap: team/jobset-high"
         " needs the nodes of team/jobset-low, whose 8 pods lose 80m of work since their last checkpoints"
     )
-    assert said(stage.workload("jobset-low"), "Evicted") == ("True", "Preempted", told)
-    assert said(stage.workload("jobset-low"), "Preempted") == ("True", "Hotswap", told)
+    assert stated(stage.workload("jobset-low"), "Evicted") == ("True", "Preempted", reported)
+    assert stated(stage.workload("jobset-low"), "Preempted") == ("True", "Hotswap", reported)
     assert names(stage) == ["high-0-0", *pods_of("low", 0), *pods_of("low", 1)]
     assert place(stage, "high-0-0") == "(a-0)"
     assert not any("deletionTimestamp" in obj["metadata"] for obj in stage.client.list(scheme.POD))
@@ -97,8 +97,8 @@ def test_a_workload_is_preempted_as_a_whole_and_its_pods_are_left_to_its_job() -
 
 def test_both_sides_are_told() -> None:
     stage = staged(*jobset("low", "a", "b"), *waiting())
-    told = [(str(e.regarding), e.reason) for e in stage.events if e.regarding.kind == scheme.WORKLOAD]
-    assert told == [
+    reported = [(str(e.regarding), e.reason) for e in stage.events if e.regarding.kind == scheme.WORKLOAD]
+    assert reported == [
         ("team/jobset-low", "EvictedDueToPreempted"),
         ("team/jobset-low", "Preempted"),
         ("team/jobset-high", "PreemptedWorkload"),
@@ -172,9 +172,9 @@ def test_he_leaves_who_loses_least_since_his_last_checkpoint() -> None:
 def test_equals_are_not_preempted() -> None:
     stage = staged(*jobset("equal", "a", "b", priority=HIGH), *waiting())
     assert evicted(stage) == []
-    told = find_condition(stage.get(scheme.POD, "high-0-0"), "PodScheduled")
-    assert told is not None
-    assert told["message"].endswith(" 8 No preemption victims found for incoming pod.")
+    reported = find_condition(stage.get(scheme.POD, "high-0-0"), "PodScheduled")
+    assert reported is not None
+    assert reported["message"].endswith(" 8 No preemption victims found for incoming pod.")
 
 
 def test_a_workload_that_is_over_or_unknown_cannot_leave() -> None:
@@ -208,7 +208,7 @@ def test_pods_that_belong_to_no_workload_leave_one_by_one() -> None:
     stage = staged(*small, *waiting(pods=3), pools="a")
     gone = [obj["metadata"]["name"] for obj in stage.client.list(scheme.POD) if "deletionTimestamp" in obj["metadata"]]
     assert gone == ["s0"]
-    assert said(stage.get(scheme.POD, "s0"), "DisruptionTarget")[1] == "PreemptionByScheduler"
+    assert stated(stage.get(scheme.POD, "s0"), "DisruptionTarget")[1] == "PreemptionByScheduler"
 
 
 def test_single_pods_choose_among_single_pods_as_kube_scheduler_does() -> None:
@@ -222,10 +222,11 @@ def test_why_nobody_leaves_is_told_in_the_same_words() -> None:
     low, mid = pod("low", nodeName="n0", priority=LOW), pod("mid", cpu="3", nodeName="n0", priority=HIGH)
     never = pod("never", cpu="4", priority=HIGH, preemptionPolicy="Never")
     stage = staged(node("n0"), low, mid, pod("high", cpu="4", priority=HIGH), never, pools="")
-    told = [
-        said(stage.get(scheme.POD, name), "PodScheduled")[2].partition("preemption: ")[2] for name in ("high", "never")
+    reported = [
+        stated(stage.get(scheme.POD, name), "PodScheduled")[2].partition("preemption: ")[2]
+        for name in ("high", "never")
     ]
-    assert told == ["0/1 nodes are available: 1 Insufficient cpu.", "not eligible due to preemptionPolicy=Never."]
+    assert reported == ["0/1 nodes are available: 1 Insufficient cpu.", "not eligible due to preemptionPolicy=Never."]
 
 
 def two_jobs() -> Sequence[Obj]:
@@ -240,7 +241,7 @@ def test_gangs_of_jobs_are_preempted_whole_for_a_single_pod_too() -> None:
     assert place(stage, "high") == ""
     stage.put(*slice_of("a", hosts=3))
     assert place(stage, "high") == "(a-0)"
-    assert said(stage.workload("job-low"), "Preempted")[1] == "Hotswap"
+    assert stated(stage.workload("job-low"), "Preempted")[1] == "Hotswap"
 
 
 def test_a_gang_that_came_in_the_same_pass_stays() -> None:
@@ -259,8 +260,8 @@ def test_who_leaves_for_a_gang_is_told_of_its_most_important_pod() -> None:
     victim = pod("v", cpu="4", nodeName="n0", priority=LOW)
     stage = staged(node("n0"), node("n1"), make.workload("job-m", conditions=HOLDING), victim, *mixed, pools="")
     assert [place(stage, name) for name in "ab"] == ["(n1)", "(n0)"]
-    told = [event.message for event in stage.events if event.regarding.name == "v" and event.reason == "Preempted"]
-    assert told == ["Preempted by pod uid-b on node n0"]
+    reported = [event.message for event in stage.events if event.regarding.name == "v" and event.reason == "Preempted"]
+    assert reported == ["Preempted by pod uid-b on node n0"]
 
 
 def test_without_hotswap_pods_are_preempted_one_by_one() -> None:

@@ -12,12 +12,12 @@ from batchyard.api.views.node import node_view
 from batchyard.api.views.ownership import namespace_labels
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.interfaces.client import Delete
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.controller import PlacementController
-from batchyard.placement.filtering import Unplaceable, find_node
+from batchyard.placement.filtering import Unschedulable, find_node
 from batchyard.placement.gang import GangPlaced, GangPreemption, place_gang, preempt_for_gang
-from batchyard.placement.preemption import Preemption, awaits_victims, find_preemption
-from batchyard.placement.resources import Profile
+from batchyard.placement.preemption import PodPreemption, awaits_victims, find_preemption
+from batchyard.placement.resources import AutoscalingProfile
 from stage import Stage
 from unit.core.placement_draw import NAMES, nodes, pods
 
@@ -88,9 +88,9 @@ def remove(stage: Stage, names: list[str]) -> None:
     stage.settle()
 
 
-def as_written(stage: Stage) -> tuple[Nodes, list[PodView]]:
+def as_written(stage: Stage) -> tuple[ClusterSnapshot, list[PodView]]:
     """The cluster as its objects have it, and the pods that wait."""
-    cluster, waiting = Nodes(), []
+    cluster, waiting = ClusterSnapshot(), []
     for obj in stage.client.list(scheme.NODE):
         cluster.set_node(node_view(obj))
     for obj in stage.client.list(scheme.NAMESPACE):
@@ -106,7 +106,7 @@ def as_written(stage: Stage) -> tuple[Nodes, list[PodView]]:
     return cluster, waiting
 
 
-def units(cluster: Nodes, waiting: list[PodView]) -> list[list[PodView]]:
+def units(cluster: ClusterSnapshot, waiting: list[PodView]) -> list[list[PodView]]:
     """What is placed together."""
     begun = {pod.gang for node in cluster for pod in node.pods.values() if not pod.deleting}
     gangs: dict[str, list[PodView]] = {}
@@ -115,21 +115,21 @@ def units(cluster: Nodes, waiting: list[PodView]) -> list[list[PodView]]:
     return list(gangs.values())
 
 
-def assert_waits_rightly(pods: list[PodView], cluster: Nodes) -> None:
+def assert_waits_rightly(pods: list[PodView], cluster: ClusterSnapshot) -> None:
     """Nothing could be done for the pods of a unit."""
     names = [pod.name for pod in pods]
     if any(pod.nominated for pod in pods):
         assert any(awaits_victims(pod, cluster) for pod in pods), names
     if len(pods) > 1:
-        assert not isinstance(place_gang(pods, cluster, Profile.BALANCED), GangPlaced), names
+        assert not isinstance(place_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPlaced), names
         if not any(pod.nominated for pod in pods):
-            assert not isinstance(preempt_for_gang(pods, cluster, Profile.BALANCED), GangPreemption), names
+            assert not isinstance(preempt_for_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPreemption), names
         return
     placement = find_node(pods[0], cluster)
-    assert isinstance(placement, Unplaceable), names
+    assert isinstance(placement, Unschedulable), names
     assert pods[0].unplaced
     if not pods[0].nominated:
-        assert not isinstance(find_preemption(pods[0], cluster, placement.obstacles), Preemption), names
+        assert not isinstance(find_preemption(pods[0], cluster, placement.obstacles), PodPreemption), names
 
 
 @given(courses())

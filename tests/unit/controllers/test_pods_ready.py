@@ -7,17 +7,17 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.workload import view_by_creation
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.jobframework.reconciler import JobController
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.scheduling.block_admission import PodsReadyGate
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, tell_pods_ready
-from stage import Stage, said
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
+from stage import Stage, stated
 from yard import preemption, queue, workload
 
 
@@ -29,8 +29,10 @@ def owned(obj: Obj) -> Obj:
 
 def job_stage(policy: PodsReadyPolicy | None = None) -> Stage:
     """Jobs with a queue for four of them."""
-    jobs = [JobController(kind, wait_for_pods_ready=True) for kind in (JobIntegration(), JobSetIntegration())]
-    stage = Stage(Scheduler(AdmissionIndex(), Policy()), WorkloadLifecycle(policy or PodsReadyPolicy()), *jobs)
+    jobs = [JobReconciler(kind, wait_for_pods_ready=True) for kind in (JobIntegration(), JobSetIntegration())]
+    stage = Stage(
+        Scheduler(SchedulerCache(), SchedulingPolicy()), WorkloadLifecycle(policy or PodsReadyPolicy()), *jobs
+    )
     stage.put(make.namespace(), make.flavor("spot"), queue("cq", 4), make.local_queue("lq", cluster_queue="cq"))
     return stage
 
@@ -40,7 +42,7 @@ def set_ready(stage: Stage, kind: str, name: str, **status: Any) -> None:
 
 
 def ready(stage: Stage) -> tuple[str, str, str]:
-    return said(stage.only_workload(), "PodsReady")
+    return stated(stage.only_workload(), "PodsReady")
 
 
 def test_a_job_tells_whether_its_pods_are_ready() -> None:
@@ -78,7 +80,7 @@ def test_a_jobset_is_ready_when_its_jobs_are() -> None:
 
 
 def test_nothing_is_told_where_nobody_waits_for_pods() -> None:
-    stage = Stage(JobController(JobIntegration()))
+    stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.job())
     assert "status" not in stage.only_workload()
 
@@ -91,15 +93,15 @@ def test_pods_that_are_not_ready_in_time_cost_their_job_its_quota() -> None:
     assert lifecycle.is_admitted(stage.only_workload())
     stage.run(600)
     wl = stage.only_workload()
-    assert said(wl, "Evicted") == ("True", "PodsReadyTimeout", f"Exceeded the PodsReady timeout team/{name}")
-    assert said(wl, "Requeued")[:2] == ("False", "PodsReadyTimeout")
+    assert stated(wl, "Evicted") == ("True", "PodsReadyTimeout", f"Exceeded the PodsReady timeout team/{name}")
+    assert stated(wl, "Requeued")[:2] == ("False", "PodsReadyTimeout")
     assert (ready(stage)[1], stage.get(scheme.JOB, "job")["spec"]["suspend"]) == ("WaitForStart", True)
     assert wl["status"]["requeueState"] == {"count": 1, "requeueAt": make.stamp(660)}
     (counted,) = wl["status"]["schedulingStats"]["evictions"]
     assert counted == {"reason": "PodsReadyTimeout", "underlyingCause": "WaitForStart", "count": 1}
     assert stage.reasons().count("EvictedDueToPodsReadyTimeout") == 1
     stage.run(660)
-    assert (said(stage.only_workload(), "Requeued")[1], lifecycle.is_admitted(stage.only_workload())) == (
+    assert (stated(stage.only_workload(), "Requeued")[1], lifecycle.is_admitted(stage.only_workload())) == (
         "BackoffFinished",
         True,
     )
@@ -124,7 +126,7 @@ def test_each_timeout_makes_the_wait_longer_until_it_is_the_last() -> None:
     assert len(evictions) == 3
     assert stage.kernel.now() == make.at(60 + 10 + 60 + 20 + 60 + 30 + 60)
     message = "The workload is deactivated due to exceeding the maximum number of re-queuing retries"
-    assert said(wl, "Evicted") == ("True", "DeactivatedDueToRequeuingLimitExceeded", message)
+    assert stated(wl, "Evicted") == ("True", "DeactivatedDueToRequeuingLimitExceeded", message)
     assert (wl["spec"]["active"], "requeueState" in wl["status"]) == (False, False)
     assert stage.events[-1].reason != "EvictedDueToPodsReadyTimeout"
 
@@ -147,7 +149,7 @@ def test_the_time_to_run_still_counts_beside_it() -> None:
     stage = job_stage()
     stage.put(make.job(labels={"kueue.x-k8s.io/max-exec-time-seconds": "60"}))
     stage.run(60)
-    assert said(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
+    assert stated(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
 
 
 def test_nobody_waits_for_a_workload_without_a_job() -> None:
@@ -162,14 +164,16 @@ def test_who_does_not_run_workloads_itself_waits_for_those_without_a_job_too() -
     stage.put(make.namespace(), make.cluster_queue(), make.local_queue())
     stage.put(lifecycle.reserve_quota(make.workload(), make.admission(), make.NOW, admitted=True))
     stage.run(60)
-    assert said(stage.only_workload(), "Evicted")[1] == "PodsReadyTimeout"
+    assert stated(stage.only_workload(), "Evicted")[1] == "PodsReadyTimeout"
 
 
 # Blocked admission.
 
 
 def blocked_stage(*objects: Obj, **spec: Any) -> Stage:
-    stage = Stage(Scheduler(AdmissionIndex(), Policy(), gate=PodsReadyGate()), WorkloadLifecycle(PodsReadyPolicy()))
+    stage = Stage(
+        Scheduler(SchedulerCache(), SchedulingPolicy(), gate=PodsReadyGate()), WorkloadLifecycle(PodsReadyPolicy())
+    )
     stage.put(make.namespace(), make.flavor("spot"))
     for name in ("cq", "other"):
         stage.put(queue(name, 4, **spec), make.local_queue(name, cluster_queue=name))
@@ -182,7 +186,7 @@ def states(stage: Stage, *names: str) -> list[str]:
 
 
 def be_ready(stage: Stage, name: str) -> None:
-    stage.put(tell_pods_ready(stage.workload(name), True, stage.kernel.now()))
+    stage.put(set_pods_ready(stage.workload(name), True, stage.kernel.now()))
 
 
 def test_one_at_a_time_is_admitted_while_pods_are_awaited() -> None:
@@ -190,7 +194,7 @@ def test_one_at_a_time_is_admitted_while_pods_are_awaited() -> None:
     stage = blocked_stage(owned(workload("a")), owned(workload("b", created=1)), owned(workload("c", queue="other")))
     assert states(stage, *names) == ["admitted", "pending", "pending"]
     message = "waiting for all admitted workloads to be in PodsReady condition"
-    assert said(stage.workload("c"), "QuotaReserved") == ("False", "WaitingForPodsReady", message)
+    assert stated(stage.workload("c"), "QuotaReserved") == ("False", "WaitingForPodsReady", message)
     be_ready(stage, "a")
     assert states(stage, *names).count("admitted") == 2
     for name in names:
@@ -225,9 +229,9 @@ def test_nobody_is_preempted_while_somebody_waits_at_the_gate() -> None:
 def test_who_does_not_fit_is_told_so_while_others_wait_at_the_gate() -> None:
     stage = blocked_stage(owned(workload("a", 3)), owned(workload("b", 3, created=1)))
     stage.run(5)
-    assert said(stage.workload("b"), "QuotaReserved")[1] == "WaitingForQuota"
+    assert stated(stage.workload("b"), "QuotaReserved")[1] == "WaitingForQuota"
     stage.put(owned(workload("c", queue="other")))
-    assert said(stage.workload("c"), "QuotaReserved")[1] == "WaitingForPodsReady"
+    assert stated(stage.workload("c"), "QuotaReserved")[1] == "WaitingForPodsReady"
 
 
 # The place in the queue.
@@ -239,8 +243,8 @@ def timed_out(name: str, created: float, at: float) -> Obj:
 
 
 def test_one_that_timed_out_goes_behind_unless_its_creation_counts() -> None:
-    for index, first in ((AdmissionIndex(), "new"), (AdmissionIndex(view_by_creation), "old")):
-        stage = Stage(Scheduler(index, Policy()))
+    for index, first in ((SchedulerCache(), "new"), (SchedulerCache(view_by_creation), "old")):
+        stage = Stage(Scheduler(index, SchedulingPolicy()))
         stage.put(make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"))
         stage.put(timed_out("old", created=0, at=50), workload("new", created=10))
         stage.put(queue("cq", 1))

@@ -2,7 +2,12 @@
 
 import make
 from batchyard.scheduling.decisions import Preempt
-from batchyard.scheduling.preemption_loops import CYCLES_UNWATCHED, LoopWatch, PreemptionLoop, Step
+from batchyard.scheduling.preemption_loops import (
+    CYCLES_UNWATCHED,
+    PreemptionLoop,
+    PreemptionLoopDetector,
+    PreemptionStep,
+)
 from yard import Yard, preemption, queue, workload
 
 
@@ -12,7 +17,7 @@ def yard() -> Yard:
     return Yard(queue("a", 4, cohort="all", preemption=rules), queue("b", 4, cohort="all", preemption=rules))
 
 
-def swaps(place: Yard, watch: LoopWatch, cycles: int, seconds: float = 0) -> list[PreemptionLoop]:
+def swaps(place: Yard, watch: PreemptionLoopDetector, cycles: int, seconds: float = 0) -> list[PreemptionLoop]:
     """Let x and y take each other's place for so many cycles; the loops seen."""
     found = []
     for number in range(cycles):
@@ -28,13 +33,16 @@ def preempts(place: Yard, name: str) -> Preempt:
 
 
 def test_a_short_chain_is_no_loop() -> None:
-    assert swaps(yard(), LoopWatch(), CYCLES_UNWATCHED + 2) == []
+    assert swaps(yard(), PreemptionLoopDetector(), CYCLES_UNWATCHED + 2) == []
 
 
 def test_the_same_holdings_again_are_a_loop() -> None:
-    (loop,) = swaps(yard(), LoopWatch(), CYCLES_UNWATCHED + 3)
+    (loop,) = swaps(yard(), PreemptionLoopDetector(), CYCLES_UNWATCHED + 3)
     assert (loop.at, loop.root) == (make.NOW, "all")
-    steps = {Step("team/x", "team/y", "InCohortReclamation"), Step("team/y", "team/x", "InCohortReclamation")}
+    steps = {
+        PreemptionStep("team/x", "team/y", "InCohortReclamation"),
+        PreemptionStep("team/y", "team/x", "InCohortReclamation"),
+    }
     assert set(loop.steps) == steps
     assert loop.message == (
         "in the cohort of all, without end: team/x preempts team/y (InCohortReclamation);"
@@ -43,13 +51,13 @@ def test_the_same_holdings_again_are_a_loop() -> None:
 
 
 def test_time_that_passes_ends_a_chain() -> None:
-    place, watch = yard(), LoopWatch()
+    place, watch = yard(), PreemptionLoopDetector()
     assert swaps(place, watch, CYCLES_UNWATCHED) == []
     assert swaps(place, watch, CYCLES_UNWATCHED, seconds=1) == []
 
 
 def test_a_chain_that_goes_on_to_others_is_no_loop() -> None:
-    place, watch = yard(), LoopWatch()
+    place, watch = yard(), PreemptionLoopDetector()
     for number in range(3 * CYCLES_UNWATCHED):
         place.hold(f"x{number}", 8, "b", priority=-1)
         assert watch.look([preempts(place, f"x{number + 1}")], place.snapshot, make.NOW) == []
@@ -57,7 +65,7 @@ def test_a_chain_that_goes_on_to_others_is_no_loop() -> None:
 
 
 def test_trees_are_watched_apart() -> None:
-    place, watch = yard(), LoopWatch()
+    place, watch = yard(), PreemptionLoopDetector()
     place.put(queue("far", 4, preemption=preemption("LowerPriority")))
     for number in range(CYCLES_UNWATCHED):
         place.hold(f"x{number}", 4, "far", priority=-1)
@@ -68,4 +76,4 @@ def test_trees_are_watched_apart() -> None:
 
 
 def test_a_cycle_without_preemptions_closes_no_loop() -> None:
-    assert LoopWatch().look([], yard().snapshot, make.NOW) == []
+    assert PreemptionLoopDetector().look([], yard().snapshot, make.NOW) == []

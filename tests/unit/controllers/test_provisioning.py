@@ -9,10 +9,10 @@ from batchyard.admissionchecks.controller import ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of, with_metadata, with_path
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.checks import checks_of
-from stage import Stage, said
+from stage import Stage, stated
 from unit.controllers.provisioning_make import (
     CLASS,
     check,
@@ -127,8 +127,8 @@ def test_nothing_is_asked_for_where_no_pod_needs_it() -> None:
     assert requests(stage) == []
     assert state(stage) == ("Ready", "the provisioning request is not needed")
     assert not suspended(stage)
-    told = "Admission check prov updated state from Pending to Ready with message: "
-    assert event(stage, "AdmissionCheckUpdated") == [told + "the provisioning request is not needed"]
+    reported = "Admission check prov updated state from Pending to Ready with message: "
+    assert event(stage, "AdmissionCheckUpdated") == [reported + "the provisioning request is not needed"]
 
 
 def test_nothing_is_asked_for_before_there_is_quota() -> None:
@@ -193,7 +193,7 @@ def test_a_request_that_came_to_nothing_is_made_again_later(answer: str, word: s
     say(stage, answer, "no room")
     wl = stage.only_workload()
     message = f'Evicted due to AdmissionCheck in Retry state: "prov" (Retrying after {word}: no room)'
-    assert said(wl, "Evicted") == ("True", "AdmissionCheck", message)
+    assert stated(wl, "Evicted") == ("True", "AdmissionCheck", message)
     assert lifecycle.status(wl).value == "pending"
     assert (requests(stage), templates(stage)) == ([], [])
     assert wl["status"]["requeueState"]["requeueAt"] == make.stamp(160)
@@ -210,7 +210,7 @@ def test_each_failure_makes_the_wait_longer_until_it_is_the_last() -> None:
         assert stage.kernel.now() == make.at(begin)
         say(stage, "Failed", "no room")
     wl = stage.only_workload()
-    assert said(wl, "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
+    assert stated(wl, "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
     assert event(stage, "AdmissionCheckRejected") == [
         'Deactivated due to AdmissionCheck in Rejected state: "prov" (no room)'
     ]
@@ -227,7 +227,7 @@ def test_the_tries_of_a_check_that_only_some_flavors_need_are_counted_too() -> N
     stage.run(10)
     assert only_request(stage)["metadata"]["name"].endswith("-prov-2")
     say(stage, "Failed", "no room")
-    assert said(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
+    assert stated(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
 
 
 def test_one_that_goes_on_without_the_check_it_was_tried_for_is_admitted_at_once() -> None:
@@ -255,7 +255,7 @@ def test_capacity_that_is_taken_away_ends_the_workload() -> None:
     say(stage, "CapacityRevoked", "time is up")
     wl = stage.only_workload()
     message = 'The workload is deactivated due to AdmissionCheck in Rejected state: "prov" (time is up)'
-    assert said(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
+    assert stated(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
     assert (suspended(stage), wl["spec"]["active"]) == (True, False)
 
 
@@ -264,7 +264,7 @@ def test_one_that_was_ended_may_be_made_active_again() -> None:
     say(stage, "Failed")
     stage.put(with_path(stage.only_workload(), ("spec", "active"), True))
     assert only_request(stage)["metadata"]["name"].endswith("-prov-1")
-    assert said(stage.only_workload(), "Requeued")[1] == "Reactivated"
+    assert stated(stage.only_workload(), "Requeued")[1] == "Reactivated"
 
 
 # What goes and what comes back.
@@ -394,7 +394,7 @@ def test_controllers_that_start_anew_go_on_where_the_objects_stand() -> None:
         for obj in stage.client.list(kind):
             fresh.keys_for(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), make.NOW)
     key = key_of(stage.only_workload())
-    assert fresh.reconcile(key, stage.client, make.at(5)) == Outcome()
+    assert fresh.reconcile(key, stage.client, make.at(5)) == ReconcileResult()
     prov = stage.get(scheme.ADMISSION_CHECK, "prov", "")
     assert list(fresh.keys_for(WatchEvent(EventType.MODIFIED, key_of(prov), prov, prov, 0), make.NOW)) == [key]
 

@@ -8,14 +8,14 @@ import make
 from batchyard.admissionchecks.config import ProvisioningChecks
 from batchyard.api import scheme
 from batchyard.api.meta import with_path
-from stage import Stage, said
+from stage import Stage, stated
 from unit.controllers.provisioning_make import check, config, provisioning_stage
 
 ACTIVE = ("True", "Active", "The admission check is active")
 
 
 def active(stage: Stage) -> tuple[str, str, str]:
-    return said(stage.get(scheme.ADMISSION_CHECK, "prov", ""), "Active")
+    return stated(stage.get(scheme.ADMISSION_CHECK, "prov", ""), "Active")
 
 
 def bad(message: str) -> tuple[str, str, str]:
@@ -68,11 +68,11 @@ def test_checks_of_others_are_left_alone() -> None:
 
 def test_a_queue_is_inactive_while_its_check_is() -> None:
     stage = provisioning_stage()
-    assert said(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active")[1] == "Ready"
+    assert stated(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active")[1] == "Ready"
     stage.delete(scheme.PROVISIONING_REQUEST_CONFIG, "config", "")
     message = "Can't admit new workloads: references inactive AdmissionCheck(s): prov."
-    assert said(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active") == ("False", "AdmissionCheckInactive", message)
+    assert stated(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active") == ("False", "AdmissionCheckInactive", message)
     stage.put(make.job())
-    assert said(stage.only_workload(), "QuotaReserved")[1:] == ("Suspended", "ClusterQueue cq is inactive")
+    assert stated(stage.only_workload(), "QuotaReserved")[1:] == ("Suspended", "ClusterQueue cq is inactive")
     stage.put(config())
-    assert said(stage.only_workload(), "QuotaReserved")[0] == "True"
+    assert stated(stage.only_workload(), "QuotaReserved")[0] == "True"

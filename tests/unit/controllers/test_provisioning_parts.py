@@ -6,16 +6,18 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.admissionchecks.config import Config
+from batchyard.admissionchecks.config import ProvisioningConfig
 from batchyard.admissionchecks.requests import attempt_of, groups_needed, request_name, template_name
 from batchyard.base.instant import SECOND
 
 
-def asking(policy: str = "", *resources: str) -> Config:
-    return Config("c", {}, resources, 3, SECOND, SECOND, policy, ())
+def asking(policy: str = "", *resources: str) -> ProvisioningConfig:
+    return ProvisioningConfig("c", {}, resources, 3, SECOND, SECOND, policy, ())
 
 
-def needed(config: Config, counts: Mapping[str, int], *pod_sets: dict[str, Any]) -> list[tuple[list[str], int]]:
+def needed(
+    config: ProvisioningConfig, counts: Mapping[str, int], *pod_sets: dict[str, Any]
+) -> list[tuple[list[str], int]]:
     """The groups of pod sets, each with its pods."""
     admission = {"podSetAssignments": [{"name": name, "count": count} for name, count in counts.items()]}
     wl = make.workload(pod_sets=pod_sets, status={"admission": admission})

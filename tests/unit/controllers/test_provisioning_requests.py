@@ -284,8 +284,8 @@ def test_a_request_whose_templates_are_not_there_fails() -> None:
     world.run(0)
     assert state(world, "Failed") == "True/FailedToCreatePods"
     (failed,) = world.get(scheme.PROVISIONING_REQUEST, "pr")["status"]["conditions"]
-    told = "missing pod templates, 1 pod templates were referenced, 1 templates were missing: t"
-    assert failed["message"] == told
+    reported = "missing pod templates, 1 pod templates were referenced, 1 templates were missing: t"
+    assert failed["message"] == reported
 
 
 @pytest.mark.parametrize(

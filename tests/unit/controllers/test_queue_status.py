@@ -11,18 +11,18 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of, with_path
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.queue_status import QueueStatus
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.queue_status import QueueStatusController
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
-from stage import Stage, said
+from stage import Stage, stated
 from yard import cohort, group, queue, workload
 
 
 def open_stage(*objects: Obj, fair_sharing: bool = False) -> Stage:
-    index = AdmissionIndex()
-    policy = Policy(fair_sharing=fair_sharing)
-    stage = Stage(Scheduler(index, policy), QueueStatus(index, fair_sharing=fair_sharing))
+    index = SchedulerCache()
+    policy = SchedulingPolicy(fair_sharing=fair_sharing)
+    stage = Stage(Scheduler(index, policy), QueueStatusController(index, fair_sharing=fair_sharing))
     stage.put(make.namespace(), *objects)
     return stage
 
@@ -52,22 +52,22 @@ def figures(obj: Mapping[str, Any]) -> tuple[int, int, int]:
 
 def test_a_queue_is_ready_at_once() -> None:
     stage = team()
-    assert said(cluster_queue(stage), "Active") == ("True", "Ready", "Can admit new workloads")
-    assert said(local_queue(stage), "Active") == ("True", "Ready", "Can submit new workloads to localQueue")
+    assert stated(cluster_queue(stage), "Active") == ("True", "Ready", "Can admit new workloads")
+    assert stated(local_queue(stage), "Active") == ("True", "Ready", "Can submit new workloads to localQueue")
     assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (0, 0, 0)
 
 
 def test_a_missing_flavor_is_told_until_it_comes() -> None:
     stage = team(queue("cq", groups=[group(new={"cpu": 1})], active=None))
     message = "Can't admit new workloads: references missing ResourceFlavor(s): new."
-    assert said(cluster_queue(stage), "Active") == ("False", "FlavorNotFound", message)
-    assert said(local_queue(stage), "Active") == (
+    assert stated(cluster_queue(stage), "Active") == ("False", "FlavorNotFound", message)
+    assert stated(local_queue(stage), "Active") == (
         "False",
         "ClusterQueueIsInactive",
         "Can't submit new workloads to clusterQueue",
     )
     stage.put(make.flavor("new"))
-    assert said(cluster_queue(stage), "Active")[1] == said(local_queue(stage), "Active")[1] == "Ready"
+    assert stated(cluster_queue(stage), "Active")[1] == stated(local_queue(stage), "Active")[1] == "Ready"
 
 
 def test_a_status_that_another_wrote_is_set_right() -> None:
@@ -78,8 +78,8 @@ def test_a_status_that_another_wrote_is_set_right() -> None:
 
 
 def test_a_queue_that_is_read_anew_follows_what_is_asked_of_it() -> None:
-    index = AdmissionIndex()
-    scheduler, status = Scheduler(index, Policy()), QueueStatus(index, fair_sharing=False)
+    index = SchedulerCache()
+    scheduler, status = Scheduler(index, SchedulingPolicy()), QueueStatusController(index, fair_sharing=False)
     now, old = make.NOW, make.local_queue("cq", cluster_queue="cq")
     key = key_of(old)
     scheduler.keys_for(WatchEvent(EventType.ADDED, key, old, None, 1), now)
@@ -93,16 +93,16 @@ def test_a_queue_that_is_read_anew_follows_what_is_asked_of_it() -> None:
 def test_a_local_queue_without_its_queue_says_so() -> None:
     stage = open_stage(make.local_queue("cq", cluster_queue="cq"), make.flavor("spot"))
     message = "Can't submit new workloads to clusterQueue"
-    assert said(local_queue(stage), "Active") == ("False", "ClusterQueueDoesNotExist", message)
+    assert stated(local_queue(stage), "Active") == ("False", "ClusterQueueDoesNotExist", message)
     stage.put(queue("cq", 4, active=None))
-    assert said(local_queue(stage), "Active")[1] == "Ready"
+    assert stated(local_queue(stage), "Active")[1] == "Ready"
 
 
 def test_a_local_queue_that_looks_again_sees_that_its_queue_is_gone() -> None:
     stage = team()
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
     stage.put(with_path(local_queue(stage), ("metadata", "labels"), {"x": "y"}))
-    assert said(local_queue(stage), "Active")[1] == "ClusterQueueDoesNotExist"
+    assert stated(local_queue(stage), "Active")[1] == "ClusterQueueDoesNotExist"
     assert not {"flavorsReservation", "flavorsUsage"} & local_queue(stage)["status"].keys()
 
 
@@ -122,15 +122,15 @@ def test_a_stopped_local_queue_says_so(policy: str) -> None:
     stage = team(workload("a", 9))
     stage.put(make.local_queue("cq", cluster_queue="cq", stopPolicy=policy))
     stage.run(3)
-    assert said(local_queue(stage), "Active") == ("False", "Stopped", "LocalQueue is stopped")
+    assert stated(local_queue(stage), "Active") == ("False", "Stopped", "LocalQueue is stopped")
     assert (figures(local_queue(stage))[0], figures(cluster_queue(stage))[0]) == (0, 0)
 
 
 def test_a_stopped_cluster_queue_says_so() -> None:
     stage = team()
     stage.put(queue("cq", 4, stopPolicy="Hold"))
-    assert said(cluster_queue(stage), "Active")[1] == "Stopped"
-    assert said(local_queue(stage), "Active")[1] == "ClusterQueueIsInactive"
+    assert stated(cluster_queue(stage), "Active")[1] == "Stopped"
+    assert stated(local_queue(stage), "Active")[1] == "ClusterQueueIsInactive"
 
 
 def test_the_generation_seen_is_told() -> None:
@@ -316,7 +316,7 @@ def test_the_share_of_a_cohort_follows_what_its_queues_use() -> None:
 
 def test_a_check_is_missing_until_it_comes() -> None:
     stage = team(admissionChecksStrategy={"admissionChecks": [{"name": "check"}]})
-    assert said(cluster_queue(stage), "Active")[1] == "AdmissionCheckNotFound"
+    assert stated(cluster_queue(stage), "Active")[1] == "AdmissionCheckNotFound"
     check = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "AdmissionCheck",
@@ -325,7 +325,7 @@ def test_a_check_is_missing_until_it_comes() -> None:
         "status": {"conditions": [make.condition("Active")]},
     }
     stage.put(check)
-    assert [said(obj, "Active")[0] for obj in (cluster_queue(stage), local_queue(stage))] == ["True", "True"]
+    assert [stated(obj, "Active")[0] for obj in (cluster_queue(stage), local_queue(stage))] == ["True", "True"]
 
 
 def test_the_queue_that_a_workload_left_is_told_too() -> None:

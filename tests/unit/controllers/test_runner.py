@@ -12,31 +12,31 @@ from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
 from batchyard.base.invariants import InvariantError
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner, backoff
 from batchyard.interfaces.client import (
-    Client,
     Create,
     Delete,
     EventType,
     Listener,
+    ObjectClient,
     Reader,
     Update,
     WatchEvent,
     Write,
     WriteResult,
 )
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.store.memory import Store
 
 START: Instant = 1_767_225_600_000_000
 A = Key("Job.batch", "team", "a")
-Look = Callable[[Key, Reader, Instant], Outcome]
+Look = Callable[[Key, Reader, Instant], ReconcileResult]
 
 
-def nothing(key: Key, reader: Reader, now: Instant) -> Outcome:
+def nothing(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
     """A look that wants nothing."""
-    return Outcome()
+    return ReconcileResult()
 
 
 def unless_it_goes(event: WatchEvent) -> bool:
@@ -70,7 +70,7 @@ class Scripted:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         return (event.key, *self.also) if self.minds(event) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         self.looks.append((key.name, now - START))
         self.diary.append(self.name)
         return self.look(key, reader, now)
@@ -79,7 +79,7 @@ class Scripted:
 class Distant:
     """A client whose writes arrive after a while, and some of the first are refused."""
 
-    def __init__(self, client: LocalClient, kernel: VirtualKernel, errors: list[ApiError], latency: int) -> None:
+    def __init__(self, client: LocalClient, kernel: VirtualEventLoop, errors: list[ApiError], latency: int) -> None:
         self._client = client
         self._kernel = kernel
         self._latency = latency
@@ -120,11 +120,11 @@ class Yard:
     """A runner with its kernel and client, and the events recorded."""
 
     def __init__(self, *own: Scripted, errors: Sequence[ApiError] = (), latency: int = 0, rest: int = 0) -> None:
-        self.kernel = VirtualKernel(START, work_per_instant_max=10_000)
+        self.kernel = VirtualEventLoop(START, work_per_instant_max=10_000)
         self.store = Store(detect_mutation=True)
         local = LocalClient(self.store, self.kernel)
         is_near = not errors and not latency
-        self.client: Client = local if is_near else Distant(local, self.kernel, list(errors), latency)
+        self.client: ObjectClient = local if is_near else Distant(local, self.kernel, list(errors), latency)
         self.local = local
         self.recorded: list[tuple[Instant, str, str]] = []
         self.runner = Runner(self.kernel, self.client, own, self._record, Slow(rest) if rest else None)
@@ -166,20 +166,20 @@ def job(name: str = "a", **spec: Any) -> Obj:
 def count_to(limit: int) -> Look:
     """A look that counts in the object, one write at a time."""
 
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         obj = reader.get(key)
         assert obj is not None
         count = obj["spec"].get("count", 0)
-        return Outcome([Update(with_path(obj, ("spec", "count"), count + 1))] if count < limit else [])
+        return ReconcileResult([Update(with_path(obj, ("spec", "count"), count + 1))] if count < limit else [])
 
     return look
 
 
-def in_turn(*outcomes: Outcome) -> Look:
+def in_turn(*outcomes: ReconcileResult) -> Look:
     """A look that wants one thing after another."""
     left = list(outcomes)
 
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         return left.pop(0)
 
     return look
@@ -188,8 +188,8 @@ def in_turn(*outcomes: Outcome) -> Look:
 def always(*writes: Write, events: Sequence[EventRecord] = ()) -> Look:
     """A look that wants the same every time."""
 
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
-        return Outcome([*writes], [*events])
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        return ReconcileResult([*writes], [*events])
 
     return look
 
@@ -197,9 +197,9 @@ def always(*writes: Write, events: Sequence[EventRecord] = ()) -> Look:
 def waking(wanted: Mapping[int, int]) -> Look:
     """A look that at some instants asks for another one, both counted from the start."""
 
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         when = wanted.get(now - START)
-        return Outcome(requeue_at=None if when is None else START + when)
+        return ReconcileResult(requeue_at=None if when is None else START + when)
 
     return look
 
@@ -247,10 +247,10 @@ def test_controllers_hear_only_of_the_kinds_they_ask_for() -> None:
 
 
 def test_a_key_is_not_looked_at_while_its_writes_are_under_way() -> None:
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         assert yard.client.settled(), "its own write was not delivered yet"
         yard.kernel.call_soon(yard.touch)
-        return count_to(3)(key, reader, now) if len(controller.looks) < 10 else Outcome()
+        return count_to(3)(key, reader, now) if len(controller.looks) < 10 else ReconcileResult()
 
     controller = Scripted(look=look, minds=when_touched)
     yard = Yard(controller)
@@ -263,14 +263,14 @@ def test_a_key_is_not_looked_at_while_its_writes_are_under_way() -> None:
 def test_a_change_while_writes_are_under_way_is_looked_at_afterwards() -> None:
     seen: list[int] = []
 
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         obj = reader.get(key)
         assert obj is not None
         seen.append(obj["spec"].get("foreign", 0))
         if len(seen) > 1:
-            return Outcome()
+            return ReconcileResult()
         yard.kernel.call_soon(lambda: yard.submit(Update(job(foreign=1))))
-        return Outcome([Update(with_path(obj, ("spec", "own"), 1))])
+        return ReconcileResult([Update(with_path(obj, ("spec", "own"), 1))])
 
     yard = Yard(Scripted(look=look))
     yard.run(Create(job()))
@@ -330,9 +330,9 @@ def test_a_higher_rank_waits_for_the_results_of_others() -> None:
     refused: list[WriteResult] = []
     told_at_look: list[bool] = []
 
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         told_at_look.append(yard.client.settled())
-        return Outcome()
+        return ReconcileResult()
 
     yard = Yard(Scripted("low"), Scripted("high", look, rank=10))
     yard.submit(Create(job()))
@@ -343,12 +343,12 @@ def test_a_higher_rank_waits_for_the_results_of_others() -> None:
 
 
 def test_all_writes_of_an_outcome_are_done_in_order() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     yard = Yard(Scripted(look=always(Create(job("b")), Create(job("c")), Delete(key("b"))), minds=when_touched))
-    yard.client.subscribe(lambda events: told.extend(f"{e.type} {e.key.name}" for e in events))
+    yard.client.subscribe(lambda events: reported.extend(f"{e.type} {e.key.name}" for e in events))
     yard.touch()
     yard.run()
-    assert told == ["ADDED b", "ADDED c", "DELETED b"]
+    assert reported == ["ADDED b", "ADDED c", "DELETED b"]
 
 
 def test_events_are_recorded_when_the_writes_have_succeeded() -> None:
@@ -377,7 +377,7 @@ def test_who_was_too_slow_looks_again_at_once(error: ApiError) -> None:
 
 def test_the_writes_of_an_outcome_end_with_the_first_that_is_refused() -> None:
     writes = (Create(job("b")), Create(job("b")), Create(job("c")))
-    yard = Yard(Scripted(look=in_turn(Outcome([*writes]), Outcome()), minds=when_touched))
+    yard = Yard(Scripted(look=in_turn(ReconcileResult([*writes]), ReconcileResult()), minds=when_touched))
     yard.touch()
     yard.run()
     assert [obj["metadata"]["name"] for obj in yard.client.list(A.kind)] == ["b"]
@@ -385,15 +385,17 @@ def test_the_writes_of_an_outcome_end_with_the_first_that_is_refused() -> None:
 
 def test_independent_writes_are_all_tried() -> None:
     writes = (Create(job("b")), Create(job("b")), Create(job("c")))
-    yard = Yard(Scripted(look=in_turn(Outcome([*writes], independent=True), Outcome()), minds=when_touched))
+    yard = Yard(
+        Scripted(look=in_turn(ReconcileResult([*writes], independent=True), ReconcileResult()), minds=when_touched)
+    )
     yard.touch()
     yard.run()
     assert [obj["metadata"]["name"] for obj in yard.client.list(A.kind)] == ["b", "c"]
 
 
 def test_the_first_error_of_independent_writes_decides() -> None:
-    outcome = Outcome([Create(job("b")), Create(job("c"))], independent=True)
-    controller = Scripted(look=in_turn(outcome, Outcome()), minds=when_touched)
+    outcome = ReconcileResult([Create(job("b")), Create(job("c"))], independent=True)
+    controller = Scripted(look=in_turn(outcome, ReconcileResult()), minds=when_touched)
     yard = Yard(controller, errors=[Unanswered("lost"), Conflict("second")])
     yard.touch()
     yard.run(seconds=MILLISECOND / SECOND)
@@ -421,9 +423,9 @@ def test_other_errors_are_retried_later_and_later() -> None:
 
 
 def test_what_is_forbidden_is_tried_again_only_when_something_changes() -> None:
-    def make_b(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def make_b(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         is_there = reader.get(Key(A.kind, A.namespace, "b")) is not None
-        return Outcome() if is_there else Outcome([Create(job("b"))], [record_of("Made")])
+        return ReconcileResult() if is_there else ReconcileResult([Create(job("b"))], [record_of("Made")])
 
     controller = Scripted(look=make_b)
     yard = Yard(controller, errors=[Forbidden("not yet")])
@@ -442,11 +444,11 @@ def test_backoff_doubles_from_a_millisecond_to_half_a_minute() -> None:
 
 
 def test_half_done_writes_do_not_hasten_a_retry() -> None:
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         obj = reader.get(key)
         assert obj is not None
         flipped = with_path(obj, ("spec", "flip"), not obj["spec"].get("flip"))
-        return Outcome([Update(flipped), Create({**job(), "metadata": {"name": "", "namespace": "team"}})])
+        return ReconcileResult([Update(flipped), Create({**job(), "metadata": {"name": "", "namespace": "team"}})])
 
     controller = Scripted(look=look)
     yard = Yard(controller)
@@ -481,7 +483,9 @@ def test_the_last_wake_up_that_was_asked_for_counts() -> None:
 @pytest.mark.parametrize(("asked", "woken"), [(None, 50), (30, 30), (90, 50)])
 def test_a_look_that_writes_can_only_hasten_the_wake_up(asked: int | None, woken: int) -> None:
     later = None if asked is None else START + asked
-    look = in_turn(Outcome(requeue_at=START + 50), Outcome([Create(job("b"))], requeue_at=later), Outcome())
+    look = in_turn(
+        ReconcileResult(requeue_at=START + 50), ReconcileResult([Create(job("b"))], requeue_at=later), ReconcileResult()
+    )
     controller = Scripted(look=look, minds=when_a_comes)
     yard = Yard(controller)
     yard.kernel.call_at(START + 20, lambda: yard.submit(Update(job(x=1))))
@@ -498,9 +502,13 @@ def test_who_waits_is_looked_at_when_its_object_changes() -> None:
     assert yard.kernel.now() == START + 20
 
 
-@pytest.mark.parametrize("last", [Outcome(), Outcome([Create(job("b"))]), Outcome(requeue_at=START + 70)])
-def test_nobody_waits_for_what_is_gone_unless_it_asks_again(last: Outcome) -> None:
-    controller = Scripted(look=in_turn(Outcome(requeue_at=START + 50), last, Outcome()), minds=lambda e: e.key == A)
+@pytest.mark.parametrize(
+    "last", [ReconcileResult(), ReconcileResult([Create(job("b"))]), ReconcileResult(requeue_at=START + 70)]
+)
+def test_nobody_waits_for_what_is_gone_unless_it_asks_again(last: ReconcileResult) -> None:
+    controller = Scripted(
+        look=in_turn(ReconcileResult(requeue_at=START + 50), last, ReconcileResult()), minds=lambda e: e.key == A
+    )
     yard = Yard(controller)
     yard.kernel.call_at(START + 20, lambda: yard.submit(Delete(A)))
     yard.run(Create(job()))
@@ -535,9 +543,9 @@ def test_a_change_does_not_hasten_a_retry() -> None:
 def test_asking_for_a_look_now_goes_through_the_kernel() -> None:
     left = [3]
 
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         left[0] -= 1
-        return Outcome(requeue_at=now if left[0] else None)
+        return ReconcileResult(requeue_at=now if left[0] else None)
 
     controller = Scripted(look=look)
     yard = Yard(controller)
@@ -547,8 +555,8 @@ def test_asking_for_a_look_now_goes_through_the_kernel() -> None:
 
 
 def test_delayed_keys_can_be_flushed_as_if_their_time_had_come() -> None:
-    def batch(key: Key, reader: Reader, now: Instant) -> Outcome:
-        return Outcome() if now >= START + SECOND else Outcome(requeue_at=START + SECOND)
+    def batch(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        return ReconcileResult() if now >= START + SECOND else ReconcileResult(requeue_at=START + SECOND)
 
     flushed, other = Scripted("flushed", look=batch), Scripted("other", look=batch)
     yard = Yard(flushed, other)
@@ -574,7 +582,7 @@ def test_two_controllers_of_one_name_are_a_defect() -> None:
 
 
 def test_a_defect_of_a_controller_passes_with_a_note_of_who_and_what() -> None:
-    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+    def look(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError) as caught:

@@ -6,10 +6,10 @@ from typing import Any
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import BACKOFF_MIN, Runner
 from batchyard.interfaces.client import Create, Reader, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.store.memory import Store
 
 START: Instant = 1_767_225_600_000_000
@@ -33,21 +33,21 @@ class Breaking:
         assert self._at_changes < 0, self.name
         return (event.key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         self.looks.append(now - START)
         assert len(self.looks) > self._at_looks, self.name
-        return Outcome()
+        return ReconcileResult()
 
 
 def told_of(*controllers: Breaking) -> list[Any]:
     """What is told when a Job comes to these controllers."""
-    told: list[Any] = []
-    kernel = VirtualKernel(START)
+    reported: list[Any] = []
+    kernel = VirtualEventLoop(START)
     client = LocalClient(Store(), kernel)
-    Runner(kernel, client, controllers, defects=lambda error: told.extend(error.__notes__))
+    Runner(kernel, client, controllers, defects=lambda error: reported.extend(error.__notes__))
     client.submit([Create(JOB)], lambda _: None)
     kernel.run(until=START + SECOND)
-    return told
+    return reported
 
 
 def test_whoever_breaks_is_asked_again_later_and_later() -> None:

@@ -6,7 +6,7 @@ from batchyard.api.errors import ApiError, InvalidObject, RefusedForNow
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Create, Reader
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from unit.controllers.test_runner import Scripted, Yard, count_to, job, key, when_touched
 
 
@@ -20,8 +20,8 @@ def test_what_the_server_refuses_is_retried_less_and_less_often_and_reported(err
 
 
 def test_a_refused_write_does_not_hold_up_independent_ones_for_long() -> None:
-    def look(_key: Key, reader: Reader, _now: Instant) -> Outcome:
-        return Outcome([] if reader.get(key("b")) else [Create(job("b")), Create(job("c"))], independent=True)
+    def look(_key: Key, reader: Reader, _now: Instant) -> ReconcileResult:
+        return ReconcileResult([] if reader.get(key("b")) else [Create(job("b")), Create(job("c"))], independent=True)
 
     controller = Scripted(look=look, minds=when_touched)
     yard = Yard(controller, errors=[InvalidObject([])] * 12)

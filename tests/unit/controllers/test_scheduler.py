@@ -10,11 +10,11 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.controller import CYCLE, REPORT_PERIOD, Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from stage import Stage, said
+from stage import Stage, stated
 from yard import cohort, group, preemption, queue, workload
 
 SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor spot, {0} more needed"
@@ -22,7 +22,7 @@ SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for 
 
 def open_stage(*objects: Obj, fair_sharing: bool = False) -> Stage:
     """The scheduler and the lifecycle of Workloads; a namespace, and a LocalQueue for every ClusterQueue."""
-    stage = Stage(Scheduler(AdmissionIndex(), Policy(fair_sharing=fair_sharing)), WorkloadLifecycle())
+    stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy(fair_sharing=fair_sharing)), WorkloadLifecycle())
     stage.put(make.namespace(), make.flavor("spot"))
     stage.put(*objects)
     for obj in objects:
@@ -74,8 +74,12 @@ def test_an_admission_is_written_as_upstream_writes_it() -> None:
             }
         ],
     }
-    assert said(stage.workload("a"), "QuotaReserved") == ("True", "QuotaReserved", "Quota reserved in ClusterQueue cq")
-    assert said(stage.workload("a"), "Admitted") == ("True", "Admitted", "The workload is admitted")
+    assert stated(stage.workload("a"), "QuotaReserved") == (
+        "True",
+        "QuotaReserved",
+        "Quota reserved in ClusterQueue cq",
+    )
+    assert stated(stage.workload("a"), "Admitted") == ("True", "Admitted", "The workload is admitted")
 
 
 def test_an_admission_is_told_in_events() -> None:
@@ -109,8 +113,8 @@ def test_pod_sets_are_told_apart() -> None:
     groups = [group(small={"cpu": 1}, spot={"cpu": 9})]
     stage = open_stage(make.flavor("small"), queue("cq", groups=groups))
     stage.put(workload("a", pod_sets=[make.pod_set(n, requests={"cpu": c}) for n, c in (("x", 2), ("y", 1), ("z", 3))]))
-    told = events(stage, "QuotaReserved")[0][1]
-    assert [part.partition(":")[0] for part in told.partition("considered: ")[2].split(" | ")] == ["x", "z"]
+    reported = events(stage, "QuotaReserved")[0][1]
+    assert [part.partition(":")[0] for part in reported.partition("considered: ")[2].split(" | ")] == ["x", "z"]
 
 
 def test_admission_checks_keep_a_reservation_from_being_an_admission() -> None:
@@ -120,7 +124,7 @@ def test_admission_checks_keep_a_reservation_from_being_an_admission() -> None:
         "metadata": {"name": "check"},
         "spec": {},
     }
-    stage = Stage(Scheduler(AdmissionIndex(), Policy()), WorkloadLifecycle())
+    stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy()), WorkloadLifecycle())
     stage.put(make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"))
     stage.put({**check, "status": {"conditions": [make.condition("Active")]}})
     stage.put(queue("cq", 4, admissionChecksStrategy={"admissionChecks": [{"name": "check"}]}), workload("a"))
@@ -152,7 +156,7 @@ def settings() -> list[Obj]:
 
 @pytest.mark.parametrize("there", [[], [workload("a", active=False)]], ids=["gone", "deactivated"])
 def test_a_head_that_changed_meanwhile_is_not_admitted(there: list[Obj]) -> None:
-    scheduler = Scheduler(AdmissionIndex(), Policy())
+    scheduler = Scheduler(SchedulerCache(), SchedulingPolicy())
     added(scheduler, *settings(), queue("cq", 4), workload("a"))
     stage = Stage()
     stage.put(*there)
@@ -168,8 +172,8 @@ def test_a_wait_is_written_after_a_second() -> None:
     stage.put(workload("a", 9))
     assert find_condition(stage.workload("a"), "QuotaReserved") is None
     stage.run(1)
-    assert said(stage.workload("a"), "QuotaReserved")[:2] == ("False", "ExceedsMaxQuota")
-    assert said(stage.workload("a"), "Admitted")[0] == "False"
+    assert stated(stage.workload("a"), "QuotaReserved")[:2] == ("False", "ExceedsMaxQuota")
+    assert stated(stage.workload("a"), "Admitted")[0] == "False"
     assert stage.workload("a")["status"]["resourceRequests"] == [{"name": "main", "resources": {"cpu": "9"}}]
 
 
@@ -221,7 +225,7 @@ def test_reports_can_be_asked_for_before_their_time() -> None:
     stage.put(workload("a", 9))
     stage.runner.flush_delayed(("scheduler",))
     stage.settle()
-    assert said(stage.workload("a"), "QuotaReserved")[1] == "ExceedsMaxQuota"
+    assert stated(stage.workload("a"), "QuotaReserved")[1] == "ExceedsMaxQuota"
     assert REPORT_PERIOD == 1_000_000
 
 
@@ -253,7 +257,7 @@ MESSAGE = (
 
 def test_a_victim_is_evicted_and_told_for_whom() -> None:
     stage = preempting()
-    assert said(stage.workload("low"), "Preempted") == ("True", "InClusterQueue", MESSAGE)
+    assert stated(stage.workload("low"), "Preempted") == ("True", "InClusterQueue", MESSAGE)
     assert events(stage, "Preempted")[0][0] == "low"
     assert events(stage, "Preempted")[0][1].startswith(MESSAGE)
 
@@ -265,7 +269,7 @@ def test_the_preemptor_is_admitted_once_its_victims_are_gone() -> None:
     release(stage, "low")
     assert (state(stage, "high"), state(stage, "low")) == ("admitted", "pending")
     stage.run(7)
-    assert said(stage.workload("low"), "QuotaReserved")[1] == "WaitingForQuota"
+    assert stated(stage.workload("low"), "QuotaReserved")[1] == "WaitingForQuota"
     finish(stage, "high")
     assert state(stage, "low") == "admitted"
 
@@ -273,7 +277,7 @@ def test_the_preemptor_is_admitted_once_its_victims_are_gone() -> None:
 def test_who_waits_for_its_victims_says_so() -> None:
     stage = preempting()
     stage.run(2)
-    assert said(stage.workload("high"), "QuotaReserved") == (
+    assert stated(stage.workload("high"), "QuotaReserved") == (
         "False",
         "WaitingForPreemptedWorkloads",
         SHORT.format(2) + ". Pending the preemption of 1 workload(s)",
@@ -309,13 +313,13 @@ def test_a_queue_that_goes_leaves_nothing_to_decide() -> None:
 
 
 def test_the_cycle_is_asked_for_only_when_there_is_something_to_decide() -> None:
-    scheduler = Scheduler(AdmissionIndex(), Policy())
+    scheduler = Scheduler(SchedulerCache(), SchedulingPolicy())
     assert added(scheduler, *settings(), workload("a")) == []
     assert added(scheduler, queue("cq", 4)) == [CYCLE]
 
 
 def test_a_victim_that_is_gone_is_not_evicted() -> None:
-    scheduler = Scheduler(AdmissionIndex(), Policy())
+    scheduler = Scheduler(SchedulerCache(), SchedulingPolicy())
     held = {**workload("low", 4, priority=-1)}
     admission = make.admission("cq")
     admission["podSetAssignments"][0]["resourceUsage"]["cpu"] = "4"

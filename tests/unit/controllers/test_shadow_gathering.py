@@ -8,11 +8,11 @@ import make
 from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.workload import lifecycle
-from batchyard.shadow.findings import Finding, Parting
+from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.shadow.followers import Followers
-from batchyard.shadow.state import Terms
+from batchyard.shadow.state import ShadowSettings
 from watcher import holding, open_queue
 from yard import workload
 
@@ -20,9 +20,9 @@ from yard import workload
 class Watched:
     """Followers, and what they are shown, at seconds from its beginning."""
 
-    def __init__(self, *objects: Obj, terms: Terms | None = None) -> None:
-        self.told: list[Finding] = []
-        self.follower = Followers(Policy(), terms or Terms(), self.told.append, lambda _: True)
+    def __init__(self, *objects: Obj, terms: ShadowSettings | None = None) -> None:
+        self.reported: list[Divergence] = []
+        self.follower = Followers(SchedulingPolicy(), terms or ShadowSettings(), self.reported.append, lambda _: True)
         self._known: dict[Key, Obj] = {}
         self._revision = 0
         first = (make.namespace(), make.flavor("spot"), *objects)
@@ -39,7 +39,7 @@ class Watched:
     def end(self) -> list[str]:
         """Whom it told of by a minute later."""
         self.at(60)
-        return [finding.workload for finding in self.told]
+        return [finding.workload for finding in self.reported]
 
     def _event(self, obj: Obj) -> WatchEvent:
         self._revision += 1
@@ -117,7 +117,7 @@ def test_another_eviction_of_one_who_waits_is_told() -> None:
     watched.at(1, waits)
     watched.at(2, lifecycle.evict(waits, reason="ClusterQueueStopped", message="", now=make.NOW))
     assert watched.end() == ["team/waits"]
-    assert watched.told[0].parting is Parting.EVICTED
+    assert watched.reported[0].parting is DivergenceType.EVICTED
 
 
 def test_an_eviction_that_is_written_when_the_victim_has_finished_is_none() -> None:
@@ -132,7 +132,7 @@ def test_an_eviction_that_is_written_when_the_victim_has_finished_is_none() -> N
     assert watched.follower.counts.agreed == {"admission": 1}
 
 
-def told(name: str, why: str, message: str, **fields: Any) -> Obj:
+def reported(name: str, why: str, message: str, **fields: Any) -> Obj:
     """One who waits, and is told why."""
     return lifecycle.set_pending(workload(name, 4, created=1, **fields), why, message, make.NOW)
 
@@ -142,7 +142,7 @@ def full_of_one_who_goes(why: str, message: str) -> Watched:
     goes = lifecycle.evict(holding("goes", 4), reason="ClusterQueueStopped", message="", now=make.NOW)
     watched = Watched(*open_queue(preemption={"withinClusterQueue": "LowerPriority"}), goes)
     watched.at(1, workload("low", 4, created=1, priority=5))
-    watched.at(1.1, told("low", why, message, priority=5))
+    watched.at(1.1, reported("low", why, message, priority=5))
     watched.at(5, workload("high", 4, created=5, priority=9))
     watched.at(9, finished("goes", 4))
     return watched

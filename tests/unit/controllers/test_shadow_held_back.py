@@ -3,8 +3,8 @@
 import make
 from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND
-from batchyard.scheduling.workload.pods_ready import tell_pods_ready
-from batchyard.shadow.state import HeldBack, Terms
+from batchyard.scheduling.workload.pods_ready import set_pods_ready
+from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 from unit.controllers.test_shadow_gathering import Watched, admitted
 from watcher import holding, open_queue
 from yard import workload
@@ -12,14 +12,14 @@ from yard import workload
 
 def held() -> Watched:
     """A queue of four with one admitted whose pods are not ready, and one who waits from the beginning on."""
-    terms = Terms(held_back=HeldBack())
+    terms = ShadowSettings(held_back=BlockedPeriods())
     watched = Watched(*open_queue(), holding("starts", 1), terms=terms)
     watched.at(1, workload("waits", 1, created=1))
     return watched
 
 
 def ready() -> Obj:
-    return tell_pods_ready(holding("starts", 1), True, make.NOW)
+    return set_pods_ready(holding("starts", 1), True, make.NOW)
 
 
 def test_who_is_held_back_is_not_told_of() -> None:
@@ -38,7 +38,7 @@ def test_who_is_not_admitted_when_all_are_ready_is_told_of() -> None:
     watched = held()
     watched.at(30, ready())
     assert watched.end() == ["team/waits"]
-    assert watched.told[0].at >= make.NOW + 30 * SECOND + Terms().patience
+    assert watched.reported[0].at >= make.NOW + 30 * SECOND + ShadowSettings().patience
 
 
 def test_the_one_kueue_stands_still_for_is_admitted_before_those_who_came_meanwhile() -> None:

@@ -2,15 +2,15 @@
 
 from batchyard.api.meta import key_of, with_metadata
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cycle import Policy
-from batchyard.shadow.state import Known, Terms
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.shadow.state import ShadowSettings, ShadowState
 from yard import workload
 
 _MANY = 3000
 
 
 def test_of_those_who_are_gone_no_more_than_the_last_thousand_are_known() -> None:
-    known = Known(Policy(), Terms())
+    known = ShadowState(SchedulingPolicy(), ShadowSettings())
     for number in range(_MANY):
         made = with_metadata(workload(f"w{number}"), uid=f"u{number}")
         key = key_of(made)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from batchyard.scheduling.cluster_queue import Admitted
-from batchyard.scheduling.decisions import Head, Preempt, Why
-from batchyard.scheduling.preemption.context import Target
-from batchyard.shadow.observed import Preempted, are_alike, swapped
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.decisions import Head, InadmissibleReason, Preempt
+from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.shadow.observed import ObservedPreemption, are_alike, swapped
 from yard import Yard, head_of, queue, workload
 
 REASON = "InClusterQueue"
@@ -16,13 +16,18 @@ def yard() -> Yard:
     return Yard(queue("cq", 10))
 
 
-def hold(yard: Yard, name: str, since: float, cpu: int = 2) -> Admitted:
+def hold(yard: Yard, name: str, since: float, cpu: int = 2) -> AdmittedWorkload:
     return yard.hold(name, cpu, since=since)
 
 
-def preempting(yard: Yard, victim: Admitted) -> Preempt:
+def preempting(yard: Yard, victim: AdmittedWorkload) -> Preempt:
     view = head_of(workload("p", 2)).workload
-    return Preempt(Head(view, "cq"), yard.snapshot.queues["cq"], (Target(victim, REASON),), Why("", text="x"))
+    return Preempt(
+        Head(view, "cq"),
+        yard.snapshot.queues["cq"],
+        (PreemptionTarget(victim, REASON),),
+        InadmissibleReason("", text="x"),
+    )
 
 
 @pytest.mark.parametrize(("at", "cpu", "is_alike"), [(5.9, 2, True), (7, 2, False), (5, 3, False)])
@@ -34,11 +39,13 @@ def test_those_reserved_within_a_second_with_the_same_usage_are_alike(
 
 def test_one_in_the_place_of_another_counts_only_for_the_same_reason(yard: Yard) -> None:
     a, b = hold(yard, "a", 5), hold(yard, "b", 5.5)
-    assert swapped(preempting(yard, a), {7: Preempted(b.key, REASON, "p")}, yard.snapshot) == (7,)
-    assert swapped(preempting(yard, a), {7: Preempted(b.key, "InCohortReclamation", "p")}, yard.snapshot) is None
+    assert swapped(preempting(yard, a), {7: ObservedPreemption(b.key, REASON, "p")}, yard.snapshot) == (7,)
+    assert (
+        swapped(preempting(yard, a), {7: ObservedPreemption(b.key, "InCohortReclamation", "p")}, yard.snapshot) is None
+    )
 
 
 def test_one_more_than_foreseen_is_too_many(yard: Yard) -> None:
     a, b = hold(yard, "a", 5), hold(yard, "b", 5.5)
-    seen = {7: Preempted(a.key, REASON, "p"), 8: Preempted(b.key, REASON, "p")}
+    seen = {7: ObservedPreemption(a.key, REASON, "p"), 8: ObservedPreemption(b.key, REASON, "p")}
     assert swapped(preempting(yard, a), seen, yard.snapshot) is None

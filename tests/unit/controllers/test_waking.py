@@ -237,11 +237,11 @@ def test_a_release_without_a_local_queue_is_noticed_after_a_while() -> None:
     watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", 1, local_queue="gone"), holding("y", 1))
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
-    assert (watcher.heads(), watcher.index.line_up.next_release()) == ([], make.NOW + GRACE)
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + GRACE)
     for seconds, heads in ((GRACE // SECOND - 1, []), (GRACE // SECOND, ["a"])):
         watcher.now = make.at(seconds)
         assert watcher.heads() == heads
-    assert watcher.index.line_up.next_release() is None
+    assert watcher.index.queue_manager.next_release() is None
 
 
 def test_a_release_that_wakes_ends_the_grace() -> None:
@@ -249,7 +249,7 @@ def test_a_release_that_wakes_ends_the_grace() -> None:
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
     watcher.delete(scheme.WORKLOAD, "y", "team")
-    assert (watcher.heads(), watcher.index.line_up.next_release()) == (["a"], None)
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == (["a"], None)
 
 
 def test_a_stopped_local_queue_counts_as_gone() -> None:
@@ -257,7 +257,7 @@ def test_a_stopped_local_queue_counts_as_gone() -> None:
     watcher.put(holding("y", local_queue="stopped"))
     watcher.put(make.local_queue("stopped", cluster_queue="cq", stopPolicy="Hold"))
     watcher.delete(scheme.WORKLOAD, "y", "team")
-    assert (watcher.heads(), watcher.index.line_up.next_release()) == ([], make.NOW + GRACE)
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + GRACE)
 
 
 # Trees that rest, and times to wait.
@@ -268,7 +268,7 @@ def resting() -> Watcher:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"))
     watcher.heads()
     watcher.put(workload("b", created=1))
-    watcher.index.line_up.rest("cohort/all")
+    watcher.index.queue_manager.rest("cohort/all")
     return watcher
 
 
@@ -295,16 +295,16 @@ def test_a_resting_tree_is_roused_by_what_happens_in_it(what: str) -> None:
 
 def test_an_admission_rouses_its_tree() -> None:
     watcher = resting()
-    before = watcher.index.line_up.touches["cohort/all"]
+    before = watcher.index.queue_manager.touches["cohort/all"]
     watcher.put(holding("x"))
-    assert (watcher.heads(), watcher.index.line_up.touches["cohort/all"] > before) == (["b"], True)
+    assert (watcher.heads(), watcher.index.queue_manager.touches["cohort/all"] > before) == (["b"], True)
 
 
 def test_a_frozen_tree_has_no_heads_for_the_instant() -> None:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"), workload("far", queue="far"))
     assert watcher.heads() == ["a", "far"]
     watcher.put(workload("b", created=1), workload("far2", queue="far"))
-    watcher.index.line_up.freeze("cohort/all")
+    watcher.index.queue_manager.freeze("cohort/all")
     watcher.put(workload("c", created=2))
     assert watcher.heads() == ["far2"]
     watcher.now += 1
@@ -317,7 +317,7 @@ def test_who_must_wait_is_woken_when_its_time_has_come() -> None:
     watcher = Watcher(*open_queue(), *open_queue("far"))
     for name, place, seconds in (("a", "cq", 10), ("b", "far", 20)):
         watcher.put(workload(name, queue=place, status={"requeueState": {"requeueAt": make.stamp(seconds)}}))
-    assert (watcher.heads(), watcher.index.line_up.next_release()) == ([], make.at(10))
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.at(10))
     watcher.now = make.at(9)
     assert watcher.heads() == []
     watcher.now = make.at(10)
@@ -334,7 +334,7 @@ def test_who_comes_in_line_rouses_the_whole_tree() -> None:
     watcher.put(*open_queue("other", cohort="all"))
     assert watcher.heads() == ["b"]
     watcher.put(workload("c"))
-    watcher.index.line_up.rest("cohort/all")
+    watcher.index.queue_manager.rest("cohort/all")
     watcher.put(workload("d", queue="other"))
     assert watcher.heads() == ["c", "d"]
 
@@ -351,7 +351,7 @@ def test_a_tree_and_a_queue_of_one_name_are_two_trees() -> None:
 def test_a_cohort_that_goes_rouses_its_tree_whoever_settles_it() -> None:
     watcher = Watcher(cohort("all", 4), *open_queue(cohort="all"), workload("a"))
     watcher.index.heads(watcher.now)
-    watcher.index.line_up.rest("cohort/all")
+    watcher.index.queue_manager.rest("cohort/all")
     assert watcher.heads() == []
     assert watcher.delete(scheme.COHORT, "all")
     watcher.index.snapshot.settle()

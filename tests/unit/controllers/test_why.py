@@ -127,10 +127,10 @@ def test_all_flavors_are_told_with_every_level_also_those_the_search_does_not_co
     tainted = make.flavor("tainted", nodeTaints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
     tree = [yard.cohort("leaf", parent="root"), yard.cohort("root", groups=[yard.group(spot={"cpu": 2})])]
     queue = yard.queue("cq", cohort="leaf", groups=[quotas])
-    (told,) = why(world(FLAVOR, tainted, make.flavor("other"), queue, *tree, LOCAL, workload(cpu=5)))["podSets"]
-    verdicts = {each["flavor"]: each["verdict"] for each in told["flavors"]}
+    (reported,) = why(world(FLAVOR, tainted, make.flavor("other"), queue, *tree, LOCAL, workload(cpu=5)))["podSets"]
+    verdicts = {each["flavor"]: each["verdict"] for each in reported["flavors"]}
     assert verdicts == {"spot": "exceedsMaximum", "tainted": "taint", "other": "exceedsMaximum"}
-    levels = told["flavors"][0]["resources"][0]["levels"]
+    levels = reported["flavors"][0]["resources"][0]["levels"]
     assert [(each["kind"], each["name"], each["nominal"], each["available"]) for each in levels] == [
         ("ClusterQueue", "cq", "1", "2"),
         ("Cohort", "leaf", "0", "3"),
@@ -168,8 +168,8 @@ def test_one_that_was_preempted_is_told_who_was_not_taken_and_why() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
     holders = [workload("first", priority=1), at(workload("second", priority=0), "1s")]
     found = world(FLAVOR, queue, LOCAL, *holders, at(workload("urgent", priority=9), "30s"))
-    told = why(found, "second")["preemption"]
-    assert told["alternatives"] == ["team/first was not preempted: its priority 1 is higher"]
+    reported = why(found, "second")["preemption"]
+    assert reported["alternatives"] == ["team/first was not preempted: its priority 1 is higher"]
 
 
 def test_names_of_others_are_told_to_those_who_may_read_them() -> None:
@@ -195,9 +195,9 @@ def test_names_of_others_are_told_to_those_who_may_read_them() -> None:
         ),
     ],
 )
-def test_a_job_outside_any_queue_says_so(job: Obj, said: str) -> None:
+def test_a_job_outside_any_queue_says_so(job: Obj, stated: str) -> None:
     found = why(world(FLAVOR, QUEUE, LOCAL, job), "job", scheme.JOB)
-    assert (found["state"], said in found["summary"]) == ("Unmanaged", True)
+    assert (found["state"], stated in found["summary"]) == ("Unmanaged", True)
 
 
 def test_a_job_and_its_pods_lead_to_the_workload() -> None:
@@ -220,10 +220,10 @@ def test_a_queue_tells_its_head_and_what_it_lends() -> None:
     queues = [yard.queue("cq", 4, cohort="c"), yard.queue("b", 0, cohort="c")]
     borrower = yard.workload("taker", 3, queue="b")
     found = world(FLAVOR, *queues, LOCAL, make.local_queue("b", cluster_queue="b"), borrower, at(workload(), "1s"))
-    told = why(found, "cq", scheme.CLUSTER_QUEUE, "")
-    assert (told["state"], told["binding"]["limit"]) == ("Active", "nominal")
-    assert "at the head team/wl" in told["summary"]
-    assert told["quotas"][0]["lent"] == "3"
+    reported = why(found, "cq", scheme.CLUSTER_QUEUE, "")
+    assert (reported["state"], reported["binding"]["limit"]) == ("Active", "nominal")
+    assert "at the head team/wl" in reported["summary"]
+    assert reported["quotas"][0]["lent"] == "3"
     assert why(found, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
 
 

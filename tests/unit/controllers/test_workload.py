@@ -8,11 +8,11 @@ import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, with_path
-from batchyard.controller_runtime.events import let_it_be
+from batchyard.controller_runtime.events import ignore_result
 from batchyard.interfaces.client import Update
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from stage import Stage, said
+from stage import Stage, stated
 
 
 def admitted(**spec: Any) -> Obj:
@@ -47,30 +47,30 @@ def test_nothing_is_written_where_nothing_is_due() -> None:
 def test_one_whose_queue_is_missing_says_so_until_it_comes() -> None:
     stage = Stage(WorkloadLifecycle())
     stage.put(make.workload(), make.namespace(), make.cluster_queue())
-    assert said(stage.workload(), "QuotaReserved") == ("False", "Misconfigured", "LocalQueue lq doesn't exist")
-    assert said(stage.workload(), "Admitted")[1] == "NoReservation"
+    assert stated(stage.workload(), "QuotaReserved") == ("False", "Misconfigured", "LocalQueue lq doesn't exist")
+    assert stated(stage.workload(), "Admitted")[1] == "NoReservation"
     stage.put(make.local_queue())
     waiting = "Workload is pending evaluation in the scheduling queue"
-    assert said(stage.workload(), "QuotaReserved") == ("False", "PendingEvaluation", waiting)
+    assert stated(stage.workload(), "QuotaReserved") == ("False", "PendingEvaluation", waiting)
 
 
 def test_one_whose_cluster_queue_becomes_inactive_says_so() -> None:
     stage = open_stage()
     stage.put(make.workload())
     stage.put(make.cluster_queue(active=False))
-    assert said(stage.workload(), "QuotaReserved")[1:] == ("Suspended", "ClusterQueue cq is inactive")
+    assert stated(stage.workload(), "QuotaReserved")[1:] == ("Suspended", "ClusterQueue cq is inactive")
     stage.put(make.cluster_queue())
-    assert said(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
+    assert stated(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
 
 
 def test_a_deactivated_one_is_evicted() -> None:
     stage = open_stage()
     stage.put(admitted())
     set_active(stage, active=False)
-    assert said(stage.workload(), "Evicted") == ("True", "Deactivated", "The workload is deactivated")
+    assert stated(stage.workload(), "Evicted") == ("True", "Deactivated", "The workload is deactivated")
     assert [(e.reason, e.message) for e in stage.events] == [("EvictedDueToDeactivated", "The workload is deactivated")]
     release(stage)
-    assert said(stage.workload(), "QuotaReserved")[1:] == ("Deactivated", "The workload is deactivated")
+    assert stated(stage.workload(), "QuotaReserved")[1:] == ("Deactivated", "The workload is deactivated")
 
 
 def test_an_admission_that_is_left_without_a_reservation_is_removed() -> None:
@@ -86,7 +86,7 @@ def test_the_status_of_an_earlier_release_is_handed_over_to_the_manager_that_kue
     fields: Obj = {"f:status": {"f:admission": {"f:clusterQueue": {}}}}
     former = {"manager": "batchyard", "operation": "Update", "subresource": "status", "fieldsV1": fields}
     stage.put(make.workload())
-    stage.client.submit([Update({**wl, "metadata": stage.workload()["metadata"]}, [former])], let_it_be)
+    stage.client.submit([Update({**wl, "metadata": stage.workload()["metadata"]}, [former])], ignore_result)
     stage.run(1)
     assert stage.workload()["metadata"]["managedFields"] == [
         {**former, "manager": "kueue-admission", "operation": "Apply"},
@@ -99,14 +99,14 @@ def test_a_reactivated_one_queues_again() -> None:
     set_active(stage, active=False)
     release(stage)
     set_active(stage, active=True)
-    assert said(stage.workload(), "Requeued") == ("True", "Reactivated", "The workload was reactivated")
-    assert said(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
+    assert stated(stage.workload(), "Requeued") == ("True", "Reactivated", "The workload was reactivated")
+    assert stated(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
 
 
 def test_one_that_never_had_quota_is_deactivated_without_an_event() -> None:
     stage = open_stage()
     stage.put(make.workload(active=False))
-    assert said(stage.workload(), "Evicted")[1] == "Deactivated"
+    assert stated(stage.workload(), "Evicted")[1] == "Deactivated"
     assert stage.events == []
 
 
@@ -117,7 +117,7 @@ def test_one_that_ran_too_long_is_deactivated_when_its_time_is_over() -> None:
     assert stage.workload()["spec"].get("active") is None
     stage.run(30)
     assert stage.workload()["spec"]["active"] is False
-    assert said(stage.workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
+    assert stated(stage.workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
     assert find_condition(stage.workload(), "DeactivationTarget") is None
     cause = "DeactivatedDueToMaximumExecutionTimeExceeded"
     assert stage.reasons() == ["MaximumExecutionTimeExceeded", f"EvictedDueTo{cause}"]
@@ -152,13 +152,13 @@ def test_a_drained_queue_evicts_and_its_restart_requeues(kind: str) -> None:
     stage.put(admitted())
     queue = make.cluster_queue if kind == "ClusterQueue" else make.local_queue
     stage.put(queue(stopPolicy="HoldAndDrain"))
-    assert said(stage.workload(), "Evicted") == ("True", f"{kind}Stopped", f"The {kind} is stopped")
+    assert stated(stage.workload(), "Evicted") == ("True", f"{kind}Stopped", f"The {kind} is stopped")
     assert stage.reasons() == [f"EvictedDueTo{kind}Stopped"]
     release(stage)
-    assert said(stage.workload(), "Requeued")[:2] == ("False", f"{kind}Stopped")
+    assert stated(stage.workload(), "Requeued")[:2] == ("False", f"{kind}Stopped")
     stage.put(queue())
     restarted = f"The {kind} was restarted after being stopped"
-    assert said(stage.workload(), "Requeued") == ("True", f"{kind}Restarted", restarted)
+    assert stated(stage.workload(), "Requeued") == ("True", f"{kind}Restarted", restarted)
 
 
 def test_a_restart_of_the_cluster_queue_waits_for_that_of_the_local_queue() -> None:
@@ -168,9 +168,9 @@ def test_a_restart_of_the_cluster_queue_waits_for_that_of_the_local_queue() -> N
     release(stage)
     stage.put(make.local_queue(stopPolicy="Hold"))
     stage.put(make.cluster_queue())
-    assert said(stage.workload(), "Requeued")[:2] == ("False", "ClusterQueueStopped")
+    assert stated(stage.workload(), "Requeued")[:2] == ("False", "ClusterQueueStopped")
     stage.put(make.local_queue())
-    assert said(stage.workload(), "Requeued")[:2] == ("True", "ClusterQueueRestarted")
+    assert stated(stage.workload(), "Requeued")[:2] == ("True", "ClusterQueueRestarted")
 
 
 def test_a_queue_on_hold_keeps_what_is_admitted() -> None:
@@ -189,7 +189,7 @@ def test_a_stopped_queue_takes_reservations_back(queue: Obj) -> None:
     waiting = make.workload(status={"admissionChecks": checks})
     stage.put(lifecycle.reserve_quota(waiting, make.admission(), make.NOW, admitted=True))
     stage.put(queue)
-    assert said(stage.workload(), "QuotaReserved")[0] == "False"
+    assert stated(stage.workload(), "QuotaReserved")[0] == "False"
     assert "admission" not in stage.workload()["status"]
 
 
@@ -201,7 +201,7 @@ def test_ready_checks_admit() -> None:
     stage.kernel.call_at(make.at(7), lambda: None)
     stage.run(7)
     stage.put(with_path(stage.workload(), ("status", "admissionChecks"), [{"name": "c", "state": "Ready"}]))
-    assert said(stage.workload(), "Admitted")[0] == "True"
+    assert stated(stage.workload(), "Admitted")[0] == "True"
     assert [e.message for e in stage.events] == ["Admitted by ClusterQueue cq, wait time since reservation was 7s"]
 
 
@@ -211,19 +211,19 @@ def test_a_backoff_ends_at_its_time() -> None:
     wl = lifecycle.release_after_eviction(evicted, make.NOW)
     stage.put(with_path(wl, ("status", "requeueState"), {"count": 1, "requeueAt": make.stamp(60)}))
     stage.run(59)
-    assert said(stage.workload(), "Requeued")[0] == "False"
+    assert stated(stage.workload(), "Requeued")[0] == "False"
     stage.run(60)
-    assert said(stage.workload(), "Requeued")[:2] == ("True", "BackoffFinished")
+    assert stated(stage.workload(), "Requeued")[:2] == ("True", "BackoffFinished")
     assert stage.workload()["status"]["requeueState"] == {"count": 1}
 
 
 def test_a_gate_is_reported_and_taken_back() -> None:
     stage = open_stage()
     stage.put(make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "someone"}))
-    assert said(stage.workload(), "QuotaReserved")[1:] == ("AdmissionGated", "Admission is gated by: someone")
+    assert stated(stage.workload(), "QuotaReserved")[1:] == ("AdmissionGated", "Admission is gated by: someone")
     stage.put(with_path(stage.workload(), ("metadata", "annotations"), None))
     cleared = ("PendingEvaluation", "AdmissionGatedBy cleared, waiting for quota reservation")
-    assert said(stage.workload(), "QuotaReserved")[1:] == cleared
+    assert stated(stage.workload(), "QuotaReserved")[1:] == cleared
     assert stage.reasons() == ["AdmissionGated", "AdmissionGateCleared"]
 
 
@@ -231,7 +231,7 @@ def test_an_orphan_is_finished_and_let_go() -> None:
     stage = open_stage()
     orphan = with_path(admitted(), ("metadata", "labels"), {"kueue.x-k8s.io/job-uid": "gone"})
     stage.put(with_path(orphan, ("metadata", "finalizers"), ["kueue.x-k8s.io/resource-in-use"]))
-    assert said(stage.workload(), "Finished") == ("True", "OwnerNotFound", "The workload's owner no longer exists")
+    assert stated(stage.workload(), "Finished") == ("True", "OwnerNotFound", "The workload's owner no longer exists")
     assert "finalizers" not in stage.workload()["metadata"]
 
 
@@ -249,7 +249,7 @@ def test_what_moved_to_another_queue_follows_that_one() -> None:
     stage.put(make.local_queue(stopPolicy="Hold"))
     assert "status" not in stage.workload()
     stage.put(make.local_queue("other", stopPolicy="Hold"))
-    assert said(stage.workload(), "QuotaReserved")[2] == "LocalQueue other is inactive"
+    assert stated(stage.workload(), "QuotaReserved")[2] == "LocalQueue other is inactive"
 
 
 def test_what_is_finished_is_left_alone() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
-from batchyard.controller_runtime.workqueue import Lane, WakeUp, WorkQueue
+from batchyard.controller_runtime.workqueue import ControllerQueue, DelayedRequeue, WorkQueue
 from batchyard.interfaces.client import Reader, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 A, B = Key("Job.batch", "team", "a"), Key("Job.batch", "team", "b")
 
@@ -22,16 +22,16 @@ class Named:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         return ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        return Outcome()
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        return ReconcileResult()
 
 
-def one_lane() -> tuple[WorkQueue, Lane]:
+def one_lane() -> tuple[WorkQueue, ControllerQueue]:
     queue = WorkQueue([Named("only")])
     return queue, queue.lanes[0]
 
 
-def take(lane: Lane) -> Key:
+def take(lane: ControllerQueue) -> Key:
     """What the runner does to look at the next key."""
     taken, key = lane.line.popleft()
     assert taken is lane
@@ -51,7 +51,7 @@ def test_a_key_waits_once_and_in_order_of_arrival() -> None:
 def test_a_key_under_way_is_not_in_the_line() -> None:
     queue, lane = one_lane()
     lane.add(A)
-    lane.depart(take(lane))
+    lane.mark_submitted(take(lane))
     lane.add(A)
     lane.add(A)
     queue.validate()
@@ -62,13 +62,13 @@ def test_a_key_under_way_is_not_in_the_line() -> None:
 def test_a_key_that_nobody_wanted_meanwhile_just_lands() -> None:
     _, lane = one_lane()
     lane.add(A)
-    lane.depart(take(lane))
+    lane.mark_submitted(take(lane))
     assert not lane.land(A)
 
 
 def test_a_wake_up_that_was_replaced_wakes_nobody() -> None:
     _, lane = one_lane()
-    lane.wake_ups[A] = WakeUp(10, 1)
+    lane.wake_ups[A] = DelayedRequeue(10, 1)
     assert not lane.wake(A, 20)
     assert lane.wake(A, 10)
     assert not lane.wake(A, 10)
@@ -78,13 +78,18 @@ def test_a_wake_up_that_was_replaced_wakes_nobody() -> None:
 def test_waking_early_takes_only_keys_that_wait_for_nothing_else() -> None:
     _, lane = one_lane()
     failing, moving = Key("Job.batch", "team", "failing"), Key("Job.batch", "team", "moving")
-    lane.wake_ups = {B: WakeUp(20, 1), A: WakeUp(10, 2), failing: WakeUp(5, 3), moving: WakeUp(5, 4)}
+    lane.wake_ups = {
+        B: DelayedRequeue(20, 1),
+        A: DelayedRequeue(10, 2),
+        failing: DelayedRequeue(5, 3),
+        moving: DelayedRequeue(5, 4),
+    }
     lane.failures[failing] = 1
-    lane.depart(moving)
+    lane.mark_submitted(moving)
     assert lane.wake_early() == [2, 1]
     assert [take(lane), take(lane)] == [A, B]
     assert lane.due == {A: 10, B: 20}
-    assert lane.wake_ups == {failing: WakeUp(5, 3), moving: WakeUp(5, 4)}
+    assert lane.wake_ups == {failing: DelayedRequeue(5, 3), moving: DelayedRequeue(5, 4)}
 
 
 def test_lines_are_by_rank_the_lowest_first() -> None:

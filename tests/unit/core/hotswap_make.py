@@ -8,9 +8,9 @@ from batchyard.api import well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.gang import Claim, stand_ins
-from batchyard.placement.gang_preemption import Occupant
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.gang import PlacementClaim, placeholders
+from batchyard.placement.gang_preemption import EvictionUnit
 from unit.core.placement_make import node, pod
 
 HOSTS = 4
@@ -63,30 +63,30 @@ def running(jobset: str, job: int, pool: str, priority: int = LOW, hosts: int = 
     return [first, *[worker(jobset, job, i, priority, nodeName=f"{pool}-{i}") for i in range(1, hosts)]]
 
 
-def claim(jobset: str = "high", job: int = 0, size: int = HOSTS, **fields: Any) -> Claim:
+def claim(jobset: str = "high", job: int = 0, size: int = HOSTS, **fields: Any) -> PlacementClaim:
     """What such a Job of a waiting JobSet claims."""
     obj = leader(jobset, job, **fields)
-    return Claim((pod_view(obj), *stand_ins(obj, size - 1)), well_known.NODE_POOL)
+    return PlacementClaim((pod_view(obj), *placeholders(obj, size - 1)), well_known.NODE_POOL)
 
 
 class Losses:
     """Who would leave: gangs as a whole, and pods alone, each with what it loses (1 if it is not said)."""
 
-    def __init__(self, nodes: Nodes, lost: Mapping[str, int], leaving: Sequence[str] = ()) -> None:
+    def __init__(self, nodes: ClusterSnapshot, lost: Mapping[str, int], leaving: Sequence[str] = ()) -> None:
         self._nodes = nodes
         self._leaving = leaving
         self._lost = lost
 
-    def __call__(self, pod: PodView) -> Occupant | None:
+    def __call__(self, pod: PodView) -> EvictionUnit | None:
         name = pod.gang.removeprefix("uid-") or pod.name
         lost = self._lost.get(name, 1)
         if lost < 0:
             return None
         pods = [p for n in self._nodes for p in n.pods.values() if p.gang == pod.gang] if pod.gang else [pod]
-        return Occupant(name, pods, lost, name in self._leaving)
+        return EvictionUnit(name, pods, lost, name in self._leaving)
 
 
-def names(of: Sequence[Occupant]) -> list[str]:
+def names(of: Sequence[EvictionUnit]) -> list[str]:
     """The names of occupants."""
     return [occupant.name for occupant in of]
 

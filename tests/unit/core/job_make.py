@@ -6,7 +6,7 @@ from typing import Any
 import make
 from batchyard.api import well_known
 from batchyard.base.instant import Instant
-from batchyard.jobs.job.observed import Standing, job_pods, standing
+from batchyard.jobs.job.observed import ObservedJob, job_pods, observe_job
 
 Obj = dict[str, Any]
 
@@ -70,9 +70,9 @@ def ended(container: str, exit_code: int, since: float = 0) -> Obj:
     return {"name": container, "state": {"terminated": {"exitCode": exit_code, "finishedAt": make.stamp(since)}}}
 
 
-def stands(job: Obj, *pods: Obj) -> Standing:
+def stands(job: Obj, *pods: Obj) -> ObservedJob:
     """How a Job stands with these pods."""
-    return standing(job, job_pods(pods))
+    return observe_job(job, job_pods(pods))
 
 
 def seconds(instant: Instant | None) -> float | None:

@@ -7,9 +7,9 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.node import node_view
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.filtering import Placed, find_node
-from batchyard.placement.resources import Profile
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import ChosenNode, find_node
+from batchyard.placement.resources import AutoscalingProfile
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
@@ -60,9 +60,9 @@ def view(obj: Obj) -> PodView:
     return pod_view(obj)
 
 
-def cluster(*objects: Obj) -> Nodes:
+def cluster(*objects: Obj) -> ClusterSnapshot:
     """The cluster of these Nodes, and of Pods that are bound to some of them."""
-    nodes = Nodes()
+    nodes = ClusterSnapshot()
     for obj in objects:
         if obj["kind"] == "Node":
             nodes.set_node(node_view(obj))
@@ -71,21 +71,23 @@ def cluster(*objects: Obj) -> Nodes:
     return nodes
 
 
-def place(nodes: Nodes, pods: Iterable[Obj], profile: Profile = Profile.BALANCED) -> list[str]:
+def place(
+    nodes: ClusterSnapshot, pods: Iterable[Obj], profile: AutoscalingProfile = AutoscalingProfile.BALANCED
+) -> list[str]:
     """Where pods go, one after the other; '' for those that fit nowhere."""
     places = []
     for obj in pods:
         found = find_node(pod_view(obj), nodes, profile)
-        places.append(found.node if isinstance(found, Placed) else "")
-        if isinstance(found, Placed):
+        places.append(found.node if isinstance(found, ChosenNode) else "")
+        if isinstance(found, ChosenNode):
             nodes.add_pod(pod_view(obj), found.node)
     return places
 
 
-def told(nodes: Nodes, obj: Obj) -> str:
+def reported(nodes: ClusterSnapshot, obj: Obj) -> str:
     """Why a pod fits nowhere."""
     found = find_node(pod_view(obj), nodes)
-    assert not isinstance(found, Placed), f"it fits {found.node}"
+    assert not isinstance(found, ChosenNode), f"it fits {found.node}"
     return found.message()
 
 

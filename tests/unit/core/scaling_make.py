@@ -6,11 +6,11 @@ from typing import Any
 import make
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import Backoff
-from batchyard.autoscaler.node_groups import GroupName, Limits, NodeGroup, groups_of
-from batchyard.autoscaler.node_groups_state import Fleet
-from batchyard.autoscaler.scale_up import NewPools, ScaleUp, Situation
+from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, groups_of
+from batchyard.autoscaler.node_groups_state import NodeGroupsState
+from batchyard.autoscaler.scale_up import LoopContext, NewPools, ScaleUp
 from batchyard.autoscaler.settings import settings_of
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.controllers.scaling_make import ZONES, pod
 from unit.core.placement_make import view
 
@@ -50,23 +50,23 @@ def fleet(
     sizes: Mapping[str, int] | None = None,
     backoffs: Mapping[str, Backoff] | None = None,
     leaving: Mapping[str, int] | None = None,
-) -> Fleet:
+) -> NodeGroupsState:
     """A fleet of groups; sizes are by zone and hold for every pool."""
     by_name = {group.name: (sizes or {}).get(group.name.zone, 0) for group in found}
     going: dict[GroupName, int] = {group.name: (leaving or {}).get(group.name.zone, 0) for group in found}
-    return Fleet(found, by_name, going, backoffs or {})
+    return NodeGroupsState(found, by_name, going, backoffs or {})
 
 
 def planner(
-    found: Sequence[NodeGroup], nodes: Nodes | None = None, new_pools: NewPools | None = None, **spec: Any
+    found: Sequence[NodeGroup], nodes: ClusterSnapshot | None = None, new_pools: NewPools | None = None, **spec: Any
 ) -> ScaleUp:
     """A scale-up with nothing there yet, in a trial of its own; the keywords are the cluster's."""
     whole = cluster(**spec)
     settings = settings_of(whole)
-    limits = Limits(settings.limits, {})
-    tried = nodes or Nodes()
+    limits = ClusterLimits(settings.limits, {})
+    tried = nodes or ClusterSnapshot()
     tried.begin()
-    return ScaleUp(tried, fleet(found), limits, Situation(whole, settings, make.NOW), new_pools)
+    return ScaleUp(tried, fleet(found), limits, LoopContext(whole, settings, make.NOW), new_pools)
 
 
 def views(*names: str, **fields: Any) -> list[PodView]:

@@ -7,10 +7,10 @@ import pytest
 
 import make
 from batchyard.api.meta import key_of
-from batchyard.disruption.budgets import Refusal, Scale, disrupted, status_of, verdict
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.filtering import Unplaceable, find_node
-from batchyard.placement.preemption import Preemption, find_preemption
+from batchyard.disruption.budgets import EvictionRefusal, ExpectedPods, disrupted, status_of, verdict
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import Unschedulable, find_node
+from batchyard.placement.preemption import PodPreemption, find_preemption
 from unit.core import placement_make
 from unit.core.node_make import pod, running
 from unit.core.placement_make import cluster, node, view
@@ -30,7 +30,7 @@ def web(name: str = "pod", *, ready: bool = True, **fields: Any) -> dict[str, An
     return pod(name, metadata={"labels": LABELS}, status=fields.pop("status", status), **fields)
 
 
-def refusal(judged: dict[str, Any], asked: dict[str, Any] | None = None) -> Refusal:
+def refusal(judged: dict[str, Any], asked: dict[str, Any] | None = None) -> EvictionRefusal:
     found = verdict(asked or web(), [judged], make.NOW).refusal
     assert found is not None
     return found
@@ -52,7 +52,7 @@ def test_so_many_may_go_as_are_healthy_beyond_those_that_must_be(
     spec: Any, expected: int, desired: int, allowed: int
 ) -> None:
     pods = [web("a"), web("b"), web("c"), web("d", ready=False)]
-    status = status_of(budget(**spec), pods, Scale(expected), {}, make.NOW)
+    status = status_of(budget(**spec), pods, ExpectedPods(expected), {}, make.NOW)
     assert (status["currentHealthy"], status["desiredHealthy"], status["disruptionsAllowed"]) == (3, desired, allowed)
     (condition,) = status["conditions"]
     assert condition["reason"] == ("SufficientPods" if allowed else "InsufficientPods")
@@ -62,7 +62,7 @@ def test_a_pod_that_was_let_go_does_not_count_for_two_minutes() -> None:
     let_go = budget(minAvailable=1, status={"disruptedPods": {"a": make.stamp(), "gone": make.stamp()}})
     early = disrupted(let_go, [web("a"), web("b")], make.at(60))
     assert (dict(early.pods), early.look_at) == ({"a": make.stamp()}, make.at(120))
-    assert status_of(let_go, [web("a"), web("b")], Scale(2), early.pods, make.NOW)["currentHealthy"] == 1
+    assert status_of(let_go, [web("a"), web("b")], ExpectedPods(2), early.pods, make.NOW)["currentHealthy"] == 1
     late = disrupted(let_go, [web("a"), web("b")], make.at(121))
     assert (dict(late.pods), len(late.not_deleted)) == ({}, 1)
 
@@ -77,21 +77,24 @@ def test_who_is_let_go_uses_the_budget_up() -> None:
 
 
 def test_a_budget_that_is_used_up_says_what_it_needs() -> None:
-    told = refusal(budget(status={"disruptionsAllowed": 0, "desiredHealthy": 2, "currentHealthy": 2}))
-    assert (told.code, told.message) == (429, "Cannot evict pod as it would violate the pod's disruption budget.")
-    assert told.cause == "The disruption budget b needs 2 healthy pods and has 2 currently"
+    reported = refusal(budget(status={"disruptionsAllowed": 0, "desiredHealthy": 2, "currentHealthy": 2}))
+    assert (reported.code, reported.message) == (
+        429,
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+    )
+    assert reported.cause == "The disruption budget b needs 2 healthy pods and has 2 currently"
 
 
 def test_a_budget_that_changed_is_awaited() -> None:
-    told = refusal(budget(status={"observedGeneration": 0, "disruptionsAllowed": 5}))
-    assert told.cause == "The disruption budget b is still being processed by the server."
-    assert told.retry_after == 10
+    reported = refusal(budget(status={"observedGeneration": 0, "disruptionsAllowed": 5}))
+    assert reported.cause == "The disruption budget b is still being processed by the server."
+    assert reported.retry_after == 10
 
 
 def test_a_budget_that_failed_says_why() -> None:
     condition = make.condition("DisruptionAllowed", False, reason="SyncFailed", message="no scale")
-    told = refusal(budget(status={"disruptionsAllowed": 0, "conditions": [condition]}))
-    assert told.cause.endswith("does not allow evicting pods currently because it failed sync: no scale")
+    reported = refusal(budget(status={"disruptionsAllowed": 0, "conditions": [condition]}))
+    assert reported.cause.endswith("does not allow evicting pods currently because it failed sync: no scale")
 
 
 def test_two_budgets_are_one_too_many() -> None:
@@ -127,12 +130,12 @@ def on(name: str, node_name: str = "n", priority: int = 0, labels: Any = None) -
     return placement_make.pod(name, nodeName=node_name, priority=priority, labels=labels)
 
 
-def victims(nodes: Nodes, cpu: str) -> tuple[str, list[str]]:
+def victims(nodes: ClusterSnapshot, cpu: str) -> tuple[str, list[str]]:
     asked = view(placement_make.pod("p", cpu=cpu, priority=5))
     placement = find_node(asked, nodes)
-    assert isinstance(placement, Unplaceable)
+    assert isinstance(placement, Unschedulable)
     found = find_preemption(asked, nodes, placement.obstacles)
-    assert isinstance(found, Preemption), found
+    assert isinstance(found, PodPreemption), found
     return found.node, [victim.name for victim in found.victims]
 
 

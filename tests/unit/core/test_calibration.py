@@ -16,19 +16,19 @@ from batchyard.sim.forecasting.calibration import (
     PENDING_FOR,
     PENDING_MAX,
     Calibration,
-    Fate,
-    Sample,
+    ForecastRecord,
+    StartOutcome,
     Waits,
-    fate_of,
     in_order,
     moved_by,
+    outcome_of,
     remembering,
     settled,
-    sorts_of,
+    tracks_of,
 )
 
 SORTS = ("history, many forks", "history, an hour")
-WAITS: Fate = Fate()
+WAITS: StartOutcome = StartOutcome()
 
 
 def normal(seed: int, *names: str) -> float:
@@ -52,33 +52,33 @@ def load(count: int, wrong: float, believed: float, bias: float = 0.0) -> list[t
 
 def played(forecasts: list[tuple[Waits, float]], every: int = 2 * HOUR) -> list[tuple[Waits, float]]:
     """The same as they are told, each corrected by what was known when it was made."""
-    calibration, told = Calibration(), []
+    calibration, reported = Calibration(), []
     starts = [number * every + round(wait * SECOND) for number, (_, wait) in enumerate(forecasts)]
     for number, (raw, wait) in enumerate(forecasts):
         now = number * every
         calibration = settled(calibration, now, lambda s, now=now: fate(starts[int(s.uid)], now))  # type: ignore[misc]
         found = moved_by(calibration, SORTS, raw)
-        calibration = remembering(calibration, [Sample("ns/w", str(number), now, SORTS, raw[9], found)])
-        told.append((in_order(found), wait))
-    return told
+        calibration = remembering(calibration, [ForecastRecord("ns/w", str(number), now, SORTS, raw[9], found)])
+        reported.append((in_order(found), wait))
+    return reported
 
 
-def fate(starts: Instant, now: Instant) -> Fate:
-    return Fate(starts if starts <= now else None)
+def fate(starts: Instant, now: Instant) -> StartOutcome:
+    return StartOutcome(starts if starts <= now else None)
 
 
-def covered(told: list[tuple[Waits, float]], low: int = 1, high: int = 17) -> float:
+def covered(reported: list[tuple[Waits, float]], low: int = 1, high: int = 17) -> float:
     """The share of the truths between two levels, by their places; p10 and p90."""
-    return sum((waits[low] or 0) <= log1p(wait) <= (waits[high] or 0) for waits, wait in told) / len(told)
+    return sum((waits[low] or 0) <= log1p(wait) <= (waits[high] or 0) for waits, wait in reported) / len(reported)
 
 
 @pytest.mark.parametrize(("believed", "bias"), [(0.25, 0.0), (2.0, 0.0), (0.25, 1.0), (0.8, -1.0)])
 def test_on_a_load_that_stays_as_it_is_intervals_hold_what_they_should(believed: float, bias: float) -> None:
     forecasts = load(900, 0.8, believed, bias)
     assert not 0.7 < covered(forecasts) < 0.9 or believed == 0.8
-    told = played(forecasts)[300:]
-    assert 0.75 <= covered(told) <= 0.85
-    assert 0.45 <= covered(told, 4, 14) <= 0.55
+    reported = played(forecasts)[300:]
+    assert 0.75 <= covered(reported) <= 0.85
+    assert 0.45 <= covered(reported, 4, 14) <= 0.55
 
 
 def test_after_the_load_has_changed_intervals_come_to_hold_it_too() -> None:
@@ -87,9 +87,9 @@ def test_after_the_load_has_changed_intervals_come_to_hold_it_too() -> None:
 
 
 def test_who_foretells_well_is_left_nearly_as_he_is() -> None:
-    told = played(load(600, 0.8, 0.8))
-    widths = [(waits[17] or 0) - (waits[1] or 0) for waits, _ in told]
-    assert 0.75 <= covered(told) <= 0.85
+    reported = played(load(600, 0.8, 0.8))
+    widths = [(waits[17] or 0) - (waits[1] or 0) for waits, _ in reported]
+    assert 0.75 <= covered(reported) <= 0.85
     assert sum(widths) / len(widths) == pytest.approx(0.8 * 2 * 1.2816, rel=0.15)
 
 
@@ -98,8 +98,8 @@ def test_what_is_foretold_exactly_stays_exact() -> None:
     assert all(found == raw for found, _ in played([(raw, 600.0)] * 50))
 
 
-def one(told: Waits, at: Instant = 0) -> Calibration:
-    return remembering(Calibration(), [Sample("team/w", "uid", at, SORTS, told[9], told)])
+def one(reported: Waits, at: Instant = 0) -> Calibration:
+    return remembering(Calibration(), [ForecastRecord("team/w", "uid", at, SORTS, reported[9], reported)])
 
 
 def shifts(calibration: Calibration) -> list[float]:
@@ -111,7 +111,7 @@ def test_without_experience_nothing_is_corrected() -> None:
 
 
 def test_of_the_future_nothing_is_known() -> None:
-    started: Callable[[Sample], Fate] = lambda _: Fate(started=HOUR)  # noqa: E731 - as it is handed over
+    started: Callable[[ForecastRecord], StartOutcome] = lambda _: StartOutcome(started=HOUR)  # noqa: E731 - as it is handed over
     before = one(spread(6000, 0.1))
     assert settled(before, MINUTE, started).pending == before.pending
     assert shifts(settled(before, MINUTE, started)) == [0.0] * len(LEVELS)
@@ -127,32 +127,32 @@ def test_that_a_quantile_was_too_early_is_known_once_its_time_has_passed() -> No
 def test_a_level_takes_the_opposite_one_along_by_less() -> None:
     late = shifts(settled(one(spread(600, 0.01)), HOUR, lambda _: WAITS))
     assert late[17] > -late[1] > 0 or late[17] > late[1] > 0
-    found = settled(one(spread(600, 1)), HOUR, lambda _: Fate(started=SECOND))
+    found = settled(one(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
     assert shifts(found)[1] < 0 < shifts(found)[17]
 
 
 def test_who_is_gone_and_who_waits_for_too_long_are_forgotten() -> None:
-    assert not settled(one(spread(600, 1)), MINUTE, lambda _: Fate(is_gone=True)).pending
+    assert not settled(one(spread(600, 1)), MINUTE, lambda _: StartOutcome(is_gone=True)).pending
     assert not settled(one(spread(600, 1)), PENDING_FOR + 1, lambda _: WAITS).pending
 
 
 def test_no_more_is_remembered_than_is_bounded() -> None:
-    sample = Sample("team/w", "uid", 0, SORTS, None, spread(600, 1))
+    sample = ForecastRecord("team/w", "uid", 0, SORTS, None, spread(600, 1))
     assert len(remembering(Calibration(), [sample] * (PENDING_MAX + 5)).pending) == PENDING_MAX
 
 
 def test_what_was_not_drawn_is_not_corrected() -> None:
-    assert sorts_of("manifest", spread(600, 1), 1) == ()
-    assert not remembering(Calibration(), [Sample("team/w", "uid", 0, (), None, spread(600, 1))]).pending
+    assert tracks_of("manifest", spread(600, 1), 1) == ()
+    assert not remembering(Calibration(), [ForecastRecord("team/w", "uid", 0, (), None, spread(600, 1))]).pending
 
 
 def test_few_forks_and_horizons_are_corrected_apart() -> None:
-    assert sorts_of("history", spread(700, 0), 40) == ("history, many forks", "history, an hour")
-    assert sorts_of("history", (None,) * len(LEVELS), 3) == ("history, few forks", "history, days")
+    assert tracks_of("history", spread(700, 0), 40) == ("history, many forks", "history, an hour")
+    assert tracks_of("history", (None,) * len(LEVELS), 3) == ("history, few forks", "history, days")
 
 
 def test_corrected_waits_are_in_order_and_what_is_not_reached_stays_so() -> None:
-    known = settled(one(spread(600, 1)), HOUR, lambda _: Fate(started=SECOND))
+    known = settled(one(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
     found = in_order(moved_by(known, SORTS, (*spread(600, 0.001)[:-1], None)))
     known_waits = [wait for wait in found if wait is not None]
     assert (known_waits, found[-1]) == (sorted(known_waits), None)
@@ -172,9 +172,9 @@ def admitted(status: str) -> Obj:
 
 
 def test_what_became_of_a_workload_is_told_by_its_conditions() -> None:
-    assert fate_of(admitted("True"), "u") == Fate(started=MINUTE)
-    assert fate_of(admitted("False"), "u") == Fate()
-    assert fate_of(admitted("True"), "another").is_gone
-    assert fate_of(None, "u").is_gone
+    assert outcome_of(admitted("True"), "u") == StartOutcome(started=MINUTE)
+    assert outcome_of(admitted("False"), "u") == StartOutcome()
+    assert outcome_of(admitted("True"), "another").is_gone
+    assert outcome_of(None, "u").is_gone
     inactive = admitted("False")
-    assert fate_of({**inactive, "spec": {**inactive["spec"], "active": False}}, "u").is_gone
+    assert outcome_of({**inactive, "spec": {**inactive["spec"], "active": False}}, "u").is_gone

@@ -74,10 +74,10 @@ def test_a_place_in_a_job_set_is_told_by_the_job_and_the_index() -> None:
 
 def test_a_pod_says_whose_work_it_goes_on_with() -> None:
     resumed = Resumption("slice/2/3", 90 * SECOND)
-    told = with_resumption(pod("Running"), resumed, make.NOW)
-    assert (resumption(told), place_of(told)) == (resumed, "slice/2/3")
-    assert with_resumption(told, resumed, make.at(9)) is told
-    assert resumption(with_resumption(told, None, make.NOW)) is None
+    reported = with_resumption(pod("Running"), resumed, make.NOW)
+    assert (resumption(reported), place_of(reported)) == (resumed, "slice/2/3")
+    assert with_resumption(reported, resumed, make.at(9)) is reported
+    assert resumption(with_resumption(reported, None, make.NOW)) is None
 
 
 def test_what_is_saved_is_told_by_place() -> None:

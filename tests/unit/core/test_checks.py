@@ -65,9 +65,9 @@ def test_checks_that_were_tried_again_are_remembered_while_they_may_be_needed() 
 def test_a_check_says_since_when_it_is_in_its_state() -> None:
     wl = checks.with_checks(make.workload(), ["a", "b"], make.NOW)
     first, second = checks.checks_of(wl)
-    told = checks.with_check(wl, {**second, "message": "soon"}, make.at(3))
-    assert checks.checks_of(told) == [first, {**second, "message": "soon"}]
-    done = checks.with_check(told, {**second, "state": "Ready"}, make.at(4))
+    reported = checks.with_check(wl, {**second, "message": "soon"}, make.at(3))
+    assert checks.checks_of(reported) == [first, {**second, "message": "soon"}]
+    done = checks.with_check(reported, {**second, "state": "Ready"}, make.at(4))
     assert checks.checks_of(done)[1]["lastTransitionTime"] == make.stamp(4)
     assert checks.with_check(done, checks.checks_of(done)[1], make.at(5)) is done
 
@@ -76,8 +76,14 @@ def test_failed_checks_are_told_by_name_with_what_they_say() -> None:
     states = [("b", "Retry", "no room"), ("a", "Retry", ""), ("c", "Rejected", "never"), ("d", "Ready", "")]
     found = [{"name": name, "state": state, "message": message} for name, state, message in states]
     wl = make.workload(status={"admissionChecks": found})
-    assert checks.told(checks.in_state(wl, "Retry"), "Retry") == 'AdmissionChecks in Retry state: "a"; "b" (no room)'
-    assert checks.told(checks.in_state(wl, "Rejected"), "Rejected") == 'AdmissionCheck in Rejected state: "c" (never)'
+    assert (
+        checks.describe_checks(checks.in_state(wl, "Retry"), "Retry")
+        == 'AdmissionChecks in Retry state: "a"; "b" (no room)'
+    )
+    assert (
+        checks.describe_checks(checks.in_state(wl, "Rejected"), "Rejected")
+        == 'AdmissionCheck in Rejected state: "c" (never)'
+    )
 
 
 def test_the_latest_of_the_retries_counts() -> None:

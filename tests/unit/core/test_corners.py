@@ -5,13 +5,13 @@ from batchyard.api import scheme
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.assignment import LastAssignment
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
+from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import Admit
 from batchyard.scheduling.preemption_loops import PreemptionLoop
-from batchyard.scheduling.queue_status import QueueStatus
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.queue_status import QueueStatusController
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from stage import Stage, said
+from stage import Stage, stated
 from yard import Yard, group, head_of, preemption, queue, quota, workload
 
 
@@ -41,16 +41,16 @@ def test_progress_beyond_the_last_flavor_is_forgotten() -> None:
 
 
 def test_a_local_queue_is_told_that_its_queue_is_gone() -> None:
-    index = AdmissionIndex()
-    stage = Stage(Scheduler(index, Policy()), QueueStatus(index, fair_sharing=False))
+    index = SchedulerCache()
+    stage = Stage(Scheduler(index, SchedulingPolicy()), QueueStatusController(index, fair_sharing=False))
     stage.put(make.namespace(), make.flavor("spot"), queue("cq", 4), make.local_queue("cq", cluster_queue="cq"))
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
-    assert said(stage.get(scheme.LOCAL_QUEUE, "cq"), "Active")[1] == "ClusterQueueDoesNotExist"
+    assert stated(stage.get(scheme.LOCAL_QUEUE, "cq"), "Active")[1] == "ClusterQueueDoesNotExist"
 
 
 def test_a_victim_that_takes_its_time_is_no_loop() -> None:
     loops: list[PreemptionLoop] = []
-    stage = Stage(Scheduler(AdmissionIndex(), Policy(), loops.append), WorkloadLifecycle())
+    stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy(), loops.append), WorkloadLifecycle())
     stage.put(make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"))
     stage.put(queue("cq", 4, preemption=preemption("LowerPriority")))
     stage.put(workload("low", 3, priority=-1))

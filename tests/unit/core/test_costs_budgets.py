@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from batchyard.accounting.budgets import (
-    Period,
-    Use,
-    Verdict,
+    BudgetPeriod,
+    BudgetUse,
+    BudgetVerdict,
     crosses_at,
-    demoted,
-    held,
     newly_reached,
     period_of,
     status_of,
     verdict_of,
+    with_priority_boost,
+    with_stop_policy,
 )
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time, parse_time
@@ -38,7 +38,7 @@ def queue(name: str = "main", stop: str = "None", **notes: str) -> Obj:
     return {"metadata": {"name": name, "annotations": annotations}, "spec": {"clusterQueue": "cq", "stopPolicy": stop}}
 
 
-def verdict(spent: int, **spec: Any) -> Verdict:
+def verdict(spent: int, **spec: Any) -> BudgetVerdict:
     return verdict_of(budget(**spec), spent)
 
 
@@ -63,7 +63,7 @@ def test_each_month_ends_where_the_next_begins(month: str) -> None:
 
 
 def test_a_budget_in_total_has_no_end() -> None:
-    assert period_of(budget(period="Total"), NOW) == Period(0, None)
+    assert period_of(budget(period="Total"), NOW) == BudgetPeriod(0, None)
 
 
 def test_what_is_reached_is_done_and_no_more() -> None:
@@ -78,65 +78,65 @@ def test_without_thresholds_it_notifies_and_holds() -> None:
 
 
 def test_the_next_threshold_is_foreseen_to_the_microsecond() -> None:
-    at = crosses_at(budget(thresholds=LADDER), Use(spent=4 * DOLLAR, rate=3 * DOLLAR), NOW)
+    at = crosses_at(budget(thresholds=LADDER), BudgetUse(spent=4 * DOLLAR, rate=3 * DOLLAR), NOW)
     assert at == NOW + 20 * MINUTE
-    assert crosses_at(budget(), Use(spent=4 * DOLLAR), NOW) is None
+    assert crosses_at(budget(), BudgetUse(spent=4 * DOLLAR), NOW) is None
 
 
 def test_a_queue_is_held_and_is_as_it_was_after() -> None:
     holding = verdict(10 * DOLLAR)
-    stopped = held(queue(), [holding])
+    stopped = with_stop_policy(queue(), [holding])
     assert stopped["spec"]["stopPolicy"] == "Hold"
     assert stopped["metadata"]["annotations"]["cost.batchyard.dev/held-by"] == "b"
-    assert held(stopped, [holding]) is stopped
-    free = held(stopped, [verdict(0)])
+    assert with_stop_policy(stopped, [holding]) is stopped
+    free = with_stop_policy(stopped, [verdict(0)])
     assert free["spec"]["stopPolicy"] == "None"
     assert "annotations" not in free["metadata"]
 
 
 @pytest.mark.parametrize("before", ["Hold", "HoldAndDrain"])
 def test_what_somebody_stopped_stays_stopped(before: str) -> None:
-    stopped = held(queue(stop=before), [verdict(10 * DOLLAR)])
+    stopped = with_stop_policy(queue(stop=before), [verdict(10 * DOLLAR)])
     assert stopped["spec"]["stopPolicy"] == before
-    assert held(stopped, [])["spec"]["stopPolicy"] == before
+    assert with_stop_policy(stopped, [])["spec"]["stopPolicy"] == before
 
 
 def test_only_a_budget_that_says_so_drains() -> None:
     drains = [{"percent": 100, "action": "Hold", "drain": True}]
-    assert held(queue(), [verdict(10 * DOLLAR, thresholds=drains)])["spec"]["stopPolicy"] == "HoldAndDrain"
+    assert with_stop_policy(queue(), [verdict(10 * DOLLAR, thresholds=drains)])["spec"]["stopPolicy"] == "HoldAndDrain"
 
 
 def test_other_queues_are_let_be() -> None:
     other = queue("other")
-    assert held(other, [verdict(10 * DOLLAR, queues=["main"])]) is other
+    assert with_stop_policy(other, [verdict(10 * DOLLAR, queues=["main"])]) is other
 
 
 def test_workloads_are_demoted_and_promoted_again() -> None:
     workload = {"metadata": {"name": "w"}, "spec": {"queueName": "main"}}
-    lower = demoted(workload, [verdict(6 * DOLLAR, thresholds=LADDER)])
+    lower = with_priority_boost(workload, [verdict(6 * DOLLAR, thresholds=LADDER)])
     assert lower["metadata"]["annotations"] == {"cost.batchyard.dev/priority-boost": "-5"}
-    assert demoted(lower, [verdict(0, thresholds=LADDER)]) == workload
+    assert with_priority_boost(lower, [verdict(0, thresholds=LADDER)]) == workload
 
 
 def test_a_status_tells_what_is_left_and_how_it_will_end() -> None:
     period = period_of(budget(period="Day"), NOW)
-    use = Use(spent=4 * DOLLAR, running=DOLLAR, recent=4 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
+    use = BudgetUse(spent=4 * DOLLAR, running=DOLLAR, recent=4 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
     status = status_of(budget(period="Day"), use, period, NOW)
-    told = [status[field] for field in ("spent", "running", "committed", "remaining", "forecast")]
-    assert told == ["4.00", "1.00", "2.00", "6.00", "9.14"]  # 10.5 hours have gone, 13.5 are left
+    reported = [status[field] for field in ("spent", "running", "committed", "remaining", "forecast")]
+    assert reported == ["4.00", "1.00", "2.00", "6.00", "9.14"]  # 10.5 hours have gone, 13.5 are left
     conditions = {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
     assert conditions == {"Within": ("True", "WithinBudget"), "Exceeded": ("False", "WithinBudget")}
 
 
 def test_who_is_held_spends_no_more_than_what_runs() -> None:
     period = period_of(budget(period="Day"), NOW)
-    use = Use(spent=11 * DOLLAR, recent=11 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
+    use = BudgetUse(spent=11 * DOLLAR, recent=11 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
     assert status_of(budget(period="Day"), use, period, NOW)["forecast"] == "13.00"
 
 
 def test_a_threshold_is_new_once_in_a_period() -> None:
     period = period_of(budget(), NOW)
-    before = {**budget(), "status": status_of(budget(), Use(spent=8 * DOLLAR), period, NOW)}
+    before = {**budget(), "status": status_of(budget(), BudgetUse(spent=8 * DOLLAR), period, NOW)}
     assert [each["percent"] for each in newly_reached(before, verdict(10 * DOLLAR), period)] == [100]
     later = period_of(budget(), NOW + 31 * 24 * HOUR)
     assert [each["percent"] for each in newly_reached(before, verdict(8 * DOLLAR), later)] == [80]

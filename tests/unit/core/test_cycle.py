@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.scheduling.decisions import Admit, Head, Preempt, Wait
+from batchyard.scheduling.decisions import Admit, Head, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason
 from yard import Yard, cohort, group, head, head_of, line, preemption, queue, quota, workload
 
@@ -20,25 +20,25 @@ SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for 
 # Heads that cannot even be considered.
 
 
-def told(yard: Yard, obj: Obj) -> tuple[str, str, RequeueReason]:
+def reported(yard: Yard, obj: Obj) -> tuple[str, str, RequeueReason]:
     decision = yard.wait(obj)
     return decision.why.reason, decision.why.message, decision.requeue
 
 
 def test_a_missing_cluster_queue_is_told() -> None:
     expected = ("Misconfigured", "ClusterQueue cq not found", RequeueReason.GENERIC)
-    assert told(Yard(), workload()) == expected
+    assert reported(Yard(), workload()) == expected
 
 
 def test_an_inactive_cluster_queue_is_told() -> None:
     yard = Yard(queue("cq", 4))
     yard.snapshot.queues["cq"].active = False
-    assert told(yard, workload()) == ("Suspended", "ClusterQueue cq is inactive", RequeueReason.GENERIC)
+    assert reported(yard, workload()) == ("Suspended", "ClusterQueue cq is inactive", RequeueReason.GENERIC)
 
 
 def test_a_cohort_cycle_makes_its_queues_inactive() -> None:
     yard = Yard(cohort("x", 4, parent="y"), cohort("y", 4, parent="x"), queue("cq", 4, cohort="x"))
-    assert told(yard, workload())[:2] == ("Suspended", "ClusterQueue cq is inactive")
+    assert reported(yard, workload())[:2] == ("Suspended", "ClusterQueue cq is inactive")
     yard.put(cohort("y", 4))
     assert yard.decide(workload(cpu=12)) == ["wl: main 1 cpu=spot"]
 
@@ -47,7 +47,7 @@ def test_a_missing_namespace_is_told() -> None:
     yard = Yard(queue("cq", 4))
     yard.namespaces.clear()
     message = 'workload namespace "team" does not exist: Namespace "team" not found'
-    assert told(yard, workload()) == ("Misconfigured", message, RequeueReason.GENERIC)
+    assert reported(yard, workload()) == ("Misconfigured", message, RequeueReason.GENERIC)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_namespace_must_be_selected(selector: Obj | None, *, matches: bool) 
         assert yard.decide(workload()) == ["wl: main 1 cpu=spot"]
         return
     message = "workload namespace doesn't match ClusterQueue selector"
-    assert told(yard, workload()) == ("Misconfigured", message, RequeueReason.NAMESPACE_MISMATCH)
+    assert reported(yard, workload()) == ("Misconfigured", message, RequeueReason.NAMESPACE_MISMATCH)
 
 
 def limited(requests: Obj, limits: Obj, **spec: Any) -> Obj:
@@ -82,14 +82,14 @@ def test_requests_above_limits_are_told() -> None:
         ' ["cpu","memory"]: requests must not exceed its limits'
     )
     expected = ("Misconfigured", message, RequeueReason.GENERIC)
-    assert told(Yard(queue("cq", 4)), workload(pod_sets=pod_sets)) == expected
+    assert reported(Yard(queue("cq", 4)), workload(pod_sets=pod_sets)) == expected
 
 
 def test_all_requests_above_limits_are_told_together() -> None:
     above = limited({"cpu": "2"}, {"cpu": "1"})
     spec = {"initContainers": [above], "containers": [limited({"cpu": "1"}, {"cpu": "1"}), above]}
     pod_sets = [{"name": "main", "count": 1, "template": {"spec": spec}}]
-    message = told(Yard(queue("cq", 4)), workload(pod_sets=pod_sets))[1]
+    message = reported(Yard(queue("cq", 4)), workload(pod_sets=pod_sets))[1]
     place = 'spec.podSets[0].template.spec.{0}: Invalid value: ["cpu"]: requests must not exceed its limits'
     faults = ", ".join(place.format(p) for p in ("initContainers[0]", "containers[1]"))
     assert message == f"resources validation failed: [{faults}]"
@@ -99,7 +99,7 @@ def test_the_first_obstacle_is_told() -> None:
     yard = Yard(queue("cq", 4, namespaceSelector=None))
     yard.snapshot.queues["cq"].active = False
     yard.namespaces.clear()
-    assert told(yard, workload())[0] == "Suspended"
+    assert reported(yard, workload())[0] == "Suspended"
 
 
 def test_what_was_tried_before_an_obstacle_is_kept() -> None:
@@ -184,7 +184,7 @@ def test_who_fits_beside_another_ones_preemption_waits_for_it() -> None:
     yard = rivals()
     first, second = yard.cycle(head("a", 3), head("b", 3))
     assert line(first) == "a preempts x (InCohortReclamation)"
-    assert isinstance(second, Wait)
+    assert isinstance(second, StayPending)
     assert (second.why.reason, second.why.message) == ("WaitingForPreemptedWorkloads", WILL_FIT)
     assert (second.requeue, second.last) == (RequeueReason.PENDING_PREEMPTION, None)
 
@@ -286,7 +286,7 @@ def test_a_waiting_head_keeps_the_quota_it_cannot_reclaim(reclaim: str, outcome:
     yard.hold("y", 2, "c")
     waits, borrows = yard.cycle(head("a", 4), head("b", 2))
     assert line(waits) == "a waits (WaitingForQuota): " + SHORT.format(2)
-    assert isinstance(borrows, Wait if outcome else Admit)
+    assert isinstance(borrows, StayPending if outcome else Admit)
     if outcome:
         assert line(borrows) == "b waits (WaitingForQuota): " + outcome
 
@@ -359,5 +359,8 @@ def test_of_what_is_free_no_more_is_kept_than_asked_for() -> None:
     yard = Yard(queue("a", groups=groups, cohort="all"), queue("b", groups=nothing, cohort="all"))
     yard.hold("x", 0, "b", usage={("v100", "gpu"): 1})
     asks = workload("a", queue="a", pod_sets=[make.pod_set(requests={"cpu": 2, "gpu": 1})])
-    assert [told.split(" (")[0] for told in yard.decide(asks, head("b", 4))] == ["a waits", "b: main 1 cpu=spot"]
-    assert [told.split(" (")[0] for told in yard.decide(asks, head("b", 5))] == ["a waits", "b waits"]
+    assert [reported.split(" (")[0] for reported in yard.decide(asks, head("b", 4))] == [
+        "a waits",
+        "b: main 1 cpu=spot",
+    ]
+    assert [reported.split(" (")[0] for reported in yard.decide(asks, head("b", 5))] == ["a waits", "b waits"]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.preemption.fair import Strategy
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from yard import Yard, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
@@ -95,25 +95,25 @@ def test_the_second_rule_takes_one_of_a_queue() -> None:
     assert yard.victims(asks(6)) == []
 
 
-def by(strategy: Strategy, cpus: Sequence[int], own: int = 3) -> Yard:
+def by(strategy: FairSharingStrategy, cpus: Sequence[int], own: int = 3) -> Yard:
     """Queue a has so much and b has the rest; one rule alone counts."""
     yard = three()
-    yard.policy = Policy(fair_sharing=True, strategies=(strategy,))
+    yard.policy = SchedulingPolicy(fair_sharing=True, strategies=(strategy,))
     holds(yard, "a", own)
     holds(yard, "b", *cpus)
     return yard
 
 
 def test_either_rule_may_be_the_only_one() -> None:
-    assert by(Strategy.FINAL_SHARE, [6]).victims(asks(2)) == []
-    assert by(Strategy.INITIAL_SHARE, [6]).decide(asks(2)) == ["wl preempts b0 (InCohortFairSharing)"]
-    assert by(Strategy.FINAL_SHARE, [5, 1]).victims(asks(1)) == ["b1"]
-    assert by(Strategy.INITIAL_SHARE, [5, 1]).victims(asks(1)) == ["b0"]
+    assert by(FairSharingStrategy.FINAL_SHARE, [6]).victims(asks(2)) == []
+    assert by(FairSharingStrategy.INITIAL_SHARE, [6]).decide(asks(2)) == ["wl preempts b0 (InCohortFairSharing)"]
+    assert by(FairSharingStrategy.FINAL_SHARE, [5, 1]).victims(asks(1)) == ["b1"]
+    assert by(FairSharingStrategy.INITIAL_SHARE, [5, 1]).victims(asks(1)) == ["b0"]
 
 
 def test_the_share_before_as_the_only_rule_takes_several_of_a_queue() -> None:
-    assert by(Strategy.INITIAL_SHARE, [1] * 7, own=2).victims(asks(2)) == ["b0", "b1"]
-    assert by(Strategy.INITIAL_SHARE, [1] * 6).victims(asks(2)) == []
+    assert by(FairSharingStrategy.INITIAL_SHARE, [1] * 7, own=2).victims(asks(2)) == ["b0", "b1"]
+    assert by(FairSharingStrategy.INITIAL_SHARE, [1] * 6).victims(asks(2)) == []
 
 
 def test_the_first_rule_goes_on_to_a_smaller_candidate() -> None:

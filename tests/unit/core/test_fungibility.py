@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.assignment import LastAssignment
-from batchyard.scheduling.decisions import Admit, Decision, Preempt, Wait
+from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
 from yard import Yard, flavors_of, group, head_of, preemption, queue, workload
 
 SHORT = "insufficient unused quota for cpu in flavor {0}, {1} more needed"
@@ -28,7 +28,7 @@ def lending_yard(**fields: Any) -> Yard:
 
 def last_of(decision: Decision) -> LastAssignment:
     """How far a search came that did not lead to an admission."""
-    assert isinstance(decision, Wait | Preempt)
+    assert isinstance(decision, StayPending | Preempt)
     assert decision.last is not None
     return decision.last
 

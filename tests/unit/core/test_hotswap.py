@@ -9,35 +9,37 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import MINUTE
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.gang import Claim, GangPlaced, place_claims
-from batchyard.placement.gang_preemption import Occupant, Swap, find_swap, message
-from batchyard.placement.resources import Profile
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.gang import GangPlaced, PlacementClaim, place_claims
+from batchyard.placement.gang_preemption import EvictionUnit, HotswapPlan, find_hotswap, message
+from batchyard.placement.resources import AutoscalingProfile
 from batchyard.scheduling.messages import preemptor_uid_of
 from unit.core.hotswap_make import HIGH, LOW, Losses, claim, names, running, slice_of
 from unit.core.placement_make import cluster, member, node, pod
 
-FULL = Profile.BALANCED
+FULL = AutoscalingProfile.BALANCED
 
 
-def slices(*objs: Iterable[Obj], pools: str = "abc") -> Nodes:
+def slices(*objs: Iterable[Obj], pools: str = "abc") -> ClusterSnapshot:
     """Slices by these names, and the pods of Jobs on them."""
     return cluster(*[each for pool in pools for each in slice_of(pool)], *[pod for job in objs for pod in job])
 
 
-def swap(nodes: Nodes, *claims: Claim, leaving: tuple[str, ...] = (), **lost: int) -> Swap | None:
-    return find_swap(claims, nodes, Losses(nodes, lost, leaving), FULL)
+def swap(
+    nodes: ClusterSnapshot, *claims: PlacementClaim, leaving: tuple[str, ...] = (), **lost: int
+) -> HotswapPlan | None:
+    return find_hotswap(claims, nodes, Losses(nodes, lost, leaving), FULL)
 
 
-def victims(nodes: Nodes, *claims: Claim, leaving: tuple[str, ...] = (), **lost: int) -> list[str]:
+def victims(nodes: ClusterSnapshot, *claims: PlacementClaim, leaving: tuple[str, ...] = (), **lost: int) -> list[str]:
     """The names of those who leave."""
     found = swap(nodes, *claims, leaving=leaving, **lost)
     assert found is not None, "there is no way"
     return names(found.victims)
 
 
-def single(obj: Obj) -> Claim:
-    return Claim((pod_view(obj),))
+def single(obj: Obj) -> PlacementClaim:
+    return PlacementClaim((pod_view(obj),))
 
 
 # --- who leaves ---
@@ -54,7 +56,7 @@ def test_a_whole_workload_leaves_for_one_domain() -> None:
 def test_nobody_leaves_where_there_is_room() -> None:
     nodes = slices(running("low", 0, "a"))
     found = swap(nodes, claim())
-    assert found == Swap({p.uid: f"b-{i}" for i, p in enumerate(claim().pods)}, [])
+    assert found == HotswapPlan({p.uid: f"b-{i}" for i, p in enumerate(claim().pods)}, [])
 
 
 def test_he_leaves_who_loses_the_least_work() -> None:
@@ -188,20 +190,20 @@ def test_pods_that_must_be_near_others_of_their_gang_wait_for_them_to_be_placed(
 
 
 def test_the_message_names_both_and_the_cost() -> None:
-    victim = Occupant("team/low", [pod_view(each) for each in running("low", 0, "a")], 61 * MINUTE)
-    told = message("team/high", "u1", "", victim)
-    assert told == (
+    victim = EvictionUnit("team/low", [pod_view(each) for each in running("low", 0, "a")], 61 * MINUTE)
+    reported = message("team/high", "u1", "", victim)
+    assert reported == (
         "Preempted to accommodate a workload (UID: u1, JobUID: UNKNOWN) due to Hotswap: team/high needs the nodes of"
         " team/low, whose 4 pods lose 61m of work since their last checkpoints"
     )
-    assert preemptor_uid_of(told) == "u1"
+    assert preemptor_uid_of(reported) == "u1"
 
 
 # --- laws ---
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Nodes, list[Claim], dict[str, int]]:
+def worlds(draw: st.DrawFn) -> tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]]:
     """Slices with Jobs of one or two slices on them, of two priorities, and a JobSet that waits."""
     owners = draw(st.lists(st.sampled_from(["", "u", "v", "w", "x", "y"]), min_size=1, max_size=6))
     priorities = {name: draw(st.sampled_from([LOW, LOW, HIGH])) for name in "uvwxy"}
@@ -221,10 +223,10 @@ def worlds(draw: st.DrawFn) -> tuple[Nodes, list[Claim], dict[str, int]]:
 
 @given(worlds())
 def test_once_they_have_left_there_is_room_for_all_and_without_one_of_them_there_is_not(
-    world: tuple[Nodes, list[Claim], dict[str, int]],
+    world: tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]],
 ) -> None:
     nodes, claims, lost = world
-    found = find_swap(claims, nodes, Losses(nodes, lost), FULL)
+    found = find_hotswap(claims, nodes, Losses(nodes, lost), FULL)
     if found is None:
         return
     for spared in (None, *found.victims):
@@ -238,12 +240,12 @@ def test_once_they_have_left_there_is_room_for_all_and_without_one_of_them_there
 
 @given(worlds())
 def test_if_nothing_is_found_not_even_the_leaving_of_all_lower_ones_helps(
-    world: tuple[Nodes, list[Claim], dict[str, int]],
+    world: tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]],
 ) -> None:
     nodes, claims, lost = world
     if isinstance(place_claims(claims, nodes, FULL), GangPlaced):
         return
-    found = find_swap(claims, nodes, Losses(nodes, lost), FULL)
+    found = find_hotswap(claims, nodes, Losses(nodes, lost), FULL)
     with nodes.what_if():
         occupant_of = Losses(nodes, lost)
         occupants = [occupant_of(p) for each in nodes for p in each.pods.values()]

@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.jobs.job import spec as indexes
 from batchyard.jobs.job.completion import rule_met
-from batchyard.jobs.job.failure_policy import Judgement, is_counted, judgement
+from batchyard.jobs.job.failure_policy import PolicyDecision, is_counted, policy_decision
 from batchyard.jobs.job.spec import job_spec
 from unit.core.job_make import Obj, ended, indexed, pod
 
@@ -24,31 +24,31 @@ def failed(exit_code: int = 1, **more: Any) -> Obj:
 
 def test_the_first_rule_that_matches_decides() -> None:
     rules = [on_exit("Ignore", 3), on_exit("FailIndex", 3, 4), on_exit("Count", 4)]
-    assert [judgement(rules, failed(code)).action for code in (3, 4, 5)] == ["Ignore", "FailIndex", ""]
+    assert [policy_decision(rules, failed(code)).action for code in (3, 4, 5)] == ["Ignore", "FailIndex", ""]
     assert [is_counted(rules, failed(code)) for code in (3, 4, 5)] == [False, True, True]
 
 
 def test_without_rules_every_failure_counts() -> None:
     assert is_counted(None, failed())
-    assert judgement(None, failed()) == Judgement("")
+    assert policy_decision(None, failed()) == PolicyDecision("")
 
 
 def test_a_job_fails_with_the_container_and_the_code_that_made_it() -> None:
     rules = [ON_DISRUPTION, on_exit("FailJob", 42)]
     message = "Container c for pod team/p failed with exit code 42 matching FailJob rule at index 1"
-    assert judgement(rules, failed(42)) == Judgement("FailJob", message)
+    assert policy_decision(rules, failed(42)) == PolicyDecision("FailJob", message)
 
 
 def test_a_job_fails_with_the_condition_that_made_it() -> None:
     rules = [{"action": "FailJob", "onPodConditions": [{"type": "ConfigIssue", "status": "True"}]}]
     broken = failed(conditions=[make.condition("ConfigIssue")])
     message = "Pod team/p has condition ConfigIssue matching FailJob rule at index 0"
-    assert judgement(rules, broken) == Judgement("FailJob", message)
+    assert policy_decision(rules, broken) == PolicyDecision("FailJob", message)
 
 
 def test_codes_that_are_not_listed_match_notin_but_success_never_does() -> None:
     rules = [on_exit("Ignore", 1, 2, operator="NotIn")]
-    assert [judgement(rules, failed(code)).action for code in (1, 3, 0)] == ["", "Ignore", ""]
+    assert [policy_decision(rules, failed(code)).action for code in (1, 3, 0)] == ["", "Ignore", ""]
 
 
 def test_a_rule_may_be_about_one_container_only() -> None:

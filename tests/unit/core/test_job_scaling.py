@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.jobs.job.parallelism import NewPod, Scaling, scaling
+from batchyard.jobs.job.parallelism import NewPod, PodChanges, plan_pod_changes
 from unit.core.job_make import Obj, indexed, job, per_index, pod, seconds, stands, uids
 
 
-def change(of: Obj, *pods: Obj, at: float = 0, failures: tuple[float, ...] = ()) -> Scaling:
-    return scaling(stands(of, *pods), [make.at(second) for second in failures], make.at(at))
+def change(of: Obj, *pods: Obj, at: float = 0, failures: tuple[float, ...] = ()) -> PodChanges:
+    return plan_pod_changes(stands(of, *pods), [make.at(second) for second in failures], make.at(at))
 
 
 def created(of: Obj, *pods: Obj, **more: Any) -> list[int]:

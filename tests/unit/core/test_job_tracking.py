@@ -3,19 +3,19 @@
 from typing import Any
 
 import make
-from batchyard.jobs.job.completion import COMPLETE, Verdict
+from batchyard.jobs.job.completion import COMPLETE, JobOutcome
 from batchyard.jobs.job.finalizer_tracking import UNCOUNTED_MAX, recorded, releasable
 from unit.core.job_make import Obj, indexed, job, per_index, pod, stands, uids
 
-FAILED = Verdict(False, "DeadlineExceeded", "late")
+FAILED = JobOutcome(False, "DeadlineExceeded", "late")
 
 
-def record(of: Obj, *pods: Obj, verdict: Verdict | None = None) -> dict[str, Any]:
+def record(of: Obj, *pods: Obj, verdict: JobOutcome | None = None) -> dict[str, Any]:
     fields = recorded(stands(of, *pods), verdict)
     return {name: value for name, value in fields.items() if value}
 
 
-def released(of: Obj, *pods: Obj, verdict: Verdict | None = None) -> list[str]:
+def released(of: Obj, *pods: Obj, verdict: JobOutcome | None = None) -> list[str]:
     return uids(releasable(stands(of, *pods), verdict))
 
 

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.jobs.job.completion import Verdict, deadline, new_verdict, recorded_verdict
+from batchyard.jobs.job.completion import JobOutcome, deadline, new_outcome, recorded_outcome
 from unit.core.job_make import Obj, indexed, job, per_index, pod, seconds, stands
 
 LIMIT = "Job has reached the specified backoff limit"
 
 
 def verdict(of: Obj, *pods: Obj, at: float = 0) -> tuple[str, str] | None:
-    found = new_verdict(stands(of, *pods), make.NOW, make.at(at))
+    found = new_outcome(stands(of, *pods), make.NOW, make.at(at))
     return None if found is None else (found.interim, found.reason)
 
 
@@ -25,7 +25,9 @@ def test_a_job_fails_when_more_pods_fail_than_its_limit() -> None:
     two = job(backoffLimit=2, status={"failed": 1})
     assert verdict(two, failed("a")) is None
     assert verdict(two, failed("a"), failed("b")) == ("FailureTarget", "BackoffLimitExceeded")
-    assert new_verdict(stands(two, failed("a"), failed("b")), None, 0) == Verdict(False, "BackoffLimitExceeded", LIMIT)
+    assert new_outcome(stands(two, failed("a"), failed("b")), None, 0) == JobOutcome(
+        False, "BackoffLimitExceeded", LIMIT
+    )
 
 
 def test_six_pods_may_fail_unless_the_job_says_otherwise() -> None:
@@ -59,9 +61,9 @@ def test_a_failure_policy_may_fail_the_job_at_once() -> None:
     rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]
     strict = job(podFailurePolicy={"rules": rules})
     assert verdict(strict, failed("a", exit_code=1)) is None
-    found = new_verdict(stands(strict, failed("a", exit_code=42)), None, 0)
+    found = new_outcome(stands(strict, failed("a", exit_code=42)), None, 0)
     message = "Container c for pod team/a failed with exit code 42 matching FailJob rule at index 0"
-    assert found == Verdict(False, "PodFailurePolicy", message)
+    assert found == JobOutcome(False, "PodFailurePolicy", message)
 
 
 def test_failures_that_the_policy_ignores_use_up_no_limit() -> None:
@@ -89,14 +91,16 @@ def test_indexes_that_failed_for_good_fail_the_job(of: Obj, reason: str | None) 
 def test_a_success_policy_that_is_met_ends_the_job() -> None:
     lenient = indexed(successPolicy={"rules": [{"succeededIndexes": "1"}]})
     assert verdict(lenient, pod("a", "Succeeded", index=0)) is None
-    found = new_verdict(stands(lenient, pod("a", "Succeeded", index=1)), None, 0)
-    assert found == Verdict(True, "SuccessPolicy", "Matched rules at index 0")
+    found = new_outcome(stands(lenient, pod("a", "Succeeded", index=1)), None, 0)
+    assert found == JobOutcome(True, "SuccessPolicy", "Matched rules at index 0")
 
 
 def test_the_verdict_on_record_stands() -> None:
     success = make.condition("SuccessCriteriaMet", reason="SuccessPolicy", message="met")
     failure = make.condition("FailureTarget", reason="DeadlineExceeded", message="late")
-    assert recorded_verdict(stands(job(status={"conditions": [failure]}))) == Verdict(False, "DeadlineExceeded", "late")
+    assert recorded_outcome(stands(job(status={"conditions": [failure]}))) == JobOutcome(
+        False, "DeadlineExceeded", "late"
+    )
     both = stands(job(status={"conditions": [failure, success]}))
-    assert recorded_verdict(both) == Verdict(True, "SuccessPolicy", "met")
-    assert recorded_verdict(stands(job())) is None
+    assert recorded_outcome(both) == JobOutcome(True, "SuccessPolicy", "met")
+    assert recorded_outcome(stands(job())) is None

@@ -8,7 +8,7 @@ import pytest
 import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj
-from batchyard.jobs.jobset.policies import has_succeeded, turn_of
+from batchyard.jobs.jobset.policies import has_succeeded, startup_decision
 from batchyard.jobs.jobset.spec import Children, sort_children
 from batchyard.jobs.jobset.status import are_all_ready, replicated_statuses
 
@@ -109,7 +109,7 @@ def turn(js: Obj, **counts: dict[str, int]) -> tuple[list[str], bool]:
     statuses = replicated_statuses(js, children())
     for name, fields in counts.items():
         statuses[name].update(fields)
-    found = turn_of(js, statuses)
+    found = startup_decision(js, statuses)
     return [each["name"] for each in found.replicated_jobs], found.others_wait
 
 

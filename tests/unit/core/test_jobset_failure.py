@@ -8,8 +8,8 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.jobs.jobset.policies import apply_failure_policy
-from batchyard.jobs.jobset.status import Note, StatusDraft
-from stage import said
+from batchyard.jobs.jobset.status import JobSetEvent, JobSetStatusDraft
+from stage import stated
 
 
 def failed(
@@ -20,14 +20,14 @@ def failed(
     return {**make.job(name, queue=None, labels=labels), "status": {"conditions": [condition]}}
 
 
-def after(policy: Obj | None, *jobs: Obj, **status: Any) -> tuple[Obj, list[Note]]:
+def after(policy: Obj | None, *jobs: Obj, **status: Any) -> tuple[Obj, list[JobSetEvent]]:
     """The JobSet and the events after these Jobs failed."""
     js = make.jobset()
     if policy is not None:
         js["spec"]["failurePolicy"] = policy
     if status:
         js["status"] = status
-    draft = StatusDraft(js, make.at(60))
+    draft = JobSetStatusDraft(js, make.at(60))
     apply_failure_policy(draft, js, jobs or (failed(),))
     return draft.result(), draft.notes
 
@@ -39,7 +39,7 @@ def rule(action: str = "FailJobSet", **fields: Any) -> Obj:
 def test_without_a_policy_the_first_failure_fails_the_jobset() -> None:
     js, notes = after(None, failed("js-b-0", since=9), failed("js-a-0", since=10))
     message = "jobset failed due to one or more job failures (first failed job: js-b-0)"
-    assert said(js, "Failed") == ("True", "FailedJobs", message)
+    assert stated(js, "Failed") == ("True", "FailedJobs", message)
     assert (js["status"]["terminalState"], js["status"]["restarts"]) == ("Failed", 0)
     assert notes == [("Warning", "FailedJobs", message)]
 
@@ -47,7 +47,7 @@ def test_without_a_policy_the_first_failure_fails_the_jobset() -> None:
 def test_a_policy_without_rules_restarts_the_jobset() -> None:
     js, notes = after({"maxRestarts": 2}, restarts=3, restartsCountTowardsMax=1)
     message = "applying RestartJobSet failure policy action (first failed job: js-worker-0)"
-    assert said(js, "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
+    assert stated(js, "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
     assert (js["status"]["restarts"], js["status"]["restartsCountTowardsMax"]) == (4, 2)
     assert "terminalState" not in js["status"]
     assert notes == [
@@ -60,7 +60,7 @@ def test_a_policy_without_rules_restarts_the_jobset() -> None:
 def test_no_more_restarts_than_allowed(policy: Obj) -> None:
     js, notes = after(policy, restarts=5, restartsCountTowardsMax=1)
     message = "jobset failed due to reaching max number of restarts (first failed job: js-worker-0)"
-    assert said(js, "Failed") == ("True", "ReachedMaxRestarts", message)
+    assert stated(js, "Failed") == ("True", "ReachedMaxRestarts", message)
     assert js["status"]["restarts"] == 5
     assert [note.reason for note in notes] == ["ReachedMaxRestarts"]
 
@@ -68,22 +68,22 @@ def test_no_more_restarts_than_allowed(policy: Obj) -> None:
 def test_a_rule_may_fail_the_jobset_though_restarts_are_left() -> None:
     js, notes = after({"maxRestarts": 5, "rules": [rule()]})
     message = "applying FailJobSet failure policy action (first failed job: js-worker-0)"
-    assert said(js, "Failed") == ("True", "FailJobSetFailurePolicyAction", message)
+    assert stated(js, "Failed") == ("True", "FailJobSetFailurePolicyAction", message)
     assert notes == [("Warning", "FailJobSetFailurePolicyAction", message)]
 
 
 def test_a_restart_that_a_rule_makes_names_the_rule() -> None:
     js, _ = after({"maxRestarts": 1, "rules": [rule("RestartJobSet")]})
-    assert said(js, "RestartingJobSet")[1] == "FailurePolicy_myRule"
+    assert stated(js, "RestartingJobSet")[1] == "FailurePolicy_myRule"
     js, _ = after({"maxRestarts": 0, "rules": [rule("RestartJobSet")]})
-    assert said(js, "Failed")[1] == "ReachedMaxRestarts"
+    assert stated(js, "Failed")[1] == "ReachedMaxRestarts"
 
 
 def test_a_rule_may_restart_the_jobset_for_ever() -> None:
     policy = {"maxRestarts": 1, "rules": [rule("RestartJobSetAndIgnoreMaxRestarts")]}
     js, notes = after(policy, restarts=8, restartsCountTowardsMax=1)
     message = "applying RestartJobSetAndIgnoreMaxRestarts failure policy action (first failed job: js-worker-0)"
-    assert said(js, "RestartingJobSet") == ("True", "FailurePolicy_myRule", message)
+    assert stated(js, "RestartingJobSet") == ("True", "FailurePolicy_myRule", message)
     assert (js["status"]["restarts"], js["status"]["restartsCountTowardsMax"]) == (9, 1)
     assert notes[1] == ("Warning", "RestartJobSetAndIgnoreMaxRestartsFailurePolicyAction", message)
 
@@ -119,22 +119,22 @@ def test_a_rule_fits_by_reason_message_and_replicated_job(fields: Obj, fits: boo
 
 def test_a_rule_fits_no_job_that_names_no_replicated_job() -> None:
     js, _ = after({"maxRestarts": 1, "rules": [rule()]}, failed(of=None))
-    assert said(js, "RestartingJobSet")[1] == "DefaultFailurePolicy"
+    assert stated(js, "RestartingJobSet")[1] == "DefaultFailurePolicy"
 
 
 def test_the_first_rule_that_fits_names_the_first_job_it_fits() -> None:
     jobs = [failed("js-a-0", "a", 1), failed("js-b-1", "b", 3), failed("js-b-0", "b", 2)]
     rules = [rule(name="none", targetReplicatedJobs=["c"]), rule(name="b", targetReplicatedJobs=["b"]), rule(name="a")]
     js, _ = after({"rules": rules}, *jobs)
-    assert said(js, "Failed")[2].endswith("(first failed job: js-b-0)")
+    assert stated(js, "Failed")[2].endswith("(first failed job: js-b-0)")
 
 
-def draft_of(*conditions: Obj) -> StatusDraft:
+def draft_of(*conditions: Obj) -> JobSetStatusDraft:
     js = {**make.jobset(), "status": {"restarts": 1, "conditions": list(conditions)}}
-    return StatusDraft(js, make.at(60))
+    return JobSetStatusDraft(js, make.at(60))
 
 
-def conditions_of(draft: StatusDraft) -> Sequence[Obj]:
+def conditions_of(draft: JobSetStatusDraft) -> Sequence[Obj]:
     return list(draft.result()["status"]["conditions"])
 
 
@@ -151,7 +151,7 @@ def test_what_never_was_true_is_not_told_to_be_false() -> None:
 def test_a_restart_is_over_when_all_jobs_are_ready() -> None:
     draft = draft_of(RESTARTING)
     draft.end_restart()
-    assert said(draft.result(), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
+    assert stated(draft.result(), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
     assert draft.notes == [("Normal", "JobsReady", "all jobs are ready")]
     (condition,) = conditions_of(draft)
     assert condition["lastTransitionTime"] == make.stamp(60)
@@ -162,7 +162,7 @@ def test_completion_suspension_and_failure_end_a_restart_too() -> None:
     drafts[0].complete()
     drafts[1].suspend()
     apply_failure_policy(drafts[2], make.jobset(), [failed()])
-    found = [said(draft.result(), "RestartingJobSet") for draft in drafts]
+    found = [stated(draft.result(), "RestartingJobSet") for draft in drafts]
     assert found[0] == ("False", "JobSetCompleted", "jobset completed successfully")
     assert found[1] == ("False", "JobSetSuspended", "jobset is suspended")
     assert found[2] == ("False", "JobSetFailed", "jobset failed")
@@ -194,6 +194,6 @@ def test_counts_are_kept_by_name_the_last_one_first() -> None:
     counts = {"a": {"name": "a", "ready": 1}, "b": {"name": "b", "ready": 0}}
     draft.count(counts)
     assert draft.result()["status"]["replicatedJobsStatus"] == [counts["b"], counts["a"]]
-    again = StatusDraft(draft.result(), make.at(61))
+    again = JobSetStatusDraft(draft.result(), make.at(61))
     again.count(counts)
     assert (draft.is_changed, again.is_changed, draft.notes) == (True, False, [])

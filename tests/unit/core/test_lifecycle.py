@@ -10,7 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import Status
-from stage import said
+from stage import stated
 
 NOW = make.NOW
 
@@ -29,8 +29,8 @@ def evicted(reason: str = "Preempted", after: float = 10) -> Obj:
 
 def test_reserving_quota_admits_when_no_check_is_required() -> None:
     wl = admitted()
-    assert said(wl, "QuotaReserved") == ("True", "QuotaReserved", "Quota reserved in ClusterQueue cq")
-    assert said(wl, "Admitted") == ("True", "Admitted", "The workload is admitted")
+    assert stated(wl, "QuotaReserved") == ("True", "QuotaReserved", "Quota reserved in ClusterQueue cq")
+    assert stated(wl, "Admitted") == ("True", "Admitted", "The workload is admitted")
     assert wl["status"]["admission"] == make.admission()
 
 
@@ -45,14 +45,14 @@ def test_a_check_that_is_not_ready_holds_admission_back() -> None:
     wl = lifecycle.reserve_quota(
         make.workload(status={"admissionChecks": checks}), make.admission(), NOW, admitted=True
     )
-    assert said(wl, "Admitted") == ("False", "UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
+    assert stated(wl, "Admitted") == ("False", "UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
 
 
 def test_a_pending_topology_request_holds_admission_back() -> None:
     admission = make.admission()
     admission["podSetAssignments"][0]["delayedTopologyRequest"] = "Pending"
     wl = lifecycle.reserve_quota(make.workload(), admission, NOW, admitted=True)
-    assert said(wl, "Admitted")[1] == "PendingDelayedTopologyRequests"
+    assert stated(wl, "Admitted")[1] == "PendingDelayedTopologyRequests"
 
 
 def test_reserving_quota_replaces_the_reported_requests() -> None:
@@ -65,15 +65,15 @@ def test_reserving_quota_again_resets_the_marks_of_the_eviction() -> None:
     wl = lifecycle.reserve_quota(
         lifecycle.release_after_eviction(wl, make.at(5)), make.admission(), make.at(9), admitted=True
     )
-    assert said(wl, "Evicted") == ("False", "QuotaReserved", "Previously: why")
-    assert said(wl, "Preempted") == ("False", "QuotaReserved", "Previously: why")
-    assert said(wl, "Requeued") == ("True", "Preempted", "why")
+    assert stated(wl, "Evicted") == ("False", "QuotaReserved", "Previously: why")
+    assert stated(wl, "Preempted") == ("False", "QuotaReserved", "Previously: why")
+    assert stated(wl, "Requeued") == ("True", "Preempted", "why")
 
 
 def test_pending_says_why_and_that_it_is_not_admitted() -> None:
     wl = lifecycle.set_pending(make.workload(), "WaitingForQuota", "no quota", NOW)
-    assert said(wl, "QuotaReserved") == ("False", "WaitingForQuota", "no quota")
-    assert said(wl, "Admitted") == ("False", "NoReservation", "The workload has no reservation")
+    assert stated(wl, "QuotaReserved") == ("False", "WaitingForQuota", "no quota")
+    assert stated(wl, "Admitted") == ("False", "NoReservation", "The workload has no reservation")
     assert lifecycle.set_pending(wl, "WaitingForQuota", "no quota", make.at(5)) is wl
 
 
@@ -93,8 +93,8 @@ def test_nothing_is_said_of_admission_before_anybody_looked() -> None:
 def test_eviction_only_marks_and_counts() -> None:
     wl = lifecycle.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
     assert lifecycle.status(wl) is Status.ADMITTED
-    assert said(wl, "Evicted") == ("True", "Preempted", "why")
-    assert said(wl, "Preempted") == ("True", "InClusterQueue", "why")
+    assert stated(wl, "Evicted") == ("True", "Preempted", "why")
+    assert stated(wl, "Preempted") == ("True", "InClusterQueue", "why")
     assert wl["status"]["schedulingStats"]["evictions"] == [{"reason": "Preempted", "underlyingCause": "", "count": 1}]
 
 
@@ -128,21 +128,21 @@ def test_eviction_closes_preemption_gates() -> None:
     wl = lifecycle.evict(wl, reason="Preempted", message="why", now=make.at(3))
     closed = {"name": "g", "position": "Closed", "lastTransitionTime": make.stamp(3)}
     assert wl["status"]["preemptionGates"] == [closed]
-    assert said(wl, "BlockedOnPreemptionGates") == ("False", "Preempted", "why")
+    assert stated(wl, "BlockedOnPreemptionGates") == ("False", "Preempted", "why")
 
 
 def test_a_preempted_one_queues_again_at_once() -> None:
     wl = lifecycle.release_after_eviction(evicted("Preempted"), make.at(10))
     assert lifecycle.status(wl) is Status.PENDING
-    assert said(wl, "Requeued") == ("True", "Preempted", "because")
-    assert said(wl, "QuotaReserved") == ("False", "PendingEvaluation", "because")
+    assert stated(wl, "Requeued") == ("True", "Preempted", "because")
+    assert stated(wl, "QuotaReserved") == ("False", "PendingEvaluation", "because")
     assert "admission" not in wl["status"]
 
 
 @pytest.mark.parametrize("reason", ["ClusterQueueStopped", "Deactivated", "AdmissionCheck"])
 def test_one_evicted_for_another_reason_does_not_queue_by_itself(reason: str) -> None:
     wl = lifecycle.release_after_eviction(evicted(reason), make.at(10))
-    assert said(wl, "Requeued") == ("False", reason, "because")
+    assert stated(wl, "Requeued") == ("False", reason, "because")
 
 
 def test_the_time_it_ran_is_added_up() -> None:
@@ -162,7 +162,7 @@ def test_release_needs_an_eviction_and_a_reservation() -> None:
 
 def test_deactivation_evicts_and_forgets_the_waiting() -> None:
     wl = lifecycle.deactivate({**admitted(), "spec": {"active": False}}, make.at(5))
-    assert said(wl, "Evicted") == ("True", "Deactivated", "The workload is deactivated")
+    assert stated(wl, "Evicted") == ("True", "Deactivated", "The workload is deactivated")
     waiting = {**wl, "status": {**wl["status"], "requeueState": {"count": 2}}}
     assert "requeueState" not in lifecycle.deactivate(waiting, make.at(6))["status"]
     assert lifecycle.deactivate(wl, make.at(6)) is wl
@@ -170,9 +170,9 @@ def test_deactivation_evicts_and_forgets_the_waiting() -> None:
 
 def test_deactivation_tells_its_cause() -> None:
     wl = lifecycle.exceed_execution_time(admitted(), make.at(5))
-    assert said(wl, "DeactivationTarget")[1] == "MaximumExecutionTimeExceeded"
+    assert stated(wl, "DeactivationTarget")[1] == "MaximumExecutionTimeExceeded"
     wl = lifecycle.deactivate(wl, make.at(5))
-    reason, message = said(wl, "Evicted")[1:]
+    reason, message = stated(wl, "Evicted")[1:]
     assert reason == "DeactivatedDueToMaximumExecutionTimeExceeded"
     assert message == "The workload is deactivated due to exceeding the maximum execution time"
     assert find_condition(wl, "DeactivationTarget") is None
@@ -194,7 +194,7 @@ def test_exceeding_the_execution_time_starts_the_count_anew() -> None:
 def test_what_is_finished_stays_as_it_is() -> None:
     wl = lifecycle.finish(admitted(), "Succeeded", "done", NOW)
     assert lifecycle.status(wl) is Status.FINISHED
-    assert said(wl, "Finished") == ("True", "Succeeded", "done")
+    assert stated(wl, "Finished") == ("True", "Succeeded", "done")
     assert lifecycle.finish(wl, "Failed", "again", make.at(5)) is wl
 
 
@@ -202,7 +202,7 @@ def test_the_end_of_a_backoff_forgets_when_it_ends_but_not_how_often() -> None:
     state = {"count": 3, "requeueAt": make.stamp(60)}
     wl: Obj = make.workload(conditions=[make.condition("Requeued", False)], status={"requeueState": state})
     wl = lifecycle.finish_backoff(wl, make.at(60))
-    assert said(wl, "Requeued") == ("True", "BackoffFinished", "The workload backoff was finished")
+    assert stated(wl, "Requeued") == ("True", "BackoffFinished", "The workload backoff was finished")
     assert wl["status"]["requeueState"] == {"count": 3}
     assert lifecycle.clear_requeue_at(wl) is wl
 
@@ -221,7 +221,7 @@ def test_a_check_that_waits_already_is_left_alone_by_an_eviction() -> None:
 
 def test_long_messages_are_cut() -> None:
     wl = lifecycle.set_pending(make.workload(), "WaitingForQuota", "x" * 40_000, NOW)
-    assert len(said(wl, "QuotaReserved")[2]) == 32 * 1024
+    assert len(stated(wl, "QuotaReserved")[2]) == 32 * 1024
 
 
 @pytest.mark.parametrize(

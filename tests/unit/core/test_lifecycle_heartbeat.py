@@ -18,7 +18,7 @@ def test_a_new_lease_beats_and_goes_with_its_node() -> None:
 def test_the_last_beat_is_the_last_one_that_was_due(lost: float, last: float) -> None:
     stopped = leases.stopped(lease(), make.at(lost))
     assert stopped["spec"]["renewTime"] == make.micro_stamp(last)
-    assert leases.unheard_from(node(), stopped) == make.at(last + 50)
+    assert leases.lost_at(node(), stopped) == make.at(last + 50)
 
 
 def test_a_lease_that_resumes_counts_its_beats_anew() -> None:
@@ -28,10 +28,10 @@ def test_a_lease_that_resumes_counts_its_beats_anew() -> None:
 
 
 def test_a_node_is_heard_of_while_its_own_lease_beats() -> None:
-    assert leases.unheard_from(node(), lease()) is None
-    assert leases.unheard_from(node(), None) is None
-    assert leases.unheard_from(node(), lease(renewed=make.NOW, owner_uid="an earlier one")) is None
+    assert leases.lost_at(node(), lease()) is None
+    assert leases.lost_at(node(), None) is None
+    assert leases.lost_at(node(), lease(renewed=make.NOW, owner_uid="an earlier one")) is None
 
 
 def test_a_node_that_never_spoke_has_a_minute() -> None:
-    assert leases.unheard_from(node(ready=""), lease()) == make.at(60)
+    assert leases.lost_at(node(ready=""), lease()) == make.at(60)

@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api import well_known
 from batchyard.nodes import conditions as lifecycle
-from stage import said
+from stage import stated
 from unit.core.node_make import node, owner, pod, taint
 
 EVERYTHING = lifecycle.DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
@@ -27,30 +27,30 @@ def test_a_node_tells_its_readiness() -> None:
 
 
 def test_of_a_node_that_is_not_heard_of_nothing_is_known() -> None:
-    silent = lifecycle.unheard_of(node(), make.at(50))
+    silent = lifecycle.with_lost_heartbeats(node(), make.at(50))
     expected = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-    assert said(silent, "Ready") == said(silent, "MemoryPressure") == expected
-    assert said(silent, "DiskPressure") == ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
+    assert stated(silent, "Ready") == stated(silent, "MemoryPressure") == expected
+    assert stated(silent, "DiskPressure") == ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
     ready = next(c for c in silent["status"]["conditions"] if c["type"] == "Ready")
     assert ready["lastTransitionTime"] == make.stamp(50)
-    assert lifecycle.unheard_of(silent, make.at(60)) is silent
+    assert lifecycle.with_lost_heartbeats(silent, make.at(60)) is silent
 
 
 def test_a_kubelet_that_is_back_posts_what_was_unknown() -> None:
-    back = lifecycle.heard_of_again(lifecycle.unheard_of(node(), make.at(50)), make.at(90))
-    assert said(back, "Ready") == ("True", "KubeletReady", "kubelet is posting ready status")
-    assert said(back, "PIDPressure") == ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
-    assert lifecycle.heard_of_again(back, make.at(100)) is back
+    back = lifecycle.with_resumed_heartbeats(lifecycle.with_lost_heartbeats(node(), make.at(50)), make.at(90))
+    assert stated(back, "Ready") == ("True", "KubeletReady", "kubelet is posting ready status")
+    assert stated(back, "PIDPressure") == ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+    assert lifecycle.with_resumed_heartbeats(back, make.at(100)) is back
 
 
 def test_a_kubelet_that_is_back_leaves_alone_what_somebody_else_says() -> None:
-    unready = lifecycle.heard_of_again(node(ready="False"), make.at(5))
+    unready = lifecycle.with_resumed_heartbeats(node(ready="False"), make.at(5))
     assert lifecycle.readiness(unready) == "False"
 
 
 def test_a_node_that_shuts_down_is_not_ready() -> None:
     closing = lifecycle.shutting_down(node(), make.at(5))
-    assert said(closing, "Ready") == ("False", "KubeletNotReady", "node is shutting down")
+    assert stated(closing, "Ready") == ("False", "KubeletNotReady", "node is shutting down")
     assert lifecycle.shutting_down(closing, make.at(6)) is closing
 
 
@@ -84,7 +84,7 @@ def test_the_taint_that_drives_pods_out_is_swapped_with_its_condition() -> None:
 def test_a_taint_that_drives_pods_out_tells_from_when() -> None:
     tainted = lifecycle.with_taints(node(taints=[taint("maintenance", since=None)]), None, make.at(5))
     assert tainted["spec"]["taints"] == [taint("maintenance", since=5)]
-    assert not lifecycle.is_given_up(tainted)
+    assert not lifecycle.has_execution_taint(tainted)
 
 
 def test_a_node_that_loses_its_last_taint_has_no_list_of_them() -> None:

@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Key
 from batchyard.api.views import pod_lifecycle as lifecycle
 from batchyard.nodes.pods_by_node import PodsByNode
-from stage import said
+from stage import stated
 from unit.core.node_make import pod, running, taint, toleration
 
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -45,7 +45,7 @@ def test_finalizers_alone_keep_a_pod_that_ended_and_has_no_time_left() -> None:
 def test_a_pod_declared_failed_keeps_its_words_and_is_marked_as_disrupted() -> None:
     failed = lifecycle.failed(pod(status=running()), lifecycle.BY_POD_GC, make.at(5))
     assert failed["status"]["phase"] == "Failed"
-    assert said(failed, "DisruptionTarget") == ("True", "DeletionByPodGC", "PodGC: node no longer exists")
+    assert stated(failed, "DisruptionTarget") == ("True", "DeletionByPodGC", "PodGC: node no longer exists")
     assert failed["status"]["startTime"] == make.stamp()
 
 

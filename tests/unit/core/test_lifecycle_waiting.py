@@ -4,9 +4,14 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.scheduling.workload.pending_reason import Queues, Waiting, reservation_blocker, why_waiting
+from batchyard.scheduling.workload.pending_reason import (
+    PendingReason,
+    WorkloadQueues,
+    reason_for_pending,
+    reservation_blocker,
+)
 
-OPEN = Queues(make.local_queue(), make.cluster_queue(), make.namespace())
+OPEN = WorkloadQueues(make.local_queue(), make.cluster_queue(), make.namespace())
 
 
 def pending(reason: str, message: str = "") -> Obj:
@@ -16,30 +21,34 @@ def pending(reason: str, message: str = "") -> Obj:
 @pytest.mark.parametrize(
     ("queues", "expected"),
     [
-        pytest.param(Queues(None, None), Waiting("Misconfigured", "LocalQueue lq doesn't exist"), id="no LocalQueue"),
+        pytest.param(
+            WorkloadQueues(None, None),
+            PendingReason("Misconfigured", "LocalQueue lq doesn't exist"),
+            id="no LocalQueue",
+        ),
         pytest.param(
             OPEN._replace(local_queue=make.local_queue(stopPolicy="Hold")),
-            Waiting("Suspended", "LocalQueue lq is inactive"),
+            PendingReason("Suspended", "LocalQueue lq is inactive"),
             id="LocalQueue on hold",
         ),
         pytest.param(
             OPEN._replace(cluster_queue=None),
-            Waiting("Misconfigured", "ClusterQueue cq doesn't exist"),
+            PendingReason("Misconfigured", "ClusterQueue cq doesn't exist"),
             id="no ClusterQueue",
         ),
         pytest.param(
             OPEN._replace(cluster_queue=make.cluster_queue(active=False)),
-            Waiting("Suspended", "ClusterQueue cq is inactive"),
+            PendingReason("Suspended", "ClusterQueue cq is inactive"),
             id="ClusterQueue inactive",
         ),
         pytest.param(
             OPEN._replace(cluster_queue=make.cluster_queue(namespaceSelector={"matchLabels": {"a": "b"}})),
-            Waiting("Misconfigured", "workload namespace doesn't match ClusterQueue selector"),
+            PendingReason("Misconfigured", "workload namespace doesn't match ClusterQueue selector"),
             id="namespace not selected",
         ),
         pytest.param(
             OPEN._replace(cluster_queue=make.cluster_queue(namespaceSelector=None)),
-            Waiting("Misconfigured", "workload namespace doesn't match ClusterQueue selector"),
+            PendingReason("Misconfigured", "workload namespace doesn't match ClusterQueue selector"),
             id="no namespace selected",
         ),
         pytest.param(
@@ -57,37 +66,37 @@ def pending(reason: str, message: str = "") -> Obj:
         pytest.param(OPEN._replace(cluster_queue=make.cluster_queue(active=None)), None, id="status not known yet"),
     ],
 )
-def test_a_fresh_one_says_what_its_queues_lack(queues: Queues, expected: Waiting | None) -> None:
-    assert why_waiting(make.workload(), queues) == expected
+def test_a_fresh_one_says_what_its_queues_lack(queues: WorkloadQueues, expected: PendingReason | None) -> None:
+    assert reason_for_pending(make.workload(), queues) == expected
 
 
 def test_an_inactive_one_says_so_first() -> None:
-    assert why_waiting(make.workload(active=False), Queues(None, None)) == Waiting(
+    assert reason_for_pending(make.workload(active=False), WorkloadQueues(None, None)) == PendingReason(
         "Deactivated", "The workload is deactivated"
     )
 
 
 def test_of_a_namespace_that_is_not_there_the_scheduler_tells() -> None:
     picky = make.cluster_queue(namespaceSelector=None)
-    assert why_waiting(make.workload(), OPEN._replace(cluster_queue=picky, namespace=None)) is None
+    assert reason_for_pending(make.workload(), OPEN._replace(cluster_queue=picky, namespace=None)) is None
 
 
 def test_one_on_hold_is_left_alone() -> None:
-    assert why_waiting(pending("OnHold"), Queues(None, None)) is None
+    assert reason_for_pending(pending("OnHold"), WorkloadQueues(None, None)) is None
 
 
 def test_a_gate_is_named() -> None:
     gated = make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "someone"})
-    assert why_waiting(gated, OPEN) == Waiting("AdmissionGated", "Admission is gated by: someone")
+    assert reason_for_pending(gated, OPEN) == PendingReason("AdmissionGated", "Admission is gated by: someone")
 
 
 @pytest.mark.parametrize("reason", ["WaitingForQuota", "NoMatchingFlavor", "PendingEvaluation"])
 def test_what_the_scheduler_said_stays(reason: str) -> None:
-    assert why_waiting(pending(reason, "details"), OPEN) is None
+    assert reason_for_pending(pending(reason, "details"), OPEN) is None
 
 
 def test_what_only_the_scheduler_knows_stays() -> None:
-    assert why_waiting(pending("Misconfigured", "resources validation failed: limits"), OPEN) is None
+    assert reason_for_pending(pending("Misconfigured", "resources validation failed: limits"), OPEN) is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,7 @@ def test_what_only_the_scheduler_knows_stays() -> None:
     ],
 )
 def test_an_obstacle_that_is_gone_is_taken_back(reason: str, message: str) -> None:
-    assert why_waiting(pending(reason, message), OPEN) == Waiting(
+    assert reason_for_pending(pending(reason, message), OPEN) == PendingReason(
         "PendingEvaluation", "Workload is pending evaluation in the scheduling queue"
     )
 
@@ -111,7 +120,7 @@ def test_a_reservation_does_not_outlast_its_queues() -> None:
     wl = make.workload()
     assert reservation_blocker(wl, OPEN) is None
     stopped = OPEN._replace(cluster_queue=make.cluster_queue(stopPolicy="Hold"))
-    assert reservation_blocker(wl, stopped) == Waiting("Suspended", "ClusterQueue cq is stopped")
-    gone = Waiting("Misconfigured", "LocalQueue lq is terminating or missing")
-    assert reservation_blocker(wl, Queues(None, None)) == gone
-    assert (Queues(None, None).cluster_queue_name, OPEN.cluster_queue_name) == ("", "cq")
+    assert reservation_blocker(wl, stopped) == PendingReason("Suspended", "ClusterQueue cq is stopped")
+    gone = PendingReason("Misconfigured", "LocalQueue lq is terminating or missing")
+    assert reservation_blocker(wl, WorkloadQueues(None, None)) == gone
+    assert (WorkloadQueues(None, None).cluster_queue_name, OPEN.cluster_queue_name) == ("", "cq")

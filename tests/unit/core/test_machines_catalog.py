@@ -4,7 +4,7 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.cloud.catalog.machine_types import builtin_catalog, catalog_of
-from batchyard.cloud.catalog.prices import hourly_price, in_typical_times, pool_price, repair_time, spread_of
+from batchyard.cloud.catalog.prices import hourly_price, in_typical_times, pool_price, repair_time, step_duration
 from unit.cloud.cloud_make import cluster, node_pool
 
 SLOW = {"min": "1m", "typical": "2m", "max": "3m"}
@@ -115,5 +115,5 @@ def test_in_typical_times_every_step_of_a_machine_takes_as_long_as_it_mostly_doe
         ("unheard-of", "boot", 40),
         ("", "podStart", 120),
     ):
-        assert set(spread_of(step, catalog.machine(name), calm, catalog)) == {seconds * SECOND}
+        assert set(step_duration(step, catalog.machine(name), calm, catalog)) == {seconds * SECOND}
     assert repair_time(catalog.machine("a3-highgpu-8g"), calm, catalog) == 3600 * SECOND

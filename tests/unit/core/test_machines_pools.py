@@ -14,7 +14,7 @@ from batchyard.cloud.catalog.pools import (
     machine_of,
     zones_of,
 )
-from batchyard.cloud.catalog.prices import repair_time, spread_of
+from batchyard.cloud.catalog.prices import repair_time, step_duration
 from make import NOW, at, stamp
 from unit.cloud.cloud_make import ZONE, autoscaled, cluster, instance, node_pool, resize_request
 
@@ -123,10 +123,10 @@ def test_times_are_those_said_nearest_to_the_machine() -> None:
     spread = {"min": "1s", "typical": "2s", "max": "3s"}
     machine = CATALOG.machine("a2-highgpu-1g")
     others = {"min": "7s", "typical": "8s", "max": "9s"}
-    assert spread_of("drivers", machine, cluster(), CATALOG).typical == 90 * SECOND
+    assert step_duration("drivers", machine, cluster(), CATALOG).typical == 90 * SECOND
     by_cluster = cluster(times={"drivers": spread})
-    assert spread_of("drivers", machine, by_cluster, CATALOG) == (SECOND, 2 * SECOND, 3 * SECOND)
+    assert step_duration("drivers", machine, by_cluster, CATALOG) == (SECOND, 2 * SECOND, 3 * SECOND)
     by_family = cluster(times={"drivers": spread, "byMachine": {"a2": {"drivers": others}}})
-    assert spread_of("drivers", machine, by_family, CATALOG).shortest == 7 * SECOND
+    assert step_duration("drivers", machine, by_family, CATALOG).shortest == 7 * SECOND
     by_type = cluster(times={"byMachine": {"a2": {"repair": "1h"}, "a2-highgpu-1g": {"repair": "2h"}}})
     assert repair_time(machine, by_type, CATALOG) == 2 * HOUR

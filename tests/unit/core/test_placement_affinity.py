@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unit.core.placement_make import HOST, ZONE, cluster, node, place, pod, pod_term, preferred, required, told
+from unit.core.placement_make import HOST, ZONE, cluster, node, place, pod, pod_term, preferred, reported, required
 
 NEAR = required("podAffinity", pod_term(ZONE))
 FAR = required("podAntiAffinity", pod_term(ZONE))
@@ -22,7 +22,7 @@ def test_a_pod_joins_those_it_wants_to_be_near() -> None:
 def test_a_pod_that_wants_company_waits_for_it() -> None:
     nodes = cluster(*NODES, labelled("there", "a", app="other"))
     message = "0/3 nodes are available: 3 node(s) didn't match pod affinity rules."
-    assert told(nodes, pod("p", affinity=NEAR)) == message
+    assert reported(nodes, pod("p", affinity=NEAR)) == message
 
 
 def test_the_first_of_a_group_that_means_itself_goes_anywhere() -> None:
@@ -35,7 +35,7 @@ def test_even_the_first_of_a_group_needs_a_domain() -> None:
     bare = node("a")
     del bare["metadata"]["labels"][ZONE]
     first = pod(labels={"app": "a"}, affinity=NEAR)
-    assert told(cluster(bare), first) == "0/1 nodes are available: 1 node(s) didn't match pod affinity rules."
+    assert reported(cluster(bare), first) == "0/1 nodes are available: 1 node(s) didn't match pod affinity rules."
 
 
 def test_all_terms_are_meant_by_the_same_pod() -> None:
@@ -51,13 +51,13 @@ def test_a_pod_keeps_away_from_those_it_does_not_want() -> None:
     assert place(nodes, [pod("p", affinity=FAR)]) == ["a"]
     nodes = cluster(*NODES, labelled("there", "b"), labelled("here", "a"))
     message = "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."
-    assert told(nodes, pod("p", affinity=FAR)) == message
+    assert reported(nodes, pod("p", affinity=FAR)) == message
 
 
 def test_a_pod_keeps_away_from_those_that_do_not_want_it() -> None:
     nodes = cluster(*NODES, pod("loner", affinity=FAR, nodeName="a"), pod("other", affinity=FAR, nodeName="b"))
     message = "0/3 nodes are available: 3 node(s) didn't satisfy existing pods anti-affinity rules."
-    assert told(nodes, pod("p", labels={"app": "a"})) == message
+    assert reported(nodes, pod("p", labels={"app": "a"})) == message
     assert place(nodes, [pod("q", labels={"app": "b"})]) == ["c"]
 
 

@@ -2,24 +2,24 @@
 
 from batchyard.api import well_known
 from batchyard.api.views.pods import pod_view
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.gang import Claim, GangPlaced, GangStuck, place_claims, stand_ins
-from batchyard.placement.resources import Profile
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.gang import GangPlaced, GangUnschedulable, PlacementClaim, place_claims, placeholders
+from batchyard.placement.resources import AutoscalingProfile
 from unit.core.hotswap_make import HIGH, LOW, claim, leader, running, slice_of
 from unit.core.placement_make import cluster, node, pod, pod_term, required
 
 
-def placed(nodes: Nodes, *claims: Claim) -> dict[str, list[str]]:
+def placed(nodes: ClusterSnapshot, *claims: PlacementClaim) -> dict[str, list[str]]:
     """The nodes of each claim."""
-    found = place_claims(claims, nodes, Profile.BALANCED)
+    found = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
     assert isinstance(found, GangPlaced), found
     return {each.leader.name: sorted(found.nodes[p.uid] for p in each.pods) for each in claims}
 
 
-def stuck(nodes: Nodes, *claims: Claim) -> str:
+def stuck(nodes: ClusterSnapshot, *claims: PlacementClaim) -> str:
     """Why claims are not placed."""
-    found = place_claims(claims, nodes, Profile.BALANCED)
-    assert isinstance(found, GangStuck), found
+    found = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
+    assert isinstance(found, GangUnschedulable), found
     return found.why.message()
 
 
@@ -28,7 +28,7 @@ def hosts(pool: str) -> list[str]:
 
 
 def test_stand_ins_ask_for_what_followers_ask_for() -> None:
-    first, second = stand_ins(leader("high"), 2)
+    first, second = placeholders(leader("high"), 2)
     assert (first.uid, second.uid) == ("uid-high-0-0+1", "uid-high-0-0+2")
     assert first.shape is second.shape
     assert first.requests == pod_view(leader("high")).requests
@@ -39,7 +39,7 @@ def test_stand_ins_ask_for_what_followers_ask_for() -> None:
 
 def test_stand_ins_keep_the_terms_that_the_template_has_itself() -> None:
     own = required("podAntiAffinity", pod_term(match={"app": "noisy"}))
-    (follower,) = stand_ins(leader("high", affinity=own), 1)
+    (follower,) = placeholders(leader("high", affinity=own), 1)
     assert [term.topology_key for term in follower.shape.anti_affinity] == ["kubernetes.io/hostname"]
 
 
@@ -71,7 +71,7 @@ def test_of_two_jobs_none_is_placed_if_one_has_no_room() -> None:
 
 def test_pods_without_a_domain_are_placed_beside() -> None:
     nodes = cluster(*slice_of("a"), node("other", cpu="8"))
-    driver = Claim((pod_view(pod("driver", cpu="5")),))
+    driver = PlacementClaim((pod_view(pod("driver", cpu="5")),))
     assert placed(nodes, driver, claim()) == {"driver": ["other"], "high-0-0": hosts("a")}
 
 

@@ -3,19 +3,19 @@
 import pytest
 
 from batchyard.api.views.node import node_view
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.node_info import Changes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.node_info import NodeGenerations
 from unit.core.placement_make import cluster, node, place, pod, view
 
 
-def left(nodes: Nodes, name: str = "n", resource: str = "cpu") -> int:
+def left(nodes: ClusterSnapshot, name: str = "n", resource: str = "cpu") -> int:
     """What a node has left."""
     found = nodes.get(name)
     assert found is not None
     return found.left[resource]
 
 
-def fail_in_a_trial(nodes: Nodes) -> None:
+def fail_in_a_trial(nodes: ClusterSnapshot) -> None:
     """Add a pod, then fail."""
     with nodes.what_if():
         nodes.add_pod(view(pod("p")), "n")
@@ -134,7 +134,7 @@ def test_another_revision_of_a_pod_takes_the_place_of_the_first() -> None:
 
 
 def test_changes_are_told_once_a_name_and_the_latest_first() -> None:
-    changes = Changes()
+    changes = NodeGenerations()
     for name in ("a", "b", "a"):
         changes.note(name)
     moment = changes.now

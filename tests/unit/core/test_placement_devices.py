@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.views.node import node_view
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.devices import Devices
-from batchyard.placement.filtering import Unplaceable, find_node
-from batchyard.placement.preemption import Preemption, find_preemption
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.devices import GpuShares
+from batchyard.placement.filtering import Unschedulable, find_node
+from batchyard.placement.preemption import PodPreemption, find_preemption
 from unit.core import placement_make
 
 MILLI = "batchyard.dev/gpu-milli"
@@ -28,7 +28,7 @@ def sharer(name: str, milli: int, **fields: Any) -> Any:
     return pod
 
 
-def held(nodes: Nodes, *names: str) -> list[tuple[int, ...]]:
+def held(nodes: ClusterSnapshot, *names: str) -> list[tuple[int, ...]]:
     """The GPUs of pods."""
     return [tuple(nodes.devices_of(f"uid-{name}")) for name in names]
 
@@ -42,8 +42,10 @@ def test_a_share_goes_where_the_least_is_left_that_suffices() -> None:
 def test_a_share_is_not_split_over_two_gpus() -> None:
     nodes = placement_make.cluster(gpu_node())
     assert placement_make.place(nodes, [sharer("a", 600), sharer("b", 600), sharer("c", 600)]) == ["n", "n", ""]
-    assert "1 node(s) didn't have what is asked for free on single GPUs" in placement_make.told(nodes, sharer("c", 600))
-    assert "1 Insufficient batchyard.dev/gpu-milli" in placement_make.told(nodes, sharer("d", 900))
+    assert "1 node(s) didn't have what is asked for free on single GPUs" in placement_make.reported(
+        nodes, sharer("c", 600)
+    )
+    assert "1 Insufficient batchyard.dev/gpu-milli" in placement_make.reported(nodes, sharer("d", 900))
 
 
 def test_whole_gpus_are_wholly_free_ones() -> None:
@@ -53,7 +55,7 @@ def test_whole_gpus_are_wholly_free_ones() -> None:
 
 
 def test_a_share_beside_whole_gpus_lies_on_another_one() -> None:
-    devices = Devices(3000)
+    devices = GpuShares(3000)
     devices.take("a", 400, ())
     devices.take("b", 2500, ())
     assert devices.held_by("b") == (1, 2, 0)
@@ -105,15 +107,15 @@ def test_of_pods_of_lower_priority_those_leave_that_free_one_gpu() -> None:
     nodes = placement_make.cluster(gpu_node(), *low)
     pod = placement_make.view(sharer("c", 700, priority=9))
     found = find_node(pod, nodes)
-    assert isinstance(found, Unplaceable)
+    assert isinstance(found, Unschedulable)
     preemption = find_preemption(pod, nodes, found.obstacles)
-    assert isinstance(preemption, Preemption)
+    assert isinstance(preemption, PodPreemption)
     assert [victim.name for victim in preemption.victims] == ["b"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3000)), max_size=20))
 def test_no_gpu_is_given_twice_and_all_come_back(steps: list[tuple[int, int]]) -> None:
-    devices, there = Devices(3000), dict[str, int]()
+    devices, there = GpuShares(3000), dict[str, int]()
     for number, amount in steps:
         uid = str(number)
         if uid in there:

@@ -1,9 +1,21 @@
 """Which node a pod goes to, and what is told when there is none."""
 
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.filtering import Placed, find_node, pick_node, why_not
-from batchyard.placement.resources import Profile
-from unit.core.placement_make import HOST, ZONE, cluster, node, place, pod, pod_term, preferred, required, told, view
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import ChosenNode, find_node, pick_node, why_not
+from batchyard.placement.resources import AutoscalingProfile
+from unit.core.placement_make import (
+    HOST,
+    ZONE,
+    cluster,
+    node,
+    place,
+    pod,
+    pod_term,
+    preferred,
+    reported,
+    required,
+    view,
+)
 
 TAINT = {"key": "reserved", "value": "true", "effect": "NoSchedule"}
 SOFT = {"key": "soft", "effect": "PreferNoSchedule"}
@@ -25,7 +37,7 @@ def test_the_emptier_node_is_taken() -> None:
 
 def test_where_utilization_is_optimized_nodes_are_filled() -> None:
     pods = [pod(f"p{i}") for i in range(5)]
-    places = place(cluster(node("a"), node("b")), pods, Profile.OPTIMIZE_UTILIZATION)
+    places = place(cluster(node("a"), node("b")), pods, AutoscalingProfile.OPTIMIZE_UTILIZATION)
     assert places == ["a", "a", "a", "a", "b"]
 
 
@@ -46,20 +58,20 @@ def test_why_no_node_is_available_is_told_in_the_order_of_the_texts() -> None:
         *[node(f"kept{i}", taints=[TAINT]) for i in range(2)],
         node("off", unschedulable=True),
     )
-    assert told(nodes, pod("p")) == (
+    assert reported(nodes, pod("p")) == (
         "0/13 nodes are available: 1 node(s) were unschedulable, 10 Insufficient cpu, "
         "2 node(s) had untolerated taint {reserved: true}."
     )
 
 
 def test_a_node_may_lack_more_than_one_thing() -> None:
-    assert told(cluster(node()), pod(cpu="5", memory="20Gi")) == (
+    assert reported(cluster(node()), pod(cpu="5", memory="20Gi")) == (
         "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory."
     )
 
 
 def test_without_nodes_there_is_nothing_to_tell() -> None:
-    assert told(Nodes(), pod()) == "no nodes available to schedule pods"
+    assert reported(ClusterSnapshot(), pod()) == "no nodes available to schedule pods"
 
 
 def test_why_a_pod_does_not_fit_one_node_is_told() -> None:
@@ -72,7 +84,7 @@ def test_room_is_held_for_those_who_are_nominated() -> None:
     nodes = cluster(node("a"))
     nodes.nominate(view(pod("n", cpu="3", priority=5)), "a")
     assert place(nodes, [pod("p", cpu="2", priority=5)]) == [""]
-    assert told(nodes, pod("p", cpu="2", priority=5)) == "0/1 nodes are available: 1 Insufficient cpu."
+    assert reported(nodes, pod("p", cpu="2", priority=5)) == "0/1 nodes are available: 1 Insufficient cpu."
     assert place(nodes, [pod("q", cpu="1", priority=5)]) == ["a"]
 
 
@@ -108,7 +120,7 @@ def test_a_pod_does_not_count_on_those_who_are_only_nominated() -> None:
 
 def test_picking_and_finding_agree() -> None:
     nodes = cluster(node("a"))
-    assert find_node(view(pod("p")), nodes) == Placed("a")
+    assert find_node(view(pod("p")), nodes) == ChosenNode("a")
     assert pick_node(view(pod("p")), nodes) == "a"
     assert pick_node(view(pod("q", cpu="9")), nodes) == ""
 
@@ -116,4 +128,4 @@ def test_picking_and_finding_agree() -> None:
 def test_names_that_contradict_each_other_are_told_once() -> None:
     fields = [{"key": "metadata.name", "operator": "In", "values": [name]} for name in "ab"]
     asked = pod(affinity=required("nodeAffinity", {"matchFields": fields}))
-    assert told(cluster(node("a"), node("b")), asked) == "0/2 nodes are available: pod affinity terms conflict."
+    assert reported(cluster(node("a"), node("b")), asked) == "0/2 nodes are available: pod affinity terms conflict."

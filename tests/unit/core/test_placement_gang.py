@@ -3,10 +3,17 @@
 from typing import Any
 
 import make
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.gang import GangPlaced, GangPreemption, GangStuck, may_have_room, place_gang, preempt_for_gang
-from batchyard.placement.preemption import Futile
-from batchyard.placement.resources import Profile
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.gang import (
+    GangPlaced,
+    GangPreemption,
+    GangUnschedulable,
+    may_have_room,
+    place_gang,
+    preempt_for_gang,
+)
+from batchyard.placement.preemption import PreemptionFailure
+from batchyard.placement.resources import AutoscalingProfile
 from unit.core.placement_make import HOST, cluster, member, node, pod, pod_term, required, view
 
 
@@ -15,18 +22,18 @@ def gang(count: int, cpu: str = "2", **fields: Any) -> list[Any]:
     return [member(f"m{i}", cpu=cpu, **fields) for i in range(count)]
 
 
-def placed(nodes: Nodes, pods: list[Any]) -> dict[str, str] | str:
+def placed(nodes: ClusterSnapshot, pods: list[Any]) -> dict[str, str] | str:
     """Where a gang goes, by the names of its pods; or the pod that has no place."""
-    found = place_gang([view(p) for p in pods], nodes, Profile.BALANCED)
-    if isinstance(found, GangStuck):
+    found = place_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+    if isinstance(found, GangUnschedulable):
         return found.pod.name
     return {p["metadata"]["name"]: found.nodes[p["metadata"]["uid"]] for p in pods}
 
 
-def preempted(nodes: Nodes, pods: list[Any]) -> Any:
+def preempted(nodes: ClusterSnapshot, pods: list[Any]) -> Any:
     """Who leaves for which pod of a gang; or why nobody."""
-    found = preempt_for_gang([view(p) for p in pods], nodes, Profile.BALANCED)
-    if isinstance(found, Futile):
+    found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+    if isinstance(found, PreemptionFailure):
         return found.message
     return sorted((victim.name, preemptor.name) for victim, preemptor in found.victims)
 
@@ -42,8 +49,8 @@ def test_a_gang_that_does_not_fit_takes_nothing() -> None:
 
 
 def test_why_a_gang_does_not_fit_is_told_with_the_others_placed() -> None:
-    found = place_gang([view(p) for p in gang(3)], cluster(node("a")), Profile.BALANCED)
-    assert isinstance(found, GangStuck)
+    found = place_gang([view(p) for p in gang(3)], cluster(node("a")), AutoscalingProfile.BALANCED)
+    assert isinstance(found, GangUnschedulable)
     assert found.why.message() == "0/1 nodes are available: 1 Insufficient cpu."
 
 
@@ -86,7 +93,7 @@ def test_others_leave_for_all_of_a_gang_or_for_none() -> None:
 def test_nobody_leaves_for_the_part_that_fits() -> None:
     nodes = cluster(node("a"), node("b"), pod("low", cpu="4", nodeName="b"))
     pods = gang(2, "4", priority=1)
-    found = preempt_for_gang([view(p) for p in pods], nodes, Profile.BALANCED)
+    found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
     assert isinstance(found, GangPreemption)
     assert found.nodes == {"uid-m0": "a", "uid-m1": "b"}
     assert preempted(nodes, pods) == [("low", "m1")]
@@ -102,9 +109,9 @@ def test_while_victims_of_a_gang_are_on_their_way_nobody_else_is_asked() -> None
     assert preempted(nodes, pods) == message
 
 
-def has_room(nodes: Nodes, pods: list[Any]) -> bool:
+def has_room(nodes: ClusterSnapshot, pods: list[Any]) -> bool:
     """Whether the first look leaves hope."""
-    return may_have_room([view(p) for p in pods], nodes, Profile.BALANCED)
+    return may_have_room([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
 
 
 def test_the_first_look_counts_room() -> None:
@@ -131,5 +138,5 @@ def test_the_first_look_leaves_out_what_is_held_for_others() -> None:
 
 
 def test_a_gang_of_one_is_a_gang() -> None:
-    found = place_gang([view(member("m"))], cluster(node()), Profile.BALANCED)
+    found = place_gang([view(member("m"))], cluster(node()), AutoscalingProfile.BALANCED)
     assert found == GangPlaced({"uid-m": "n"})

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.meta import Obj
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.filtering import Unplaceable, find_node, pick_node, why_not
-from batchyard.placement.node_info import Node
-from batchyard.placement.preemption import Preemption, find_preemption
-from batchyard.placement.resources import Profile
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import Unschedulable, find_node, pick_node, why_not
+from batchyard.placement.node_info import NodeInfo
+from batchyard.placement.preemption import PodPreemption, find_preemption
+from batchyard.placement.resources import AutoscalingProfile
 from unit.core.placement_draw import NAMES, nodes, pods
 from unit.core.placement_make import cluster, view
 
@@ -32,7 +32,7 @@ class Course:
     """A cluster that changes, and what it consists of."""
 
     def __init__(self) -> None:
-        self.nodes = Nodes()
+        self.nodes = ClusterSnapshot()
         self.node_objs: dict[str, Obj] = {}
         self.pod_objs: dict[str, Obj] = {}
         self.nominated: dict[str, tuple[Obj, str]] = {}
@@ -57,7 +57,7 @@ class Course:
         elif kind == "ask":
             find_node(view(what), self.nodes)
 
-    def anew(self) -> Nodes:
+    def anew(self) -> ClusterSnapshot:
         """The same cluster, built from nothing."""
         fresh = cluster(*self.node_objs.values(), *self.pod_objs.values())
         for obj, name in self.nominated.values():
@@ -73,14 +73,14 @@ def run(course: list[tuple[str, Any]]) -> Course:
     return after
 
 
-def content(of: Node) -> tuple[Any, ...]:
+def content(of: NodeInfo) -> tuple[Any, ...]:
     """What a node is and has."""
     return of.view, of.left, sorted(of.pods), of.ports, of.scored_cpu, of.scored_memory
 
 
-@given(changes(), pods("x"), st.sampled_from(list(Profile)))
+@given(changes(), pods("x"), st.sampled_from(list(AutoscalingProfile)))
 def test_what_is_kept_in_step_answers_as_what_is_built_anew(
-    course: list[tuple[str, Any]], asked: Obj, profile: Profile
+    course: list[tuple[str, Any]], asked: Obj, profile: AutoscalingProfile
 ) -> None:
     after = run(course)
     assert find_node(view(asked), after.nodes, profile) == find_node(view(asked), after.anew(), profile)
@@ -109,10 +109,10 @@ def test_what_if_leaves_nothing_behind(course: list[tuple[str, Any]], trial: lis
 def test_a_pod_fits_once_its_victims_have_left(course: list[tuple[str, Any]], asked: Obj) -> None:
     cluster_nodes, preemptor = run(course).nodes, view(asked)
     placement = find_node(preemptor, cluster_nodes)
-    if not isinstance(placement, Unplaceable):
+    if not isinstance(placement, Unschedulable):
         return
     found = find_preemption(preemptor, cluster_nodes, placement.obstacles)
-    if isinstance(found, Preemption):
+    if isinstance(found, PodPreemption):
         assert all(victim.priority < preemptor.priority for victim in found.victims)
         for victim in found.victims:
             cluster_nodes.remove_pod(victim.uid)

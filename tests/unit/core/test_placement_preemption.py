@@ -3,30 +3,30 @@
 from typing import Any
 
 import make
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.filtering import Unplaceable, find_node
-from batchyard.placement.preemption import Futile, Preemption, find_preemption, importance
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import Unschedulable, find_node
+from batchyard.placement.preemption import PodPreemption, PreemptionFailure, find_preemption, importance
 from unit.core.placement_make import HOST, cluster, node, pod, pod_term, required, view
 
 
-def preempt(nodes: Nodes, asked: Any) -> Preemption | Futile:
+def preempt(nodes: ClusterSnapshot, asked: Any) -> PodPreemption | PreemptionFailure:
     """What becomes of a pod that fits nowhere."""
     placement = find_node(view(asked), nodes)
-    assert isinstance(placement, Unplaceable)
+    assert isinstance(placement, Unschedulable)
     return find_preemption(view(asked), nodes, placement.obstacles)
 
 
-def victims(nodes: Nodes, asked: Any) -> tuple[str, list[str]]:
+def victims(nodes: ClusterSnapshot, asked: Any) -> tuple[str, list[str]]:
     """Which node is chosen, and who must leave it."""
     found = preempt(nodes, asked)
-    assert isinstance(found, Preemption), found
+    assert isinstance(found, PodPreemption), found
     return found.node, [victim.name for victim in found.victims]
 
 
-def message(nodes: Nodes, asked: Any) -> str:
+def message(nodes: ClusterSnapshot, asked: Any) -> str:
     """Why nobody leaves."""
     found = preempt(nodes, asked)
-    assert isinstance(found, Futile), found
+    assert isinstance(found, PreemptionFailure), found
     return found.message
 
 

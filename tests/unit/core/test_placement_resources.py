@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from batchyard.placement.node_info import Node
-from batchyard.placement.resources import Profile, find_shortage, has_room, resource_score
+from batchyard.placement.node_info import NodeInfo
+from batchyard.placement.resources import AutoscalingProfile, find_shortage, has_room, resource_score
 from unit.core.placement_make import cluster, node, pod, view
 
 EMPTY: Any = {"containers": [{"name": "c"}]}
 
 
-def only(*objects: Any) -> Node:
+def only(*objects: Any) -> NodeInfo:
     """The only node of a cluster."""
     (found,) = cluster(*objects)
     return found
@@ -24,7 +24,7 @@ def short(asked: Any, *objects: Any) -> tuple[tuple[str, ...], bool] | None:
     return None if found is None else (found.reasons, found.may_yield)
 
 
-def score(asked: Any, *objects: Any, profile: Profile = Profile.BALANCED) -> int:
+def score(asked: Any, *objects: Any, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> int:
     """How a node scores for a pod."""
     return resource_score(view(asked).shape, only(*objects), profile)
 
@@ -87,7 +87,7 @@ def test_the_emptier_node_scores_higher() -> None:
 
 def test_the_fuller_node_scores_higher_where_utilization_is_optimized() -> None:
     asked, taken = pod(cpu="1", memory="2Gi"), pod("t", cpu="1", memory="2Gi", nodeName="n")
-    assert score(asked, node(), taken, profile=Profile.OPTIMIZE_UTILIZATION) == 37 + 87
+    assert score(asked, node(), taken, profile=AutoscalingProfile.OPTIMIZE_UTILIZATION) == 37 + 87
 
 
 def test_what_requests_nothing_is_not_drawn_to_balanced_nodes() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import make
-from unit.core.placement_make import HOST, ZONE, cluster, node, place, pod, required, told
+from unit.core.placement_make import HOST, ZONE, cluster, node, place, pod, reported, required
 
 NODES = (node("a", "x"), node("b", "y"), node("c", "y"))
 UNEVEN = "node(s) didn't match pod topology spread constraints"
@@ -35,7 +35,7 @@ def test_pods_are_spread_evenly() -> None:
 def test_a_full_domain_holds_the_others_up() -> None:
     nodes = cluster(node("a", "x", cpu="1"), *NODES[1:])
     assert place(nodes, [spread(f"p{i}") for i in range(4)]) == ["b", "a", "c", ""]
-    assert told(nodes, spread("q")) == f"0/3 nodes are available: 1 Insufficient cpu, 2 {UNEVEN}."
+    assert reported(nodes, spread("q")) == f"0/3 nodes are available: 1 Insufficient cpu, 2 {UNEVEN}."
 
 
 def test_pods_that_are_going_do_not_count() -> None:
@@ -54,7 +54,7 @@ def test_nodes_without_the_label_are_out() -> None:
     bare = node("a")
     del bare["metadata"]["labels"][ZONE]
     message = f"0/1 nodes are available: 1 {UNEVEN} (missing required label)."
-    assert told(cluster(bare), spread("p")) == message
+    assert reported(cluster(bare), spread("p")) == message
 
 
 def test_only_domains_a_pod_may_go_to_are_counted() -> None:

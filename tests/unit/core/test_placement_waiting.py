@@ -3,8 +3,8 @@
 from typing import Any
 
 from batchyard.api.views.node import node_view
-from batchyard.placement.cluster_snapshot import Nodes
-from batchyard.placement.scheduling_queue import WaitingPods
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.scheduling_queue import SchedulingQueue
 from unit.core.placement_make import HOST, ZONE, cluster, member, node, pod, pod_term, required, view
 
 
@@ -12,8 +12,8 @@ class Line:
     """Pods that wait on a cluster."""
 
     def __init__(self, *objects: Any) -> None:
-        self.nodes: Nodes = cluster(*objects)
-        self.waiting = WaitingPods(self.nodes)
+        self.nodes: ClusterSnapshot = cluster(*objects)
+        self.waiting = SchedulingQueue(self.nodes)
 
     def add(self, *objects: Any) -> None:
         """Pods come."""

@@ -1,8 +1,8 @@
 """What pods ask of a ClusterQueue's resource groups."""
 
 from batchyard.api.views.pod import PodTemplate, pod_template
-from batchyard.scheduling.flavor_requests import NO_PICK, Coverage
-from batchyard.scheduling.granular_mode import FIT, HOPELESS, Mode
+from batchyard.scheduling.flavor_requests import NO_FLAVOR_ASSIGNMENT, ResourceGroupIndex
+from batchyard.scheduling.granular_mode import FIT, HOPELESS, FlavorAssignmentMode
 from yard import Yard, group, queue
 
 
@@ -11,7 +11,7 @@ def template(**requests: int) -> PodTemplate:
     return pod_template({"containers": [{"resources": {"requests": requests}}]})
 
 
-def coverage(yard: Yard, name: str = "cq") -> Coverage:
+def coverage(yard: Yard, name: str = "cq") -> ResourceGroupIndex:
     """That of a ClusterQueue."""
     return yard.snapshot.queues[name].coverage
 
@@ -52,14 +52,14 @@ def test_a_pick_is_known_by_all_that_it_was_made_from() -> None:
     (plan,) = coverage(yard).plan(template(cpu=2), 1, yard.snapshot.obstacles).groups
     first = plan.pick(0, 0, [FIT])
     assert plan.pick(0, 0, [FIT]) is first
-    told = [(p.choices["cpu"].flavor, p.mode, p.borrow, p.tried["cpu"]) for p in (
+    reported = [(p.choices["cpu"].flavor, p.mode, p.borrow, p.tried["cpu"]) for p in (
         first, plan.pick(1, 1, [FIT - 1]), plan.pick(0, 2, [HOPELESS - 2]), plan.pick(0, 1, [FIT]),
     )]  # fmt: skip
-    assert told == [
-        ("one", Mode.FIT, 0, 0),
-        ("two", Mode.FIT, 1, 1),
-        ("one", Mode.PREEMPT, 2, -1),
-        ("one", Mode.FIT, 0, 1),
+    assert reported == [
+        ("one", FlavorAssignmentMode.FIT, 0, 0),
+        ("two", FlavorAssignmentMode.FIT, 1, 1),
+        ("one", FlavorAssignmentMode.PREEMPT, 2, -1),
+        ("one", FlavorAssignmentMode.FIT, 0, 1),
     ]
     for height in range(300):
         plan.pick(2, 2, [FIT - height])
@@ -67,4 +67,8 @@ def test_a_pick_is_known_by_all_that_it_was_made_from() -> None:
 
 
 def test_no_pick_is_no_fit() -> None:
-    assert (NO_PICK.mode, NO_PICK.choices, NO_PICK.usage) == (Mode.NO_FIT, {}, ())
+    assert (NO_FLAVOR_ASSIGNMENT.mode, NO_FLAVOR_ASSIGNMENT.choices, NO_FLAVOR_ASSIGNMENT.usage) == (
+        FlavorAssignmentMode.NO_FIT,
+        {},
+        (),
+    )

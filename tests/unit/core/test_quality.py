@@ -11,14 +11,14 @@ from batchyard.scheduling.granular_mode import (
     NO_FIT,
     PREEMPT,
     RECLAIM,
-    Mode,
-    Possibility,
+    FlavorAssignmentMode,
+    PreemptionPossibility,
     height_of,
     is_better,
     mode_of,
     possibility_of,
     quality,
-    should_go_on,
+    should_try_next_flavor,
     worst,
 )
 
@@ -29,15 +29,21 @@ BY_HEIGHT = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, RECLAIM - 2, FIT - 2, 
 
 
 @pytest.mark.parametrize("height", [0, 1, 7, 1000])
-@pytest.mark.parametrize("possibility", list(Possibility))
-def test_what_it_is_made_of_is_in_the_number(possibility: Possibility, height: int) -> None:
+@pytest.mark.parametrize("possibility", list(PreemptionPossibility))
+def test_what_it_is_made_of_is_in_the_number(possibility: PreemptionPossibility, height: int) -> None:
     made = quality(possibility, height)
     assert (possibility_of(made), height_of(made)) == (possibility, height)
 
 
 def test_only_what_is_free_fits_and_only_what_is_hopeless_to_have_does_not() -> None:
-    expected = [Mode.NO_FIT, Mode.PREEMPT, Mode.PREEMPT, Mode.PREEMPT, Mode.FIT]
-    assert [mode_of(quality(possibility, 3)) for possibility in Possibility] == expected
+    expected = [
+        FlavorAssignmentMode.NO_FIT,
+        FlavorAssignmentMode.PREEMPT,
+        FlavorAssignmentMode.PREEMPT,
+        FlavorAssignmentMode.PREEMPT,
+        FlavorAssignmentMode.FIT,
+    ]
+    assert [mode_of(quality(possibility, 3)) for possibility in PreemptionPossibility] == expected
 
 
 @pytest.mark.parametrize(("rules", "order"), [(DEFAULT, BY_POSSIBILITY), (PREFERRING, BY_HEIGHT)])
@@ -62,4 +68,4 @@ def test_any_two_are_told_apart_by_the_preference(rules: Fungibility, order: lis
     ],
 )
 def test_the_rules_say_when_to_look_further(of: int, rules: Fungibility, *, goes_on: bool) -> None:
-    assert should_go_on(of, rules) is goes_on
+    assert should_try_next_flavor(of, rules) is goes_on

@@ -1,14 +1,14 @@
 """What a ClusterQueue holds."""
 
-from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from yard import Yard, queue
 
 
 def test_who_holds_none_of_a_resource_may_still_be_assigned_a_flavor_of_it() -> None:
     yard = Yard(queue("cq", 4))
     cq, fr = yard.snapshot.queues["cq"], yard.snapshot.id_of("spot", "cpu")
-    assert Admitted("team/a", "a", cq, ((fr, 0),)).flavor_resources == {fr}
-    assert Admitted("team/a", "a", cq, (), frozenset({fr})).flavor_resources == {fr}
+    assert AdmittedWorkload("team/a", "a", cq, ((fr, 0),)).flavor_resources == {fr}
+    assert AdmittedWorkload("team/a", "a", cq, (), frozenset({fr})).flavor_resources == {fr}
 
 
 def test_candidates_are_ranked_by_priority_reservation_and_uid() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.views.queues import cluster_queue_view
-from batchyard.scheduling.cluster_queue import MULTI_KUEUE, PROVISIONING, Check, readiness_of
+from batchyard.scheduling.cluster_queue import MULTI_KUEUE, PROVISIONING, AdmissionCheckInfo, readiness_of
 from yard import group, queue
 
 CHECKS = {"admissionChecks": [{"name": "b"}, {"name": "a"}]}
@@ -18,7 +18,7 @@ def readiness(
 ) -> tuple[bool, str, str]:
     terminating = spec.pop("terminating", False)
     view = cluster_queue_view(queue("cq", groups=[group(one={"cpu": 1}, two={"cpu": 1})], **spec))
-    known = {name: Check(active) for name, active in (checks or {}).items()}
+    known = {name: AdmissionCheckInfo(active) for name, active in (checks or {}).items()}
     return readiness_of(view, terminating=terminating, flavors=flavors, checks=known)
 
 
@@ -69,7 +69,7 @@ def test_checks_of_other_clusters_do_not_go_with_every_check() -> None:
     rules = [{"name": "b"}, {"name": "a"}, {"name": "p", "onFlavors": ["one"]}, {"name": "c", "onFlavors": ["two"]}]
     groups = [group(one={"cpu": 1}, two={"cpu": 1})]
     view = cluster_queue_view(queue("cq", groups=groups, admissionChecksStrategy={"admissionChecks": rules}))
-    known = {name: Check(True, PROVISIONING if name == "p" else MULTI_KUEUE) for name in "abcp"}
+    known = {name: AdmissionCheckInfo(True, PROVISIONING if name == "p" else MULTI_KUEUE) for name in "abcp"}
     found = readiness_of(view, terminating=False, flavors=("one", "two"), checks=known)
     assert found == (
         False,

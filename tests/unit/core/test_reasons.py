@@ -6,10 +6,10 @@ from batchyard.scheduling.messages import (
     EXCEEDS_MAX_QUOTA,
     NO_MATCHING_FLAVOR,
     WAITING_FOR_QUOTA,
-    PodSetFacts,
+    ExceedsMaxCapacity,
+    InsufficientQuota,
+    PodSetReasons,
     PreemptionReason,
-    Short,
-    TooLarge,
     least_severe,
     message_of,
     most_severe,
@@ -33,18 +33,20 @@ def test_reasons_have_an_order_of_severity(milder: int, severer: int) -> None:
 )
 def test_what_is_missing_is_told_as_a_quantity(resource: str, missing: int, text: str) -> None:
     expected = f"insufficient unused quota for {resource} in flavor spot, {text} more needed"
-    assert str(Short(resource, "spot", missing)) == expected
+    assert str(InsufficientQuota(resource, "spot", missing)) == expected
 
 
 def test_what_is_too_large_tells_all_that_counts() -> None:
-    assert str(TooLarge("cpu", "spot", 1000, 2500, 3000)) == (
+    assert str(ExceedsMaxCapacity("cpu", "spot", 1000, 2500, 3000)) == (
         "insufficient quota for cpu in flavor spot, previously considered podsets requests (1) + current podset"
         " request (2500m) > maximum capacity (3)"
     )
 
 
 def test_facts_of_a_pod_set_are_sorted_by_their_words() -> None:
-    facts = PodSetFacts("main", (Short("memory", "a", 1), "flavor b not found", Short("cpu", "a", 1)))
+    facts = PodSetReasons(
+        "main", (InsufficientQuota("memory", "a", 1), "flavor b not found", InsufficientQuota("cpu", "a", 1))
+    )
     assert str(facts) == (
         "couldn't assign flavors to pod set main: flavor b not found, insufficient unused quota for cpu in flavor a,"
         " 1m more needed, insufficient unused quota for memory in flavor a, 1 more needed"
@@ -52,7 +54,7 @@ def test_facts_of_a_pod_set_are_sorted_by_their_words() -> None:
 
 
 def test_pod_sets_with_nothing_against_them_are_not_told() -> None:
-    facts = (PodSetFacts("a", ("one",)), PodSetFacts("b", ()), PodSetFacts("c", ("two",)))
+    facts = (PodSetReasons("a", ("one",)), PodSetReasons("b", ()), PodSetReasons("c", ("two",)))
     message = "couldn't assign flavors to pod set a: one; couldn't assign flavors to pod set c: two"
     assert (message_of(facts), message_of(())) == (message, "")
 

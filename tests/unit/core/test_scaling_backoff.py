@@ -3,11 +3,18 @@
 from typing import Any
 
 import make
-from batchyard.autoscaler.expander import Backoff, Failure, after_failure, backoff_key, read_backoffs, write_backoffs
+from batchyard.autoscaler.expander import (
+    Backoff,
+    ScaleUpFailure,
+    after_failure,
+    backoff_key,
+    read_backoffs,
+    write_backoffs,
+)
 from batchyard.base.instant import HOUR, MINUTE
 from unit.core.scaling_make import A, groups, pool
 
-STOCKOUT = Failure("ZONE_RESOURCE_POOL_EXHAUSTED", "none left")
+STOCKOUT = ScaleUpFailure("ZONE_RESOURCE_POOL_EXHAUSTED", "none left")
 
 
 def test_a_backoff_doubles_up_to_half_an_hour() -> None:
@@ -31,7 +38,7 @@ def test_a_backoff_is_forgotten_after_three_hours() -> None:
 
 
 def test_a_reservation_to_come_is_tried_half_an_hour_before() -> None:
-    known = after_failure(None, Failure("RESERVATION_NOT_READY", "", make.at(7200)), make.NOW)
+    known = after_failure(None, ScaleUpFailure("RESERVATION_NOT_READY", "", make.at(7200)), make.NOW)
     assert known.until == make.at(5400)
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from batchyard.autoscaler.binpacking import pack
-from batchyard.autoscaler.expander import Option, best_option
+from batchyard.autoscaler.expander import ScaleUpOption, best_option
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.autoscaler.settings import settings_of
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.core.scaling_make import A, cluster, groups, pool, views
 
 SMALL, LARGE, GPU = (
@@ -17,12 +17,12 @@ SMALL, LARGE, GPU = (
 )
 
 
-def option(group: NodeGroup, **pods: Any) -> Option:
-    packed = pack(views("a", "b", tolerations=[{"operator": "Exists"}], **pods), group, 10, Nodes())
-    return Option([group], packed.nodes, packed.left)
+def option(group: NodeGroup, **pods: Any) -> ScaleUpOption:
+    packed = pack(views("a", "b", tolerations=[{"operator": "Exists"}], **pods), group, 10, ClusterSnapshot())
+    return ScaleUpOption([group], packed.nodes, packed.left)
 
 
-def best(options: list[Option], **autoscaling: Any) -> NodeGroup:
+def best(options: list[ScaleUpOption], **autoscaling: Any) -> NodeGroup:
     return best_option(options, settings_of(cluster(autoscaling=autoscaling))).group
 
 
@@ -36,7 +36,7 @@ def test_price_takes_what_costs_least_for_what_is_asked() -> None:
 
 
 def test_most_pods_takes_what_helps_most() -> None:
-    options = [Option([SMALL], [views("a")], views("b")), option(LARGE)]
+    options = [ScaleUpOption([SMALL], [views("a")], views("b")), option(LARGE)]
     assert best(options, expander="most-pods") is LARGE
 
 
@@ -57,6 +57,6 @@ def test_the_first_of_equals_is_taken() -> None:
 
 def test_a_pool_that_is_yet_to_be_made_counts_double() -> None:
     there, new = option(LARGE, cpu="3"), option(SMALL, cpu="3")
-    dear = Option(new.groups, new.nodes, new.left, is_new_pool=True)
+    dear = ScaleUpOption(new.groups, new.nodes, new.left, is_new_pool=True)
     assert best([there, new], expander="price") is SMALL
     assert best([there, dear], expander="price") is LARGE

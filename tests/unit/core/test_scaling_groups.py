@@ -4,9 +4,9 @@ import pytest
 
 import make
 from batchyard.autoscaler.expander import Backoff
-from batchyard.autoscaler.node_groups import Limits
+from batchyard.autoscaler.node_groups import ClusterLimits
 from batchyard.autoscaler.node_groups_state import FULL, IN_BACKOFF
-from batchyard.autoscaler.settings import Limit, settings_of
+from batchyard.autoscaler.settings import ResourceLimit, settings_of
 from batchyard.base.instant import HOUR, MINUTE
 from unit.core.scaling_make import A, B, C, cluster, fleet, groups, pool
 
@@ -61,13 +61,13 @@ def test_a_slice_grows_only_from_nothing() -> None:
 def test_obstacles_are_told_in_upstreams_words() -> None:
     found = groups(pool(most=2, zones=[A]))
     backoff = Backoff(make.at(300), 300, make.NOW, "X")
-    limits = Limits({"cpu": Limit(0, 3)}, {})
+    limits = ClusterLimits({"cpu": ResourceLimit(0, 3)}, {})
     assert fleet(found, {A: 1}, {f"pool/{A}": backoff}).obstacle(found[0], limits, make.at(299)) == IN_BACKOFF
     assert fleet(found, {A: 2}).obstacle(found[0], limits, make.NOW) == FULL
     assert fleet(found, {A: 1}).obstacle(found[0], limits, make.NOW) == (
         'exceeded quota: "cluster-wide", resources: cpu'
     )
-    assert fleet(found, {A: 1}).obstacle(found[0], Limits({}, {}), make.NOW) == ""
+    assert fleet(found, {A: 1}).obstacle(found[0], ClusterLimits({}, {}), make.NOW) == ""
 
 
 def test_used_counts_all_machines() -> None:

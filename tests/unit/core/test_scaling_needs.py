@@ -4,15 +4,21 @@ from typing import Any
 
 import pytest
 
-from batchyard.cloud.node_requirements import Needs, Unanswerable, is_system_label, needs_of, run_duration_fault
+from batchyard.cloud.node_requirements import (
+    NodeRequirements,
+    UnsatisfiableRequirements,
+    is_system_label,
+    needs_of,
+    run_duration_fault,
+)
 from unit.core.scaling_make import views
 
 GKE = "cloud.google.com"
 
 
-def needs(**fields: Any) -> Needs:
+def needs(**fields: Any) -> NodeRequirements:
     found = needs_of(views("p", **fields)[0])
-    assert isinstance(found, Needs)
+    assert isinstance(found, NodeRequirements)
     return found
 
 
@@ -49,7 +55,7 @@ def test_a_toleration_of_any_value_separates_too() -> None:
 
 def test_a_label_without_a_toleration_is_never_given() -> None:
     found = needs_of(views("p", nodeSelector={"team": "a"})[0])
-    assert found == Unanswerable("no toleration for a taint with the key of label team")
+    assert found == UnsatisfiableRequirements("no toleration for a taint with the key of label team")
 
 
 @pytest.mark.parametrize(

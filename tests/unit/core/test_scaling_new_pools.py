@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.autoscaler.auto_provisioning import PoolMaker, cropped
+from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, cropped
 from batchyard.autoscaler.pending_units import units_of
 from batchyard.autoscaler.scale_up import ScaleUp
-from batchyard.cloud.node_requirements import Unanswerable
+from batchyard.cloud.node_requirements import UnsatisfiableRequirements
 from unit.core.scaling_make import A, B, C, cluster, grown, planner, views
 
 GKE = "cloud.google.com"
@@ -20,7 +20,7 @@ LIMITS = [{"resource": resource, "max": most} for resource, most in LIMITED.item
 
 def scaled(taken: Sequence[str] = (), **spec: Any) -> ScaleUp:
     whole = {"autoscaling": {"autoProvisioning": {"limits": LIMITS}}, **spec}
-    return planner([], new_pools=PoolMaker(cluster(**whole), LIMITED, taken), **whole)
+    return planner([], new_pools=NodeAutoProvisioner(cluster(**whole), LIMITED, taken), **whole)
 
 
 def made(*names: str, scale_up: ScaleUp | None = None, **fields: Any) -> list[Obj]:
@@ -57,7 +57,7 @@ def test_a_gpu_pool_has_no_more_gpus_than_needed() -> None:
 
 def test_gpus_are_attached_where_machines_bring_none() -> None:
     limited = {**LIMITED, "nvidia-tesla-t4": 8}
-    maker = PoolMaker(cluster(), limited, ())
+    maker = NodeAutoProvisioner(cluster(), limited, ())
     (pool,) = made("a", gpu=1, nodeSelector=gpu("nvidia-tesla-t4"), scale_up=planner([], new_pools=maker))
     assert pool["spec"]["accelerator"] == {"type": "nvidia-tesla-t4", "count": 1}
     assert pool["spec"]["machineType"] == "n1-standard-2"
@@ -172,15 +172,15 @@ def test_a_single_host_slice_is_an_ordinary_pool() -> None:
 
 def test_an_accelerator_without_a_limit_is_never_had() -> None:
     pod = views("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb"))[0]
-    found = PoolMaker(cluster(), LIMITED, ()).needs(pod)
-    assert found == Unanswerable('GPU type "nvidia-h100-80gb" doesn\'t have a limit defined')
+    found = NodeAutoProvisioner(cluster(), LIMITED, ()).needs(pod)
+    assert found == UnsatisfiableRequirements('GPU type "nvidia-h100-80gb" doesn\'t have a limit defined')
     assert made("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb")) == []
 
 
 def test_no_pool_is_made_for_a_time_that_is_none() -> None:
     selector = {f"{GKE}/gke-max-run-duration-seconds": "1h"}
-    found = PoolMaker(cluster(), LIMITED, ()).needs(views("a", nodeSelector=selector)[0])
-    assert found == Unanswerable("MaxRunDuration is not a valid int64.")
+    found = NodeAutoProvisioner(cluster(), LIMITED, ()).needs(views("a", nodeSelector=selector)[0])
+    assert found == UnsatisfiableRequirements("MaxRunDuration is not a valid int64.")
 
 
 def test_a_limit_bounds_what_is_made() -> None:
@@ -206,7 +206,7 @@ def test_a_reservation_is_used_in_its_zone() -> None:
     reserved = {"name": "r", "machineType": "a2-highgpu-1g", "zone": C, "count": 4}
     selector = gpu("nvidia-tesla-a100", **{f"{GKE}/reservation-name": "r"})
     whole: dict[str, Any] = {"reservations": [reserved], "autoscaling": {"autoProvisioning": {"limits": LIMITS}}}
-    maker = PoolMaker(cluster(**whole), LIMITED, ())
+    maker = NodeAutoProvisioner(cluster(**whole), LIMITED, ())
     scale_up = planner([], new_pools=maker, **whole)
     (pool,) = made("a", gpu=1, nodeSelector=selector, scale_up=scale_up)
     assert (pool["spec"]["reservation"], pool["spec"]["zones"]) == ("r", [C])

@@ -7,7 +7,13 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.autoscaler import provisioning_request_conditions as states
-from batchyard.autoscaler.provisioning_request_conditions import Said, State, state_of, telling, with_details
+from batchyard.autoscaler.provisioning_request_conditions import (
+    ConditionText,
+    ProvisioningRequestState,
+    state_of,
+    with_condition_set,
+    with_details,
+)
 from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod, choose_group, pods_of, resize_request_name
 from batchyard.base.instant import HOUR
 from unit.controllers.scaling_make import pod, pod_template, provisioning_request
@@ -23,21 +29,24 @@ QUEUED_TAINT = [{"key": "cloud.google.com/gke-queued", "operator": "Exists"}]
 def test_states_follow_each_other_as_gke_says() -> None:
     request: Obj = provisioning_request()
     found = [state_of(request)]
-    for said in (states.NOT_ACCEPTED, states.QUEUED, states.HAS_CAPACITY, states.BOOKING_OVER, states.REVOKED):
-        request = telling(request, said, make.NOW)
+    for stated in (states.NOT_ACCEPTED, states.QUEUED, states.HAS_CAPACITY, states.BOOKING_OVER, states.REVOKED):
+        request = with_condition_set(request, stated, make.NOW)
         found.append(state_of(request))
     names = "UNINITIALIZED PENDING ACCEPTED PROVISIONED BOOKING_EXPIRED CAPACITY_REVOKED"
     assert [state.name for state in found] == names.split()
 
 
 def test_a_failure_ends_it() -> None:
-    request = telling(provisioning_request(), states.QUEUED, make.NOW)
-    assert state_of(telling(request, states.MISSING_RESIZE_REQUEST, make.NOW)) is State.FAILED
+    request = with_condition_set(provisioning_request(), states.QUEUED, make.NOW)
+    assert (
+        state_of(with_condition_set(request, states.MISSING_RESIZE_REQUEST, make.NOW))
+        is ProvisioningRequestState.FAILED
+    )
 
 
 def test_what_is_said_already_is_not_said_again() -> None:
-    request = telling(provisioning_request(), states.QUEUED, make.NOW)
-    assert telling(request, states.QUEUED, make.at(5)) is request
+    request = with_condition_set(provisioning_request(), states.QUEUED, make.NOW)
+    assert with_condition_set(request, states.QUEUED, make.at(5)) is request
 
 
 def test_details_that_are_empty_are_left_out() -> None:
@@ -113,6 +122,6 @@ def test_all_of_a_request_goes_to_one_zone_where_the_cloud_has_it() -> None:
         ),
     ],
 )
-def test_a_request_that_goes_nowhere_is_told_why(found: Said, reason: str, message: str) -> None:
+def test_a_request_that_goes_nowhere_is_told_why(found: ConditionText, reason: str, message: str) -> None:
     assert (found.type, found.reason) == ("Failed", reason)
     assert found.message.startswith(message)

@@ -5,12 +5,12 @@ from typing import Any
 
 import make
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.node_groups import Limits, NodeGroup
-from batchyard.autoscaler.node_groups_state import Fleet
-from batchyard.autoscaler.scale_down import Candidate, Drain, Removals, ScaleDown
-from batchyard.autoscaler.scale_up import Situation
-from batchyard.autoscaler.settings import Limit, settings_of
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup
+from batchyard.autoscaler.node_groups_state import NodeGroupsState
+from batchyard.autoscaler.scale_down import Candidate, PodDrainability, Removals, ScaleDown
+from batchyard.autoscaler.scale_up import LoopContext
+from batchyard.autoscaler.settings import ResourceLimit, settings_of
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.core.scaling_make import A, cluster, fleet, groups, pool, views
 
 NOW = make.at(3600)
@@ -23,16 +23,16 @@ class World:
 
     def __init__(self, *names: str, group: NodeGroup = GROUP, **autoscaling: Any) -> None:
         self.group = group
-        self.nodes = Nodes()
+        self.nodes = ClusterSnapshot()
         self.names = names
         self.settings = settings_of(cluster(autoscaling=autoscaling))
-        self.fleet: Fleet = fleet([group], {A: len(names)})
-        self.limits = Limits(self.settings.limits, self.fleet.used())
-        self.drains: dict[str, Drain] = {}
+        self.fleet: NodeGroupsState = fleet([group], {A: len(names)})
+        self.limits = ClusterLimits(self.settings.limits, self.fleet.used())
+        self.drains: dict[str, PodDrainability] = {}
         for name in names:
             self.nodes.set_node(group.node(name))
 
-    def run(self, node: str, *names: str, drain: Drain = Drain.MOVES, **fields: Any) -> None:
+    def run(self, node: str, *names: str, drain: PodDrainability = PodDrainability.MOVES, **fields: Any) -> None:
         """Let pods run on a node."""
         for pod in views(*names, **fields):
             self.nodes.add_pod(pod, node)
@@ -46,13 +46,13 @@ class World:
             Candidate(name, self.group, more.get("ready", True), {name: make.NOW, **(since or {})}[name])
             for name in self.names
         ]
-        situation = Situation(cluster(), self.settings, NOW)
+        situation = LoopContext(cluster(), self.settings, NOW)
         scale_down = ScaleDown(self.nodes, self.fleet, self.limits, situation, self._drain_of)
         scale_down.find_unneeded(candidates, more.get("awaited", {}), more.get("upcoming", ()))
         return scale_down.remove(added, more.get("draining", 0))
 
-    def _drain_of(self, pod: PodView, is_guarded: bool) -> Drain:
-        return Drain.BLOCKS if is_guarded else self.drains[pod.uid]
+    def _drain_of(self, pod: PodView, is_guarded: bool) -> PodDrainability:
+        return PodDrainability.BLOCKS if is_guarded else self.drains[pod.uid]
 
 
 def going(removals: Removals) -> Sequence[str]:
@@ -117,15 +117,15 @@ def test_two_nodes_do_not_move_their_pods_to_each_other() -> None:
 
 def test_a_pod_that_blocks_keeps_its_node_and_one_that_stays_does_not() -> None:
     world = World("a", "b")
-    world.run("a", "p", drain=Drain.BLOCKS)
-    world.run("b", "q", drain=Drain.STAYS)
+    world.run("a", "p", drain=PodDrainability.BLOCKS)
+    world.run("b", "q", drain=PodDrainability.STAYS)
     removals = world.removals()
     assert (list(removals.unneeded), removals.going) == (["b"], {"b": []})
 
 
 def test_a_node_waits_for_pods_that_are_to_end_first() -> None:
     world = World("a", "b", "c")
-    world.run("a", "p", drain=Drain.WAITS)
+    world.run("a", "p", drain=PodDrainability.WAITS)
     removals = world.removals()
     assert (list(removals.unneeded), going(removals)) == (["b", "c", "a"], ["b", "c"])
 
@@ -164,7 +164,7 @@ def test_pools_do_not_shrink_below_their_least() -> None:
 
 def test_clusters_do_not_shrink_below_their_limits() -> None:
     world = World("a", "b", "c")
-    world.limits = Limits({"cpu": Limit(8, 100)}, {"cpu": 12})
+    world.limits = ClusterLimits({"cpu": ResourceLimit(8, 100)}, {"cpu": 12})
     assert len(world.removals().going) == 1
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.expander import Option
+from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup
-from batchyard.autoscaler.pending_units import Unit, units_of
+from batchyard.autoscaler.pending_units import PendingUnit, units_of
 from batchyard.autoscaler.scale_up import NOT_ALL, ScaleUp
-from batchyard.placement.cluster_snapshot import Nodes
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.core.placement_make import cluster as nodes_of
 from unit.core.placement_make import node
 from unit.core.scaling_make import A, B, groups, grown, planner, pool, views
@@ -21,7 +21,7 @@ class NoPools:
     def __init__(self) -> None:
         self.looks: list[int] = []
 
-    def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> Sequence[Option]:
+    def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> Sequence[ScaleUpOption]:
         self.looks.append(len(pods))
         return ()
 
@@ -54,7 +54,7 @@ def test_later_units_use_what_earlier_ones_left() -> None:
 
 
 def test_a_gang_grows_nothing_unless_all_of_it_fits() -> None:
-    nodes = Nodes()
+    nodes = ClusterSnapshot()
     scale_up = planner(groups(pool(most=2, zones=[A])), nodes)
     assert not help_all(scale_up, "a", "b", "c", cpu="3", gang="g")
     assert (grown(scale_up), scale_up.places, len(nodes)) == ({}, {}, 0)
@@ -70,7 +70,7 @@ def test_pods_alone_grow_as_far_as_it_goes() -> None:
 
 def test_a_gang_may_use_several_pools() -> None:
     scale_up = planner(groups(pool("small", most=1, zones=[A]), pool("large", "e2-standard-16", zones=[A])))
-    gang = Unit([*views("a", cpu="3", gang="g"), *views("b", cpu="10", gang="g")], is_gang=True)
+    gang = PendingUnit([*views("a", cpu="3", gang="g"), *views("b", cpu="10", gang="g")], is_gang=True)
     assert scale_up.help(gang)
     assert grown(scale_up) == {"large": 1}
 
@@ -118,7 +118,7 @@ def test_what_grows_is_told_from_the_old_size_to_the_new() -> None:
     scale_up = planner([group])
     scale_up.fleet.grow(group, 3)
     help_all(scale_up, "a", "b", cpu="3")
-    assert scale_up.tell_increase(scale_up.helped["uid-a"]) == f"[{{{group.id} 3->5 (max: 10)}}]"
+    assert scale_up.format_increase(scale_up.helped["uid-a"]) == f"[{{{group.id} 3->5 (max: 10)}}]"
 
 
 def test_zones_that_fit_alike_grow_together() -> None:

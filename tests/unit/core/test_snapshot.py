@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api.meta import Obj
 from batchyard.base.invariants import InvariantError
-from batchyard.scheduling.cluster_queue import Admitted
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.snapshot import Snapshot
 from yard import Yard, cohort, group, queue
 
@@ -97,7 +97,7 @@ def test_usage_in_a_flavor_the_queue_no_longer_has_still_counts() -> None:
 def test_usage_that_comes_before_the_trees_are_settled_counts_too() -> None:
     yard = family()
     first, second = (yard.snapshot.id_of("new", resource) for resource in ("cpu", "gpu"))
-    held = Admitted("team/x", "uid-x", yard.snapshot.queues["a"], ((first, 5), (second, 7)))
+    held = AdmittedWorkload("team/x", "uid-x", yard.snapshot.queues["a"], ((first, 5), (second, 7)))
     yard.snapshot.hold(held)
     yard.snapshot.settle()
     assert (yard.used("company", "new"), yard.used("company", "new", "gpu")) == (5, 7)
@@ -139,7 +139,7 @@ def test_whatever_is_tried_is_undone() -> None:
     assert (usages(yard), held.key in held.queue.workloads) == (before, True)
 
 
-def remove_and_release(yard: Yard, held: Admitted) -> None:
+def remove_and_release(yard: Yard, held: AdmittedWorkload) -> None:
     with yard.snapshot.what_if():
         yard.snapshot.remove_workload(held)
         yard.snapshot.release(held.key)

@@ -11,7 +11,7 @@ from batchyard.api.decode import decode
 from batchyard.apiserver.crd.definitions import DefinitionStrategy
 from batchyard.cli.install import faults_of
 from batchyard.controller_groups import ON_KUBERNETES, REMOTE
-from batchyard.operator_manifests import Scraping, Settings, manifests
+from batchyard.operator_manifests import InstallSettings, Scraping, manifests
 from batchyard.server.operator.kueue_configuration import OURS
 from unit.install.rendered import DEPLOY, ROOT, by_name, printed, rules_of
 
@@ -27,7 +27,7 @@ waitForPodsReady:
 """
 
 
-def role(settings: Settings, kind: str = "ClusterRole") -> set[tuple[str, ...]]:
+def role(settings: InstallSettings, kind: str = "ClusterRole") -> set[tuple[str, ...]]:
     (found,) = (obj for obj in manifests(settings) if obj["kind"] == kind and obj["metadata"]["name"] == NAME)
     return rules_of(found)
 
@@ -37,8 +37,8 @@ def test_the_files_of_the_tree_are_those_that_are_made(path: Path) -> None:
     assert path.read_text("utf-8") == files()[path], "run tools/installation_files.py"
 
 
-@pytest.mark.parametrize("settings", [Settings(), Settings(controllers=REMOTE, webhooks=False)])
-def test_an_api_server_finds_nothing_wrong_with_any_of_them(settings: Settings) -> None:
+@pytest.mark.parametrize("settings", [InstallSettings(), InstallSettings(controllers=REMOTE, webhooks=False)])
+def test_an_api_server_finds_nothing_wrong_with_any_of_them(settings: InstallSettings) -> None:
     definitions = DefinitionStrategy()
     for obj in manifests(settings):
         decoded = definitions.decode(obj, "") if obj["kind"] == "CustomResourceDefinition" else decode(obj)
@@ -46,22 +46,25 @@ def test_an_api_server_finds_nothing_wrong_with_any_of_them(settings: Settings) 
 
 
 def test_rights_have_no_wildcards_and_none_over_rights_or_all_secrets() -> None:
-    cluster = role(Settings(controllers=[group for group in REMOTE if group != "namespaces"]))
-    assert not [rule for rule in cluster | role(Settings(), "Role") if "*" in "".join(rule)]
+    cluster = role(InstallSettings(controllers=[group for group in REMOTE if group != "namespaces"]))
+    assert not [rule for rule in cluster | role(InstallSettings(), "Role") if "*" in "".join(rule)]
     assert not [rule for rule in cluster if rule[0] == "rbac.authorization.k8s.io" or rule[1] == "secrets"]
 
 
 def test_rights_follow_from_controllers() -> None:
-    admission, jobset = role(Settings(controllers=("admission",))), role(Settings(controllers=("jobset",)))
+    admission, jobset = (
+        role(InstallSettings(controllers=("admission",))),
+        role(InstallSettings(controllers=("jobset",))),
+    )
     assert ("kueue.x-k8s.io", "workloads/status", "patch", "") in admission - jobset
     assert ("batch", "jobs", "create", "") in jobset - admission
-    assert admission | jobset <= role(Settings())
+    assert admission | jobset <= role(InstallSettings())
 
 
 def test_without_webhooks_there_is_nothing_of_them() -> None:
-    found = by_name(manifests(Settings(webhooks=False)))
+    found = by_name(manifests(InstallSettings(webhooks=False)))
     assert not [name for name in found if "Webhook" in name or "webhooks" in name]
-    assert role(Settings(webhooks=False), "Role") == {
+    assert role(InstallSettings(webhooks=False), "Role") == {
         ("coordination.k8s.io", "leases", "create", ""),
         ("coordination.k8s.io", "leases", "get", NAME),
         ("coordination.k8s.io", "leases", "update", NAME),
@@ -71,7 +74,7 @@ def test_without_webhooks_there_is_nothing_of_them() -> None:
 
 
 def test_pods_keep_the_restricted_standard() -> None:
-    pod: Any = by_name(manifests(Settings()))[f"Deployment/{NAME}"]["spec"]["template"]["spec"]
+    pod: Any = by_name(manifests(InstallSettings()))[f"Deployment/{NAME}"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -82,7 +85,9 @@ def test_pods_keep_the_restricted_standard() -> None:
 
 
 def test_a_configuration_is_given_to_pods_which_begin_anew_with_another() -> None:
-    one, other = (by_name(manifests(Settings(configuration=text))) for text in (CONFIGURATION, CONFIGURATION + "#"))
+    one, other = (
+        by_name(manifests(InstallSettings(configuration=text))) for text in (CONFIGURATION, CONFIGURATION + "#")
+    )
     template: Any = one[f"Deployment/{NAME}"]["spec"]["template"]
     (container,) = template["spec"]["containers"]
     (mount,) = container["volumeMounts"]
@@ -92,19 +97,21 @@ def test_a_configuration_is_given_to_pods_which_begin_anew_with_another() -> Non
     assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
     assert (OURS.namespace, OURS.name) == ("batchyard-system", volume["configMap"]["name"])
     assert template["metadata"] != other[f"Deployment/{NAME}"]["spec"]["template"]["metadata"]
-    assert f"ConfigMap/{NAME}-configuration" not in by_name(manifests(Settings()))
+    assert f"ConfigMap/{NAME}-configuration" not in by_name(manifests(InstallSettings()))
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 def test_kustomize_makes_the_same_of_the_base() -> None:
-    assert by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/base"))) == by_name(manifests(Settings()))
+    assert by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/base"))) == by_name(
+        manifests(InstallSettings())
+    )
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 def test_overlays_change_what_they_say() -> None:
-    base = by_name(manifests(Settings()))
+    base = by_name(manifests(InstallSettings()))
     gke = by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/overlays/gke")))
-    scraped = by_name(manifests(Settings(scraping=Scraping.POD_MONITORING)))
+    scraped = by_name(manifests(InstallSettings(scraping=Scraping.POD_MONITORING)))
     assert gke.keys() == scraped.keys()
     assert {name for name in gke if gke[name] != scraped[name]} == {f"PodMonitoring/{NAME}", f"Deployment/{NAME}"}
     small = by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/overlays/development")))
@@ -113,36 +120,36 @@ def test_overlays_change_what_they_say() -> None:
 
 
 VALUES: Any = [
-    ((), Settings()),
+    ((), InstallSettings()),
     (
         ("--set", "replicas=1,webhooks.enabled=false,scraping=ServiceMonitor"),
-        Settings(replicas=1, webhooks=False, scraping=Scraping.SERVICE_MONITOR),
+        InstallSettings(replicas=1, webhooks=False, scraping=Scraping.SERVICE_MONITOR),
     ),
     (
         ("--set", "controllers={jobset},priorityClass=,userRoles=false,page=false"),
-        Settings(controllers=("jobset",), priority_class="", user_roles=False, page=False),
+        InstallSettings(controllers=("jobset",), priority_class="", user_roles=False, page=False),
     ),
     (
         ("--set", f"controllers={{{','.join(REMOTE)}}},definitions=false,fairSharing=true,scraping=PodMonitoring"),
-        Settings(controllers=REMOTE, definitions=False, fair_sharing=True, scraping=Scraping.POD_MONITORING),
+        InstallSettings(controllers=REMOTE, definitions=False, fair_sharing=True, scraping=Scraping.POD_MONITORING),
     ),
     (
         ("--set", "name=queues,image.repository=there/it,image.tag=v2,arguments={--log-level=info}"),
-        Settings(name="queues", image="there/it:v2", arguments=("--log-level=info",)),
+        InstallSettings(name="queues", image="there/it:v2", arguments=("--log-level=info",)),
     ),
     (
         (
             *("--set", "configuration.apiVersion=config.kueue.x-k8s.io/v1beta2,configuration.kind=Configuration"),
             *("--set", "configuration.waitForPodsReady.timeout=5m"),
         ),
-        Settings(configuration=CONFIGURATION),
+        InstallSettings(configuration=CONFIGURATION),
     ),
 ]
 
 
 @pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")
 @pytest.mark.parametrize(("values", "settings"), VALUES)
-def test_the_chart_makes_the_same(values: tuple[str, ...], settings: Settings) -> None:
+def test_the_chart_makes_the_same(values: tuple[str, ...], settings: InstallSettings) -> None:
     rendered = by_name(printed(str(HELM), "template", "release", CHART, "--namespace", "batchyard-system", *values))
     wanted = by_name(manifests(settings))
     del wanted["Namespace/batchyard-system"]  # helm makes it where it is asked to
@@ -162,12 +169,12 @@ def test_the_chart_runs_by_default_what_the_operator_runs() -> None:
 @pytest.mark.parametrize(
     ("settings", "option"),
     [
-        (Settings(namespace="Here"), "namespace"),
-        (Settings(name="9-lives"), "name"),
-        (Settings(name="n" * 56), "name"),
-        (Settings(image="a b"), "image"),
+        (InstallSettings(namespace="Here"), "namespace"),
+        (InstallSettings(name="9-lives"), "name"),
+        (InstallSettings(name="n" * 56), "name"),
+        (InstallSettings(image="a b"), "image"),
     ],
 )
-def test_names_that_no_api_server_takes_are_refused(settings: Settings, option: str) -> None:
+def test_names_that_no_api_server_takes_are_refused(settings: InstallSettings, option: str) -> None:
     assert [option for option, _ in faults_of(settings)] == [option]
-    assert [*faults_of(Settings())] == []
+    assert [*faults_of(InstallSettings())] == []

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-from batchyard.apiserver.request import Request, Response
-from batchyard.apiserver.responses import Begun, Later
+from batchyard.apiserver.request import ApiRequest, Response
+from batchyard.apiserver.responses import DeferredResponse, StartedResponse
 from batchyard.apiserver.server import ApiServer
-from batchyard.metrics.requests import RequestFigures
+from batchyard.metrics.requests import RequestMetrics
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import ticks
-from batchyard.server.http.dispatcher import Answers
+from batchyard.server.http.dispatcher import RequestDispatcher
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.commit_mark import JournalError
 from unit.apiserver.api import OWNER, Api
@@ -32,12 +32,12 @@ class LateServer(ApiServer):
 
     listeners: list[Callable[[Response], None]]
 
-    def handle(self, request: Request) -> Later:
-        return Later(self.listeners.append)
+    def handle(self, request: ApiRequest) -> DeferredResponse:
+        return DeferredResponse(self.listeners.append)
 
 
 def test_an_answer_may_come_before_the_journal_is_written() -> None:
-    answered: list[Begun] = []
+    answered: list[StartedResponse] = []
     commit, server = SlowCommit(), Api().server
     server.__class__ = LateServer
     late = cast("LateServer", server)
@@ -45,8 +45,8 @@ def test_an_answer_may_come_before_the_journal_is_written() -> None:
 
     async def talk() -> None:
         kernel = LiveKernel(asyncio.get_running_loop(), 0)
-        answers = Answers(late, kernel, cast("GroupCommit", commit), lambda: 7, RequestFigures(ticks))
-        answers.ask(Request("GET", "/version", {}, {}, b"", OWNER), answered.append)
+        answers = RequestDispatcher(late, kernel, cast("GroupCommit", commit), lambda: 7, RequestMetrics(ticks))
+        answers.ask(ApiRequest("GET", "/version", {}, {}, b"", OWNER), answered.append)
         while not late.listeners:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.Event().wait(), 0.01)

@@ -9,13 +9,13 @@ import pytest
 import make
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.request import Response
-from batchyard.apiserver.responses import Later
+from batchyard.apiserver.responses import DeferredResponse
 from batchyard.base.instant import MINUTE, Instant
-from batchyard.server.forecasting.calibration_loop import EVERY, IN_USE, Calibrating
+from batchyard.server.forecasting.calibration_loop import EVERY, IN_USE, CalibrationLoop
 from batchyard.server.http.flow_control import too_many
-from batchyard.sim.forecasting.calibration import LEVELS, Calibration, Sample
+from batchyard.sim.forecasting.calibration import LEVELS, Calibration, ForecastRecord
 
-FORETOLD = Sample("team/w", "u", 0, ("history, many forks",), 5.0, tuple(5 + level for level in LEVELS))
+FORETOLD = ForecastRecord("team/w", "u", 0, ("history, many forks",), 5.0, tuple(5 + level for level in LEVELS))
 
 
 class Scene:
@@ -26,10 +26,10 @@ class Scene:
         self.asked = 0
         found = make.workload("w")
         self.workload: Obj = {**found, "metadata": {**found["metadata"], "uid": "u"}}
-        self.answer: Callable[[], Later] = lambda: Later(
-            lambda told: told(Response(200, msgspec.json.encode([FORETOLD])))
+        self.answer: Callable[[], DeferredResponse] = lambda: DeferredResponse(
+            lambda reported: reported(Response(200, msgspec.json.encode([FORETOLD])))
         )
-        self.calibrating = Calibrating(path, self, lambda: self.now, self._ask)
+        self.calibrating = CalibrationLoop(path, self, lambda: self.now, self._ask)
 
     def get(self, key: Key) -> Obj | None:
         return self.workload if key.name == "w" else None
@@ -39,7 +39,7 @@ class Scene:
         self.calibrating.look()
         return self.calibrating.calibration
 
-    def _ask(self) -> Later:
+    def _ask(self) -> DeferredResponse:
         self.asked += 1
         return self.answer()
 
@@ -82,12 +82,12 @@ def test_who_has_no_time_to_answer_is_asked_again_later(path: Path) -> None:
     scene.answer = refuse
     scene.calibrating.used()
     assert not scene.look(0).pending
-    scene.answer = lambda: Later(lambda told: told(Response(503, b"")))
+    scene.answer = lambda: DeferredResponse(lambda reported: reported(Response(503, b"")))
     assert not scene.look(EVERY).pending
     assert scene.asked == 2
 
 
-def refuse() -> Later:
+def refuse() -> DeferredResponse:
     raise too_many()
 
 

@@ -5,22 +5,27 @@ from collections.abc import Iterator
 from cryptography import x509
 
 from batchyard.base.instant import SECOND, Instant
-from batchyard.server.operator.webhook_certificates import Generations, Terms, generations_of, stepped
+from batchyard.server.operator.webhook_certificates import (
+    CertificateGenerations,
+    CertificateTerms,
+    generations_of,
+    next_generations,
+)
 
-TERMS = Terms(("hooks.ns.svc", "hooks.ns.svc.cluster.local", "hooks.ns"), 120 * SECOND)
+TERMS = CertificateTerms(("hooks.ns.svc", "hooks.ns.svc.cluster.local", "hooks.ns"), 120 * SECOND)
 START: Instant = 1_800_000_000 * SECOND
 
 
-def lives(seconds: int, terms: Terms = TERMS) -> Iterator[tuple[Instant, Generations]]:
+def lives(seconds: int, terms: CertificateTerms = TERMS) -> Iterator[tuple[Instant, CertificateGenerations]]:
     """What is held, second by second."""
-    held = Generations()
+    held = CertificateGenerations()
     for second in range(seconds):
         now = START + second * SECOND
-        held = generations_of(stepped(held, now, terms).data())
+        held = generations_of(next_generations(held, now, terms).data())
         yield now, held
 
 
-def is_trusted(held: Generations, bundle: bytes, now: Instant) -> bool:
+def is_trusted(held: CertificateGenerations, bundle: bytes, now: Instant) -> bool:
     shown = x509.load_pem_x509_certificate(held.shown.certificate)
     assert shown.not_valid_before_utc.timestamp() * SECOND <= now < shown.not_valid_after_utc.timestamp() * SECOND
     for authority in x509.load_pem_x509_certificates(bundle):
@@ -34,12 +39,12 @@ def test_what_is_shown_is_trusted_by_whoever_learned_of_authorities_late_or_has_
     None
 ):
     lag = TERMS.overlap // SECOND - 1
-    told: list[bytes] = []
-    shown: list[Generations] = []
+    reported: list[bytes] = []
+    shown: list[CertificateGenerations] = []
     for now, held in lives(600):
-        told.append(held.authorities)
+        reported.append(held.authorities)
         shown.append(held)
-        assert is_trusted(held, told[max(0, len(told) - lag)], now)
+        assert is_trusted(held, reported[max(0, len(reported) - lag)], now)
         assert is_trusted(shown[max(0, len(shown) - lag)], held.authorities, now)
     assert len(dict.fromkeys(each.shown for each in shown)) == 7
 
@@ -52,14 +57,14 @@ def test_no_more_is_held_than_is_needed() -> None:
 
 def test_nothing_is_done_while_nothing_is_to_be_done() -> None:
     now, held = next(iter(lives(1)))
-    assert stepped(held, now + SECOND, TERMS) is held
+    assert next_generations(held, now + SECOND, TERMS) is held
 
 
 def test_another_name_or_what_cannot_be_read_has_a_certificate_made_at_once() -> None:
     now, held = next(iter(lives(1)))
-    moved = stepped(held, now, Terms(("hooks.other.svc",), TERMS.lifetime))
+    moved = next_generations(held, now, CertificateTerms(("hooks.other.svc",), TERMS.lifetime))
     assert moved.shown != held.shown
     assert moved.authorities.endswith(held.authorities)
     spoiled = generations_of({**held.data(), "tls.crt": "bm8="})
-    mended = stepped(spoiled, now, TERMS)
+    mended = next_generations(spoiled, now, TERMS)
     assert is_trusted(mended, mended.authorities, now)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from batchyard.apiserver.request import Refused, Request
+from batchyard.apiserver.request import ApiRequest, StatusError
 from batchyard.base.instant import HOUR
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.platform.clock_control import PATH, ClockControl
@@ -14,7 +14,7 @@ START = 1_767_225_600_000_000
 
 
 def put(control: ClockControl, body: bytes) -> object:
-    return control.put(Request("PUT", PATH, body=body)).body
+    return control.put(ApiRequest("PUT", PATH, body=body)).body
 
 
 async def control_of_a_clock() -> tuple[ClockControl, LiveKernel]:
@@ -25,9 +25,9 @@ async def control_of_a_clock() -> tuple[ClockControl, LiveKernel]:
 def test_time_runs_until_an_instant_and_on_again() -> None:
     async def act() -> None:
         control, kernel = await control_of_a_clock()
-        told = put(control, json.dumps({"until": START + HOUR}).encode())
-        assert isinstance(told, dict)
-        assert (told["until"], told["hasStopped"], told["revision"]) == (START + HOUR, False, 7)
+        reported = put(control, json.dumps({"until": START + HOUR}).encode())
+        assert isinstance(reported, dict)
+        assert (reported["until"], reported["hasStopped"], reported["revision"]) == (START + HOUR, False, 7)
         put(control, b'{"until": 0}')
         assert control.document()["hasStopped"]
         assert control.document()["instant"] == kernel.stops_at
@@ -41,7 +41,7 @@ def test_time_runs_until_an_instant_and_on_again() -> None:
 def test_what_is_no_instant_is_refused(body: bytes) -> None:
     async def act() -> None:
         control, kernel = await control_of_a_clock()
-        with pytest.raises(Refused, match="until"):
+        with pytest.raises(StatusError, match="until"):
             put(control, body)
         assert kernel.stops_at is None
 

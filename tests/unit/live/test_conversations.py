@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wsproto.frame_protocol import FrameProtocol
 
-from batchyard.apiserver.responses import Command, Conversation, Forwarding, Upgrade
+from batchyard.apiserver.responses import ExecResponse, PortForwardResponse, ProtocolUpgrade, UpgradeResponse
 from batchyard.apiserver.subresources.pod_streams import SPDY, WEBSOCKET, status_of
-from batchyard.interfaces.containers import Ending, Streams, Talker
-from batchyard.server.streaming.exec_spdy import CommandStreams
-from batchyard.server.streaming.exec_websocket import CommandChannels, Sizes
-from batchyard.server.streaming.portforward_spdy import TOO_MANY, PortStreams
-from batchyard.server.streaming.portforward_websocket import PortChannels
+from batchyard.interfaces.containers import SessionClient, SessionEnd, Streams
+from batchyard.server.streaming.exec_spdy import ExecSpdy
+from batchyard.server.streaming.exec_websocket import ExecWebSocket, TerminalSizeParser
+from batchyard.server.streaming.portforward_spdy import TOO_MANY, PortForwardSpdy
+from batchyard.server.streaming.portforward_websocket import PortForwardWebSocket
 from batchyard.server.streaming.spdy import (
-    Opened,
-    Part,
-    Ping,
-    Reset,
+    SpdyData,
     SpdyError,
     SpdyFrames,
+    SpdyPing,
+    SpdyReset,
+    SpdyStreamOpened,
     data,
     dictionary,
     ping,
@@ -66,22 +66,22 @@ class Wire:
 class Session:
     """A process or a port that keeps what it is told."""
 
-    def __init__(self, talker: Talker) -> None:
+    def __init__(self, talker: SessionClient) -> None:
         self.talker = talker
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.is_open = True
 
     def write(self, data: bytes) -> None:
-        self.told.append(data)
+        self.reported.append(data)
 
     def end_input(self) -> None:
-        self.told.append("end")
+        self.reported.append("end")
 
     def listen(self, *, listens: bool) -> None:
-        self.told.append(listens)
+        self.reported.append(listens)
 
     def resize(self, columns: int, rows: int) -> None:
-        self.told.append((columns, rows))
+        self.reported.append((columns, rows))
 
     def close(self) -> None:
         self.is_open = False
@@ -93,16 +93,18 @@ class Opening:
     def __init__(self) -> None:
         self.sessions: list[Session] = []
 
-    def open(self, talker: Talker) -> Session:
+    def open(self, talker: SessionClient) -> Session:
         self.sessions.append(Session(talker))
         return self.sessions[-1]
 
-    def command(self, to: str = WEBSOCKET, protocol: str = "v5.channel.k8s.io") -> Command:
+    def command(self, to: str = WEBSOCKET, protocol: str = "v5.channel.k8s.io") -> ExecResponse:
         streams = Streams(stdin=True, stdout=True, stderr=True)
-        return Command(Upgrade(to, protocol), streams, self.open, lambda ending: status_of(["x"], ending))
+        return ExecResponse(ProtocolUpgrade(to, protocol), streams, self.open, lambda ending: status_of(["x"], ending))
 
-    def ports(self, to: str, *ports: int) -> Forwarding:
-        return Forwarding(Upgrade(to, ""), ports, lambda _port, talker: self.open(talker), lambda _, end: end.failure)
+    def ports(self, to: str, *ports: int) -> PortForwardResponse:
+        return PortForwardResponse(
+            ProtocolUpgrade(to, ""), ports, lambda _port, talker: self.open(talker), lambda _, end: end.failure
+        )
 
 
 def split(whole: bytes, cuts: Iterable[int]) -> list[bytes]:
@@ -124,26 +126,26 @@ CUTS = st.lists(st.integers(0, 100_000), max_size=8)
 def test_a_command_is_told_the_same_however_it_is_split(cuts: list[int]) -> None:
     opening, wire = Opening(), Wire()
     socket = WebSocket(wire)
-    CommandChannels(socket, opening.command())
+    ExecWebSocket(socket, opening.command())
     for part in split(framed(b"\0abc", b'\4{"Width":80,"Height":24}\n', b"\0" + b"x" * 70_000, b"\xff\0"), cuts):
         socket.fed(part)
-    told = opening.sessions[0].told
-    assert b"".join(each for each in told if isinstance(each, bytes)) == b"abc" + b"x" * 70_000
-    assert [each for each in told if not isinstance(each, bytes)] == [(80, 24), "end"]
+    reported = opening.sessions[0].reported
+    assert b"".join(each for each in reported if isinstance(each, bytes)) == b"abc" + b"x" * 70_000
+    assert [each for each in reported if not isinstance(each, bytes)] == [(80, 24), "end"]
 
 
 def test_the_fourth_version_knows_no_end_of_input() -> None:
     opening, wire = Opening(), Wire()
     socket = WebSocket(wire)
-    CommandChannels(socket, opening.command(protocol="v4.channel.k8s.io"))
+    ExecWebSocket(socket, opening.command(protocol="v4.channel.k8s.io"))
     socket.fed(framed(b"\xff\0"))
-    assert opening.sessions[0].told == []
+    assert opening.sessions[0].reported == []
 
 
 def test_the_end_of_a_command_is_a_status_and_the_end_of_the_connection() -> None:
     opening, wire = Opening(), Wire()
-    CommandChannels(WebSocket(wire), opening.command())
-    opening.sessions[0].talker.ended(Ending(3))
+    ExecWebSocket(WebSocket(wire), opening.command())
+    opening.sessions[0].talker.ended(SessionEnd(3))
     client = FrameProtocol(client=True, extensions=[])
     client.receive_bytes(wire.sent)
     _, status, _ = client.received_frames()
@@ -157,9 +159,9 @@ def test_the_end_of_a_command_is_a_status_and_the_end_of_the_connection() -> Non
 def test_back_pressure_goes_both_ways() -> None:
     opening, wire = Opening(), Wire()
     socket = WebSocket(wire)
-    CommandChannels(socket, opening.command())
+    ExecWebSocket(socket, opening.command())
     socket.may_write(may=False)
-    assert opening.sessions[0].told == [False]
+    assert opening.sessions[0].reported == [False]
     opening.sessions[0].talker.wants_more(wants=False)
     assert not wire.listens
 
@@ -181,7 +183,7 @@ def test_the_key_of_a_handshake_is_answered_as_the_rfc_says() -> None:
 
 
 def test_sizes_that_never_end_are_not_kept() -> None:
-    sizes = Sizes()
+    sizes = TerminalSizeParser()
     for _ in range(100):
         assert sizes.fed(b"x" * 1000) == []
     assert sizes.fed(b'\n{"Width":1,"Height":2}\n') == [(1, 2)]
@@ -219,8 +221,12 @@ SPOKEN = opened(1, 1, streamType="data", port="80") + data(1, b"y" * 3000, is_la
 def test_frames_of_spdy_are_the_same_however_they_are_split(cuts: list[int]) -> None:
     frames = SpdyFrames()
     events = [event for part in split(SPOKEN, cuts) for event in frames.fed(part)]
-    parts = [event for event in events if isinstance(event, Part)]
-    assert [type(event) for event in events if not isinstance(event, Part)] == [Opened, Ping, Reset]
+    parts = [event for event in events if isinstance(event, SpdyData)]
+    assert [type(event) for event in events if not isinstance(event, SpdyData)] == [
+        SpdyStreamOpened,
+        SpdyPing,
+        SpdyReset,
+    ]
     assert b"".join(part.data for part in parts) == b"y" * 3000
     assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
 
@@ -239,7 +245,7 @@ def test_what_is_no_spdy_ends_the_connection(sent: bytes) -> None:
     with pytest.raises(SpdyError):
         list(SpdyFrames().fed(sent))
     wire = Wire()
-    speaker = PortStreams(wire, Opening().ports(SPDY), wire)
+    speaker = PortForwardSpdy(wire, Opening().ports(SPDY), wire)
     speaker.fed(sent)
     assert wire.is_closed
     speaker.fed(SPOKEN)
@@ -249,10 +255,10 @@ def test_what_is_no_spdy_ends_the_connection(sent: bytes) -> None:
 def speakers(opening: Opening, wire: Wire) -> Sequence[Any]:
     """All who may speak on a connection."""
     tunnel, ports, command = WebSocket(wire), WebSocket(wire), WebSocket(wire)
-    tunnel.set_handler(PortStreams(tunnel, opening.ports(WEBSOCKET), wire))
-    PortChannels(ports, opening.ports(WEBSOCKET, 80, 81), wire)
-    CommandChannels(command, opening.command())
-    spdy: list[Any] = [CommandStreams(wire, opening.command(SPDY)), PortStreams(wire, opening.ports(SPDY), wire)]
+    tunnel.set_handler(PortForwardSpdy(tunnel, opening.ports(WEBSOCKET), wire))
+    PortForwardWebSocket(ports, opening.ports(WEBSOCKET, 80, 81), wire)
+    ExecWebSocket(command, opening.command())
+    spdy: list[Any] = [ExecSpdy(wire, opening.command(SPDY)), PortForwardSpdy(wire, opening.ports(SPDY), wire)]
     return [tunnel, ports, command, *spdy]
 
 
@@ -269,26 +275,26 @@ def test_nonsense_stops_nobody_and_leaves_nothing_open(sent: list[bytes]) -> Non
 
 def test_what_begins_while_its_client_takes_nothing_is_not_listened_to() -> None:
     opening, wire, client = Opening(), Wire(), Client()
-    ports = PortStreams(wire, opening.ports(SPDY), wire)
+    ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
     ports.may_write(may=False)
     ports.fed(client.pair(0))
-    command = CommandStreams(wire, opening.command(SPDY))
+    command = ExecSpdy(wire, opening.command(SPDY))
     command.may_write(may=False)
     streams = zip((1, 3, 5, 7), ("error", "stdin", "stdout", "stderr"), strict=True)
     client = Client()
     command.fed(b"".join(client.opened(stream, [("streamType", kind)]) for stream, kind in streams))
-    assert [session.told for session in opening.sessions] == [[False], [False]]
+    assert [session.reported for session in opening.sessions] == [[False], [False]]
 
 
 def test_where_there_is_no_room_for_a_port_its_client_is_told() -> None:
     opening, wire, client = Opening(), Wire(), Client()
     wire.room = 2
-    ports = PortStreams(wire, opening.ports(SPDY), wire)
+    ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
     for number in range(3):
         ports.fed(client.pair(number))
     assert len(opening.sessions) == 2
     assert data(9, TOO_MANY.encode()) in wire.sent
-    opening.sessions[0].talker.ended(Ending())
+    opening.sessions[0].talker.ended(SessionEnd())
     ports.fed(client.pair(3))
     assert len(opening.sessions) == 3
     ports.lost()
@@ -298,15 +304,15 @@ def test_where_there_is_no_room_for_a_port_its_client_is_told() -> None:
 def test_where_there_is_no_room_for_a_channel_its_client_is_told() -> None:
     opening, wire = Opening(), Wire()
     wire.room = 1
-    PortChannels(WebSocket(wire), opening.ports(WEBSOCKET, 80, 81), wire)
+    PortForwardWebSocket(WebSocket(wire), opening.ports(WEBSOCKET, 80, 81), wire)
     assert len(opening.sessions) == 1
     assert TOO_MANY.encode() in wire.sent
     assert not wire.is_closed
-    opening.sessions[0].talker.ended(Ending())
+    opening.sessions[0].talker.ended(SessionEnd())
     assert wire.is_closed
     assert wire.room == 1
 
 
 def test_conversations_are_told_from_other_answers() -> None:
-    assert isinstance(Opening().command(), Conversation)
-    assert isinstance(Opening().ports(SPDY), Conversation)
+    assert isinstance(Opening().command(), UpgradeResponse)
+    assert isinstance(Opening().ports(SPDY), UpgradeResponse)

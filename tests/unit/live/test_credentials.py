@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from batchyard.base.instant import HOUR
-from batchyard.server.platform.credentials import Authority, CredentialsError, SigningKey
+from batchyard.server.platform.credentials import CertificateAuthority, CredentialsError, SigningKey
 
 NOW = 1000 * HOUR
 P384 = ec.generate_private_key(ec.SECP384R1()).private_bytes(
@@ -22,35 +22,35 @@ P384 = ec.generate_private_key(ec.SECP384R1()).private_bytes(
     "content", [b"", b"x", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", P384]
 )
 def test_what_is_damaged_is_told_with_its_place_and_stays_as_it_is(tmp_path: Path, name: str, content: bytes) -> None:
-    Authority(tmp_path, NOW)
+    CertificateAuthority(tmp_path, NOW)
     SigningKey(tmp_path)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CredentialsError, match=f"{tmp_path / name} is damaged; put it back .* or remove"):
-        SigningKey(tmp_path) if name == "tokens.key" else Authority(tmp_path, NOW)
+        SigningKey(tmp_path) if name == "tokens.key" else CertificateAuthority(tmp_path, NOW)
     assert (tmp_path / name).read_bytes() == content
 
 
 def test_a_certificate_without_its_key_is_not_replaced_in_silence(tmp_path: Path) -> None:
-    Authority(tmp_path, NOW)
+    CertificateAuthority(tmp_path, NOW)
     (tmp_path / "ca.key").unlink()
     before = (tmp_path / "ca.crt").read_bytes()
     with pytest.raises(CredentialsError, match=r"ca\.key is missing, but its certificate exists"):
-        Authority(tmp_path, NOW)
+        CertificateAuthority(tmp_path, NOW)
     assert (tmp_path / "ca.crt").read_bytes() == before
 
 
 def test_of_a_key_alone_the_certificate_is_made_again_and_what_was_signed_stays_good(tmp_path: Path) -> None:
-    signed = Authority(tmp_path, NOW).client("anna", ())
+    signed = CertificateAuthority(tmp_path, NOW).client("anna", ())
     (tmp_path / "ca.crt").unlink()
-    again = Authority(tmp_path, NOW)
+    again = CertificateAuthority(tmp_path, NOW)
     authority = x509.load_pem_x509_certificate(again.certificate_file.read_bytes())
     x509.load_pem_x509_certificate(signed.certificate).verify_directly_issued_by(authority)
 
 
 def test_a_certificate_of_another_key_is_told(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    Authority(tmp_path, NOW)
-    Authority(tmp_path / "other", NOW)
+    CertificateAuthority(tmp_path, NOW)
+    CertificateAuthority(tmp_path / "other", NOW)
     shutil.copy(tmp_path / "other" / "ca.key", tmp_path / "ca.key")
     with pytest.raises(CredentialsError, match=r"ca\.crt is not that of .*ca\.key; remove ca\.crt"):
-        Authority(tmp_path, NOW)
+        CertificateAuthority(tmp_path, NOW)

@@ -5,28 +5,28 @@ import logging
 import pytest
 
 import make
-from batchyard.interfaces.observers import Span
+from batchyard.interfaces.observers import TraceSpan
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.observer import Unwatched
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.observer import NoCycleObserver
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.server.logging.cycles import CycleLog
 from stage import Stage
 from yard import queue
 
 
-def played(spans: list[Span] | None) -> None:
+def played(spans: list[TraceSpan] | None) -> None:
     """One Workload that fits, and one that does not."""
-    watch = CycleLog(Unwatched(), None if spans is None else spans.append)
-    stage = Stage(Scheduler(AdmissionIndex(), Policy(), watch=watch), WorkloadLifecycle())
+    watch = CycleLog(NoCycleObserver(), None if spans is None else spans.append)
+    stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy(), watch=watch), WorkloadLifecycle())
     stage.put(make.namespace(), make.flavor("spot"), queue("cq", 2), make.local_queue())
     stage.put(make.workload("fits", pod_sets=[make.pod_set(count=2)]))
     stage.put(make.workload("waits", pod_sets=[make.pod_set(count=2)]))
 
 
 def test_each_cycle_is_a_trace_of_two_parts() -> None:
-    spans: list[Span] = []
+    spans: list[TraceSpan] = []
     played(spans)
     roots = [span for span in spans if not span.parent]
     assert len(spans) == 3 * len(roots)

@@ -30,14 +30,14 @@ class Server:
 
 def test_only_what_is_missing_is_installed() -> None:
     server = Server()
-    told = asyncio.run(install(server, KINDS))
+    reported = asyncio.run(install(server, KINDS))
     assert server.sent == ["jobsets.jobset.x-k8s.io"]
-    assert told == ["batchyard: jobsets.jobset.x-k8s.io: installed, version v1alpha2"]
+    assert reported == ["batchyard: jobsets.jobset.x-k8s.io: installed, version v1alpha2"]
 
 
 def test_a_refusal_is_told() -> None:
-    told = asyncio.run(install(Server(403), KINDS))
-    assert told == ["batchyard: jobsets.jobset.x-k8s.io: not installed: no rights"]
+    reported = asyncio.run(install(Server(403), KINDS))
+    assert reported == ["batchyard: jobsets.jobset.x-k8s.io: not installed: no rights"]
 
 
 def test_what_somebody_else_has_just_installed_is_as_good() -> None:

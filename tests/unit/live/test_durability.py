@@ -13,7 +13,7 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.server.platform import group_commit
 from batchyard.server.platform.group_commit import HISTORY_BYTES, GroupCommit
 from batchyard.store.commit_mark import JournalError
-from batchyard.store.journal import Journal, Sync
+from batchyard.store.journal import RevisionJournal, SyncMode
 from batchyard.store.journal_file import read_journal
 from batchyard.store.log import Expired
 from batchyard.store.memory import Store
@@ -22,7 +22,7 @@ from batchyard.store.memory import Store
 async def stored(folder: Path, size: int, count: int) -> tuple[Store, int]:
     """A store of one object that was written so often, with so much in it; and up to where its journal is compact."""
     loop = asyncio.get_running_loop()
-    store, journal = Store(window=count), Journal(folder / "journal.db", Sync.PROCESS)
+    store, journal = Store(window=count), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     commit = GroupCommit(store, journal, loop, loop.stop)
     for number in range(count):
         obj = make.namespace("a") | {"data": str(number) + "x" * size}
@@ -58,11 +58,11 @@ class Told:
         """Nothing is left to tell."""
 
 
-async def told(folder: Path, *watches: Told) -> None:
+async def reported(folder: Path, *watches: Told) -> None:
     """Two changes, one after the other, told to watches."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda *_: None)
-    store, journal = Store(), Journal(folder / "journal.db", Sync.PROCESS)
+    store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     commit = GroupCommit(store, journal, loop, loop.stop)
     for watch in watches:
         commit.join(watch)
@@ -74,7 +74,7 @@ async def told(folder: Path, *watches: Told) -> None:
 
 def test_a_watch_with_a_defect_leaves_no_gap_in_the_others(tmp_path: Path) -> None:
     before, defective, after = Told(), Told(is_defective=True), Told()
-    asyncio.run(told(tmp_path, before, defective, after))
+    asyncio.run(reported(tmp_path, before, defective, after))
     assert before.revisions == after.revisions == [1, 2]
 
 
@@ -91,7 +91,7 @@ async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, 
     """So many changes at once, of which two are enough for a transaction; one of these may find the disk full."""
     monkeypatch.setattr(group_commit, "ENOUGH", 2)
     loop = asyncio.get_running_loop()
-    store, journal = Store(), Journal(folder / "journal.db", Sync.PROCESS)
+    store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     sizes: list[int] = []
     answers: list[JournalError | None] = []
     append = journal.append
@@ -127,7 +127,7 @@ def test_nothing_is_written_after_what_could_not_be(tmp_path: Path, monkeypatch:
 async def behind(folder: Path) -> tuple[bool, bool]:
     """Whether it is behind with as many changes as may be, and one more, and whether once they are written."""
     loop = asyncio.get_running_loop()
-    store, journal = Store(), Journal(folder / "journal.db", Sync.PROCESS)
+    store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     commit = GroupCommit(store, journal, loop, loop.stop)
     for number in range(group_commit.BEHIND_MAX):
         store.put(Key("Namespace", "", "a"), make.namespace("a") | {"data": str(number)})

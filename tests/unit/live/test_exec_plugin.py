@@ -49,8 +49,8 @@ def test_a_token_or_a_certificate_is_given(tmp_path: Path) -> None:
         (answer().replace("{}", "null"), "neither a token nor a certificate"),
     ],
 )
-def test_what_is_no_credential_is_said(tmp_path: Path, printed: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_credential_is_said(tmp_path: Path, printed: str, reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         given(plugin(tmp_path, f"echo '{printed}'"))
 
 
@@ -67,8 +67,8 @@ def test_one_that_wants_to_know_is_told_of_the_cluster(tmp_path: Path) -> None:
     given(plugin(tmp_path, script, provideClusterInfo=True), cluster)
     asked = json.loads((tmp_path / "plugin.asked").read_text())
     authority = base64.b64encode(b"pem").decode()
-    told = {"server": "https://c", "certificate-authority-data": authority, "config": {"audience": "x"}}
-    assert asked["spec"]["cluster"] == told
+    reported = {"server": "https://c", "certificate-authority-data": authority, "config": {"audience": "x"}}
+    assert asked["spec"]["cluster"] == reported
 
 
 def test_one_that_is_not_there_is_said_with_its_hint() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from batchyard.server.kubeconfig.access import KubeconfigError, tls_of_owner
-from batchyard.server.platform.credentials import Authority, kubeconfig
-from batchyard.server.platform.data_dir import JOURNAL, KUBECONFIG, STATE, Process, process_in, write_state
-from batchyard.store.commit_mark import Mark
+from batchyard.server.platform.credentials import CertificateAuthority, kubeconfig
+from batchyard.server.platform.data_dir import JOURNAL, KUBECONFIG, STATE, PlatformProcess, process_in, write_state
+from batchyard.store.commit_mark import CommitMark
 
 URL = "https://127.0.0.1:1"
 
@@ -18,14 +18,14 @@ URL = "https://127.0.0.1:1"
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A data directory whose journal a process has open."""
-    mark = Mark(tmp_path / JOURNAL)
+    mark = CommitMark(tmp_path / JOURNAL)
     yield tmp_path
     mark.close()
 
 
 def test_a_process_is_found_by_what_it_says(folder: Path) -> None:
     write_state(folder, URL)
-    assert process_in(folder) == Process(os.getpid(), URL)
+    assert process_in(folder) == PlatformProcess(os.getpid(), URL)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_a_process_that_has_the_number_of_one_before_is_not_that_one(folder: Pat
     (folder / STATE).write_text(json.dumps({**state, "began": "1"}), "utf-8")
     assert process_in(folder) is None
     (folder / STATE).write_text(json.dumps({"pid": os.getpid(), "url": URL}), "utf-8")
-    assert process_in(folder) == Process(os.getpid(), URL), "as versions before have written it"
+    assert process_in(folder) == PlatformProcess(os.getpid(), URL), "as versions before have written it"
 
 
 @pytest.mark.parametrize("damage", ["empty", "[", "a: b", "clusters: 1", "certificate", "authority", "bytes"])
 def test_a_damaged_kubeconfig_is_told_with_what_to_do(tmp_path: Path, damage: str) -> None:
-    authority = Authority(tmp_path, 0)
+    authority = CertificateAuthority(tmp_path, 0)
     path, known = tmp_path / KUBECONFIG, authority.certificate_file.read_bytes()
     good = kubeconfig(URL, known, "admin", authority.client("admin", ()))
     path.write_text(good, "utf-8")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.request import Refused, Response
+from batchyard.apiserver.request import Response, StatusError
 from batchyard.server.forecasting import fork_pool as module
-from batchyard.server.forecasting.fork_pool import Forks
+from batchyard.server.forecasting.fork_pool import ForkPool
 
 _TOTAL = "batchyard_fork_questions_total"
 
@@ -19,7 +19,7 @@ def ask(*works: Callable[[], Any]) -> tuple[list[Response], str]:
 
     async def run() -> tuple[list[Response], str]:
         loop, answers = asyncio.get_running_loop(), []
-        forks = Forks(loop, lambda: 1)
+        forks = ForkPool(loop, lambda: 1)
         for number, work in enumerate(works):
             answered: asyncio.Future[Response] = loop.create_future()
             forks.ask(number, work).then(answered.set_result)
@@ -30,7 +30,7 @@ def ask(*works: Callable[[], Any]) -> tuple[list[Response], str]:
 
 
 def refuse() -> None:
-    raise Refused(404, "NotFound", "there is none")
+    raise StatusError(404, "NotFound", "there is none")
 
 
 def fail() -> None:
@@ -38,13 +38,13 @@ def fail() -> None:
 
 
 def test_what_became_of_questions_is_counted() -> None:
-    answers, told = ask(os.getpid, refuse, fail, lambda: 2)
+    answers, reported = ask(os.getpid, refuse, fail, lambda: 2)
     assert [answer.code for answer in answers] == [200, 404, 503, 200]
     assert int(answers[0].body) != os.getpid()
     for result, count in {"answered": 2, "refused": 1, "failed": 1, "turnedaway": 0}.items():
-        assert f'{_TOTAL}{{result="{result}"}} {count}\n' in told
-    assert "batchyard_fork_duration_seconds_count 4\n" in told
-    assert "batchyard_fork_waiting 0\n" in told
+        assert f'{_TOTAL}{{result="{result}"}} {count}\n' in reported
+    assert "batchyard_fork_duration_seconds_count 4\n" in reported
+    assert "batchyard_fork_waiting 0\n" in reported
 
 
 def test_memory_is_told_in_bytes() -> None:
@@ -53,17 +53,17 @@ def test_memory_is_told_in_bytes() -> None:
 
 
 def test_nothing_is_told_of_a_fork_before_there_was_one() -> None:
-    told = ask()[1]
-    assert f'{_TOTAL}{{result="answered"}} 0\n' in told
-    assert "memory" not in told
+    reported = ask()[1]
+    assert f'{_TOTAL}{{result="answered"}} 0\n' in reported
+    assert "memory" not in reported
 
 
 def test_those_that_are_turned_away_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 0)
 
     async def run() -> str:
-        forks = Forks(asyncio.get_running_loop(), lambda: 1)
-        with pytest.raises(Refused, match="Too many requests"):
+        forks = ForkPool(asyncio.get_running_loop(), lambda: 1)
+        with pytest.raises(StatusError, match="Too many requests"):
             forks.ask("when", fail)
         return "".join(forks.figures.texts())
 

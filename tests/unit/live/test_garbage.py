@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from batchyard.server.platform import gc_tuning
-from batchyard.server.platform.gc_tuning import seldom_collected
+from batchyard.server.platform.gc_tuning import rarely_collected
 
 
 class Node:
@@ -19,7 +19,7 @@ class Node:
 
 def test_python_does_not_look_by_itself_meanwhile_and_does_again_afterwards() -> None:
     async def run() -> None:
-        with seldom_collected(asyncio.get_running_loop()):
+        with rarely_collected(asyncio.get_running_loop()):
             assert not gc.isenabled()
 
     asyncio.run(run())
@@ -32,7 +32,7 @@ def test_garbage_in_cycles_goes_in_the_end(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def run() -> None:
         gone = asyncio.Event()
-        with seldom_collected(asyncio.get_running_loop()):
+        with rarely_collected(asyncio.get_running_loop()):
             for _ in range(2):  # and again
                 gone.clear()
                 weakref.finalize(Node(), gone.set)

@@ -16,21 +16,21 @@ import pytest
 import uvloop
 
 from batchyard.apiserver.auth.authentication import ANONYMOUS
-from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.request import ApiRequest, Response
 from batchyard.apiserver.server import ApiServer
-from batchyard.metrics.requests import RequestFigures
+from batchyard.metrics.requests import RequestMetrics
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.http import protocol
-from batchyard.server.http.connections import Acceptor, Connections, Deadline
-from batchyard.server.http.dispatcher import Answers
-from batchyard.server.http.flow_control import Turns
-from batchyard.server.http.parser import BODY_MAX, Requests
-from batchyard.server.http.protocol import HttpConnection
+from batchyard.server.http.connections import Acceptor, ConnectionDeadline, Connections
+from batchyard.server.http.dispatcher import RequestDispatcher
+from batchyard.server.http.flow_control import ResponseTurns
+from batchyard.server.http.parser import BODY_MAX, RequestParser
+from batchyard.server.http.protocol import HttpProtocol
 from batchyard.server.http.tls import server_context
-from batchyard.server.platform.credentials import Authority
+from batchyard.server.platform.credentials import CertificateAuthority
 from batchyard.server.platform.group_commit import GroupCommit
-from batchyard.store.journal import Journal
+from batchyard.store.journal import RevisionJournal
 from batchyard.store.memory import Store
 from unit.apiserver.api import Api, config_map
 
@@ -43,7 +43,7 @@ POST = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r
 class Defective(ApiServer):
     """A server with a defect."""
 
-    def handle(self, request: Request) -> Response:
+    def handle(self, request: ApiRequest) -> Response:
         raise ZeroDivisionError(request.path)
 
 
@@ -53,14 +53,14 @@ async def connected(
 ) -> AsyncIterator[Streams]:
     """A connection to a server; it speaks no TLS, whatever the server does."""
     loop = asyncio.get_running_loop()
-    store, journal = Store(), Journal(folder / "journal.db")
+    store, journal = Store(), RevisionJournal(folder / "journal.db")
     kernel = LiveKernel(loop, 0)
-    answers = Answers(
-        server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision, RequestFigures(ticks)
+    answers = RequestDispatcher(
+        server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision, RequestMetrics(ticks)
     )
     connections = Connections()
     listening = await loop.create_server(
-        partial(HttpConnection, answers, connections, Turns(loop), is_secure=is_secure), "127.0.0.1", 0, ssl=tls
+        partial(HttpProtocol, answers, connections, ResponseTurns(loop), is_secure=is_secure), "127.0.0.1", 0, ssl=tls
     )
     reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
     try:
@@ -75,7 +75,7 @@ async def connected(
         journal.close()
 
 
-def said(
+def stated(
     folder: Path,
     *parts: bytes,
     server: ApiServer | None = None,
@@ -96,7 +96,7 @@ def said(
     return asyncio.run(talk())
 
 
-def told(folder: Path, talk: Callable[[Streams], Awaitable[None]]) -> None:
+def reported(folder: Path, talk: Callable[[Streams], Awaitable[None]]) -> None:
     """A talk with a server that ends no connection by itself."""
 
     async def talking() -> None:
@@ -119,7 +119,7 @@ def test_a_defect_is_told_in_the_log_alone(tmp_path: Path, caplog: pytest.LogCap
     server = Api().server
     server.__class__ = Defective
     with caplog.at_level(logging.ERROR, "batchyard"):
-        answer = said(tmp_path, b"GET /apis HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", server=server)
+        answer = stated(tmp_path, b"GET /apis HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", server=server)
     assert codes(answer) == [500]
     name = str(body_of(answer)["message"]).split()[4].rstrip(";")
     assert f"defect {name} in the answer to GET '/apis'" in caplog.text
@@ -130,7 +130,7 @@ def test_a_defect_is_told_in_the_log_alone(tmp_path: Path, caplog: pytest.LogCap
 def test_requests_of_one_connection_are_answered_in_order(tmp_path: Path) -> None:
     paths = ("/healthz", "/nothing", "/version")
     asked = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode() for path in paths)
-    answer = said(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
+    answer = stated(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
     assert codes(answer) == [200, 404, 200]
     assert answer.index(b"ok") < answer.index(b"404 page not found") < answer.index(b"gitVersion")
     assert answer.count(b"connection: close") == 1
@@ -140,13 +140,13 @@ def test_a_body_may_come_in_parts(tmp_path: Path) -> None:
     head = POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     halves = MAP[:20], MAP[20:]
     chunks = [b"%x\r\n%b\r\n" % (len(half), half) for half in halves]
-    answer = said(tmp_path, head, *chunks, b"0\r\n\r\n")
+    answer = stated(tmp_path, head, *chunks, b"0\r\n\r\n")
     assert codes(answer) == [201]
 
 
 def test_whoever_waits_for_leave_to_send_a_body_gets_it(tmp_path: Path) -> None:
     head = POST + b"connection: close\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(MAP)
-    assert codes(said(tmp_path, head, MAP)) == [100, 201]
+    assert codes(stated(tmp_path, head, MAP)) == [100, 201]
 
 
 def test_half_a_request_is_none(tmp_path: Path) -> None:
@@ -156,13 +156,13 @@ def test_half_a_request_is_none(tmp_path: Path) -> None:
         writer.write_eof()
         assert await reader.read() == b""
 
-    told(tmp_path, talk)
+    reported(tmp_path, talk)
 
 
 def test_of_whoever_is_not_known_no_body_is_taken(tmp_path: Path) -> None:
     api = Api()
     head = POST + b"connection: close\r\ncontent-length: 3000\r\n\r\n"
-    answer = said(tmp_path, head, server=api.server, is_secure=True)
+    answer = stated(tmp_path, head, server=api.server, is_secure=True)
     assert (codes(answer), body_of(answer)["reason"]) == ([401], "Unauthorized")
     known = api.audited[-1].known
     assert (known.user, known.source) == (ANONYMOUS, "127.0.0.1")
@@ -170,25 +170,25 @@ def test_of_whoever_is_not_known_no_body_is_taken(tmp_path: Path) -> None:
 
 def test_a_body_that_is_too_large_is_not_kept(tmp_path: Path) -> None:
     length = BODY_MAX + 1
-    answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % length, b" " * length)
+    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % length, b" " * length)
     assert (codes(answer), body_of(answer)["reason"]) == ([413], "RequestEntityTooLarge")
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "BODY_WITHIN", 0.1)
-    answer = said(tmp_path, POST + b"content-length: 10\r\n\r\n")
+    answer = stated(tmp_path, POST + b"content-length: 10\r\n\r\n")
     assert (codes(answer), body_of(answer)["reason"]) == ([408], "Timeout")
 
 
 def test_neither_is_a_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEAD_WITHIN", 0.1)
     with suppress(ConnectionResetError):  # it may end in either way
-        assert said(tmp_path, b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 5) == b""
+        assert stated(tmp_path, b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 5) == b""
 
 
 def test_nor_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "IDLE_WITHIN", 0.1)
-    assert codes(said(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [200]
+    assert codes(stated(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [200]
 
 
 @pytest.mark.parametrize(
@@ -205,16 +205,16 @@ def test_nor_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_what_is_no_request_is_refused(tmp_path: Path, sent: bytes) -> None:
-    assert codes(said(tmp_path, sent)) == [400]
+    assert codes(stated(tmp_path, sent)) == [400]
 
 
 @pytest.mark.parametrize("head", [b"GET /%b HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n%b"])
 def test_a_head_has_a_bound(tmp_path: Path, head: bytes) -> None:
-    assert codes(said(tmp_path, head % (b"a" * 70_000))) == [431]
+    assert codes(stated(tmp_path, head % (b"a" * 70_000))) == [431]
 
 
 def test_a_head_is_asked_for_without_its_body(tmp_path: Path) -> None:
-    answer = said(tmp_path, b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    answer = stated(tmp_path, b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     assert codes(answer) == [200]
     assert b"content-length: 2\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
@@ -222,24 +222,24 @@ def test_a_head_is_asked_for_without_its_body(tmp_path: Path) -> None:
 
 def test_a_wish_for_another_protocol_is_passed_over(tmp_path: Path) -> None:
     wish = b"connection: upgrade\r\nupgrade: h2c\r\n"
-    answer = said(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
+    answer = stated(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
     assert codes(answer) == [200]
     assert b"connection: close" in answer
     asked = POST + wish + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
     then = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     for parts in ([asked + then], [asked[:-9], asked[-9:] + then]):
-        assert codes(said(tmp_path, *parts)) == [201, 200]
+        assert codes(stated(tmp_path, *parts)) == [201, 200]
 
 
 @pytest.mark.parametrize("wish", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
 def test_nobody_is_connected_to_elsewhere_whatever_he_sends(tmp_path: Path, wish: bytes) -> None:
     asked = b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n" + wish + b"content-length: 2\r\n\r\n{}"
-    assert [code // 100 for code in codes(said(tmp_path, asked))] == [4]
+    assert [code // 100 for code in codes(stated(tmp_path, asked))] == [4]
 
 
 def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
     asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
-    answer = said(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    answer = stated(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert codes(answer) == [200, 201]
     assert b"transfer-encoding: chunked" in answer
     assert b"\r\n0\r\n\r\nHTTP/1.1 201" in answer
@@ -249,7 +249,7 @@ def test_before_it_ends_a_watch_tells_how_far_it_came(tmp_path: Path, monkeypatc
     monkeypatch.setattr("batchyard.server.http.streams.BOOKMARK_BEFORE_END", 0.9)
     made = POST + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
     asked = f"GET {MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true HTTP/1.1\r\nhost: localhost\r\n"
-    answer = said(tmp_path, made + asked.encode() + b"connection: close\r\n\r\n")
+    answer = stated(tmp_path, made + asked.encode() + b"connection: close\r\n\r\n")
     assert codes(answer) == [201, 200]
     assert b'"type":"BOOKMARK"' in answer
 
@@ -259,13 +259,13 @@ def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: 
     asked = (
         f"GET {MAPS}?watch=true&timeoutSeconds={seconds} HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n"
     )
-    answer = said(tmp_path, asked.encode())
+    answer = stated(tmp_path, asked.encode())
     assert (b"chunked" in answer, b"connection: close" in answer) == (False, True)
 
 
 def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_MAX", 0)
-    assert codes(said(tmp_path)) == [503]
+    assert codes(stated(tmp_path)) == [503]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, begin: bytes, headers: bytes, code: int) -> None:
     asked = b"GET %b%b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (begin, MAPS.encode(), headers)
-    assert codes(said(tmp_path, asked)) == [code]
+    assert codes(stated(tmp_path, asked)) == [code]
 
 
 @pytest.mark.parametrize(
@@ -296,13 +296,13 @@ def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, begin: bytes
     ],
 )
 def test_a_request_names_one_host(tmp_path: Path, headers: bytes, problem: bytes) -> None:
-    answer = said(tmp_path, b"GET /version HTTP/1.1\r\n" + headers + b"\r\n")
+    answer = stated(tmp_path, b"GET /version HTTP/1.1\r\n" + headers + b"\r\n")
     assert codes(answer) == [400]
     assert answer.endswith(b"\r\n\r\n400 Bad Request: " + problem)
 
 
 def test_http_1_0_needs_no_host(tmp_path: Path) -> None:
-    assert codes(said(tmp_path, b"GET /version HTTP/1.0\r\n\r\n")) == [200]
+    assert codes(stated(tmp_path, b"GET /version HTTP/1.0\r\n\r\n")) == [200]
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(b"9" * 18, 200), (b"9" * 400, 400), (b"9" * 5000, 400)])
@@ -313,17 +313,17 @@ def test_no_watch_lasts_for_ever(tmp_path: Path, seconds: bytes, code: int) -> N
         writer.write(head % (MAPS.encode(), seconds))
         assert codes(await reader.read(1000)) == [code]
 
-    told(tmp_path, talk)
+    reported(tmp_path, talk)
 
 
 def test_what_comes_after_a_body_is_no_header(tmp_path: Path) -> None:
     body = b"%x\r\n%b\r\n0\r\nimpersonate-user: nobody\r\n\r\n" % (len(MAP), MAP)
-    assert codes(said(tmp_path, POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n", body)) == [201]
+    assert codes(stated(tmp_path, POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n", body)) == [201]
 
 
 def test_of_many_warnings_the_first_are_told(tmp_path: Path) -> None:
     body = json.dumps({**json.loads(MAP), **{f"field-{'x' * 60}-{i}": 1 for i in range(1000)}}).encode()
-    answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     assert codes(answer) == [201]
     assert 40 < answer.count(b"\r\nwarning: 299 - ") < 70
 
@@ -375,12 +375,12 @@ def test_whoever_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_of_the_connections_some_are_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_OF_ONE_MAX", 0)
-    assert codes(said(tmp_path)) == [503]
+    assert codes(stated(tmp_path)) == [503]
 
 
 def test_bodies_have_a_bound_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.BODIES_MAX", 20)
-    answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert (codes(answer), body_of(answer)["reason"]) == ([429], "TooManyRequests")
 
 
@@ -389,14 +389,14 @@ def test_a_connection_that_ends_leaves_no_garbage_in_cycles(tmp_path: Path, tls:
     gc.collect()
     gc.disable()
     try:
-        said(
+        stated(
             tmp_path,
             b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\nconnection: close\r\n\r\n",
             tls=tls,
         )
-        kept = {type(obj) for obj in gc.get_objects()} & {HttpConnection, Requests, Deadline}
+        kept = {type(obj) for obj in gc.get_objects()} & {HttpProtocol, RequestParser, ConnectionDeadline}
         assert kept <= (
-            set() if tls is None else {HttpConnection, Deadline}
+            set() if tls is None else {HttpProtocol, ConnectionDeadline}
         )  # asyncio's TLS has a cycle; uvloop's has none
     finally:
         gc.enable()
@@ -407,7 +407,7 @@ def test_handshakes_that_do_not_end_leave_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., None]
 ) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.HANDSHAKES_MAX", 10)
-    authority = Authority(tmp_path, 0)
+    authority = CertificateAuthority(tmp_path, 0)
     signed = authority.server(["127.0.0.1"])
     (tmp_path / "server.pem").write_bytes(signed.certificate + signed.key)
     context = server_context(str(tmp_path / "server.pem"), str(tmp_path / "ca.crt"))

@@ -11,18 +11,18 @@ from batchyard.server.clocks.kernel import LiveKernel
 
 def run(begin: Callable[[LiveKernel, asyncio.Future[None]], None]) -> list[str]:
     """Let it begin, and run until it is done; what the loop was told of defects."""
-    told: list[str] = []
+    reported: list[str] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _loop, context: told.append(repr(context["exception"])))
+        loop.set_exception_handler(lambda _loop, context: reported.append(repr(context["exception"])))
         kernel, done = LiveKernel(loop, 0), loop.create_future()
         begin(kernel, done)
         await asyncio.wait_for(done, 10)
         kernel.stop()
 
     asyncio.run(main())
-    return told
+    return reported
 
 
 NOTHING: dict[str, None] = {}

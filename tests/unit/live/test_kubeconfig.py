@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from batchyard.server.kubeconfig.access import Access, KubeconfigError, Source
+from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError, KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
-from batchyard.server.platform.credentials import ADMIN, Authority, kubeconfig
+from batchyard.server.platform.credentials import ADMIN, CertificateAuthority, kubeconfig
 
 PLUGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "'$SAID'"}}'
 """
 
 
-def written(folder: Path, user: dict[str, Any], **cluster: Any) -> Source:
+def written(folder: Path, user: dict[str, Any], **cluster: Any) -> KubeconfigSource:
     """A kubeconfig with a user."""
     config = {
         "apiVersion": "v1",
@@ -33,10 +33,10 @@ def written(folder: Path, user: dict[str, Any], **cluster: Any) -> Source:
     }
     path = folder / "config"
     path.write_text(yaml.safe_dump(config))
-    return Source(str(path))
+    return KubeconfigSource(str(path))
 
 
-def access(source: Source) -> Access:
+def access(source: KubeconfigSource) -> ApiServerAccess:
     return asyncio.run(read_access(source))
 
 
@@ -71,7 +71,7 @@ def test_another_context_is_chosen(tmp_path: Path) -> None:
 
 
 def test_certificates_within_the_file_are_used(tmp_path: Path) -> None:
-    authority = Authority(tmp_path, 1_767_225_600_000_000)
+    authority = CertificateAuthority(tmp_path, 1_767_225_600_000_000)
     text = kubeconfig(
         "https://localhost:1",
         authority.certificate_file.read_bytes(),
@@ -79,7 +79,7 @@ def test_certificates_within_the_file_are_used(tmp_path: Path) -> None:
         authority.client(ADMIN, ["system:masters"]),
     )
     (tmp_path / "config").write_text(text)
-    found = access(Source(str(tmp_path / "config")))
+    found = access(KubeconfigSource(str(tmp_path / "config")))
     assert isinstance(found.tls, ssl.SSLContext)
     assert found.tls.verify_mode is ssl.CERT_REQUIRED
     assert "batchyard-ca" in str(found.tls.get_ca_certs())
@@ -97,12 +97,12 @@ def test_a_server_may_be_trusted_blindly_where_that_is_said(tmp_path: Path) -> N
 def test_what_is_no_kubeconfig_is_said_with_a_remedy(tmp_path: Path, content: str) -> None:
     (tmp_path / "config").write_text(content)
     with pytest.raises(KubeconfigError, match="--kubeconfig"):
-        access(Source(str(tmp_path / "config")))
+        access(KubeconfigSource(str(tmp_path / "config")))
 
 
 def test_a_file_or_a_context_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match="no such file"):
-        access(Source(str(tmp_path / "none")))
+        access(KubeconfigSource(str(tmp_path / "none")))
     with pytest.raises(KubeconfigError, match="other"):
         access(written(tmp_path, {"token": "abc"})._replace(context="other"))
 
@@ -142,7 +142,7 @@ def test_the_first_of_several_files_counts_and_empty_ones_say_nothing(tmp_path: 
     other = (tmp_path / "b/config").read_text().replace("current-context: one", "current-context: two")
     (tmp_path / "b/config").write_text(other)
     files = [str(tmp_path / name) for name in ("none", "empty", "a/config", "b/config", "empty")]
-    found = access(Source(":".join(files)))
+    found = access(KubeconfigSource(":".join(files)))
     assert (found.url, found.authorization, found.namespace) == ("http://a", "Bearer a", "default")
 
 
@@ -152,7 +152,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     (tmp_path / "bin/plugin").chmod(stat.S_IRWXU)
     exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./bin/plugin"}
     assert access(written(tmp_path, {"exec": exec_})).authorization == "Bearer near"
-    authority = Authority(tmp_path, 1_767_225_600_000_000)
+    authority = CertificateAuthority(tmp_path, 1_767_225_600_000_000)
     signed = authority.client(ADMIN, ["system:masters"])
     (tmp_path / "users").mkdir()
     (tmp_path / "users/cert.pem").write_bytes(signed.certificate)
@@ -162,7 +162,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     cluster = written(tmp_path, {}, server="https://localhost:1").kubeconfig
     without = yaml.safe_load(Path(cluster).read_text()) | {"users": None}
     Path(cluster).write_text(yaml.safe_dump(without))
-    assert access(Source(f"{cluster}:{tmp_path}/users/config")).url == "https://localhost:1"
+    assert access(KubeconfigSource(f"{cluster}:{tmp_path}/users/config")).url == "https://localhost:1"
 
 
 def test_what_surrounds_a_token_is_no_part_of_it(tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_proxies_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
         ({"clusters": [{"name": "c", "cluster": {"server": 5}}]}, "not an http or https URL: '5'"),
     ],
 )
-def test_what_is_of_another_shape_is_said(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+def test_what_is_of_another_shape_is_said(tmp_path: Path, changed: dict[str, Any], reported: str) -> None:
     source = written(tmp_path, {"token": "abc"})
     config = yaml.safe_load(Path(source.kubeconfig).read_text()) | changed
     Path(source.kubeconfig).write_text(yaml.safe_dump(config))
-    with pytest.raises(KubeconfigError, match=told):
+    with pytest.raises(KubeconfigError, match=reported):
         access(source)

@@ -32,15 +32,15 @@ def kept(folder: Path, count: int) -> tuple[dict[str, str], int]:
             while "batchyard_ledger_waiting 0" not in "".join(ledger.texts()):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.Event().wait(), 0.01)
-        told = "".join(ledger.texts())
+        reported = "".join(ledger.texts())
         ledger.close()
-        return told
+        return reported
 
-    told = dict(line.split(" ") for line in asyncio.run(run()).splitlines() if not line.startswith("#"))
+    reported = dict(line.split(" ") for line in asyncio.run(run()).splitlines() if not line.startswith("#"))
     file = LedgerFile(folder / "decisions.db")
     found = len(file.find(LedgerQuery()))
     file.close()
-    return {name.removeprefix("batchyard_ledger_"): value for name, value in told.items()}, found
+    return {name.removeprefix("batchyard_ledger_"): value for name, value in reported.items()}, found
 
 
 def test_entries_are_counted(tmp_path: Path) -> None:

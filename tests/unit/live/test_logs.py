@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from batchyard.server.logging.logs import JsonLines, Lines
+from batchyard.server.logging.logs import JsonFormatter, TextFormatter
 
 
 def record(level: int, **fields: object) -> logging.LogRecord:
@@ -15,8 +15,8 @@ def record(level: int, **fields: object) -> logging.LogRecord:
 
 
 def test_json_lines_have_the_fields_of_a_record() -> None:
-    told = json.loads(JsonLines().format(record(logging.INFO, decision=7, regarding={"name": "x"})))
-    assert told == {
+    reported = json.loads(JsonFormatter().format(record(logging.INFO, decision=7, regarding={"name": "x"})))
+    assert reported == {
         "time": "1970-01-01T00:00:01.250000Z",
         "level": "info",
         "logger": "batchyard.decisions",
@@ -32,11 +32,11 @@ def test_a_defect_has_its_traceback_in_one_line() -> None:
         int("wrong")
     except ValueError:
         made.exc_info = sys.exc_info()
-    told = JsonLines().format(made)
-    assert "\n" not in told
-    assert "ValueError: invalid literal" in json.loads(told)["error"]
+    reported = JsonFormatter().format(made)
+    assert "\n" not in reported
+    assert "ValueError: invalid literal" in json.loads(reported)["error"]
 
 
 def test_lines_for_people_have_a_time_where_nothing_is_amiss() -> None:
-    assert Lines().format(record(logging.INFO)) == "1970-01-01T00:00:01.250000Z info it is"
-    assert Lines().format(record(logging.WARNING)) == "it is"
+    assert TextFormatter().format(record(logging.INFO)) == "1970-01-01T00:00:01.250000Z info it is"
+    assert TextFormatter().format(record(logging.WARNING)) == "it is"

@@ -9,7 +9,7 @@ from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.metrics.registry import number
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.platform import decision_throttle
-from batchyard.server.platform.decision_throttle import Pace, wanted_cpu
+from batchyard.server.platform.decision_throttle import DecisionThrottle, wanted_cpu
 
 
 class Machine:
@@ -21,7 +21,7 @@ class Machine:
         self.share = 0.0
         monkeypatch.setattr(decision_throttle, "wall_clock", lambda: self.now)
         monkeypatch.setattr(decision_throttle, "wanted_cpu", lambda: self.wanted)
-        self.pace = Pace(lambda: 60 * self.now, speed=60)
+        self.pace = DecisionThrottle(lambda: 60 * self.now, speed=60)
 
     def go_on(self, duration: Duration) -> None:
         """Time passes, in which the thread is so busy."""
@@ -57,10 +57,10 @@ def test_a_decision_is_followed_by_a_rest_up_to_a_bound(machine: Machine, took: 
     machine.decide(took)
     assert machine.rest() == rest
     machine.decide(took)
-    told = "".join(machine.pace.texts())
-    assert "\nbatchyard_turns_total 2\n" in told
+    reported = "".join(machine.pace.texts())
+    assert "\nbatchyard_turns_total 2\n" in reported
     for part, milliseconds in {"work": 2 * took, "rest": rest}.items():
-        assert f'\nbatchyard_turn_seconds_total{{part="{part}"}} {number(milliseconds / 1000)}\n' in told
+        assert f'\nbatchyard_turn_seconds_total{{part="{part}"}} {number(milliseconds / 1000)}\n' in reported
 
 
 def test_a_long_rest_ends_once_the_thread_has_nothing_to_do(machine: Machine) -> None:
@@ -72,7 +72,7 @@ def test_a_long_rest_ends_once_the_thread_has_nothing_to_do(machine: Machine) ->
 
 def test_a_platform_whose_time_waits_for_others_decides_without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
-    machine.pace = Pace(lambda: 60 * machine.now, speed=60, waits=lambda: True)
+    machine.pace = DecisionThrottle(lambda: 60 * machine.now, speed=60, waits=lambda: True)
     machine.share = 1.0
     machine.go_on(SECOND)
     machine.decide(20)
@@ -80,7 +80,7 @@ def test_a_platform_whose_time_waits_for_others_decides_without_rests(monkeypatc
 
 
 def test_nothing_is_waited_for_before_the_first() -> None:
-    assert Pace(lambda: SECOND, speed=1).next_turn() < SECOND
+    assert DecisionThrottle(lambda: SECOND, speed=1).next_turn() < SECOND
 
 
 def test_a_thread_that_computes_wants_a_cpu_and_one_that_sleeps_does_not() -> None:

@@ -9,7 +9,7 @@ from aiohttp import web
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.kubeconfig.access import Access
+from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 Act = Callable[[HttpTransport, "Server"], Awaitable[None]]
@@ -75,7 +75,7 @@ def run(act: Act, token: str = "Bearer old") -> Server:
         await site.start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
 
-        async def renew() -> Access:
+        async def renew() -> ApiServerAccess:
             return _access(url, "Bearer new")
 
         wire = HttpTransport(_access(url, token), renew)
@@ -87,15 +87,15 @@ def run(act: Act, token: str = "Bearer old") -> Server:
     return server
 
 
-def _access(url: str, token: str) -> Access:
-    return Access(url, True, token, None, "", "default")
+def _access(url: str, token: str) -> ApiServerAccess:
+    return ApiServerAccess(url, True, token, None, "", "default")
 
 
 def test_a_request_is_answered() -> None:
     async def act(wire: HttpTransport, _server: Server) -> None:
         answer = await wire.ask(HttpRequest("PUT", "/x?a=%2F", b"body"))
         assert (answer.code, answer.body) == (200, b"PUT body")
-        assert abs(answer.told_at - wall_clock()) < MINUTE
+        assert abs(answer.server_time - wall_clock()) < MINUTE
         assert (await wire.ask(HttpRequest("GET", "/busy"))).retry_after == 3 * SECOND
 
     run(act)
@@ -131,21 +131,21 @@ def test_who_has_no_good_credentials_is_told() -> None:
 
 def test_whole_lines_are_told_as_they_come() -> None:
     async def act(wire: HttpTransport, _server: Server) -> None:
-        told: list[Sequence[bytes]] = []
-        answer = await wire.stream(HttpRequest("GET", "/watch"), told.append)
-        assert [line for lines in told for line in lines] == [b'{"a": 1}', b'{"b": 2}']
-        assert told[0] == ()
+        reported: list[Sequence[bytes]] = []
+        answer = await wire.stream(HttpRequest("GET", "/watch"), reported.append)
+        assert [line for lines in reported for line in lines] == [b'{"a": 1}', b'{"b": 2}']
+        assert reported[0] == ()
         assert answer == HttpAnswer(200)
-        assert (await wire.stream(HttpRequest("GET", "/busy"), told.append)).code == 429
+        assert (await wire.stream(HttpRequest("GET", "/busy"), reported.append)).code == 429
 
     run(act)
 
 
 def test_the_end_of_an_answer_that_is_no_line_is_told_to_who_wants_it() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
-        told: list[Sequence[bytes]] = []
-        await wire.stream(HttpRequest("GET", "/watch", accept="*/*"), told.append, to_the_end=True)
-        assert [line for lines in told for line in lines] == [b'{"a": 1}', b'{"b": 2}', b'{"c"']
+        reported: list[Sequence[bytes]] = []
+        await wire.stream(HttpRequest("GET", "/watch", accept="*/*"), reported.append, to_the_end=True)
+        assert [line for lines in reported for line in lines] == [b'{"a": 1}', b'{"b": 2}', b'{"c"']
         assert server.accepted[-1] == "*/*"
 
     run(act)
@@ -171,7 +171,7 @@ async def _never() -> Any:
 def test_nobody_waits_for_ever_because_a_server_says_so() -> None:
     async def act(wire: HttpTransport, _: Server) -> None:
         waits = [
-            (await wire.ask(HttpRequest("GET", f"/never?in={said}"))).retry_after for said in ("9" * 5, "9" * 5000)
+            (await wire.ask(HttpRequest("GET", f"/never?in={stated}"))).retry_after for stated in ("9" * 5, "9" * 5000)
         ]
         assert waits == [60 * MINUTE, None]
 

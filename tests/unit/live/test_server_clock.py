@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration
 from batchyard.client.transport import HttpAnswer, HttpRequest
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import ServerClock
 
@@ -21,8 +21,10 @@ class Dated:
     async def ask(self, request: HttpRequest) -> HttpAnswer:
         """The answer, of which only the date is looked at."""
         if request.path != "/version":
-            return HttpAnswer(404, told_at=START)
-        return HttpAnswer(200, b'{"gitVersion": "v1.36.2"}', told_at=START + (self.ahead.pop(0) if self.ahead else 0))
+            return HttpAnswer(404, server_time=START)
+        return HttpAnswer(
+            200, b'{"gitVersion": "v1.36.2"}', server_time=START + (self.ahead.pop(0) if self.ahead else 0)
+        )
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
         """The same, to be told."""
@@ -34,11 +36,11 @@ class Dated:
 
 def differing(first: Sequence[Duration], later: Sequence[Duration] = ()) -> tuple[list[Duration], list[str]]:
     """By how much the clock was set after the first answers, and after each of the later ones; what was told."""
-    told: list[str] = []
+    reported: list[str] = []
     found: list[Duration] = []
     loop = asyncio.new_event_loop()
-    server, timers, kernel = Dated([0, *first]), VirtualKernel(START), LiveKernel(loop, START)
-    clock = ServerClock(kernel, timers, server, server, told.append)
+    server, timers, kernel = Dated([0, *first]), VirtualEventLoop(START), LiveKernel(loop, START)
+    clock = ServerClock(kernel, timers, server, server, reported.append)
     loop.run_until_complete(clock.set())
     found.append(kernel.clock() - START)
     kernel.call_soon(lambda: None)  # from now on there is work
@@ -47,13 +49,13 @@ def differing(first: Sequence[Duration], later: Sequence[Duration] = ()) -> tupl
         timers.step()
         found.append(kernel.clock() - START)
     loop.close()
-    return [each // MINUTE * MINUTE for each in found], told
+    return [each // MINUTE * MINUTE for each in found], reported
 
 
 def test_before_anything_is_done_the_clock_is_set_either_way() -> None:
-    found, (told,) = differing([HOUR, HOUR])
+    found, (reported,) = differing([HOUR, HOUR])
     assert found == [HOUR]
-    assert told.endswith("m behind the server's: following the server's")
+    assert reported.endswith("m behind the server's: following the server's")
     assert differing([-HOUR, -HOUR])[0] == [-HOUR]
 
 
@@ -64,6 +66,6 @@ def test_dates_that_do_not_agree_count_for_nothing() -> None:
 
 def test_later_it_is_set_ahead_alone_and_said_once_where_it_is_not() -> None:
     assert differing([0], [HOUR, HOUR])[0] == [0, 0, HOUR]
-    found, (told,) = differing([0], [-HOUR, -HOUR, -HOUR, -HOUR])
+    found, (reported,) = differing([0], [-HOUR, -HOUR, -HOUR, -HOUR])
     assert found == [0] * 5
-    assert told.endswith("m ahead of the server's: time does not go back before the next start")
+    assert reported.endswith("m ahead of the server's: time does not go back before the next start")

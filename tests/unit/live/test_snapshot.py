@@ -14,7 +14,7 @@ from batchyard.base.instant import SECOND
 from batchyard.cli.states import KINDS
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.server.operator import snapshot
-from batchyard.server.operator.snapshot import Reading, SnapshotError, read_cluster
+from batchyard.server.operator.snapshot import SnapshotError, SnapshotResult, read_cluster
 from batchyard.sim.guide import Guide, examples_folder, played_steps
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
@@ -51,7 +51,7 @@ def serving(objects: Sequence[Obj]) -> Asked:
     return Asked(api)
 
 
-def read(asked: Asked, kinds: Sequence[str] = KINDS) -> tuple[list[Obj], Reading]:
+def read(asked: Asked, kinds: Sequence[str] = KINDS) -> tuple[list[Obj], SnapshotResult]:
     objects: list[Obj] = []
     reading = asyncio.run(read_cluster(asked, kinds, lambda _, found: objects.extend(found)))
     return objects, reading
@@ -152,10 +152,10 @@ def test_what_is_no_list_is_not_taken_for_an_empty_one() -> None:
 
 def test_a_version_that_nobody_converts_to_is_not_needed_where_another_is_stored() -> None:
     asked = cohorts(1)
-    told = b'{"message": "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Cohort failed: no endpoints"}'
-    asked.trouble = lambda request: HttpAnswer(500, told) if "v1beta2" in request.path else None
+    reported = b'{"message": "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Cohort failed: no endpoints"}'
+    asked.trouble = lambda request: HttpAnswer(500, reported) if "v1beta2" in request.path else None
     assert read(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
-    asked.trouble = lambda request: HttpAnswer(500, told) if "cohorts" in request.path else None
+    asked.trouble = lambda request: HttpAnswer(500, reported) if "cohorts" in request.path else None
     with pytest.raises(SnapshotError, match="no endpoints"):
         read(asked, (scheme.COHORT,))
     assert sum("cohorts" in path for path in asked.paths) == 4  # nobody waits for whoever is away
@@ -163,7 +163,7 @@ def test_a_version_that_nobody_converts_to_is_not_needed_where_another_is_stored
 
 def test_the_time_is_the_servers() -> None:
     asked = cohorts(0)
-    asked.trouble = lambda request: HttpAnswer(404, told_at=7 * SECOND) if "status" in request.path else None
+    asked.trouble = lambda request: HttpAnswer(404, server_time=7 * SECOND) if "status" in request.path else None
     assert read(asked, (scheme.COHORT,))[1].at == 7 * SECOND
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from batchyard.interfaces.observers import Span, SpanEvent
+from batchyard.interfaces.observers import SpanEvent, TraceSpan
 from batchyard.server.logging import spans as module
 from batchyard.server.logging.spans import SpanExport
 
-SPAN = Span(
+SPAN = TraceSpan(
     *("4057ef" + "0" * 26, "79050000aaaa0001", "50dc0000bbbb0002", "queued", 1_000_000, 3_500_000),
     {"kueue.workload.priority": 7, "k8s.namespace.name": "team"},
     (SpanEvent(2_000_000, "evicted", {"reason": "Preempted"}),),
@@ -62,13 +62,13 @@ def test_what_waits_is_sent_before_the_end() -> None:
     async def act(export: SpanExport, _collector: Collector) -> None:
         export.emit(SPAN)
 
-    (told,) = with_collector(act).taken
-    assert (told["traceId"], told["spanId"], told["parentSpanId"]) == SPAN[:3]
-    assert (told["startTimeUnixNano"], told["endTimeUnixNano"]) == ("1000000000", "3500000000")
-    assert told["attributes"][0] == {"key": "kueue.workload.priority", "value": {"intValue": "7"}}
-    assert told["events"][0]["timeUnixNano"] == "2000000000"
-    assert told["links"] == [{"traceId": "a" * 32, "spanId": "b" * 16}]
-    assert told["status"] == {"code": 2, "message": "it failed"}
+    (reported,) = with_collector(act).taken
+    assert (reported["traceId"], reported["spanId"], reported["parentSpanId"]) == SPAN[:3]
+    assert (reported["startTimeUnixNano"], reported["endTimeUnixNano"]) == ("1000000000", "3500000000")
+    assert reported["attributes"][0] == {"key": "kueue.workload.priority", "value": {"intValue": "7"}}
+    assert reported["events"][0]["timeUnixNano"] == "2000000000"
+    assert reported["links"] == [{"traceId": "a" * 32, "spanId": "b" * 16}]
+    assert reported["status"] == {"code": 2, "message": "it failed"}
 
 
 def test_a_collector_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ def test_what_nobody_takes_is_lost_and_told(caplog: pytest.LogCaptureFixture) ->
         return "".join(export.texts())
 
     with caplog.at_level(logging.WARNING):
-        told = asyncio.run(lost())
-    assert "\nbatchyard_spans_total 1\n" in told
-    assert "\nbatchyard_spans_lost_total 1\n" in told
+        reported = asyncio.run(lost())
+    assert "\nbatchyard_spans_total 1\n" in reported
+    assert "\nbatchyard_spans_lost_total 1\n" in reported
     assert "1 spans are lost" in caplog.text
 
 

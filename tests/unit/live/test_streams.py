@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchyard.apiserver.auth.authentication import ANONYMOUS, User
-from batchyard.apiserver.request import Request
-from batchyard.server.http.flow_control import Turns
-from batchyard.server.http.streams import Pieces, Stream
+from batchyard.apiserver.auth.authentication import ANONYMOUS, UserInfo
+from batchyard.apiserver.request import ApiRequest
+from batchyard.server.http.flow_control import ResponseTurns
+from batchyard.server.http.streams import ResponsePieces, ResponseStream
 
 
 class Much:
@@ -54,7 +54,7 @@ class Slow:
 def test_much_is_written_part_by_part_while_others_have_their_turn() -> None:
     loop = asyncio.new_event_loop()
     sink, texts = Slow(), [b"%d" % (number % 10) * 100_000 for number in range(50)]
-    stream = Stream(Much(texts), Request("GET", "/"), sink, loop, Turns(loop).of(ANONYMOUS))
+    stream = ResponseStream(Much(texts), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS))
     turns: list[int] = []
 
     def look() -> None:
@@ -91,7 +91,9 @@ def test_a_list_is_encoded_as_it_is_taken_and_cut_off_at_a_defect() -> None:
 
     sink = Slow()
     sink.takes = False
-    stream = Stream(Pieces(pieces()), Request("GET", "/"), sink, loop, Turns(loop).of(ANONYMOUS))
+    stream = ResponseStream(
+        ResponsePieces(pieces()), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS)
+    )
     stream.write_next()
     assert encoded == []
     sink.takes = True
@@ -106,18 +108,18 @@ def test_a_list_is_encoded_as_it_is_taken_and_cut_off_at_a_defect() -> None:
 
 def test_a_user_with_many_long_answers_has_no_more_turns_than_one_with_one() -> None:
     loop = asyncio.new_event_loop()
-    turns, order = Turns(loop), list[str]()
+    turns, order = ResponseTurns(loop), list[str]()
 
     def work(name: str, left: int) -> None:
         order.append(name)
         for _ in range(20_000):  # some time, so that it counts
             pass
         if left:
-            turns.of(User(name, ()))(lambda: work(name, left - 1))
+            turns.of(UserInfo(name, ()))(lambda: work(name, left - 1))
 
     for _ in range(8):
-        turns.of(User("many", ()))(lambda: work("many", 100))
-    turns.of(User("one", ()))(lambda: work("one", 20))
+        turns.of(UserInfo("many", ()))(lambda: work("many", 100))
+    turns.of(UserInfo("one", ()))(lambda: work("one", 20))
     while "one" not in order or order.count("one") < 21:
         loop.call_soon(loop.stop)
         loop.run_forever()

@@ -5,7 +5,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.client.cache import Cache
 from batchyard.client.informer import Informer
 from batchyard.client.transport import HttpAnswer
-from batchyard.server.operator.definitions import Troubles
+from batchyard.server.operator.definitions import WatchErrorLog
 
 LISTED = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 
@@ -17,7 +17,7 @@ class Told:
         cache = Cache()
         self.jobs = Informer(kind_info(scheme.JOB), cache, 0)
         self.templates = Informer(kind_info(scheme.POD_TEMPLATE), cache, 0)
-        self._troubles = Troubles("look at the terms")
+        self._troubles = WatchErrorLog("look at the terms")
 
     def listed(self, informer: Informer, answer: HttpAnswer) -> str:
         informer.listed(answer)
@@ -25,21 +25,21 @@ class Told:
 
 
 def test_a_trouble_is_told_once_and_that_it_is_over() -> None:
-    told = Told()
+    reported = Told()
     away = HttpAnswer(0, trouble="nobody listens")
-    assert told.listed(told.jobs, away) == "no answer: nobody listens"
-    assert told.listed(told.templates, away) == ""
-    assert told.listed(told.jobs, LISTED) == "", "the other has not been heard again"
-    assert told.listed(told.templates, LISTED) == "recovered"
-    assert told.listed(told.jobs, away) == "no answer: nobody listens", "it is a new trouble"
+    assert reported.listed(reported.jobs, away) == "no answer: nobody listens"
+    assert reported.listed(reported.templates, away) == ""
+    assert reported.listed(reported.jobs, LISTED) == "", "the other has not been heard again"
+    assert reported.listed(reported.templates, LISTED) == "recovered"
+    assert reported.listed(reported.jobs, away) == "no answer: nobody listens", "it is a new trouble"
 
 
 def test_a_kind_that_is_not_served_keeps_nothing_from_going_on() -> None:
-    told = Told()
-    unserved = told.listed(told.templates, HttpAnswer(404))
+    reported = Told()
+    unserved = reported.listed(reported.templates, HttpAnswer(404))
     assert unserved.startswith("podtemplates are not served: ")
     assert unserved.endswith("; look at the terms")
-    assert told.listed(told.jobs, HttpAnswer(503)) == "503: no reason was given"
-    assert told.listed(told.jobs, LISTED) == "recovered"
-    assert told.listed(told.templates, HttpAnswer(404)) == "", "it was told, and is as it was"
-    assert told.listed(told.jobs, HttpAnswer(503)) == "503: no reason was given"
+    assert reported.listed(reported.jobs, HttpAnswer(503)) == "503: no reason was given"
+    assert reported.listed(reported.jobs, LISTED) == "recovered"
+    assert reported.listed(reported.templates, HttpAnswer(404)) == "", "it was told, and is as it was"
+    assert reported.listed(reported.jobs, HttpAnswer(503)) == "503: no reason was given"

@@ -132,8 +132,8 @@ async def answer(host: socket.socket, asked: bytes) -> None:
     """Answer the next who asks a host, and give one file."""
     accepted, _ = await asyncio.to_thread(host.accept)
     with accepted:
-        said, files, _, _ = socket.recv_fds(accepted, 100, 1)
-        assert said == asked
+        stated, files, _, _ = socket.recv_fds(accepted, 100, 1)
+        assert stated == asked
         os.close(*files)
         accepted.send(b'{"started": true}')
 
@@ -143,8 +143,8 @@ async def answers_of_a_busy_host(place: Path, number: int) -> list[Mapping[str, 
     heard: list[Mapping[str, Any]] = []
     all_heard = asyncio.Event()
 
-    def hear(said: Mapping[str, Any], _files: Sequence[int]) -> None:
-        heard.append(said)
+    def hear(stated: Mapping[str, Any], _files: Sequence[int]) -> None:
+        heard.append(stated)
         if len(heard) == number:
             all_heard.set()
 

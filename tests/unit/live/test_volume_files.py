@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import make
 from batchyard.kubelet.local.errors import ContainerError, VolumeError
-from batchyard.kubelet.local.volume_plans import Empty, File, Files, HostPath, Mount
+from batchyard.kubelet.local.volume_plans import EmptyDirPlan, HostPathPlan, Mount, VolumeFile, VolumeFiles
 from batchyard.server.local_node.volumes import DATA, make_volume, mount_source, write_files
 
 Contents = Mapping[str, bytes]
@@ -22,8 +22,8 @@ BEFORE: Contents = {"a": b"1", "dir/b": b"2", "dir/deep/c": b"3", "gone": b"4"}
 AFTER: Contents = {"a": b"one", "dir/deep/c": b"3", "new/d": b"5"}
 
 
-def plan(contents: Contents, mode: int = 0o644) -> Files:
-    return Files({path: File(content, mode) for path, content in contents.items()})
+def plan(contents: Contents, mode: int = 0o644) -> VolumeFiles:
+    return VolumeFiles({path: VolumeFile(content, mode) for path, content in contents.items()})
 
 
 def read(folder: Path) -> dict[str, bytes]:
@@ -54,7 +54,9 @@ def mount(folder: str, sub_path: str = "") -> Mount:
 def test_files_are_written_with_their_modes_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        write_files(tmp_path / "v", Files({"a": File(b"1", 0o644), "dir/b": File(b"2", 0o400)}), make.NOW)
+        write_files(
+            tmp_path / "v", VolumeFiles({"a": VolumeFile(b"1", 0o644), "dir/b": VolumeFile(b"2", 0o400)}), make.NOW
+        )
     finally:
         os.umask(before)
     found = [mode_of(tmp_path / "v" / path) for path in ("", "a", "dir", "dir/b")]
@@ -98,9 +100,9 @@ def test_who_holds_a_file_goes_on_to_read_what_it_was(tmp_path: Path) -> None:
 
 
 def test_folders_for_other_volumes_stay_where_they_are(tmp_path: Path) -> None:
-    files = Files({"a": File(b"1", 0o644)}, mount_points=("sub/deep",))
+    files = VolumeFiles({"a": VolumeFile(b"1", 0o644)}, mount_points=("sub/deep",))
     write_files(tmp_path, files, make.NOW)
-    write_files(tmp_path, Files({"a": File(b"2", 0o644)}, mount_points=("sub/deep",)), make.at(1))
+    write_files(tmp_path, VolumeFiles({"a": VolumeFile(b"2", 0o644)}, mount_points=("sub/deep",)), make.at(1))
     assert (tmp_path / "sub/deep").is_dir()
     assert mode_of(tmp_path / "sub") == 0o755
 
@@ -176,10 +178,10 @@ def test_a_write_has_steps_to_break_off(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_made_once_and_kept(tmp_path: Path) -> None:
-    make_volume(tmp_path / "v", "v", Empty(mode=0o1777), make.NOW)
+    make_volume(tmp_path / "v", "v", EmptyDirPlan(mode=0o1777), make.NOW)
     assert mode_of(tmp_path / "v") == 0o1777
     (tmp_path / "v" / "work").write_text("done")
-    assert not make_volume(tmp_path / "v", "v", Empty(mode=0o1777), make.NOW)
+    assert not make_volume(tmp_path / "v", "v", EmptyDirPlan(mode=0o1777), make.NOW)
     assert (tmp_path / "v" / "work").read_text() == "done"
 
 
@@ -192,7 +194,7 @@ def test_what_cannot_be_written_is_told_of_the_volume(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "is_folder"), [("", True), ("DirectoryOrCreate", True), ("FileOrCreate", False)])
 def test_a_path_of_the_machine_is_made_where_that_is_said(tmp_path: Path, kind: str, is_folder: bool) -> None:
     path = tmp_path / "new" if kind == "FileOrCreate" else tmp_path / "new" / "deep"
-    make_volume(tmp_path / "v", "v", HostPath(str(path), kind, (str(tmp_path),)), make.NOW)
+    make_volume(tmp_path / "v", "v", HostPathPlan(str(path), kind, (str(tmp_path),)), make.NOW)
     assert (path.is_dir(), path.is_file()) == (is_folder, not is_folder)
     assert not (tmp_path / "v").exists()
 
@@ -203,8 +205,8 @@ def test_a_path_of_the_machine_is_made_where_that_is_said(tmp_path: Path, kind: 
         ("file", "Directory", "directory"),
         ("none", "Directory", "directory"),
         ("file", "DirectoryOrCreate", "directory"),
-        ("folder", "File", "file"),
-        ("none", "File", "file"),
+        ("folder", "VolumeFile", "file"),
+        ("none", "VolumeFile", "file"),
         ("file", "Socket", "socket file"),
         ("file", "CharDevice", "character device"),
         ("none", "BlockDevice", "block device"),
@@ -214,7 +216,7 @@ def test_a_path_of_the_machine_is_what_it_is_said_to_be(tmp_path: Path, name: st
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(VolumeError) as caught:
-        make_volume(tmp_path / "v", "v", HostPath(str(tmp_path / name), kind, (str(tmp_path),)), make.NOW)
+        make_volume(tmp_path / "v", "v", HostPathPlan(str(tmp_path / name), kind, (str(tmp_path),)), make.NOW)
     assert str(caught.value).endswith(f"hostPath type check failed: {tmp_path / name} is not a {what}")
 
 
@@ -222,17 +224,17 @@ def test_a_link_out_of_what_is_allowed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "out").symlink_to("/etc")
     with pytest.raises(VolumeError, match="leads to /etc/hosts, which is not allowed here"):
-        make_volume(tmp_path, "v", HostPath(f"{tmp_path}/data/out/hosts", "", (f"{tmp_path}/data",)), make.NOW)
+        make_volume(tmp_path, "v", HostPathPlan(f"{tmp_path}/data/out/hosts", "", (f"{tmp_path}/data",)), make.NOW)
 
 
 # --- what is mounted ---
 
 
 def test_a_whole_volume_is_mounted_as_it_is(tmp_path: Path) -> None:
-    assert mount_source(tmp_path, mount("volumes/v"), Empty()) == "volumes/v"
+    assert mount_source(tmp_path, mount("volumes/v"), EmptyDirPlan()) == "volumes/v"
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    disk = HostPath(str(tmp_path / "link"), allowed=(str(tmp_path),))
+    disk = HostPathPlan(str(tmp_path / "link"), allowed=(str(tmp_path),))
     assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "real")
 
 
@@ -240,7 +242,7 @@ def test_a_whole_volume_is_mounted_as_it_is(tmp_path: Path) -> None:
 def test_a_path_of_the_machine_that_became_a_link_out_of_what_is_allowed_is_refused(
     tmp_path: Path, sub_path: str
 ) -> None:
-    disk = HostPath(f"{tmp_path}/data/x", allowed=(f"{tmp_path}/data",))
+    disk = HostPathPlan(f"{tmp_path}/data/x", allowed=(f"{tmp_path}/data",))
     make_volume(tmp_path, "v", disk, make.NOW)
     assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "data/x")
     (tmp_path / "data/x").rename(tmp_path / "data/y")
@@ -273,7 +275,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
 
     monkeypatch.setattr(os, "mkdir", made)
     with suppress(ContainerError):
-        mount_source(tmp_path, mount("volumes/v", "a/b/c"), Empty())
+        mount_source(tmp_path, mount("volumes/v", "a/b/c"), EmptyDirPlan())
     assert [path.name for path in outside.rglob("*")] == ["b"]
     assert mode_of(outside / "b") == 0o700
 
@@ -294,13 +296,13 @@ def test_a_path_of_the_machine_that_becomes_a_link_meanwhile_is_not_made_elsewhe
 
     monkeypatch.setattr(Path, "exists", exchanged)
     with pytest.raises(VolumeError):
-        make_volume(tmp_path, "v", HostPath(f"{tmp_path}/data/x/new", "", (f"{tmp_path}/data",)), make.NOW)
+        make_volume(tmp_path, "v", HostPathPlan(f"{tmp_path}/data/x/new", "", (f"{tmp_path}/data",)), make.NOW)
     assert not list((tmp_path / "outside").iterdir())
 
 
 def test_a_part_that_is_not_there_is_made_with_the_mode_of_its_volume(tmp_path: Path) -> None:
-    make_volume(tmp_path / "volumes/v", "v", Empty(), make.NOW)
-    assert mount_source(tmp_path, mount("volumes/v", "a/b"), Empty()) == "volumes/v/a/b"
+    make_volume(tmp_path / "volumes/v", "v", EmptyDirPlan(), make.NOW)
+    assert mount_source(tmp_path, mount("volumes/v", "a/b"), EmptyDirPlan()) == "volumes/v/a/b"
     assert mode_of(tmp_path / "volumes/v/a/b") == 0o777
 
 
@@ -316,10 +318,10 @@ def test_a_link_inside_a_volume_is_followed_one_out_of_it_refused(tmp_path: Path
     (volume / "in").symlink_to("real")
     (volume / "out").symlink_to("../../..")
     (volume / "far").symlink_to("/etc")
-    assert mount_source(tmp_path, mount("volumes/v", "in"), Empty()) == "volumes/v/real"
+    assert mount_source(tmp_path, mount("volumes/v", "in"), EmptyDirPlan()) == "volumes/v/real"
     for sub_path in ("out", "far/ssl", "in/../../x"):
         with pytest.raises(ContainerError) as caught:
-            mount_source(tmp_path, mount("volumes/v", sub_path), Empty())
+            mount_source(tmp_path, mount("volumes/v", sub_path), EmptyDirPlan())
         assert caught.value.message == 'failed to prepare subPath for volumeMount "v" of container "main"'
 
 
@@ -327,10 +329,10 @@ def test_a_part_below_a_file_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "volumes/v").mkdir(parents=True)
     (tmp_path / "volumes/v/file").touch()
     with pytest.raises(ContainerError, match='failed to create subPath directory for volumeMount "v"'):
-        mount_source(tmp_path, mount("volumes/v", "file/x"), Empty())
+        mount_source(tmp_path, mount("volumes/v", "file/x"), EmptyDirPlan())
 
 
 def test_what_lies_in_memory_is_left_to_the_sandbox(tmp_path: Path) -> None:
-    memory = Empty(is_memory=True)
+    memory = EmptyDirPlan(is_memory=True)
     assert mount_source(tmp_path, mount("volumes/v", "a"), memory) == "volumes/v/a"
     assert not (tmp_path / "volumes").exists()

@@ -6,9 +6,16 @@ from typing import Any
 
 from batchyard.base.instant import HOUR
 from batchyard.client.transport import HttpAnswer, HttpRequest
-from batchyard.server.operator.webhook_certificates import CertificateKeeper, Kept, Terms, with_authorities
+from batchyard.server.operator.webhook_certificates import (
+    CertificateKeeper,
+    CertificateTargets,
+    CertificateTerms,
+    with_authorities,
+)
 
-KEPT = Kept("system", "certificates", "hooks", ("kinds",), Terms(["hooks.system.svc"], 24 * HOUR))
+KEPT = CertificateTargets(
+    "system", "certificates", "hooks", ("kinds",), CertificateTerms(["hooks.system.svc"], 24 * HOUR)
+)
 
 OURS = {"service": {"namespace": "system", "name": "hooks", "path": "/validate"}}
 THEIRS = {"service": {"namespace": "kueue-system", "name": "kueue-webhook-service"}, "caBundle": "dGhlaXJz"}
@@ -34,8 +41,8 @@ class Server:
 
 
 def test_one_who_was_slower_looks_again_and_says_nothing() -> None:
-    server, told = Server(), list[str]()
-    keeper = CertificateKeeper(KEPT, server, told.append)  # type: ignore[arg-type]
+    server, reported = Server(), list[str]()
+    keeper = CertificateKeeper(KEPT, server, reported.append)  # type: ignore[arg-type]
 
     async def look() -> None:
         async with keeper.keeping():
@@ -43,7 +50,7 @@ def test_one_who_was_slower_looks_again_and_says_nothing() -> None:
 
     asyncio.run(look())
     assert keeper.is_ready
-    assert told == []
+    assert reported == []
     assert len(server.overtaken) == 4, "the Secret, both configurations and the kind"
 
 

@@ -1,7 +1,7 @@
 """What is counted of scheduling cycles."""
 
 from batchyard.api.views.workload import workload_view
-from batchyard.metrics.cycles import CycleFigures
+from batchyard.metrics.cycles import CycleMetrics
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Head
 from unit.metrics.scraped import samples
@@ -23,7 +23,7 @@ class Clock:
 
 def told_of(yard: Yard, *heads: str, cpu: int = 2) -> dict[str, dict[tuple[str, ...], float]]:
     """What is told of one cycle over such Workloads, each in the queue of its first letter; `a1:4` asks for 4 cpu."""
-    figures, cycle = CycleFigures(Clock(), "standalone"), Cycle(yard.snapshot, yard.policy, yard.namespaces, 1)
+    figures, cycle = CycleMetrics(Clock(), "standalone"), Cycle(yard.snapshot, yard.policy, yard.namespaces, 1)
     figures.begin()
     asked = [(name.partition(":")[0], int(name.partition(":")[2] or cpu)) for name in heads]
     decisions = cycle.run([Head(workload_view(head(name, cpus)), name[0]) for name, cpus in asked])
@@ -33,18 +33,18 @@ def told_of(yard: Yard, *heads: str, cpu: int = 2) -> dict[str, dict[tuple[str, 
 
 
 def test_a_cycle_that_admits_is_a_success_and_takes_its_time() -> None:
-    told = told_of(Yard(queue("a", 4)), "a1")
-    assert told["kueue_admission_attempts_total"] == {("success", "standalone"): 1}
-    assert told["kueue_admission_attempt_duration_seconds_sum"] == {("success", "standalone"): 2}
-    assert told["batchyard_cycle_phase_seconds_total"] == {("decide",): 1, ("apply",): 1}
+    reported = told_of(Yard(queue("a", 4)), "a1")
+    assert reported["kueue_admission_attempts_total"] == {("success", "standalone"): 1}
+    assert reported["kueue_admission_attempt_duration_seconds_sum"] == {("success", "standalone"): 2}
+    assert reported["batchyard_cycle_phase_seconds_total"] == {("decide",): 1, ("apply",): 1}
 
 
 def test_a_cycle_that_only_preempts_is_none() -> None:
     yard = Yard(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
     yard.hold("borrower", 4, "b")
-    told = told_of(yard, "a1")
-    assert told["kueue_admission_attempts_total"] == {("inadmissible", "standalone"): 1}
-    assert told["kueue_preempted_workloads_total"] == {("a", "InCohortReclamation", "standalone"): 1}
+    reported = told_of(yard, "a1")
+    assert reported["kueue_admission_attempts_total"] == {("inadmissible", "standalone"): 1}
+    assert reported["kueue_preempted_workloads_total"] == {("a", "InCohortReclamation", "standalone"): 1}
 
 
 def test_who_is_on_the_way_out_already_is_not_preempted_again() -> None:
@@ -57,9 +57,9 @@ def test_two_that_want_the_same_victim() -> None:
     queues = [queue(name, 2, cohort="c", preemption=RECLAIMS) for name in "ab"]
     yard = Yard(*queues, queue("d", 0, cohort="c"))
     yard.hold("borrower", 4, "d")
-    told = told_of(yard, "a1", "b1")
-    assert told["kueue_preempted_workloads_total"] == {("a", "InCohortReclamation", "standalone"): 1}
-    assert told["kueue_preemption_target_recomputations_total"] == {("b", "deferred_fit", "standalone"): 1}
+    reported = told_of(yard, "a1", "b1")
+    assert reported["kueue_preempted_workloads_total"] == {("a", "InCohortReclamation", "standalone"): 1}
+    assert reported["kueue_preemption_target_recomputations_total"] == {("b", "deferred_fit", "standalone"): 1}
 
 
 def test_who_finds_victims_of_its_own_or_none() -> None:
@@ -67,13 +67,13 @@ def test_who_finds_victims_of_its_own_or_none() -> None:
     yard = Yard(*rivals, queue("d", 0, cohort="c"))
     yard.hold("x", 3, "d")
     yard.hold("y", 3, "d", since=-1)
-    told = told_of(yard, "a1", "b1", cpu=3)
-    assert told["kueue_preemption_target_recomputations_total"] == {("b", "new_targets", "standalone"): 1}
+    reported = told_of(yard, "a1", "b1", cpu=3)
+    assert reported["kueue_preemption_target_recomputations_total"] == {("b", "new_targets", "standalone"): 1}
     borrows = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
     yard = Yard(cohort("c", 4), *(queue(name, 0, cohort="c", preemption=borrows) for name in "abd"))
     yard.hold("x", 4, "d", priority=-1)
-    told = told_of(yard, "a1", "b1", cpu=4)
-    assert told["kueue_preemption_target_recomputations_total"] == {("b", "skipped", "standalone"): 1}
+    reported = told_of(yard, "a1", "b1", cpu=4)
+    assert reported["kueue_preemption_target_recomputations_total"] == {("b", "skipped", "standalone"): 1}
 
 
 def test_who_has_to_stand_back_is_counted_with_its_queue() -> None:
@@ -81,23 +81,23 @@ def test_who_has_to_stand_back_is_counted_with_its_queue() -> None:
     yard = Yard(*rivals, queue("d", 0, cohort="c"))
     yard.hold("x", 1, "d")
     yard.hold("y", 4, "d", since=-1)
-    told = told_of(yard, "a1:3", "b1:4")
-    assert told["kueue_admission_cycle_preemption_skips"] == {("b", "standalone"): 1}
-    assert told["kueue_admission_attempts_total"] == {("success", "standalone"): 1}
-    assert "kueue_preempted_workloads_total" not in told
+    reported = told_of(yard, "a1:3", "b1:4")
+    assert reported["kueue_admission_cycle_preemption_skips"] == {("b", "standalone"): 1}
+    assert reported["kueue_admission_attempts_total"] == {("success", "standalone"): 1}
+    assert "kueue_preempted_workloads_total" not in reported
 
 
 def test_a_queue_that_goes_takes_its_figures_along() -> None:
     yard = Yard(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
     yard.hold("borrower", 4, "b")
-    figures, cycle = CycleFigures(Clock(), "standalone"), Cycle(yard.snapshot, yard.policy, yard.namespaces, 1)
+    figures, cycle = CycleMetrics(Clock(), "standalone"), Cycle(yard.snapshot, yard.policy, yard.namespaces, 1)
     figures.end(cycle, cycle.run([Head(workload_view(head("a1", 2)), "a")]))
     figures.forget("a")
     assert "kueue_preempted_workloads_total" not in samples(figures.texts())
 
 
 def test_loops_are_told_from_the_beginning() -> None:
-    figures = CycleFigures(Clock(), "standalone")
+    figures = CycleMetrics(Clock(), "standalone")
     before = samples(figures.own_texts())
     figures.loop(object())
     after = samples(figures.own_texts())

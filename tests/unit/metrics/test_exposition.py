@@ -26,8 +26,8 @@ def test_groups_can_be_chosen() -> None:
 
 
 def test_a_query_may_name_several_groups() -> None:
-    said = [("collect[]", "kueue"), ("other", "x"), ("collect[]", "gpus")]
-    assert groups_in({"collect[]": "kueue", "other": "x"}, said) == ["kueue", "gpus"]
+    stated = [("collect[]", "kueue"), ("other", "x"), ("collect[]", "gpus")]
+    assert groups_in({"collect[]": "kueue", "other": "x"}, stated) == ["kueue", "gpus"]
     assert groups_in({}, []) == []
 
 

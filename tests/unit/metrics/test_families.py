@@ -48,8 +48,8 @@ def test_buckets_hold_all_that_is_no_more_than_their_bound() -> None:
     histograms = Histograms(TIME)
     for value in (0.5, 1, 2, 99):
         histograms.observe(("a",), value)
-    told = all_of(histograms).splitlines()[2:]
-    assert told == [
+    reported = all_of(histograms).splitlines()[2:]
+    assert reported == [
         'took_seconds_bucket{queue="a",le="1"} 2',
         'took_seconds_bucket{queue="a",le="2.5"} 3',
         'took_seconds_bucket{queue="a",le="+Inf"} 4',
@@ -89,5 +89,5 @@ def test_values_of_labels_are_escaped() -> None:
     ("value", "told"),
     [(1, "1"), (2.0, "2"), (0.25, "0.25"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (1e16, "1e+16")],
 )
-def test_numbers_are_told_as_prometheus_reads_them(value: float, told: str) -> None:
-    assert number(value) == told
+def test_numbers_are_told_as_prometheus_reads_them(value: float, reported: str) -> None:
+    assert number(value) == reported

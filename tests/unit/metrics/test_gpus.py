@@ -6,7 +6,7 @@ from typing import Any
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.metrics.gpus import MEASURED, GpuState, Holder, SimulatedGpus, gpu_texts
+from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState, SimulatedGpus, gpu_texts
 from batchyard.metrics.simulated_load import LOADING, STEP, SimulatedLoad, simulated_load
 from unit.metrics.scraped import samples
 
@@ -39,7 +39,7 @@ def test_a_pod_that_runs_keeps_its_gpu_busy_and_others_are_idle() -> None:
     load = simulated_load("uid-a", 0, 10 * MINUTE)
     assert (busy.busy_percent, busy.used_mib) == (load.busy, T4 * load.memory // 100)
     assert (busy.used_mib or 0) + (busy.free_mib or 0) == T4
-    assert busy.holder == Holder("main", "team", "a")
+    assert busy.holder == GpuHolder("main", "team", "a")
     assert (idle.busy_percent, idle.used_mib, idle.free_mib, idle.holder.pod) == (0, 0, T4, "")
 
 
@@ -69,9 +69,9 @@ def test_pods_and_gpus_differ() -> None:
 
 
 def test_what_is_not_measured_is_not_told() -> None:
-    told = samples(gpu_texts(SimulatedGpus().states([node()], [pod("a")], NOW)))
-    assert set(told) == {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"}
-    assert {labels[-1] for family in told.values() for labels in family} == {"simulated"}
+    reported = samples(gpu_texts(SimulatedGpus().states([node()], [pod("a")], NOW)))
+    assert set(reported) == {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"}
+    assert {labels[-1] for family in reported.values() for labels in family} == {"simulated"}
 
 
 def test_a_pod_that_does_not_run_yet_has_one_and_leaves_it_idle() -> None:
@@ -94,11 +94,11 @@ def test_who_is_elsewhere_or_asks_for_none_has_none() -> None:
 
 
 def test_a_real_one_is_told_with_its_labels() -> None:
-    holder = Holder("main", "team", "a")
+    holder = GpuHolder("main", "team", "a")
     real = GpuState(3, "GPU-1", "NVIDIA H200", "here", holder, MEASURED, 50, 7, 10, 20, 61, 350.5)
-    told = samples(gpu_texts([real, real._replace(number=4, watts=None)]))
+    reported = samples(gpu_texts([real, real._replace(number=4, watts=None)]))
     labels = ("3", "GPU-1", "nvidia3", "NVIDIA H200", "here", "main", "team", "a", "nvml")
-    assert {name: family[labels] for name, family in told.items()} == {
+    assert {name: family[labels] for name, family in reported.items()} == {
         "DCGM_FI_DEV_GPU_UTIL": 50,
         "DCGM_FI_DEV_MEM_COPY_UTIL": 7,
         "DCGM_FI_DEV_FB_USED": 10,
@@ -106,4 +106,4 @@ def test_a_real_one_is_told_with_its_labels() -> None:
         "DCGM_FI_DEV_GPU_TEMP": 61,
         "DCGM_FI_DEV_POWER_USAGE": 350.5,
     }
-    assert len(told["DCGM_FI_DEV_POWER_USAGE"]) == 1
+    assert len(reported["DCGM_FI_DEV_POWER_USAGE"]) == 1

@@ -26,7 +26,7 @@ def test_what_is_served_is_as_upstream_has_it() -> None:
     served = {found.name: (found.kind, found.labels) for found in GROUPS["kueue"]}
     upstream = {name: (kind, (*labels.split(","), "replica_role")) for name, kind, labels in UPSTREAM}
     upstream["kueue_build_info"] = (upstream["kueue_build_info"][0], upstream["kueue_build_info"][1][:-1])
-    assert served == {name: told for name, told in upstream.items() if f"`{name}`" not in NOT_TOLD}
+    assert served == {name: reported for name, reported in upstream.items() if f"`{name}`" not in NOT_TOLD}
 
 
 def test_what_is_not_told_is_said_with_its_reason() -> None:
@@ -49,8 +49,8 @@ def test_buckets_are_as_upstream_has_them(name: str) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_documentation_has_all_of_it(group: str) -> None:
     part = DOC.partition(f"### `{group}`\n")[2].partition("\n### ")[0].partition("\n## ")[0]
-    told = [line for line in part.splitlines() if line.startswith("| `")]
-    assert told == [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |" for m in GROUPS[group]]
+    reported = [line for line in part.splitlines() if line.startswith("| `")]
+    assert reported == [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |" for m in GROUPS[group]]
 
 
 def test_every_name_is_told_once() -> None:

@@ -6,8 +6,8 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.metrics.machines import MachineFigures
-from batchyard.metrics.objects import ObjectFigures
+from batchyard.metrics.machines import MachineMetrics
+from batchyard.metrics.objects import ObjectMetrics
 from unit.metrics.scraped import samples
 
 
@@ -36,15 +36,15 @@ def change(obj: Obj, old: Obj | None = None, *, is_gone: bool = False) -> WatchE
     return WatchEvent(kind, key_of(obj), obj, old, 1)
 
 
-def told(*objects: Obj) -> dict[str, dict[tuple[str, ...], float]]:
-    figures = ObjectFigures()
+def reported(*objects: Obj) -> dict[str, dict[tuple[str, ...], float]]:
+    figures = ObjectMetrics()
     for obj in objects:
         figures.observe(change(obj))
     return samples(figures.texts())
 
 
 def test_a_node_is_told_with_what_it_has() -> None:
-    found = told(node(unschedulable=True, taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}]))
+    found = reported(node(unschedulable=True, taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}]))
     assert found["kube_node_info"][("n", "6.1", *[""] * 8)] == 1
     assert found["kube_node_spec_unschedulable"] == {("n",): 1}
     assert found["kube_node_spec_taint"] == {("n", "spot", "true", "NoSchedule"): 1}
@@ -58,12 +58,12 @@ def test_a_node_is_told_with_what_it_has() -> None:
 
 
 def test_a_condition_is_one_of_three() -> None:
-    found = told(node(ready=False))["kube_node_status_condition"]
+    found = reported(node(ready=False))["kube_node_status_condition"]
     assert found == {("n", "Ready", "true"): 0, ("n", "Ready", "false"): 0, ("n", "Ready", "unknown"): 1}
 
 
 def test_a_pod_is_in_one_phase_and_asks_for_what_its_containers_do() -> None:
-    found = told(pod())
+    found = reported(pod())
     phases = found["kube_pod_status_phase"]
     assert [labels[-1] for labels, is_so in phases.items() if is_so] == ["Running"]
     assert len(phases) == 5
@@ -73,7 +73,7 @@ def test_a_pod_is_in_one_phase_and_asks_for_what_its_containers_do() -> None:
 
 
 def test_jobs_say_how_they_fare() -> None:
-    found = told(job(active=2, conditions=[{"type": "Suspended", "status": "False"}], startTime=make.stamp(60)))
+    found = reported(job(active=2, conditions=[{"type": "Suspended", "status": "False"}], startTime=make.stamp(60)))
     assert found["kube_job_status_active"] == {("team", "j"): 2}
     assert found["kube_job_status_failed"] == {("team", "j", ""): 0}
     assert found["kube_job_status_suspended"] == {("team", "j"): 0}
@@ -83,15 +83,15 @@ def test_jobs_say_how_they_fare() -> None:
 
 def test_a_job_that_failed_says_why() -> None:
     failed = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
-    found = told(job(failed=3, conditions=failed))
+    found = reported(job(failed=3, conditions=failed))
     reasons = {labels[-1]: value for labels, value in found["kube_job_status_failed"].items()}
     assert reasons == {"BackoffLimitExceeded": 1, "DeadlineExceeded": 0, "Evicted": 0}
     assert found["kube_job_failed"]["team", "j", "true"] == 1
-    assert told(job(failed=3))["kube_job_status_failed"] == {("team", "j", ""): 3}
+    assert reported(job(failed=3))["kube_job_status_failed"] == {("team", "j", ""): 3}
 
 
 def test_what_changed_is_told_anew_and_what_went_no_more() -> None:
-    figures, before, after = ObjectFigures(), pod(phase="Pending"), pod(phase="Failed")
+    figures, before, after = ObjectMetrics(), pod(phase="Pending"), pod(phase="Failed")
     figures.observe(change(before))
     first = samples(figures.texts())["kube_pod_status_phase"]
     figures.observe(change(after, before))
@@ -103,7 +103,7 @@ def test_what_changed_is_told_anew_and_what_went_no_more() -> None:
 
 
 def test_nodes_are_counted_by_pool_and_pods_without_a_place_by_namespace() -> None:
-    figures = MachineFigures()
+    figures = MachineMetrics()
     figures.observe(change(node()))
     figures.observe(change(node(ready=False), node()))
     stuck = {**pod(nodeName=""), "status": {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}}
@@ -125,7 +125,7 @@ def instance(phase: str = "", code: str = "") -> Obj:
 
 
 def test_each_refusal_of_the_cloud_is_counted_once() -> None:
-    figures, asked, failed = MachineFigures(), instance(), instance("Failed", "STOCKOUT")
+    figures, asked, failed = MachineMetrics(), instance(), instance("Failed", "STOCKOUT")
     figures.observe(change(asked))
     figures.observe(change(failed, asked))
     figures.observe(change({**failed, "metadata": {"name": "i", "labels": {}}}, failed))

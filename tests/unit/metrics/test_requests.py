@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 import pytest
 
 from batchyard.apiserver.audit import audit_event
-from batchyard.apiserver.handlers.read import Reading
-from batchyard.metrics.requests import RequestFigures
+from batchyard.apiserver.handlers.read import ReadHandler
+from batchyard.metrics.requests import RequestMetrics
 from unit.apiserver.api import Api
 
 SECRETS = "/api/v1/namespaces/team/secrets"
@@ -22,29 +22,29 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     """A server that has answered, and then had a defect in the answer to another request."""
     api = Api()
     api.ask("POST", SECRETS, {"metadata": {"name": "s"}})
-    monkeypatch.setattr(Reading, "list", broken)
+    monkeypatch.setattr(ReadHandler, "list", broken)
     with pytest.raises(ZeroDivisionError):
         api.ask("GET", SECRETS)
     return api
 
 
 def test_a_defect_counts_with_the_labels_of_its_own_request(api: Api) -> None:
-    figures = RequestFigures(lambda: 0)
+    figures = RequestMetrics(lambda: 0)
     for audited in api.audited:
         figures.note(audited)
     figures.settle(figures.latest, 0)
-    told = "".join(figures.texts())
-    found = re.findall(r'_request_total{verb="(.*?)".*,resource="(.*?)".*scope="(.*?)".*code="(.*?)"} (\d)', told)
+    reported = "".join(figures.texts())
+    found = re.findall(r'_request_total{verb="(.*?)".*,resource="(.*?)".*scope="(.*?)".*code="(.*?)"} (\d)', reported)
     assert found == [("POST", "secrets", "resource", "201", "1"), ("LIST", "secrets", "namespace", "500", "1")]
-    assert re.findall(r'_seconds_count{verb="(.*?)"', told) == ["LIST"]
+    assert re.findall(r'_seconds_count{verb="(.*?)"', reported) == ["LIST"]
 
 
 def test_a_defect_is_written_down_without_what_it_says(api: Api) -> None:
     event = audit_event(api.audited[-1], 0, 1)
     assert (event["stage"], event["verb"], event["objectRef"]["resource"]) == ("Panic", "list", "secrets")
-    said = {
+    stated = {
         "status": "Failure",
         "reason": "InternalError",
         "message": "APIServer panic'd: see the server log",
     }
-    assert event["responseStatus"] == {**said, "code": 500}
+    assert event["responseStatus"] == {**stated, "code": 500}

@@ -14,11 +14,11 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.metrics.queues import QueueFigures
-from batchyard.metrics.workloads import WorkloadFigures
+from batchyard.metrics.queues import QueueMetrics
+from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import Policy
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.sim.event_log import Record
@@ -37,11 +37,11 @@ class Played(NamedTuple):
     world: World
     records: list[Record]
     #: By family and labels, what is told.
-    told: dict[str, dict[tuple[str, ...], float]]
+    reported: dict[str, dict[tuple[str, ...], float]]
 
     def total(self, name: str) -> float:
         """The sum of a family's figures."""
-        return sum(self.told.get(name, {}).values())
+        return sum(self.reported.get(name, {}).values())
 
 
 def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
@@ -51,7 +51,7 @@ def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
     manifests = read_manifests((path.name, path.read_text("utf-8")) for path in files)
     world = World(make_scenario(manifests), sink=records.append)
     index = world.platform.index
-    workloads = WorkloadFigures(index, world.client, world.kernel.now, "standalone")
+    workloads = WorkloadMetrics(index, world.client, world.kernel.now, "standalone")
 
     def watch(events: Sequence[WatchEvent]) -> None:
         for event in events:
@@ -60,7 +60,7 @@ def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
     world.client.subscribe(watch)
     world.run_until(parse_duration(until))
     world.settle()
-    queues = QueueFigures(index, workloads, world.client, "standalone", fair_sharing=fair_sharing)
+    queues = QueueMetrics(index, workloads, world.client, "standalone", fair_sharing=fair_sharing)
     return Played(world, records, samples([*workloads.texts(), *queues.texts()]))
 
 
@@ -100,11 +100,11 @@ def test_gauges_of_queues_are_what_their_statuses_say(played: Played) -> None:
         for obj in played.world.client.list(kind):
             status, key = obj["status"], names(obj)
             waiting = [
-                n for labels, n in played.told[f"{prefix}pending_workloads"].items() if labels[: len(key)] == key
+                n for labels, n in played.reported[f"{prefix}pending_workloads"].items() if labels[: len(key)] == key
             ]
             assert sum(waiting) == status["pendingWorkloads"]
             for name, field in (("reserving", "reservingWorkloads"), ("admitted", "admittedWorkloads")):
-                assert played.told[f"{prefix}{name}_active_workloads"][*key, "standalone"] == status[field]
+                assert played.reported[f"{prefix}{name}_active_workloads"][*key, "standalone"] == status[field]
 
 
 def names(obj: Any) -> tuple[str, ...]:
@@ -122,11 +122,11 @@ def test_unadmitted_and_finished_are_all_that_are_not_admitted(played: Played) -
 
 
 def test_what_cohorts_hold_is_what_their_queues_hold(played: Played) -> None:
-    below = played.told.get("kueue_cohort_subtree_resource_reservations", {})
-    info = played.told["kueue_cluster_queue_info"]
+    below = played.reported.get("kueue_cohort_subtree_resource_reservations", {})
+    info = played.reported["kueue_cluster_queue_info"]
     root_of = {labels[0]: labels[2] for labels in info}
     held: Counter[tuple[str, ...]] = Counter()
-    for (_, queue, flavor, resource, _), amount in played.told["kueue_cluster_queue_resource_reservation"].items():
+    for (_, queue, flavor, resource, _), amount in played.reported["kueue_cluster_queue_resource_reservation"].items():
         if root_of[queue] and amount:
             held[root_of[queue], flavor, resource, "standalone"] += amount  # type: ignore[assignment]
     roots = set(root_of.values())
@@ -134,29 +134,29 @@ def test_what_cohorts_hold_is_what_their_queues_hold(played: Played) -> None:
 
 
 def test_evictions_have_reasons_and_causes() -> None:
-    told = play("preemption", "1h").told
-    reasons = {labels[1:3] for labels in told["kueue_evicted_workloads_total"]}
+    reported = play("preemption", "1h").reported
+    reasons = {labels[1:3] for labels in reported["kueue_evicted_workloads_total"]}
     assert reasons == {("Preempted", "")}
-    assert sum(told["kueue_evicted_workloads_once_total"].values()) == 3
-    assert set(told["kueue_workload_eviction_latency_seconds_count"].values()) <= {1.0, 2.0, 3.0}
+    assert sum(reported["kueue_evicted_workloads_once_total"].values()) == 3
+    assert set(reported["kueue_workload_eviction_latency_seconds_count"].values()) <= {1.0, 2.0, 3.0}
 
 
 def test_an_eviction_names_its_underlying_cause() -> None:
     world = play("first-steps", "1h").world
-    figures = WorkloadFigures(world.platform.index, world.client, world.kernel.now, "standalone")
+    figures = WorkloadMetrics(world.platform.index, world.client, world.kernel.now, "standalone")
     old = make.workload(status={"admission": make.admission("cq")}, conditions=[make.condition("QuotaReserved")])
     new = lifecycle.evict(old, reason="PodsReadyTimeout", message="slow", now=make.NOW, cause="WaitForStart")
     figures.observe(WatchEvent(EventType.MODIFIED, key_of(new), new, old, 2))
-    told = samples(figures.texts())
+    reported = samples(figures.texts())
     for name in ("evicted_workloads_total", "evicted_workloads_once_total"):
-        assert told[f"kueue_{name}"] == {("cq", "PodsReadyTimeout", "WaitForStart", "", "standalone"): 1}, name
+        assert reported[f"kueue_{name}"] == {("cq", "PodsReadyTimeout", "WaitForStart", "", "standalone"): 1}, name
 
 
 def test_a_deleted_cohort_has_no_gauges_until_one_of_its_queues_changes() -> None:
     world = play("hierarchy", "70s").world
     index = world.platform.index
-    workloads = WorkloadFigures(index, world.client, world.kernel.now, "standalone")
-    queues = QueueFigures(index, workloads, world.client, "standalone", fair_sharing=False)
+    workloads = WorkloadMetrics(index, world.client, world.kernel.now, "standalone")
+    queues = QueueMetrics(index, workloads, world.client, "standalone", fair_sharing=False)
     deep = next(each for each in index.snapshot.queues.values() if len(each.node.path) > 2)
     cohort, key = deep.node.path[-2].name, Key(scheme.COHORT, "", deep.node.path[-2].name)
 
@@ -172,9 +172,9 @@ def test_a_deleted_cohort_has_no_gauges_until_one_of_its_queues_changes() -> Non
 
 
 def test_a_cohort_without_an_object_takes_its_counters_along() -> None:
-    index = AdmissionIndex()
-    stage = Stage(Scheduler(index, Policy()), WorkloadLifecycle())
-    figures = WorkloadFigures(index, stage.client, stage.kernel.now, "standalone")
+    index = SchedulerCache()
+    stage = Stage(Scheduler(index, SchedulingPolicy()), WorkloadLifecycle())
+    figures = WorkloadMetrics(index, stage.client, stage.kernel.now, "standalone")
 
     def watch(events: Sequence[WatchEvent]) -> None:
         for event in events:
@@ -190,23 +190,23 @@ def test_a_cohort_without_an_object_takes_its_counters_along() -> None:
 
 
 def test_who_waits_longer_is_in_higher_buckets() -> None:
-    told = play("preemption", "1h").told
-    waits = told["kueue_admission_wait_time_seconds_sum"]
+    reported = play("preemption", "1h").reported
+    waits = reported["kueue_admission_wait_time_seconds_sum"]
     assert sum(waits.values()) > 60
-    assert told["kueue_execution_time_seconds_sum"] != waits
+    assert reported["kueue_execution_time_seconds_sum"] != waits
 
 
 def test_shares_are_told_where_they_count() -> None:
     played = play("fair-sharing", "3m", fair_sharing=True)
-    shares = {labels[0]: share for labels, share in played.told["kueue_cluster_queue_weighted_share"].items()}
+    shares = {labels[0]: share for labels, share in played.reported["kueue_cluster_queue_weighted_share"].items()}
     assert set(shares) == {"alpha-queue", "beta-queue", "gamma-queue"}
     assert max(shares.values()) > 0
-    assert "kueue_cluster_queue_weighted_share" not in play("fair-sharing", "3m").told
+    assert "kueue_cluster_queue_weighted_share" not in play("fair-sharing", "3m").reported
 
 
 def test_what_was_there_before_is_no_event() -> None:
     world = play("first-steps", "1h").world
-    figures = WorkloadFigures(world.platform.index, world.client, world.kernel.now, "standalone")
+    figures = WorkloadMetrics(world.platform.index, world.client, world.kernel.now, "standalone")
     for obj in world.client.list(scheme.WORKLOAD):
         figures.recall(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1))
     assert "".join(figures.texts()) == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from batchyard.package_data import read_folder
 from batchyard.provision.image_sources import source_archive
 from batchyard.provision.images import SOURCES, builds_operator, image_recipes
-from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.loading import PlatformSource, read_platform
 
 REFARCH = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
 #: Records its arguments, and whether the sources are in the folder that it is to build from.
@@ -35,7 +35,7 @@ def test_the_archive_holds_what_the_containerfile_copies_and_is_the_same_each_ti
 
 
 def test_the_commands_build_from_the_unpacked_archive_and_push(tmp_path: Path) -> None:
-    (recipe,) = image_recipes(read_platform(Source("p", REFARCH)))
+    (recipe,) = image_recipes(read_platform(PlatformSource("p", REFARCH)))
     (tmp_path / SOURCES).parent.mkdir(parents=True)
     (tmp_path / SOURCES).write_bytes(source_archive())
     engine = tmp_path / "engine"
@@ -54,6 +54,6 @@ def test_nothing_is_built_for_kueue_or_for_an_image_that_the_file_names() -> Non
         ("  engine: batchyard\n", "  engine: kueue\n"),
         ("  engine: batchyard\n", "  operator: {image: registry.example/batchyard:v1}\n"),
     ):
-        platform = read_platform(Source("p", REFARCH.replace(old, new)))
+        platform = read_platform(PlatformSource("p", REFARCH.replace(old, new)))
         assert not builds_operator(platform)
         assert not image_recipes(platform)

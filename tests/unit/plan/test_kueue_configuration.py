@@ -9,10 +9,10 @@ import yaml
 
 from batchyard.api.kueue_configuration import read_configuration
 from batchyard.base.instant import MINUTE
-from batchyard.provision.loading import InvalidPlatform, Source, read_platform
-from batchyard.provision.model import Platform
+from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import ENGINE, render
-from batchyard.scheduling.kueue_configuration import settings_of
+from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
 TEXT = """\
@@ -41,11 +41,11 @@ spec:
 """
 
 
-def read(more: str = "", text: str = TEXT) -> Platform:
-    return read_platform(Source("p.yaml", text + more))
+def read(more: str = "", text: str = TEXT) -> PlatformModel:
+    return read_platform(PlatformSource("p.yaml", text + more))
 
 
-def kustomized(platform: Platform, folder: Path) -> dict[str, Any]:
+def kustomized(platform: PlatformModel, folder: Path) -> dict[str, Any]:
     """What kubectl makes of the engine's kustomization, by kind; the releases are not to be had here."""
     whole = yaml.safe_load(render(platform)[f"{ENGINE}/kustomization.yaml"])
     (folder / "kustomization.yaml").write_text(yaml.dump({**whole, "resources": ["release.yaml"]}), "utf-8")
@@ -54,7 +54,7 @@ def kustomized(platform: Platform, folder: Path) -> dict[str, Any]:
     return {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
 
 
-def configured(platform: Platform, folder: Path) -> Any:
+def configured(platform: PlatformModel, folder: Path) -> Any:
     return yaml.safe_load(kustomized(platform, folder)["ConfigMap"]["data"]["controller_manager_config.yaml"])
 
 
@@ -63,12 +63,12 @@ def test_without_a_word_it_is_that_of_the_release(tmp_path: Path) -> None:
 
 
 def test_what_is_said_goes_into_the_release_and_the_rest_stays(tmp_path: Path) -> None:
-    said = """\
+    stated = """\
   kueue:
     waitForPodsReady: {timeout: 10m, requeuingStrategy: {backoffLimitCount: 5}}
     resources: {transformations: [{input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/gb: 5}}]}
 """
-    found = configured(read(said), tmp_path)
+    found = configured(read(stated), tmp_path)
     assert found["waitForPodsReady"] == {"timeout": "10m", "requeuingStrategy": {"backoffLimitCount": 5}}
     (row,) = found["resources"]["transformations"]
     assert row == {"input": "nvidia.com/mig-1g.5gb", "strategy": "Replace", "outputs": {"example.com/gb": "5"}}
@@ -104,10 +104,10 @@ def test_the_manager_begins_anew_when_its_configuration_changes(tmp_path: Path) 
         ("{integrations: {frameworks: [batch/jobs]}}", "did you mean batch/job?"),
     ],
 )
-def test_what_kueue_would_not_start_with_is_refused(said: str, told: str) -> None:
+def test_what_kueue_would_not_start_with_is_refused(stated: str, reported: str) -> None:
     with pytest.raises(InvalidPlatform, match=r"p\.yaml:8: spec\.kueue") as caught:
-        read(f"  kueue: {said}\n")
-    assert told in str(caught.value)
+        read(f"  kueue: {stated}\n")
+    assert reported in str(caught.value)
 
 
 OURS = TEXT.replace("engine: kueue", "engine: batchyard")
@@ -125,27 +125,29 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
     ],
 )
-def test_what_our_operator_does_not_do_is_refused(said: str, told: str) -> None:
+def test_what_our_operator_does_not_do_is_refused(stated: str, reported: str) -> None:
     with pytest.raises(InvalidPlatform) as caught:
-        read(f"  kueue: {said}\n", OURS)
-    assert told in str(caught.value)
+        read(f"  kueue: {stated}\n", OURS)
+    assert reported in str(caught.value)
 
 
 def test_our_operator_is_given_what_is_said() -> None:
-    said = "  fairSharing: true\n  kueue: {waitForPodsReady: {timeout: 10m}, integrations: {labelKeysToCopy: [team]}}\n"
-    files = render(read(said, OURS))
+    stated = (
+        "  fairSharing: true\n  kueue: {waitForPodsReady: {timeout: 10m}, integrations: {labelKeysToCopy: [team]}}\n"
+    )
+    files = render(read(stated, OURS))
     objects = {each["kind"]: each for each in yaml.safe_load_all(files[f"{ENGINE}/deployment.yaml"])}
     (text,) = objects["ConfigMap"]["data"].values()
-    found = settings_of(read_configuration("k", text))
+    found = parse_kueue_settings(read_configuration("k", text))
     assert (found.pods_ready, found.copied_labels) == (PodsReadyPolicy(10 * MINUTE), ("team",))
     assert found.policy.fair_sharing
     assert "--fair-sharing" not in files[f"{ENGINE}/deployment.yaml"]
-    assert settings_of(read_configuration("k", files["configuration.yaml"])) == found
+    assert parse_kueue_settings(read_configuration("k", files["configuration.yaml"])) == found
 
 
 def test_a_platform_that_says_nothing_has_none() -> None:
     assert "configuration.yaml" not in render(read("", OURS))
-    said = "  kueue: {manageJobsWithoutQueueName: true, waitForPodsReady: {timeout: 1m}}\n"
-    told = render(read(said))["configuration.yaml"]
-    assert settings_of(read_configuration("k", told)).pods_ready == PodsReadyPolicy(MINUTE)
-    assert "manageJobs" not in told
+    stated = "  kueue: {manageJobsWithoutQueueName: true, waitForPodsReady: {timeout: 1m}}\n"
+    reported = render(read(stated))["configuration.yaml"]
+    assert parse_kueue_settings(read_configuration("k", reported)).pods_ready == PodsReadyPolicy(MINUTE)
+    assert "manageJobs" not in reported

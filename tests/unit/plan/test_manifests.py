@@ -11,9 +11,9 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.package_data import find_folder
-from batchyard.provision.loading import InvalidPlatform, Source, read_platform
+from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
 from batchyard.provision.manifests import made
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 from batchyard.sim.files import files_below
 
 SHARED = Path(__file__).parents[4] / "shared" / "refarch" / "platform"
@@ -21,7 +21,7 @@ SHARED = Path(__file__).parents[4] / "shared" / "refarch" / "platform"
 BESIDES = {scheme.ROLE, scheme.ROLE_BINDING, scheme.CLUSTER_ROLE, scheme.CLUSTER_ROLE_BINDING, scheme.NETWORK_POLICY}
 
 
-def example(name: str, **changes: str) -> Platform:
+def example(name: str, **changes: str) -> PlatformModel:
     """The platform of an example, with texts in it replaced."""
     folder = find_folder("examples/platforms")
     assert folder is not None
@@ -29,10 +29,10 @@ def example(name: str, **changes: str) -> Platform:
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    return read_platform(Source(f"{name}.yaml", text))
+    return read_platform(PlatformSource(f"{name}.yaml", text))
 
 
-def objects(platform: Platform) -> list[Obj]:
+def objects(platform: PlatformModel) -> list[Obj]:
     return [each.obj for group in made(platform).values() for each in group]
 
 
@@ -108,8 +108,8 @@ def test_the_clusters_of_the_examples_are_those_of_their_folders() -> None:
 
 def test_on_gke_pods_are_their_teams_google_account() -> None:
     account = by_key(objects(example("refarch")))[Key(scheme.SERVICE_ACCOUNT, "team-a", "team-a-ksa")]
-    said = account["metadata"]["annotations"]["iam.gke.io/gcp-service-account"]
-    assert said == "wi-team-a@my-project.iam.gserviceaccount.com"
+    stated = account["metadata"]["annotations"]["iam.gke.io/gcp-service-account"]
+    assert stated == "wi-team-a@my-project.iam.gserviceaccount.com"
 
 
 def test_a_flavor_that_other_pools_fit_too_names_its_pool() -> None:
@@ -145,11 +145,11 @@ def test_flavors_with_other_resources_are_groups_of_their_own() -> None:
 
 
 def test_what_a_kind_does_not_take_is_told_at_the_place_that_says_it() -> None:
-    with pytest.raises(InvalidPlatform) as told:
+    with pytest.raises(InvalidPlatform) as reported:
         example(
             "refarch", **{"cpu: {nominalQuota: 0, borrowingLimit: 4}": "cpu: {nominalQuota: -1, borrowingLimit: 4}"}
         )
-    assert "spec.queueClasses[0].flavors[0].resources[cpu].nominalQuota: Invalid value" in str(told.value)
+    assert "spec.queueClasses[0].flavors[0].resources[cpu].nominalQuota: Invalid value" in str(reported.value)
 
 
 def test_a_flavor_of_several_pools_has_what_all_their_nodes_have() -> None:

@@ -9,8 +9,8 @@ import yaml
 
 from batchyard.api.decode import decode
 from batchyard.package_data import read_folder
-from batchyard.provision.loading import InvalidPlatform, Source, read_platform
-from batchyard.provision.model import Platform
+from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.system_pods import system_pod_faults, system_pods
 
@@ -22,14 +22,14 @@ ACCESS = "manifests/00-engine/monitoring-access.yaml"
 
 def platform(
     engine: str = "batchyard", stack: str = "{enabled: true}", name: str = "refarch", more: str = ""
-) -> Platform:
+) -> PlatformModel:
     text = EXAMPLES[f"{name}.yaml"].replace("\n  engine: batchyard", "")
-    said = f"\nspec:\n  engine: {engine}\n  monitoring: {{stack: {stack}{more}}}\n"
-    return read_platform(Source("p.yaml", text.replace("\nspec:\n", said)))
+    stated = f"\nspec:\n  engine: {engine}\n  monitoring: {{stack: {stack}{more}}}\n"
+    return read_platform(PlatformSource("p.yaml", text.replace("\nspec:\n", stated)))
 
 
-def objects(engine: str, path: str = FILE, **said: str) -> list[Any]:
-    return list(yaml.safe_load_all(render(platform(engine, **said))[path]))
+def objects(engine: str, path: str = FILE, **stated: str) -> list[Any]:
+    return list(yaml.safe_load_all(render(platform(engine, **stated))[path]))
 
 
 def by_name(found: list[Any], kind: str) -> dict[str, Any]:
@@ -147,8 +147,8 @@ def test_the_engine_installs_the_access(engine: str) -> None:
 
 
 def test_images_and_retention_are_settings() -> None:
-    said = "{enabled: true, grafanaImage: example.com/grafana:1.2.3, retentionDays: 30}"
-    deployments = by_name(objects("batchyard", stack=said), "Deployment")
+    stated = "{enabled: true, grafanaImage: example.com/grafana:1.2.3, retentionDays: 30}"
+    deployments = by_name(objects("batchyard", stack=stated), "Deployment")
     containers = {name: each["spec"]["template"]["spec"]["containers"][0] for name, each in deployments.items()}
     assert containers["grafana"]["image"] == "example.com/grafana:1.2.3"
     assert "--storage.tsdb.retention.time=30d" in containers["prometheus"]["args"]
@@ -165,8 +165,8 @@ def test_rules_and_dashboards_can_be_left_out() -> None:
 
 
 def annotations(found: list[Any], name: str) -> Mapping[str, str]:
-    told: Mapping[str, str] = by_name(found, "Deployment")[name]["spec"]["template"]["metadata"]["annotations"]
-    return told
+    reported: Mapping[str, str] = by_name(found, "Deployment")[name]["spec"]["template"]["metadata"]["annotations"]
+    return reported
 
 
 def test_another_configuration_replaces_the_pod() -> None:
@@ -183,19 +183,21 @@ def test_another_configuration_replaces_the_pod() -> None:
         ("{enabled: true, retentionDays: 0}", "stack.retentionDays"),
     ],
 )
-def test_what_cannot_be_is_told(stack: str, told: str) -> None:
-    with pytest.raises(InvalidPlatform, match=told):
+def test_what_cannot_be_is_told(stack: str, reported: str) -> None:
+    with pytest.raises(InvalidPlatform, match=reported):
         platform(stack=stack)
 
 
 def test_no_team_is_in_its_namespace() -> None:
     text = EXAMPLES["refarch.yaml"].replace("name: team-a\n", "name: team-a\n      namespace: monitoring\n", 1)
     assert "namespace: monitoring" in text
-    read_platform(Source("p.yaml", text))
+    read_platform(PlatformSource("p.yaml", text))
     with pytest.raises(
         InvalidPlatform, match="monitoring is a namespace of Kubernetes or of the engine or its monitoring"
     ):
-        read_platform(Source("p.yaml", text.replace("\nspec:\n", "\nspec:\n  monitoring: {stack: {enabled: true}}\n")))
+        read_platform(
+            PlatformSource("p.yaml", text.replace("\nspec:\n", "\nspec:\n  monitoring: {stack: {enabled: true}}\n"))
+        )
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -6,8 +6,8 @@ import pytest
 
 from batchyard.api.schema.tables import table
 from batchyard.package_data import find_folder
-from batchyard.provision.loading import InvalidPlatform, Source, read_platform
-from batchyard.provision.model import Collector, Engine, LocalQueue, Platform
+from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
+from batchyard.provision.model import LocalQueue, MetricsCollector, PlatformEngine, PlatformModel
 
 SMALL = """\
 apiVersion: platform.batchyard.dev/v1alpha1
@@ -41,8 +41,8 @@ DISKS = """\
 """
 
 
-def read(text: str = SMALL) -> Platform:
-    return read_platform(Source("p.yaml", text))
+def read(text: str = SMALL) -> PlatformModel:
+    return read_platform(PlatformSource("p.yaml", text))
 
 
 def faults(text: str) -> str:
@@ -59,13 +59,13 @@ def examples() -> list[Path]:
 
 @pytest.mark.parametrize("path", examples(), ids=lambda path: path.stem)
 def test_every_example_is_sound(path: Path) -> None:
-    assert read_platform(Source(str(path), path.read_text())).google is not None
+    assert read_platform(PlatformSource(str(path), path.read_text())).google is not None
 
 
 def test_what_is_not_said_has_its_default() -> None:
     platform = read()
     (team,) = platform.teams
-    assert (platform.engine, platform.monitoring.collector) == (Engine.BATCHYARD, Collector.NONE)
+    assert (platform.engine, platform.monitoring.collector) == (PlatformEngine.BATCHYARD, MetricsCollector.NONE)
     assert (team.namespace, team.identity.name, team.identity.google_name) == ("red", "red-ksa", "wi-red")
 
 
@@ -95,11 +95,11 @@ def test_a_queue_that_teams_share_has_a_local_queue_in_each() -> None:
 
 
 def test_on_google_cloud_metrics_are_fetched_by_its_own_prometheus() -> None:
-    assert read(SMALL + GOOGLE).monitoring.collector is Collector.POD_MONITORING
+    assert read(SMALL + GOOGLE).monitoring.collector is MetricsCollector.POD_MONITORING
 
 
 def test_a_project_on_the_command_line_goes_before_the_file() -> None:
-    google = read_platform(Source("p.yaml", SMALL + GOOGLE), "another-one").google
+    google = read_platform(PlatformSource("p.yaml", SMALL + GOOGLE), "another-one").google
     assert google is not None
     assert google.project == "another-one"
 
@@ -118,9 +118,9 @@ def test_a_project_on_the_command_line_goes_before_the_file() -> None:
         pytest.param("- name: spot", "- {name: spot, pools: [np]}", 'there is no node pool "np"', id="pool"),
     ],
 )  # fmt: skip
-def test_a_fault_says_where_it_is(old: str, new: str, said: str) -> None:
+def test_a_fault_says_where_it_is(old: str, new: str, stated: str) -> None:
     assert old in SMALL
-    assert said in faults(SMALL.replace(old, new))
+    assert stated in faults(SMALL.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_fault_says_where_it_is(old: str, new: str, said: str) -> None:
         pytest.param(GOOGLE.replace("[us", "[us-east1-b, us"), "or change spec.cluster.region", id="zone"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_told(added: str, said: str) -> None:
-    assert said in faults(SMALL + added)
+def test_what_does_not_go_together_is_told(added: str, stated: str) -> None:
+    assert stated in faults(SMALL + added)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_what_does_not_go_together_is_told(added: str, said: str) -> None:
         ),
     ],
 )
-def test_what_nobody_should_have_is_refused(added: str, said: str) -> None:
-    assert said in faults(SMALL + added)
+def test_what_nobody_should_have_is_refused(added: str, stated: str) -> None:
+    assert stated in faults(SMALL + added)
 
 
 def test_a_class_is_in_a_cohort_that_is_listed() -> None:
@@ -188,9 +188,9 @@ def test_a_class_is_in_a_cohort_that_is_listed() -> None:
         pytest.param(", network: {nodes: 10.0.0.0/30}", "", "a subnet has a /29 at least", id="subnet"),
     ],
 )
-def test_what_google_cloud_refuses_is_told_beforehand(google: str, team: str, said: str) -> None:
+def test_what_google_cloud_refuses_is_told_beforehand(google: str, team: str, stated: str) -> None:
     text = SMALL.replace("cohortName: colours", f"serviceAccount: {{{team}}}")
-    assert said in faults(text + GOOGLE.replace("my-project", f"my-project{google}"))
+    assert stated in faults(text + GOOGLE.replace("my-project", f"my-project{google}"))
 
 
 def test_no_two_teams_are_one_service_account() -> None:
@@ -210,10 +210,10 @@ def test_a_bucket_of_the_state_with_too_long_a_name_is_told() -> None:
         ("nodes", "10.0.0.0/28", "has 16 addresses, and 20 machines at most need 24; use a /27 or larger"),
     ],
 )
-def test_all_machines_and_their_pods_have_addresses(field: str, cidr: str, said: str) -> None:
+def test_all_machines_and_their_pods_have_addresses(field: str, cidr: str, stated: str) -> None:
     pool = "nodePools: [{name: np, machineType: e2-standard-4, nodeCount: 20}]"
     google = GOOGLE.replace("my-project", f"my-project, network: {{{field}: {cidr}}}").replace("a]}", f"a], {pool}}}")
-    assert f"spec.google.network.{field}: {cidr} {said}" in faults(SMALL + google)
+    assert f"spec.google.network.{field}: {cidr} {stated}" in faults(SMALL + google)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +262,8 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 def test_every_field_is_described() -> None:
-    told = (Path(__file__).parents[3] / "docs" / "platform.md").read_text("utf-8")
-    types = {name: fields for name, fields in table("platform.v1alpha1").items() if name != "Platform"}
-    assert [f"{name}.{field}" for name, fields in types.items() for field in fields if f"`{field}`" not in told] == []
+    reported = (Path(__file__).parents[3] / "docs" / "platform.md").read_text("utf-8")
+    types = {name: fields for name, fields in table("platform.v1alpha1").items() if name != "PlatformModel"}
+    assert [
+        f"{name}.{field}" for name, fields in types.items() for field in fields if f"`{field}`" not in reported
+    ] == []

@@ -10,18 +10,18 @@ import yaml
 from batchyard.cli.platform.render import RECORD, write
 from batchyard.package_data import find_folder, read_folder
 from batchyard.provision.engine import deployed
-from batchyard.provision.loading import Source, read_platform
-from batchyard.provision.model import Platform
+from batchyard.provision.loading import PlatformSource, read_platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from clouds import in_a_process
 
 
-def example(old: str = "", new: str = "") -> Platform:
+def example(old: str = "", new: str = "") -> PlatformModel:
     folder = find_folder("examples/platforms")
     assert folder is not None
     text = (folder / "refarch.yaml").read_text()
     assert old in text
-    return read_platform(Source("p.yaml", text.replace(old, new, 1)))
+    return read_platform(PlatformSource("p.yaml", text.replace(old, new, 1)))
 
 
 def there(folder: Path) -> dict[str, str]:
@@ -69,8 +69,8 @@ def test_our_operator_is_installed_from_the_platforms_own_repository() -> None:
 
 
 def test_our_operator_keeps_costs_where_a_team_has_a_budget() -> None:
-    told = render(example("# budget:", "budget:"))["manifests/00-engine/deployment.yaml"]
-    assert ",costs" in told
+    reported = render(example("# budget:", "budget:"))["manifests/00-engine/deployment.yaml"]
+    assert ",costs" in reported
     assert ",costs" not in render(example())["manifests/00-engine/deployment.yaml"]
 
 
@@ -153,7 +153,7 @@ def test_managed_prometheus_reads_kueues_metrics_with_the_token_of_a_reader() ->
     text = read_folder("examples/platforms", ".yaml")["multislice.yaml"].replace(
         "\nspec:\n", "\nspec:\n  engine: kueue\n"
     )
-    platform = read_platform(Source("p", text))
+    platform = read_platform(PlatformSource("p", text))
     objects = list(yaml.safe_load_all(render(platform)["manifests/70-monitoring/monitoring.yaml"]))
     by_kind = {obj["kind"]: obj for obj in objects}
     (endpoint,) = by_kind["PodMonitoring"]["spec"]["endpoints"]

@@ -4,9 +4,9 @@ import pytest
 
 from batchyard.package_data import read_folder
 from batchyard.provision.google import made_on_google
-from batchyard.provision.loading import Source, read_platform
+from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.machine_supply import Supply, supplies
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.quotas import quotas
 from batchyard.provision.render import render
 
@@ -21,15 +21,15 @@ spec:
 """
 
 
-def example(name: str) -> Platform:
-    return read_platform(Source(name, EXAMPLES[f"{name}.yaml"]))
+def example(name: str) -> PlatformModel:
+    return read_platform(PlatformSource(name, EXAMPLES[f"{name}.yaml"]))
 
 
-def pools(*rows: str, more: str = "  flavors: [{name: any}]\n") -> Platform:
+def pools(*rows: str, more: str = "  flavors: [{name: any}]\n") -> PlatformModel:
     """A platform with these pools in two zones."""
     cluster = "".join(f"      - {row}\n" for row in rows)
     zones = "zones: [us-central1-a, us-central1-b]"
-    return read_platform(Source("p", f"{HEAD}{more}  cluster:\n    {zones}\n    nodePools:\n{cluster}"))
+    return read_platform(PlatformSource("p", f"{HEAD}{more}  cluster:\n    {zones}\n    nodePools:\n{cluster}"))
 
 
 def supply(row: str) -> Supply:
@@ -71,10 +71,10 @@ def test_a_limit_of_auto_provisioning_holds_for_what_is_reckoned() -> None:
     text = EXAMPLES["refarch.yaml"].replace(
         "{resource: nvidia-tesla-a100, max: 100}", "{resource: nvidia-tesla-a100, max: 3}"
     )
-    assert supplies(read_platform(Source("p", text)))[-1].most == 3
+    assert supplies(read_platform(PlatformSource("p", text)))[-1].most == 3
 
 
-def needed(platform: Platform) -> dict[str, int]:
+def needed(platform: PlatformModel) -> dict[str, int]:
     return {row.metric: row.needed for row in quotas(platform)}
 
 
@@ -97,7 +97,7 @@ def test_cpus_of_machines_that_the_platform_describes_itself_are_counted_too() -
     text = f"{HEAD}  flavors: [{{name: any}}]\n  cluster:\n    zones: [us-central1-a]{catalog}\n    nodePools:\n"
     rows = ("a, machineType: c4-a", "b, machineType: n2d-a", "c, machineType: c4-a, provisioning: spot")
     text += "".join(f"      - {{name: {row}, nodeCount: 1}}\n" for row in rows)
-    found = needed(read_platform(Source("p", text)))
+    found = needed(read_platform(PlatformSource("p", text)))
     assert (found["CPUS_PER_VM_FAMILY (C4)"], found["N2D_CPUS"], found["PREEMPTIBLE_CPUS"]) == (4, 2, 4)
 
 
@@ -112,16 +112,21 @@ def test_pools_that_are_never_there_need_nothing() -> None:
 
 def test_without_google_cloud_there_are_no_quotas() -> None:
     text = EXAMPLES["multislice.yaml"].replace("  google:\n    project: my-project\n", "")
-    assert quotas(read_platform(Source("p", text))) == []
+    assert quotas(read_platform(PlatformSource("p", text))) == []
 
 
 def test_what_is_told_to_be_made_on_google_cloud_is_what_terraform_is_told_to_make() -> None:
     platform = example("refarch")
-    told = made_on_google(platform)
+    reported = made_on_google(platform)
     variables = render(platform)["terraform/terraform.tfvars"]
-    names = [*told["node pool"], *told["reservation"], *told["service account"][1:], *told["repository"]]
+    names = [
+        *reported["node pool"],
+        *reported["reservation"],
+        *reported["service account"][1:],
+        *reported["repository"],
+    ]
     assert [name for name in names if f'"{name}"' not in variables and f"{name} " not in variables] == []
-    assert len(told["node pool"]) == variables.count("machine_type") - len(told["reservation"])
+    assert len(reported["node pool"]) == variables.count("machine_type") - len(reported["reservation"])
 
 
 def test_a_reservation_by_date_is_listed_as_a_draft_or_as_submitted() -> None:
@@ -134,13 +139,13 @@ def test_a_reservation_by_date_is_listed_as_a_draft_or_as_submitted() -> None:
     assert row in EXAMPLES["refarch.yaml"]
     text = EXAMPLES["refarch.yaml"].replace(row, row + booked)
     platform = read_platform(
-        Source("p", text.replace("  google:\n", "  google:\n    submitReservations: [january]\n", 1))
+        PlatformSource("p", text.replace("  google:\n", "  google:\n    submitReservations: [january]\n", 1))
     )
-    told = made_on_google(platform)
-    assert told["reservation"] == ["machine-reservation"]
-    assert told["future reservation, draft"] == ["december"]
-    assert told["future reservation, submitted"] == ["january"]
-    assert told["booked with Google, not made here"] == ["elsewhere"]
+    reported = made_on_google(platform)
+    assert reported["reservation"] == ["machine-reservation"]
+    assert reported["future reservation, draft"] == ["december"]
+    assert reported["future reservation, submitted"] == ["january"]
+    assert reported["booked with Google, not made here"] == ["elsewhere"]
     variables = render(platform)["terraform/terraform.tfvars"]
     assert ("december" in variables, "elsewhere" in variables) == (True, False)
 

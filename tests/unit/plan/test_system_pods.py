@@ -3,8 +3,8 @@
 import pytest
 
 from batchyard.package_data import read_folder
-from batchyard.provision.loading import Source, read_platform
-from batchyard.provision.model import Platform
+from batchyard.provision.loading import PlatformSource, read_platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.system_pods import system_pod_faults
 
 EXAMPLES = read_folder("examples/platforms", ".yaml")
@@ -27,9 +27,9 @@ GPU_POOL = "{name: gpus, machineType: g2-standard-24, nodeCount: 4}"
 TAINTED = "{name: t, machineType: e2-standard-8, nodeCount: 4, taints: [{key: a, value: b, effect: NoSchedule}]}"
 
 
-def platform(*pools: str, engine: str = "batchyard", replicas: int = 2, autoscaling: str = "{}") -> Platform:
+def platform(*pools: str, engine: str = "batchyard", replicas: int = 2, autoscaling: str = "{}") -> PlatformModel:
     text = SPEC.format(engine=engine, replicas=replicas, pools=", ".join(pools), autoscaling=autoscaling)
-    return read_platform(Source("p", text))
+    return read_platform(PlatformSource("p", text))
 
 
 def pool(machine: str, size: str) -> str:
@@ -40,7 +40,7 @@ def pool(machine: str, size: str) -> str:
 @pytest.mark.parametrize("engine", ["batchyard", "kueue"])
 def test_the_engine_fits_in_every_example(name: str, engine: str) -> None:
     text = EXAMPLES[name].replace("\n  engine: batchyard", "").replace("\nspec:\n", f"\nspec:\n  engine: {engine}\n")
-    assert not list(system_pod_faults(read_platform(Source(name, text))))
+    assert not list(system_pod_faults(read_platform(PlatformSource(name, text))))
 
 
 @pytest.mark.parametrize(

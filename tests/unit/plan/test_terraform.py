@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import batchyard.provision.terraform
-from batchyard.provision.loading import InvalidPlatform, Source, read_platform
-from batchyard.provision.model import Engine, Platform
+from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
+from batchyard.provision.model import PlatformEngine, PlatformModel
 from batchyard.provision.terraform import hcl
 from batchyard.provision.terraform.files import files
 from batchyard.provision.terraform.pools import future_reservations, node_pools, reservations
@@ -29,11 +29,11 @@ REST = """\
 """
 
 
-def platform(google: str = "{project: my-project}", rest: str = REST) -> Platform:
-    return read_platform(Source("p.yaml", f"{HEAD}  google: {google}\n  flavors: [{{name: any}}]\n{rest}"))
+def platform(google: str = "{project: my-project}", rest: str = REST) -> PlatformModel:
+    return read_platform(PlatformSource("p.yaml", f"{HEAD}  google: {google}\n  flavors: [{{name: any}}]\n{rest}"))
 
 
-def variables(of: Platform, path: str = "terraform/terraform.tfvars") -> dict[str, Any]:
+def variables(of: PlatformModel, path: str = "terraform/terraform.tfvars") -> dict[str, Any]:
     """The variables of a file, strings without their quotes."""
     return {name: bare(value) for name, value in hcl2.loads(files(of)[path]).items() if not name.startswith("__")}
 
@@ -92,8 +92,8 @@ def pool(**row: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_pool_says_what_differs_from_the_usual(row: dict[str, Any], told: dict[str, Any]) -> None:
-    assert pool(**row) == {"machine_type": "e2-medium", **told}
+def test_a_pool_says_what_differs_from_the_usual(row: dict[str, Any], reported: dict[str, Any]) -> None:
+    assert pool(**row) == {"machine_type": "e2-medium", **reported}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_a_pool_says_what_differs_from_the_usual(row: dict[str, Any], told: dict
         ("ct6e-standard-4t", "2x2", {"disk_type": "hyperdisk-balanced"}),
     ],
 )
-def test_only_a_slice_of_several_machines_has_a_topology(machine: str, topology: str, told: dict[str, Any]) -> None:
-    assert pool(machineType=machine, tpuTopology=topology) == {"machine_type": machine, **told}
+def test_only_a_slice_of_several_machines_has_a_topology(machine: str, topology: str, reported: dict[str, Any]) -> None:
+    assert pool(machineType=machine, tpuTopology=topology) == {"machine_type": machine, **reported}
 
 
 def test_gpus_are_named_whether_they_are_attached_or_come_with_the_machine() -> None:
@@ -189,8 +189,10 @@ def test_only_the_future_reservations_that_the_file_names_are_submitted() -> Non
 
 
 def test_a_name_that_is_no_future_reservation_cannot_be_submitted() -> None:
-    told = re.escape('spec.google.submitReservations[0]: "november" is no future reservation that Terraform creates')
-    with pytest.raises(InvalidPlatform, match=told):
+    reported = re.escape(
+        'spec.google.submitReservations[0]: "november" is no future reservation that Terraform creates'
+    )
+    with pytest.raises(InvalidPlatform, match=reported):
         platform("{project: my-project, submitReservations: [november]}", BOOKED)
 
 
@@ -222,18 +224,18 @@ def test_without_a_project_terraform_is_left_to_ask_for_it() -> None:
 
 
 def test_what_google_is_told_becomes_variables() -> None:
-    told = variables(
+    reported = variables(
         platform(
             "{project: my-project, releaseChannel: RAPID, deletionProtection: false, gpuDriver: disabled, "
             "labels: {cost-centre: a1}, "
             "network: {privateEndpoint: true, authorized: [{name: office, cidr: 192.168.3.0/24}]}}"
         )
     )
-    assert (told["release_channel"], told["deletion_protection"]) == ("RAPID", False)
-    assert told["gpu_driver"] == "INSTALLATION_DISABLED"
-    assert told["labels"] == {"platform": "yard", "cost-centre": "a1"}
-    assert told["network"]["private_endpoint"] is True
-    assert told["network"]["authorized"] == [{"name": "office", "cidr": "192.168.3.0/24"}]
+    assert (reported["release_channel"], reported["deletion_protection"]) == ("RAPID", False)
+    assert reported["gpu_driver"] == "INSTALLATION_DISABLED"
+    assert reported["labels"] == {"platform": "yard", "cost-centre": "a1"}
+    assert reported["network"]["private_endpoint"] is True
+    assert reported["network"]["authorized"] == [{"name": "office", "cidr": "192.168.3.0/24"}]
 
 
 @pytest.mark.parametrize(
@@ -244,9 +246,9 @@ def test_what_google_is_told_becomes_variables() -> None:
         ("[a]", None),
     ],
 )
-def test_rbac_knows_the_groups_of_the_domain_that_teams_name(groups: str, told: str | None) -> None:
+def test_rbac_knows_the_groups_of_the_domain_that_teams_name(groups: str, reported: str | None) -> None:
     rest = REST.replace("[{name: red}]", f"[{{name: red, members: {{groups: {groups}}}}}]")
-    assert variables(platform(rest=rest)).get("security_group") == told
+    assert variables(platform(rest=rest)).get("security_group") == reported
 
 
 def test_a_team_has_the_roles_and_buckets_that_its_account_says_and_builds_may_grant_them() -> None:
@@ -261,7 +263,7 @@ def test_a_team_has_the_roles_and_buckets_that_its_account_says_and_builds_may_g
 # --- builds ---
 
 
-def scripts(of: Platform) -> dict[str, str]:
+def scripts(of: PlatformModel) -> dict[str, str]:
     """The scripts of both builds by step, as Cloud Build hands them on."""
     found = {}
     for name in ("create", "destroy"):
@@ -297,7 +299,7 @@ def test_a_build_destroys_only_what_is_named(name: str, code: int) -> None:
 
 
 def test_a_build_waits_for_kueue_where_kueue_decides() -> None:
-    script = scripts(replace(platform(), engine=Engine.KUEUE))["create manifests"]
+    script = scripts(replace(platform(), engine=PlatformEngine.KUEUE))["create manifests"]
     assert script.index("deployment/jobset-controller-manager") < script.index("deployment/kueue-controller-manager")
     assert script.index("deployment/kueue-controller-manager") < script.index("--kustomize=manifests\n")
 

@@ -9,21 +9,21 @@ from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Delete
 from batchyard.kubelet.simulated.kubelet import Kubelets
-from batchyard.kubelet.simulated.pod_timeline import Pace
+from batchyard.kubelet.simulated.pod_timeline import ContainerDelays
 from stage import Stage
 from unit.core.node_make import node
 
 
-def started(*objects: Obj, pace: Pace | None = None) -> Stage:
+def started(*objects: Obj, pace: ContainerDelays | None = None) -> Stage:
     """A stage with a node that is ready, and these objects."""
     stage = Stage(Kubelets(pace))
     stage.put(node(), *objects)
     return stage
 
 
-def slow(seconds: float) -> Pace:
+def slow(seconds: float) -> ContainerDelays:
     """Containers that take so long to come."""
-    return Pace(start_delay=lambda _: int(seconds * SECOND))
+    return ContainerDelays(start_delay=lambda _: int(seconds * SECOND))
 
 
 def status(stage: Stage, name: str = "pod") -> Any:

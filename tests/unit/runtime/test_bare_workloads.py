@@ -4,7 +4,7 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
 from batchyard.scheduling.workload import lifecycle
-from stage import Stage, said
+from stage import Stage, stated
 
 
 def admitted(runtime: str | None = "10s") -> Obj:
@@ -23,7 +23,7 @@ def test_a_bare_workload_finishes_when_its_time_is_over() -> None:
     stage.run(9)
     assert not lifecycle.is_finished(stage.workload())
     stage.run(10)
-    assert said(stage.workload(), "Finished") == ("True", "Succeeded", "Job finished successfully")
+    assert stated(stage.workload(), "Finished") == ("True", "Succeeded", "Job finished successfully")
     assert stage.kernel.now() == make.at(10)
 
 

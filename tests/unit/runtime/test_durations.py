@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.base.instant import HOUR, MINUTE, SECOND
-from batchyard.kubelet.simulated.durations import FOR_EVER, Plan, plan_of, sleeping_time
+from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan, plan_of, sleeping_time
 from stage import Stage
 from unit.core.node_make import owner, pod
 
@@ -17,7 +17,7 @@ def script_time(script: str, shell: str = "sh", option: str = "-c") -> int | Non
     return sleeping_time("busybox", (shell, option, script), ())
 
 
-def plan(annotations: dict[str, str], **objects: Any) -> Plan:
+def plan(annotations: dict[str, str], **objects: Any) -> RunPlan:
     """The plan of a pod of a Job of a JobSet; the objects are annotations by kind."""
     stage = Stage()
     job = make.job("j", annotations=objects.get("job"))
@@ -124,13 +124,13 @@ def test_the_exit_code_is_told_in_the_same_places() -> None:
 
 
 def test_a_pod_of_whom_nothing_is_known_runs_a_minute() -> None:
-    assert plan_of(pod(containers=UNKNOWN), Stage().client) == Plan(MINUTE, 0)
+    assert plan_of(pod(containers=UNKNOWN), Stage().client) == RunPlan(MINUTE, 0)
 
 
 def test_a_pod_whose_job_is_gone_runs_until_it_is_stopped() -> None:
     """What the Job said went with it; that the pod has run as long as it says is not known."""
     left = pod(containers=UNKNOWN, metadata={"ownerReferences": owner("Job", "gone")})
-    assert plan_of(left, Stage().client) == Plan(FOR_EVER, 0)
+    assert plan_of(left, Stage().client) == RunPlan(FOR_EVER, 0)
 
 
 RUNTIMES = {
@@ -139,7 +139,7 @@ RUNTIMES = {
 }
 
 
-def plan_in(runtimes: dict[str, Any] | None, name: str, default: int | None = None) -> Plan:
+def plan_in(runtimes: dict[str, Any] | None, name: str, default: int | None = None) -> RunPlan:
     """The plan of a pod in a Cluster with these run times."""
     stage = Stage()
     if runtimes is not None:

@@ -7,13 +7,13 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.jobs.job.controller import JobPods
+from batchyard.jobs.job.controller import JobPodController
 from batchyard.kubelet.simulated.kubelet import Kubelets
-from stage import Stage, said
+from stage import Stage, stated
 
 
 def played(*objects: Obj) -> Stage:
-    stage = Stage(JobPods(), Kubelets(with_nodes=False))
+    stage = Stage(JobPodController(), Kubelets(with_nodes=False))
     stage.put(*objects)
     return stage
 
@@ -38,17 +38,17 @@ def test_a_job_runs_a_minute_unless_it_says_otherwise() -> None:
     assert "active" not in status
     reached = ("True", "CompletionsReached", "Reached expected number of succeeded pods")
     assert [c["type"] for c in status["conditions"]] == ["SuccessCriteriaMet", "Complete"]
-    assert said(stage.get(scheme.JOB, "job"), "Complete") == reached
+    assert stated(stage.get(scheme.JOB, "job"), "Complete") == reached
     assert stage.reasons() == ["SuccessfulCreate", "SuccessfulCreate", "Completed"]
 
 
 def test_a_suspended_job_is_told_so_and_runs_when_resumed() -> None:
     stage = played(make.job(annotations={"batchyard.dev/runtime": "10s"}))
-    assert said(stage.get(scheme.JOB, "job"), "Suspended") == ("True", "JobSuspended", "Job suspended")
+    assert stated(stage.get(scheme.JOB, "job"), "Suspended") == ("True", "JobSuspended", "Job suspended")
     stage.kernel.call_at(make.at(5), lambda: None)
     stage.run(5)
     set_suspended(stage, suspended=False)
-    assert said(stage.get(scheme.JOB, "job"), "Suspended") == ("False", "JobResumed", "Job resumed")
+    assert stated(stage.get(scheme.JOB, "job"), "Suspended") == ("False", "JobResumed", "Job resumed")
     assert job_status(stage)["startTime"] == make.stamp(5)
     stage.run(15)
     assert job_status(stage)["completionTime"] == make.stamp(15)

@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import with_metadata
 from batchyard.base.instant import SECOND
 from batchyard.kubelet.simulated.kubelet import Kubelets
-from batchyard.kubelet.simulated.pod_timeline import Pace
+from batchyard.kubelet.simulated.pod_timeline import ContainerDelays
 from stage import Stage
 from unit.core.node_make import node, pod
 from unit.runtime.kubelet_make import conditions, container, delete, is_gone, pass_time, slow, started, status
@@ -151,7 +151,7 @@ def test_a_deleted_pod_without_finalizers_is_gone_when_it_has_stopped() -> None:
 
 
 def test_a_pod_that_is_slow_to_stop_is_killed_when_its_grace_is_over() -> None:
-    stage = started(with_metadata(pod(), finalizers=["test/keep"]), pace=Pace(stop_time=60 * SECOND))
+    stage = started(with_metadata(pod(), finalizers=["test/keep"]), pace=ContainerDelays(stop_time=60 * SECOND))
     delete(stage, grace=4)
     stage.run(4)
     ended = container(stage)["state"]["terminated"]

@@ -9,8 +9,8 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import with_metadata
 from batchyard.base.instant import SECOND
-from batchyard.kubelet.simulated.pod_timeline import Pace
-from stage import Stage, said
+from batchyard.kubelet.simulated.pod_timeline import ContainerDelays
+from stage import Stage, stated
 from unit.core.node_make import instance, node, pod
 from unit.runtime.kubelet_make import container, delete, is_gone, pass_time, slow, started, status
 
@@ -113,7 +113,7 @@ def test_pods_are_terminated_when_their_machine_goes_off() -> None:
         "Terminated",
         MESSAGE,
     )
-    assert said(stage.get(scheme.POD, "pod"), "DisruptionTarget") == ("True", "TerminationByKubelet", MESSAGE)
+    assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget") == ("True", "TerminationByKubelet", MESSAGE)
     assert container(stage)["state"]["terminated"]["exitCode"] == 143
 
 
@@ -128,7 +128,7 @@ def test_pods_are_terminated_when_their_machine_goes_off() -> None:
 )
 def test_pods_get_25_seconds_and_critical_ones_the_last_five(spec: Any, at: float, code: int) -> None:
     forever = [{"name": "c", "image": "busybox", "command": ["sleep", "infinity"]}]
-    stage = started(instance(), pod(containers=forever, **spec), pace=Pace(stop_time=3600 * SECOND))
+    stage = started(instance(), pod(containers=forever, **spec), pace=ContainerDelays(stop_time=3600 * SECOND))
     told_to_stop(stage, 5, 35.5)
     stage.run(at - 0.1)
     assert status(stage)["phase"] == "Running"
@@ -162,7 +162,7 @@ def test_a_pod_that_comes_too_late_is_rejected() -> None:
 
 
 def test_nothing_is_written_once_the_machine_is_off() -> None:
-    stage = started(instance(), pod(), pace=Pace(stop_time=3600 * SECOND))
+    stage = started(instance(), pod(), pace=ContainerDelays(stop_time=3600 * SECOND))
     told_to_stop(stage, 5, 8)
     pass_time(stage, 60)
     assert status(stage)["phase"] == "Running"

@@ -4,7 +4,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata
 from batchyard.kubelet.simulated.node_agent import NodeAgents
-from stage import Stage, said
+from stage import Stage, stated
 from unit.core.node_make import instance, lease, node
 from unit.runtime.kubelet_make import pass_time
 
@@ -21,7 +21,7 @@ def renewed(stage: Stage) -> str | None:
 
 
 def readiness(stage: Stage) -> tuple[str, str, str]:
-    return said(stage.get(scheme.NODE, "node", ""), "Ready")
+    return stated(stage.get(scheme.NODE, "node", ""), "Ready")
 
 
 def test_a_node_that_registers_gets_its_lease_which_goes_with_it() -> None:

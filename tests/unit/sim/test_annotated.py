@@ -17,9 +17,11 @@ from batchyard.sim.scenario import annotation_faults
         ("exit-code", "one", "'one' is not an exit code; give a number from 0 to 255"),
     ],
 )
-def test_an_annotation_that_says_nothing_is_told_with_the_remedy(name: str, text: str, told: str) -> None:
+def test_an_annotation_that_says_nothing_is_told_with_the_remedy(name: str, text: str, reported: str) -> None:
     key = f"batchyard.dev/{name}"
-    assert [*map(str, annotation_faults(make.job(annotations={key: text})))] == [f"metadata.annotations[{key}]: {told}"]
+    assert [*map(str, annotation_faults(make.job(annotations={key: text})))] == [
+        f"metadata.annotations[{key}]: {reported}"
+    ]
 
 
 def test_templates_are_looked_through_as_well() -> None:

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from batchyard.base.instant import HOUR, SECOND
-from batchyard.sim.forecasting.arrivals import Arrivals
+from batchyard.sim.forecasting.arrivals import ArrivalModel
 from batchyard.sim.forecasting.quota_only_state import queues_of
 from unit.sim.forks_make import queue, state, workload
 
@@ -14,7 +14,7 @@ BURSTS = [workload(f"w-{n:03}", 5, n // 10 * 100) for n in range(100)]
 def gaps(seed: int, objects: list[dict[str, object]]) -> list[int]:
     """The seconds between those who come."""
     found = state([*queue(99), *objects], 950)
-    arrivals = Arrivals(found, queues_of(found), list(queues_of(found).trees.values()))
+    arrivals = ArrivalModel(found, queues_of(found), list(queues_of(found).trees.values()))
     steps = arrivals.steps(lambda _: SECOND, HOUR, seed)
     born = [0, *(step.at // SECOND for step in steps)]
     return [after - before for before, after in pairwise(born)]
@@ -33,4 +33,4 @@ def test_forks_differ_in_how_much_comes() -> None:
 
 def test_of_a_few_nothing_is_foretold() -> None:
     found = state([*queue(99), *BURSTS[:3]], 10)
-    assert not Arrivals(found, queues_of(found), list(queues_of(found).trees.values())).are_expected
+    assert not ArrivalModel(found, queues_of(found), list(queues_of(found).trees.values())).are_expected

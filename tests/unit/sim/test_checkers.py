@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, with_metadata, with_path, with_status
 from batchyard.api.well_known import SUBMIT_AT, WORKLOAD
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Create, EventType, UpdateStatus, WatchEvent
-from batchyard.sim.invariants.checker import LAWS, Inspection, attach
+from batchyard.sim.invariants.checker import INVARIANTS, InvariantChecker, attach
 from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.world import World
 
@@ -52,7 +52,7 @@ def workload(name: str, queue: str = "lq", count: int = 1, **spec: Any) -> dict[
     return without_birth(make.workload(name, queue=queue, pod_sets=pod_sets, priority=PRIORITIES.get(name, 0), **spec))
 
 
-def running(*objects: dict[str, Any]) -> tuple[World, Inspection]:
+def running(*objects: dict[str, Any]) -> tuple[World, InvariantChecker]:
     """A world in which all that may begin has begun, one after the other, and its inspection."""
     steps = [with_metadata(obj, annotations={SUBMIT_AT: f"{number}ms"}) for number, obj in enumerate(objects)]
     world = World(scenario_of([*platform(), *steps]))
@@ -69,7 +69,7 @@ def get(world: World, name: str, kind: str = scheme.WORKLOAD) -> Obj:
     return found
 
 
-def broken(inspection: Inspection, world: World) -> list[str]:
+def broken(inspection: InvariantChecker, world: World) -> list[str]:
     """The laws broken after what was done, each once, in order."""
     world.run_until(None)
     return list(dict.fromkeys(violation.law for violation in inspection.finish()))
@@ -192,7 +192,7 @@ def test_a_finished_workload_that_goes_on_is_seen() -> None:
 
 def test_a_workload_that_is_forgotten_is_seen() -> None:
     world, inspection = running(workload("old", count=6), workload("late"))
-    world.platform.index.line_up.pending["ours"].remove("team/late")
+    world.platform.index.queue_manager.pending["ours"].remove("team/late")
     change(world, "old", {"conditions": [make.condition("Finished")]})
     assert broken(inspection, world) == ["assumed_equals_confirmed", "nothing_is_stuck"]
 
@@ -242,5 +242,5 @@ def test_a_violation_tells_the_story_of_its_objects() -> None:
 
 
 def test_every_law_has_a_name_of_its_own_and_says_what_it_is() -> None:
-    assert len({law.name for law in LAWS}) == len(LAWS)
-    assert all(law.__module__.endswith(law.name) for law in LAWS)
+    assert len({law.name for law in INVARIANTS}) == len(INVARIANTS)
+    assert all(law.__module__.endswith(law.name) for law in INVARIANTS)

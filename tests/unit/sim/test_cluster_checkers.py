@@ -11,7 +11,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.base.instant import MINUTE
 from batchyard.interfaces.client import Create, Update, UpdateStatus
-from batchyard.sim.invariants.checker import LAWS, Inspection, attach
+from batchyard.sim.invariants.checker import INVARIANTS, InvariantChecker, attach
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
@@ -50,13 +50,15 @@ def world() -> World:
     return world
 
 
-def watched(world: World) -> Inspection:
+def watched(world: World) -> InvariantChecker:
     """The laws from now on; nobody answers what is done to the world."""
     world.platform.runner.stop()
-    return attach(world, [law for law in LAWS if law.name not in {"watch_has_no_gap", "assumed_equals_confirmed"}])
+    return attach(
+        world, [law for law in INVARIANTS if law.name not in {"watch_has_no_gap", "assumed_equals_confirmed"}]
+    )
 
 
-def broken(world: World, inspection: Inspection) -> list[str]:
+def broken(world: World, inspection: InvariantChecker) -> list[str]:
     """The laws broken after what was done, each once."""
     world.run_until(None)
     assert world.refused == []

@@ -83,8 +83,8 @@ def test_why_pods_have_no_node_and_who_must_leave_is_told() -> None:
     classes = [{**kind, "metadata": {"name": f"p{value}"}, "value": value} for value in (1, 2)]
     result = simulate(cluster, *classes, pod("low", "0s", 1), pod("high", "10s", 2))
     records = [getattr(event, "record", {}) for event in result.events]
-    told = [(r["event"], r["pod"], r.get("message")) for r in records if "pod" in r]
-    assert told[:3] == [
+    reported = [(r["event"], r["pod"], r.get("message")) for r in records if "pod" in r]
+    assert reported[:3] == [
         ("PodBound", "default/low", None),
         ("PodUnschedulable", "default/high", "0/1 nodes are available: 1 Insufficient cpu."),
         ("PodPreempted", "default/low", None),

@@ -8,10 +8,16 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.sim.compare.changes import headline
-from batchyard.sim.compare.comparison import Contrast, Settings, contrast, document_of, repeated
+from batchyard.sim.compare.comparison import (
+    ComparisonSettings,
+    ConfigurationComparison,
+    compare_configurations,
+    document_of,
+    repeat_figure,
+)
 from batchyard.sim.compare.fairness import jain
-from batchyard.sim.compare.formatting import told, told_change
-from batchyard.sim.compare.inputs import Side, read_pair
+from batchyard.sim.compare.formatting import format_change, format_figure
+from batchyard.sim.compare.inputs import Variant, read_pair
 from batchyard.sim.compare.page import page
 from batchyard.sim.compare.runs import as_jobs
 from batchyard.sim.compare.sections import Figure, Unit
@@ -24,11 +30,13 @@ Obj = dict[str, Any]
 LOAD = [workload("one", 30), workload("two", 30), workload("three", 30)]
 
 
-def contrasted(a: Sequence[Obj], b: Sequence[Obj], load: Sequence[Obj] = (), seeds: int = 1) -> Contrast:
-    return contrast(("a", "b"), read_pair(Side("a", a), Side("b", b), load), Settings(seeds=seeds))
+def contrasted(a: Sequence[Obj], b: Sequence[Obj], load: Sequence[Obj] = (), seeds: int = 1) -> ConfigurationComparison:
+    return compare_configurations(
+        ("a", "b"), read_pair(Variant("a", a), Variant("b", b), load), ComparisonSettings(seeds=seeds)
+    )
 
 
-def figures(found: Contrast, section: str = "overall", row: int = 0) -> tuple[Obj, Obj]:
+def figures(found: ConfigurationComparison, section: str = "overall", row: int = 0) -> tuple[Obj, Obj]:
     told_row = document_of(found)["figures"][section][row]
     return told_row["a"], told_row["b"]
 
@@ -58,11 +66,11 @@ def test_jains_index_is_one_where_all_have_the_same() -> None:
 
 def test_an_interval_is_students() -> None:
     figure = Figure("f", "f", Unit.COUNT)
-    found = repeated(figure, [(1, 2), (1, 3), (1, 4)])  # differences 1, 2, 3: deviation 1
+    found = repeat_figure(figure, [(1, 2), (1, 3), (1, 4)])  # differences 1, 2, 3: deviation 1
     assert found is not None
     assert (found.means, found.difference, found.is_certain) == ((1, 3), 2, False)
     assert found.margin == pytest.approx(4.303 / 3**0.5)
-    assert repeated(figure, [(1, 2), (None, 3)]) is None
+    assert repeat_figure(figure, [(1, 2), (None, 3)]) is None
 
 
 def test_waits_are_told_side_by_side() -> None:
@@ -110,8 +118,8 @@ def test_a_configuration_is_no_different_from_itself() -> None:
         ([], [], "it contains no Job, JobSet, Pod or Workload; give a load for both with --trace"),
     ],
 )
-def test_work_that_differs_is_refused(a: list[Obj], b: list[Obj], said: str) -> None:
-    with pytest.raises(InvalidScenario, match=said):
+def test_work_that_differs_is_refused(a: list[Obj], b: list[Obj], stated: str) -> None:
+    with pytest.raises(InvalidScenario, match=stated):
         contrasted([*queue(1), *a], [*queue(2), *b])
 
 
@@ -125,8 +133,8 @@ def test_ends_that_differ_are_refused() -> None:
     ends = {**settings, "spec": {"horizon": "1m"}}
     with pytest.raises(InvalidScenario, match="they end at different times; give --until"):
         contrasted([*queue(1), ends], queue(1), LOAD)
-    pair = read_pair(Side("a", [*queue(1), ends]), Side("b", queue(1)), LOAD, 10 * SECOND)
-    assert contrast(("a", "b"), pair, Settings(until=10 * SECOND)).lasts == 10
+    pair = read_pair(Variant("a", [*queue(1), ends]), Variant("b", queue(1)), LOAD, 10 * SECOND)
+    assert compare_configurations(("a", "b"), pair, ComparisonSettings(until=10 * SECOND)).lasts == 10
 
 
 def test_seeds_without_chance_agree() -> None:
@@ -136,15 +144,23 @@ def test_seeds_without_chance_agree() -> None:
 
 
 def test_names_are_put_into_the_page_as_text() -> None:
-    found = contrast(("<a>", "<script>"), read_pair(Side("<a>", queue(1)), Side("b", queue(2)), LOAD))
+    found = compare_configurations(
+        ("<a>", "<script>"), read_pair(Variant("<a>", queue(1)), Variant("b", queue(2)), LOAD)
+    )
     assert "<script>" not in page(found)
     assert "&lt;script&gt;" in page(found)
 
 
 def test_figures_are_told_with_their_units() -> None:
-    assert [told(Unit.SECONDS, each) for each in (0, 9.96, 75, 3600, 7384.4)] == ["0s", "10s", "1m15s", "1h", "2h3m4s"]
-    assert told(Unit.COUNT, None) == "-"
-    assert told_change(Figure("f", "f", Unit.SHARE), (0.5, 0.25)) == "-25.0 pp"
+    assert [format_figure(Unit.SECONDS, each) for each in (0, 9.96, 75, 3600, 7384.4)] == [
+        "0s",
+        "10s",
+        "1m15s",
+        "1h",
+        "2h3m4s",
+    ]
+    assert format_figure(Unit.COUNT, None) == "-"
+    assert format_change(Figure("f", "f", Unit.SHARE), (0.5, 0.25)) == "-25.0 pp"
 
 
 def traced(folder: Path) -> Path:
@@ -160,13 +176,13 @@ def test_pods_of_a_trace_queue_by_their_quality_of_service(tmp_path: Path) -> No
     sides = []
     for cpus in (1, 2):
         *others, local = queue(cpus)
-        sides.append(Side(str(cpus), [*others, {**local, "metadata": {"name": "ls", "namespace": "trace"}}]))
+        sides.append(Variant(str(cpus), [*others, {**local, "metadata": {"name": "ls", "namespace": "trace"}}]))
     pair = read_pair(sides[0], sides[1], as_jobs(traced(tmp_path), load_of("1"), sides))
-    a, _ = figures(contrast(("a", "b"), pair))
+    a, _ = figures(compare_configurations(("a", "b"), pair))
     assert (a["workloads"], a["finished"], a["meanWait"], a["makespan"]) == (1, 1, 0, 14)
 
 
 def test_a_trace_needs_a_queue_in_both(tmp_path: Path) -> None:
-    sides = [Side("a", queue(1)), Side("b", queue(1))]
+    sides = [Variant("a", queue(1)), Variant("b", queue(1))]
     with pytest.raises(InvalidScenario, match="both need a LocalQueue trace/default"):
         as_jobs(traced(tmp_path), load_of("1"), sides)

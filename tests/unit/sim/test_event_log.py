@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from batchyard.sim.event_log import Record
-from batchyard.sim.simulate import OnLoop, Options, Simulation, read_scenario
+from batchyard.sim.simulate import OnLoop, Simulation, SimulationOptions, read_scenario
 
 ROOT = Path(__file__).parents[3]
 LIVELOCK = Path(__file__).with_name("livelock.yaml")
@@ -13,7 +13,7 @@ def log(path: Path, on_loop: OnLoop = OnLoop.CONTINUE) -> list[Record]:
     """The event log of a run."""
     records: list[Record] = []
     scenario, _ = read_scenario([path])
-    simulation = Simulation(scenario, Options(sink=records.append, on_loop=on_loop))
+    simulation = Simulation(scenario, SimulationOptions(sink=records.append, on_loop=on_loop))
     simulation.advance()
     simulation.result()
     return records

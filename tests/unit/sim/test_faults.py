@@ -90,10 +90,10 @@ def test_faults_at_random_end_when_they_are_told_to() -> None:
         ("{at: 1m, fail: {pool: p}}", "spec.faults[0]: without a Cluster"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(fault: str, said: str) -> None:
-    with pytest.raises(InvalidScenario) as told:
+def test_what_is_wrong_is_told_with_its_place(fault: str, stated: str) -> None:
+    with pytest.raises(InvalidScenario) as reported:
         make_scenario(read_manifests([("s.yaml", f"{HEAD}  - {fault}\n")]))
-    assert str(told.value).startswith(f"s.yaml:1 Scenario/s: {said}")
+    assert str(reported.value).startswith(f"s.yaml:1 Scenario/s: {stated}")
 
 
 CLUSTER = """---
@@ -138,8 +138,8 @@ def told_with_cluster(fault: str, autoscaling: str = "{}") -> str:
         ("slowBoot: {machine: x, times: 2, for: 1m}", "slowBoot.machine: unknown machine type 'x'"),
     ],
 )
-def test_what_a_fault_names_must_be_there(fault: str, said: str) -> None:
-    assert told_with_cluster(f"{{at: 1m, {fault}}}").startswith(said)
+def test_what_a_fault_names_must_be_there(fault: str, stated: str) -> None:
+    assert told_with_cluster(f"{{at: 1m, {fault}}}").startswith(stated)
 
 
 @pytest.mark.parametrize("fault", ["fail: {pool: cpu}", "reclaimSpot: {pool: cheap}", "fail: {node: gke-c-cpu-1}"])

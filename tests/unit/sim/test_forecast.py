@@ -6,47 +6,47 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.sim import forecast as forecasting
-from batchyard.sim.forecast import SAMPLED, Asked, Forecast, forecasts, samples
-from batchyard.sim.forecasting.calibration import LEVELS, Calibration, Track
+from batchyard.sim.forecast import SAMPLED, Forecast, ForecastOptions, forecasts, samples
+from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.state import State
 from unit.sim.forks_make import queue, state, untold, workload
 
-QUIET = Asked(expects_arrivals=False)
+QUIET = ForecastOptions(expects_arrivals=False)
 
 
-def one(found: State, name: str, asked: Asked = QUIET) -> Forecast:
+def one(found: State, name: str, asked: ForecastOptions = QUIET) -> Forecast:
     return forecasts(found, [f"team/{name}"], asked)[f"team/{name}"]
 
 
 def test_where_manifests_say_all_the_start_is_certain() -> None:
-    told = one(state([*queue(1), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2)], 10), "c")
-    assert (told.basis, told.forks, told.waits) == (Basis.MANIFEST, 1, [50 * SECOND])
+    reported = one(state([*queue(1), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2)], 10), "c")
+    assert (reported.basis, reported.forks, reported.waits) == (Basis.MANIFEST, 1, [50 * SECOND])
 
 
 def test_where_nobody_knows_how_long_somebody_runs_no_time_is_told() -> None:
-    told = one(state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10), "b")
-    assert (told.waits, told.quantile(0.5), told.within, told.basis) == ([], None, 0, Basis.UNKNOWN)
-    assert told.depends_on[0] == "team/a holds 2 cpu and its run time is unknown"
-    assert told.depends_on[1].startswith("it waits because: couldn't assign flavors")
+    reported = one(state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10), "b")
+    assert (reported.waits, reported.quantile(0.5), reported.within, reported.basis) == ([], None, 0, Basis.UNKNOWN)
+    assert reported.depends_on[0] == "team/a holds 2 cpu and its run time is unknown"
+    assert reported.depends_on[1].startswith("it waits because: couldn't assign flavors")
 
 
 def test_names_of_others_are_told_to_those_who_may_see_them() -> None:
     found = state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10)
-    told = one(found, "b", Asked(may_see=lambda _: False))
-    assert told.depends_on[0] == "a Workload holds 2 cpu and its run time is unknown"
+    reported = one(found, "b", ForecastOptions(may_see=lambda _: False))
+    assert reported.depends_on[0] == "a Workload holds 2 cpu and its run time is unknown"
 
 
 def test_history_gives_an_interval_and_the_same_each_time() -> None:
     ended = [workload(f"w-{n}", 10 * n) for n in range(1, 7)]
     then = untold(state([*queue(7), *ended, workload("w-9", 200), workload("w-10", 5, 61, cpus=7)], 70))
-    told, again = (one(then, "w-10") for _ in range(2))
-    low, high = told.quantile(0.1), told.quantile(0.9)
+    reported, again = (one(then, "w-10") for _ in range(2))
+    low, high = reported.quantile(0.1), reported.quantile(0.9)
     assert low is not None
     assert high is not None
     assert 0 < low < high
-    assert (told.basis, told.forks, told) == (Basis.HISTORY, forecasting.FORKS, again)
-    assert one(then, "w-10", Asked(seed=1, expects_arrivals=False)).waits != told.waits
+    assert (reported.basis, reported.forks, reported) == (Basis.HISTORY, forecasting.FORKS, again)
+    assert one(then, "w-10", ForecastOptions(seed=1, expects_arrivals=False)).waits != reported.waits
 
 
 def test_who_runs_has_started_and_who_ended_is_not_told_of() -> None:
@@ -58,7 +58,7 @@ def test_who_runs_has_started_and_who_ended_is_not_told_of() -> None:
 def test_those_who_come_before_may_be_overtaken_by_those_who_come() -> None:
     rows = [workload(f"w{n:02}", 10, n, priority=100) for n in range(40)]
     found = state([*queue(1), *rows, workload("low", 10, 0.5)], 39.5)
-    alone, among = one(found, "low"), one(found, "low", Asked(forks=5, horizon=200 * SECOND))
+    alone, among = one(found, "low"), one(found, "low", ForecastOptions(forks=5, horizon=200 * SECOND))
     assert alone.within == 1
     assert among.within < 1 or min(among.waits) > max(alone.waits)
 
@@ -67,9 +67,9 @@ def test_who_stands_too_far_back_is_told_of_by_the_pace_of_the_line() -> None:
     rows = [workload(f"w{n:04}", 10) for n in range(1700)]
     found = state([*queue(10), *rows], 5)
     last = max(found.objects, key=lambda key: found.objects[key]["metadata"]["uid"] * (key.kind[0] == "W"))
-    told = one(found, last.name)
-    assert told.waits[0] == (1690 // 10 - 1) * 10 * SECOND + 5 * SECOND
-    assert told.depends_on == [
+    reported = one(found, last.name)
+    assert reported.waits[0] == (1690 // 10 - 1) * 10 * SECOND + 5 * SECOND
+    assert reported.depends_on == [
         "1689 Workloads are ahead of it: extrapolated from the pace at which the first of them start"
     ]
 
@@ -91,22 +91,24 @@ def uncertain() -> State:
 
 def test_what_became_of_earlier_forecasts_moves_the_quantiles() -> None:
     shifts = [log(2) * (level - 0.5) / 0.4 for level in LEVELS]
-    learnt = Calibration({"history, many forks": Track(tuple(shifts))})
+    learnt = Calibration({"history, many forks": QuantileTracker(tuple(shifts))})
     found = uncertain()
-    plain, told = (one(found, "w-10", Asked(expects_arrivals=False, calibration=each)) for each in (None, learnt))
+    plain, reported = (
+        one(found, "w-10", ForecastOptions(expects_arrivals=False, calibration=each)) for each in (None, learnt)
+    )
     for share, factor in ((0.1, 0.5), (0.5, 1), (0.9, 2)):
-        before, after = plain.quantile(share), told.quantile(share)
+        before, after = plain.quantile(share), reported.quantile(share)
         assert before is not None
         assert after == pytest.approx(factor * (before + SECOND) - SECOND, rel=0.001)
-    assert (plain.document({})["isCorrected"], told.document({})["isCorrected"]) == (False, True)
-    assert told.waits == plain.waits
+    assert (plain.document({})["isCorrected"], reported.document({})["isCorrected"]) == (False, True)
+    assert reported.waits == plain.waits
 
 
 def test_some_of_those_who_wait_are_drawn_to_learn_from() -> None:
     rows = [workload(f"w{n:02}", 100, n) for n in range(12)]
     found = state([*queue(1), *rows], 20)
-    drawn = samples(found, Asked(forks=3))
-    assert drawn == samples(found, Asked(forks=3))
+    drawn = samples(found, ForecastOptions(forks=3))
+    assert drawn == samples(found, ForecastOptions(forks=3))
     assert len({sample.workload for sample in drawn}) == SAMPLED
     assert "team/w00" not in {sample.workload for sample in drawn}
     assert all(sample.uid and sample.at == found.at for sample in drawn)

@@ -22,15 +22,15 @@ def test_more_quota_would_admit_those_who_are_first_in_line() -> None:
 
 
 def test_less_quota_would_evict_nobody_and_says_who_would_not_fit() -> None:
-    (told,) = warned(state(THERE, 10), queue(1)[1])
-    over, who = told.split(": ")
+    (reported,) = warned(state(THERE, 10), queue(1)[1])
+    over, who = reported.split(": ")
     assert over == "ClusterQueue cq would use 1 cpu of flavor f more than it then may"
     assert who == "team/b would no longer fit; no other Workload is admitted there"
 
 
 def test_a_queue_that_is_drained_would_evict_all() -> None:
-    (told,) = warned(state(THERE, 10), queue(2, stopPolicy="HoldAndDrain")[1])
-    assert told == "team/a, team/b would be evicted at once"
+    (reported,) = warned(state(THERE, 10), queue(2, stopPolicy="HoldAndDrain")[1])
+    assert reported == "team/a, team/b would be evicted at once"
 
 
 def test_names_are_told_to_those_who_may_see_them() -> None:
@@ -62,8 +62,8 @@ def test_quota_beyond_the_nodes_is_told() -> None:
     found = state(queue(2), 10)
     there = replace(found, revision=99, objects={**found.objects, key_of(node): node})
     assert warnings_of(there, queue(3)[1], lambda _: True) == []
-    (told,) = warnings_of(there, queue(4)[1], lambda _: True)
-    assert told == "quota for cpu in flavor f would be 4 in all; the existing nodes have 3"
+    (reported,) = warnings_of(there, queue(4)[1], lambda _: True)
+    assert reported == "quota for cpu in flavor f would be 4 in all; the existing nodes have 3"
 
 
 def _local(stop: str) -> Obj:

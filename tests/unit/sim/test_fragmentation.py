@@ -2,10 +2,10 @@
 
 import pytest
 
-from batchyard.sim.fragmentation import Mix, Room, Shape
+from batchyard.sim.fragmentation import Mix, Room, TracedPodShape
 
-SHARE = Shape(1000, 1000, 600)
-WHOLE = Shape(1000, 1000, 2000)
+SHARE = TracedPodShape(1000, 1000, 600)
+WHOLE = TracedPodShape(1000, 1000, 2000)
 ROOM = Room("T4", 4000, 4000, (1000, 1000, 500))
 
 
@@ -19,16 +19,16 @@ ROOM = Room("T4", 4000, 4000, (1000, 1000, 500))
         (SHARE, ROOM._replace(memory=999), 2500),
         (SHARE._replace(models=("G2",)), ROOM, 2500),
         (SHARE._replace(models=("G2", "T4")), ROOM, 500),
-        (Shape(1, 1, 0), ROOM, 2500),  # it wants no GPU
+        (TracedPodShape(1, 1, 0), ROOM, 2500),  # it wants no GPU
         (SHARE, ROOM._replace(gpus=()), 0),
     ],
 )
-def test_a_pod_cannot_use_what_it_does_not_fit(shape: Shape, room: Room, unusable: int) -> None:
+def test_a_pod_cannot_use_what_it_does_not_fit(shape: TracedPodShape, room: Room, unusable: int) -> None:
     assert Mix([shape]).unusable(room) == unusable
 
 
 def test_a_mix_counts_each_pod() -> None:
-    mix = Mix([SHARE, SHARE, Shape(1, 1, 0), WHOLE])
+    mix = Mix([SHARE, SHARE, TracedPodShape(1, 1, 0), WHOLE])
     assert (mix.pods, mix.without_gpu) == (4, 0.25)
     assert mix.unusable(ROOM) == 500 + 500 + 2500 + 500
 

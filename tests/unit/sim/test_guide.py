@@ -12,7 +12,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import label
 from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.guide_rows import rows_of
-from batchyard.sim.guide import START, Guide, Row, Seen, examples_folder, guide_steps, played_steps
+from batchyard.sim.guide import START, Guide, GuideObservation, GuideRow, examples_folder, guide_steps, played_steps
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import World
 
@@ -41,7 +41,7 @@ folders = pytest.mark.parametrize(
 
 
 @cache
-def played(folder: Path) -> tuple[Guide, dict[str, Seen]]:
+def played(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
     """The whole guide, and what was seen after each step."""
     guide = Guide(folder, played_steps())
     return guide, {seen.step.name: seen for seen in guide.play()}
@@ -52,15 +52,15 @@ def test_rows_that_quota_alone_decides_agree(folder: Path) -> None:
     _, steps = played(folder)
     assert [(name, seen.wrong) for name, seen in steps.items() if seen.wrong] == []
     for team in "abcd":
-        assert steps["low-priority"].rows[f"cq-team-{team}-lp"] == Row(0, 4)
-        assert steps["high-priority"].rows[f"cq-team-{team}-hp"] == Row(2, 2)
+        assert steps["low-priority"].rows[f"cq-team-{team}-lp"] == GuideRow(0, 4)
+        assert steps["high-priority"].rows[f"cq-team-{team}-hp"] == GuideRow(2, 2)
 
 
 @folders
 def test_everything_completes(folder: Path) -> None:
     guide, steps = played(folder)
     assert guide.unfinished() == []
-    assert set(steps["all-completed"].rows.values()) == {Row()}
+    assert set(steps["all-completed"].rows.values()) == {GuideRow()}
     assert guide.world.refused == []
 
 
@@ -95,9 +95,9 @@ def test_fewer_reserved_nodes_than_quota_make_two_jobs_wait_for_their_nodes() ->
     selector = ("resource-type", "reservation")
     pods = [pod for pod in guide.world.objects(scheme.POD) if selector in pod["spec"]["nodeSelector"].items()]
     assert [pod["status"]["phase"] for pod in pods].count("Running") == 4
-    told = {c["message"] for pod in pods for c in pod["status"]["conditions"] if c.get("reason") == "Unschedulable"}
-    assert len(told) == 1
-    assert "4 Insufficient nvidia.com/gpu" in told.pop()
+    reported = {c["message"] for pod in pods for c in pod["status"]["conditions"] if c.get("reason") == "Unschedulable"}
+    assert len(reported) == 1
+    assert "4 Insufficient nvidia.com/gpu" in reported.pop()
 
 
 def test_our_runtimes_make_the_second_step_the_guides_own() -> None:
@@ -167,9 +167,9 @@ def test_the_example_is_found_beside_the_package() -> None:
 
 
 def test_a_folder_of_another_layout_is_refused_with_all_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(InvalidScenario) as told:
+    with pytest.raises(InvalidScenario) as reported:
         Guide(tmp_path, played_steps("low-priority"))
-    missing = [str(fault).partition(": ")[0].removeprefix(f"{tmp_path}/") for fault in told.value.faults]
+    missing = [str(fault).partition(": ")[0].removeprefix(f"{tmp_path}/") for fault in reported.value.faults]
     assert missing == ["platform/teams", "platform/priorityclass", "platform/kueue", "low_priority/workloads"]
 
 
@@ -187,4 +187,4 @@ def test_the_figures_are_those_of_the_guide() -> None:
 
 def test_rows_that_are_not_there_count_among_the_exact_ones() -> None:
     for step in guide_steps():
-        assert list(Seen(step, 0, [], 0, []).exact) == list(step.exact_rows)
+        assert list(GuideObservation(step, 0, [], 0, []).exact) == list(step.exact_rows)

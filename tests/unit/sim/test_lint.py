@@ -129,7 +129,7 @@ def test_every_rule_is_described_as_it_is() -> None:
     sections = re.findall(r"^### (\S+)\n\n(\w+): (.+)", text, re.MULTILINE)
     assert [(name, severity) for name, severity, _ in sections] == [(rule.name, rule.severity.value) for rule in RULES]
     assert [
-        rule.name for rule, (_, _, said) in zip(RULES, sections, strict=True) if not said.startswith(rule.about)
+        rule.name for rule, (_, _, stated) in zip(RULES, sections, strict=True) if not stated.startswith(rule.about)
     ] == []
 
 

@@ -10,8 +10,8 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Delete
-from batchyard.sim.faults.faulty_client import Trouble
-from batchyard.sim.scenario import Scenario, Step, make_scenario
+from batchyard.sim.faults.faulty_client import WriteFaults
+from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
 from batchyard.sim.world import World
 
 TEAM = Key(scheme.NAMESPACE, "", "team")
@@ -63,19 +63,19 @@ def config_map(name: str, **metadata: Any) -> Obj:
 
 def test_what_comes_into_a_namespace_that_is_to_go_is_refused() -> None:
     held = config_map("held", finalizers=["test/keep"])
-    late = Step(2 * SECOND, (config_map("late"), make.job("late")), ())
-    world = World(Scenario((Step(0, (make.namespace(), held), ()), Step(SECOND, (), (TEAM,)), late)))
+    late = ScenarioStep(2 * SECOND, (config_map("late"), make.job("late")), ())
+    world = World(Scenario((ScenarioStep(0, (make.namespace(), held), ()), ScenarioStep(SECOND, (), (TEAM,)), late)))
     world.run_until(None)
     why = "is forbidden: unable to create new content in namespace team because it is being terminated"
-    told = [(type(error).__name__, str(error)) for _, error in world.refused]
-    assert told == [
+    reported = [(type(error).__name__, str(error)) for _, error in world.refused]
+    assert reported == [
         ("NamespaceTerminating", f'configmaps "late" {why}'),
         ("NamespaceTerminating", f'jobs.batch "late" {why}'),
     ]
 
 
 def test_a_namespace_that_is_used_and_not_given_is_there_from_the_start() -> None:
-    world = World(Scenario((Step(5 * SECOND, (config_map("a"),), ()),)))
+    world = World(Scenario((ScenarioStep(5 * SECOND, (config_map("a"),), ()),)))
     world.run_until(SECOND)
     assert world.client.get(TEAM) is not None
     world.run_until(None)
@@ -83,13 +83,17 @@ def test_a_namespace_that_is_used_and_not_given_is_there_from_the_start() -> Non
 
 
 def test_what_comes_into_a_namespace_that_is_not_there_is_refused() -> None:
-    given = Step(2 * SECOND, (make.namespace(),), ())
-    world = World(Scenario((Step(0, (config_map("early"),), ()), given, Step(3 * SECOND, (config_map("a"),), (TEAM,)))))
+    given = ScenarioStep(2 * SECOND, (make.namespace(),), ())
+    world = World(
+        Scenario(
+            (ScenarioStep(0, (config_map("early"),), ()), given, ScenarioStep(3 * SECOND, (config_map("a"),), (TEAM,)))
+        )
+    )
     world.run_until(4 * SECOND)
     world.apply(config_map("late"))
     world.run_until(5 * SECOND)
-    told = [(type(error).__name__, str(error)) for _, error in world.refused]
-    assert told == [("NotFound", 'namespaces "team" not found')] * 2
+    reported = [(type(error).__name__, str(error)) for _, error in world.refused]
+    assert reported == [("NotFound", 'namespaces "team" not found')] * 2
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])
@@ -108,7 +112,7 @@ def test_namespaces_of_every_cluster_are_not_deleted(name: str) -> None:
 
 @pytest.mark.parametrize("crashes", [False, True])
 def test_the_namespace_of_leases_comes_back(crashes: bool) -> None:
-    world = World(make_scenario(read_manifests([("f", CLUSTER)])), trouble=Trouble())
+    world = World(make_scenario(read_manifests([("f", CLUSTER)])), trouble=WriteFaults())
     world.run_until(SECOND)
     before = [obj["metadata"]["uid"] for obj in world.objects(scheme.LEASE)]
     world.submit(Delete(Key(scheme.NAMESPACE, "", "kube-node-lease")))

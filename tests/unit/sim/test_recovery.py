@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.placement.gang_preemption import Occupant, message
+from batchyard.placement.gang_preemption import EvictionUnit, message
 from batchyard.sim.recovery import Loss, Recoveries
 
 
@@ -204,7 +204,7 @@ def test_a_gang_that_ends_before_it_is_whole_never_was() -> None:
 
 
 def preempted(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
-    document = message(f"team/{by}", f"uid-{by}", "", Occupant(f"team/{victim}", [], 0))
+    document = message(f"team/{by}", f"uid-{by}", "", EvictionUnit(f"team/{victim}", [], 0))
     return [make.condition("Preempted", reason=reason, message=document)]
 
 

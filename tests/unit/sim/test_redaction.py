@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import key_of
 from batchyard.base.instant import SECOND
 from batchyard.sim.guide import Guide, examples_folder, played_steps
-from batchyard.sim.redaction import Redaction, bare
+from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import LEFT_OUT, State
 from batchyard.sim.state_document import LAST_APPLIED
@@ -30,11 +30,13 @@ def guide_state() -> State:
 
 def redacted(state: State) -> State:
     redaction = Redaction(KEY)
-    objects = [redaction.redacted(bare(obj)) for key, obj in state.objects.items() if key.kind not in LEFT_OUT]
+    objects = [
+        redaction.redacted(without_secrets(obj)) for key, obj in state.objects.items() if key.kind not in LEFT_OUT
+    ]
     return State(state.at, state.revision, {key_of(obj): obj for obj in objects})
 
 
-def told(state: State) -> list[tuple[float, str]]:
+def reported(state: State) -> list[tuple[float, str]]:
     log: list[Any] = []
     scenario = Scenario((), cluster=state.of_kind(scheme.CLUSTER)[0])
     World(scenario, sink=log.append, state=state).run_until(900 * SECOND)
@@ -43,8 +45,8 @@ def told(state: State) -> list[tuple[float, str]]:
 
 def test_what_goes_on_from_hashed_names_is_the_same() -> None:
     state = guide_state()
-    assert len(told(state)) > 10
-    assert told(redacted(state)) == told(state)
+    assert len(reported(state)) > 10
+    assert reported(redacted(state)) == reported(state)
 
 
 def test_no_name_of_the_cluster_is_left() -> None:
@@ -107,7 +109,7 @@ def test_the_environment_of_containers_is_left_out_wherever_it_is(field: str) ->
     spec = {"template": {"spec": {"containers": [container], "initContainers": [container]}}}
     last = json.dumps({"spec": spec})
     metadata = {"name": "j", "managedFields": [{"manager": "kubectl"}], "annotations": {LAST_APPLIED: last}}
-    found = bare({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+    found = without_secrets({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
     assert "secret" not in json.dumps(found)
     assert found["spec"]["template"]["spec"]["containers"] == [{"name": "c", "image": "i"}]
     assert "managedFields" not in found["metadata"]

@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_reference, with_metadata
 from batchyard.base.instant import SECOND
-from batchyard.sim.forecasting.run_times import Basis, Runtimes, told_runtime
+from batchyard.sim.forecasting.run_times import Basis, RunTimeEstimator, explicit_runtime
 from unit.sim.forks_make import queue, state, untold, workload
 
 
@@ -23,29 +23,29 @@ def sleeping(seconds: int) -> dict[str, Any]:
 
 
 def test_a_job_takes_as_many_rounds_as_its_pods_need() -> None:
-    assert told_runtime(*owned(make.job(completions=5, parallelism=2, **sleeping(10)))) == 30 * SECOND
+    assert explicit_runtime(*owned(make.job(completions=5, parallelism=2, **sleeping(10)))) == 30 * SECOND
 
 
 def test_a_job_set_takes_as_long_as_its_longest_job() -> None:
     jobs = [make.replicated_job("a", **sleeping(10)), make.replicated_job("b", **sleeping(40))]
-    assert told_runtime(*owned(make.jobset(replicatedJobs=jobs))) == 40 * SECOND
+    assert explicit_runtime(*owned(make.jobset(replicatedJobs=jobs))) == 40 * SECOND
 
 
 def test_of_a_command_that_does_more_than_sleep_nothing_is_told() -> None:
-    assert told_runtime(*owned(make.job())) is None
+    assert explicit_runtime(*owned(make.job())) is None
 
 
 def test_an_annotation_goes_before_the_command() -> None:
     job = make.job(**sleeping(10), annotations={"batchyard.dev/runtime": "7s"})
-    assert told_runtime(*owned(job)) == 7 * SECOND
+    assert explicit_runtime(*owned(job)) == 7 * SECOND
 
 
 def test_a_cluster_gives_the_time_of_jobs_that_do_not_say_it() -> None:
     rows = [{"names": ["team/long-*"], "runtime": "9s"}]
     cluster = {"spec": {"runtimes": {"default": "3s", "jobs": rows}}}
-    assert told_runtime(*owned(make.job("long-1"), cluster)) == 9 * SECOND
-    assert told_runtime(*owned(make.job("short"), cluster)) == 3 * SECOND
-    assert told_runtime(*owned(make.job("short", **sleeping(10)), cluster)) == 10 * SECOND
+    assert explicit_runtime(*owned(make.job("long-1"), cluster)) == 9 * SECOND
+    assert explicit_runtime(*owned(make.job("short"), cluster)) == 3 * SECOND
+    assert explicit_runtime(*owned(make.job("short", **sleeping(10)), cluster)) == 10 * SECOND
 
 
 HISTORY = [workload(f"train-{n}", 10) for n in range(6)] + [workload(f"test-{n}", 2) for n in range(6)]
@@ -53,19 +53,19 @@ HISTORY = [workload(f"train-{n}", 10) for n in range(6)] + [workload(f"test-{n}"
 
 def test_history_is_that_of_the_same_name_but_for_numbers() -> None:
     then = untold(state([*queue(20), *HISTORY], 15))
-    runtimes = Runtimes(then)
+    runtimes = RunTimeEstimator(then)
     for name, runs in (("train-77", 10), ("test-5", 2)):
         found = runtimes.estimate({**workload(name), "metadata": {"name": name, "namespace": "team"}})
         assert (found.basis, found.draw(0.5, 0)) == (Basis.HISTORY, runs * SECOND)
 
 
 def test_who_is_like_nobody_is_like_all_of_the_queue() -> None:
-    found = Runtimes(untold(state([*queue(20), *HISTORY], 15))).estimate(workload("other"))
+    found = RunTimeEstimator(untold(state([*queue(20), *HISTORY], 15))).estimate(workload("other"))
     assert {found.draw(chance, 0) for chance in (0.9, 0.1)} == {2 * SECOND, 10 * SECOND}
 
 
 def test_without_history_nobody_knows_and_a_limit_is_all_there_is() -> None:
-    runtimes = Runtimes(untold(state([*queue(20), *HISTORY[:2]], 15)))
+    runtimes = RunTimeEstimator(untold(state([*queue(20), *HISTORY[:2]], 15)))
     found = runtimes.estimate(workload("new"))
     assert (found.basis, found.draw(0.5, 0)) == (Basis.UNKNOWN, None)
     assert runtimes.estimate(workload("new", maximumExecutionTimeSeconds=60)).draw(0.5, 0) == 60 * SECOND
@@ -73,20 +73,20 @@ def test_without_history_nobody_knows_and_a_limit_is_all_there_is() -> None:
 
 def test_those_who_ask_for_as_much_are_more_alike() -> None:
     large = [workload(f"train-{n + 6}", 30, cpus=2) for n in range(6)]
-    runtimes = Runtimes(untold(state([*queue(40), *HISTORY[:6], *large], 35)))
+    runtimes = RunTimeEstimator(untold(state([*queue(40), *HISTORY[:6], *large], 35)))
     for cpus, runs in ((1, 10), (2, 30)):
         assert runtimes.estimate(workload("train-99", cpus=cpus)).draw(0.5, 0) == runs * SECOND
 
 
 def test_a_wider_group_says_what_a_few_runs_cannot() -> None:
     long = [workload(f"long-{n}", 1000) for n in range(10)]
-    found = Runtimes(untold(state([*queue(40), *HISTORY[:6], *long], 1100))).estimate(workload("train-99"))
+    found = RunTimeEstimator(untold(state([*queue(40), *HISTORY[:6], *long], 1100))).estimate(workload("train-99"))
     assert found.draw(0.5, 0) == 10 * SECOND
     assert found.draw(0.5, 20 * SECOND) == 1000 * SECOND
 
 
 def test_forks_have_their_own_ideas_of_a_history_and_are_the_same_each_time() -> None:
-    found = Runtimes(untold(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
+    found = RunTimeEstimator(untold(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
     assert found.history is not None
     drawn = [[lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.forked(seed)]]
     again = [[lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.forked(seed)]]

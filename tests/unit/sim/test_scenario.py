@@ -30,9 +30,9 @@ def scenario(*documents: str) -> Scenario:
 
 def faults(*documents: str) -> list[str]:
     """What is wrong with documents of one file."""
-    with pytest.raises(InvalidScenario) as told:
+    with pytest.raises(InvalidScenario) as reported:
         scenario(*documents)
-    return [str(fault) for fault in told.value.faults]
+    return [str(fault) for fault in reported.value.faults]
 
 
 def test_without_annotations_all_is_applied_at_the_start_in_order() -> None:
@@ -78,9 +78,9 @@ def test_the_first_document_configures_the_run() -> None:
     assert made.counts == {"ConfigMap": 1}
 
 
-def waiting(said: str) -> str:
+def waiting(stated: str) -> str:
     """A Scenario that waits for pods to be ready."""
-    return CONFIG.replace("horizon: 10m", f"waitForPodsReady: {said}")
+    return CONFIG.replace("horizon: 10m", f"waitForPodsReady: {stated}")
 
 
 @pytest.mark.parametrize("spec", ["{enable: false}", "{enable: false, timeout: 1m}", "null"])
@@ -110,9 +110,9 @@ def test_waiting_for_pods_has_the_fields_and_defaults_of_kueue() -> None:
         ("{requeuingStrategy: {backoffLimitCount: -1}}", "requeuingStrategy.backoffLimitCount: Invalid value: -1"),
     ],
 )
-def test_what_cannot_be_waited_for_is_told_in_its_place(spec: str, told: str) -> None:
+def test_what_cannot_be_waited_for_is_told_in_its_place(spec: str, reported: str) -> None:
     (fault,) = faults(waiting(spec))
-    assert fault.startswith(f"f.yaml:1 Scenario/example: spec.waitForPodsReady.{told}")
+    assert fault.startswith(f"f.yaml:1 Scenario/example: spec.waitForPodsReady.{reported}")
 
 
 def test_there_is_one_scenario_at_most() -> None:
@@ -120,8 +120,8 @@ def test_there_is_one_scenario_at_most() -> None:
 
 
 def test_every_bad_duration_is_told_in_its_place() -> None:
-    told = faults(config_map("a", submit_at="soon", runtime="10 minutes"), config_map("b", delete_at="-5s"))
-    assert [fault.removesuffix("; write it as 90s, 1h30m or 0.5s") for fault in told] == [
+    reported = faults(config_map("a", submit_at="soon", runtime="10 minutes"), config_map("b", delete_at="-5s"))
+    assert [fault.removesuffix("; write it as 90s, 1h30m or 0.5s") for fault in reported] == [
         "f.yaml:1 ConfigMap/a: metadata.annotations[batchyard.dev/submit-at]: 'soon' is not a duration",
         "f.yaml:1 ConfigMap/a: metadata.annotations[batchyard.dev/runtime]: '10 minutes' is not a duration",
         "f.yaml:2 ConfigMap/b: metadata.annotations[batchyard.dev/delete-at]: '-5s' is not a duration",
@@ -140,9 +140,9 @@ def test_a_horizon_beyond_all_reason_is_a_fault() -> None:
 
 def test_unread_files_are_told_with_the_faults_of_the_others() -> None:
     unread = [FileFault("gone.yaml", FieldError("", "cannot be read", "check the name"))]
-    with pytest.raises(InvalidScenario) as told:
+    with pytest.raises(InvalidScenario) as reported:
         make_scenario(read_manifests([("f.yaml", "kind: Job\n")]), unread)
-    first, second = map(str, told.value.faults)
+    first, second = map(str, reported.value.faults)
     assert first == "gone.yaml: cannot be read; check the name"
     assert second.startswith("f.yaml:1 Job/?: apiVersion: Required value")
 
@@ -160,11 +160,11 @@ def cluster(name: str = "c", *, count: int = 0, **annotations: str) -> str:
 
 
 def test_a_cluster_that_is_applied_later_changes_the_one_there_is() -> None:
-    told = scenario(cluster(count=2, submit_at="5s"), cluster())
-    assert told.cluster is not None
-    assert told.cluster["spec"]["capacity"][0]["count"] == 0
-    (changed, pool) = told.steps[-1].apply
-    assert (told.steps[-1].at, changed["spec"]["capacity"][0]["count"]) == (5 * SECOND, 2)
+    reported = scenario(cluster(count=2, submit_at="5s"), cluster())
+    assert reported.cluster is not None
+    assert reported.cluster["spec"]["capacity"][0]["count"] == 0
+    (changed, pool) = reported.steps[-1].apply
+    assert (reported.steps[-1].at, changed["spec"]["capacity"][0]["count"]) == (5 * SECOND, 2)
     assert (pool["kind"], pool["spec"]["nodeCount"]) == ("NodePool", 2)
 
 
@@ -174,27 +174,27 @@ def test_there_is_one_cluster_at_the_start() -> None:
 
 @pytest.mark.parametrize("first", [[], [cluster("other")]])
 def test_a_cluster_that_is_applied_later_is_there_from_the_start(first: list[str]) -> None:
-    (told,) = faults(*first, cluster(submit_at="5s"))
-    assert "metadata.name: no Cluster of this name exists at the start" in told
+    (reported,) = faults(*first, cluster(submit_at="5s"))
+    assert "metadata.name: no Cluster of this name exists at the start" in reported
 
 
 def test_a_pool_that_a_changed_cluster_does_not_list_goes() -> None:
     without = cluster(submit_at="5s").replace("name: pool,", "name: other,")
     silent = cluster(submit_at="7s").replace("  nodePools:", "  # nodePools:")
-    told = scenario(cluster(), without, silent, cluster(submit_at="9s"))
-    gone = {step.at // SECOND: [key.name for key in step.delete] for step in told.steps}
+    reported = scenario(cluster(), without, silent, cluster(submit_at="9s"))
+    gone = {step.at // SECOND: [key.name for key in step.delete] for step in reported.steps}
     assert gone == {0: [], 5: ["pool"], 7: [], 9: ["other"]}
 
 
 def test_a_cluster_stays() -> None:
-    (told,) = faults(cluster(delete_at="5s"))
-    assert "a Cluster stays until the end of the run" in told
+    (reported,) = faults(cluster(delete_at="5s"))
+    assert "a Cluster stays until the end of the run" in reported
 
 
 def test_a_pool_needs_a_cluster() -> None:
     pool = "apiVersion: cloud.batchyard.dev/v1alpha1\nkind: NodePool\nmetadata: {name: p}\n"
-    (told,) = faults(f"{pool}spec: {{machineType: e2-medium, nodeCount: 1}}\n")
-    assert "there is no Cluster for this pool" in told
+    (reported,) = faults(f"{pool}spec: {{machineType: e2-medium, nodeCount: 1}}\n")
+    assert "there is no Cluster for this pool" in reported
 
 
 def test_a_platform_is_rendered_before_it_is_simulated() -> None:
@@ -204,8 +204,8 @@ kind: Platform
 metadata: {name: all}
 spec: {flavors: [{name: a}], teams: [{name: red}]}
 """
-    (told,) = faults(platform)
-    assert "batchyard platform render" in told
+    (reported,) = faults(platform)
+    assert "batchyard platform render" in reported
 
 
 KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"

@@ -15,8 +15,8 @@ from batchyard.api.well_known import RUNTIME, SUBMIT_AT
 from batchyard.interfaces.client import Create
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Ended, Event, Preempted, QuotaReserved
-from batchyard.sim.result import Ending, Result, refusal_of
-from batchyard.sim.simulate import Options, Simulation, read_scenario
+from batchyard.sim.result import Result, RunEnding, rejected_write
+from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 
 ROOT = Path(__file__).parents[3]
 FIRST_STEPS = ROOT / "examples" / "first-steps"
@@ -112,10 +112,10 @@ def test_events_are_typed_and_in_order() -> None:
 
 
 def test_events_are_told_as_they_happen() -> None:
-    told: list[Event] = []
-    result = simulate(FIRST_STEPS, events=told.append)
-    assert told == list(result.events)
-    assert isinstance(told[-1], Ended)
+    reported: list[Event] = []
+    result = simulate(FIRST_STEPS, events=reported.append)
+    assert reported == list(result.events)
+    assert isinstance(reported[-1], Ended)
 
 
 def test_nothing_is_kept_that_was_not_asked_for() -> None:
@@ -138,7 +138,7 @@ def test_one_that_never_got_quota_waits_until_the_end() -> None:
 
 def test_the_run_ends_at_the_last_that_happened() -> None:
     result = simulate(*queue(), workload("short", runtime="7s"), workload("waits", 5, at="3s"))
-    assert (result.duration, result.ending) == (7, Ending.IDLE)
+    assert (result.duration, result.ending) == (7, RunEnding.IDLE)
     assert result.events[-1] == Ended(7, ("team/waits",), ())
 
 
@@ -159,7 +159,7 @@ def test_the_run_ends_at_the_last_that_happened_to_machines() -> None:
 @pytest.mark.parametrize(("until", "duration"), [("90s", 90), (90, 90), (0.5, 0.5), (0, 0)])
 def test_until_ends_the_run_and_the_log(until: str | float, duration: float) -> None:
     result = simulate(*queue(), workload("service", runtime=None), until=until)
-    assert (result.duration, result.ending) == (duration, Ending.HORIZON)
+    assert (result.duration, result.ending) == (duration, RunEnding.HORIZON)
     assert result.events[-1] == Ended(duration, (), ("team/service",))
 
 
@@ -185,8 +185,8 @@ def test_until_goes_before_the_horizon_of_the_scenario() -> None:
         pytest.param("soon", "no", id="another text"),
     ],
 )
-def test_a_time_that_makes_no_sense_is_refused(until: str | float, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_time_that_makes_no_sense_is_refused(until: str | float, reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         simulate(FIRST_STEPS, until=until)
 
 
@@ -198,17 +198,17 @@ def test_the_docstring_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_runs_for_ever_does_not_keep_the_run_from_ending() -> None:
     result = simulate(*queue(), workload("service", runtime=None))
-    assert (result.ending, result.counts.admitted) == (Ending.IDLE, 1)
+    assert (result.ending, result.counts.admitted) == (RunEnding.IDLE, 1)
 
 
 def test_no_run_goes_on_beyond_all_reason() -> None:
     result = simulate(*queue(), workload("in-eleven-years", at="100000h"))
-    assert (result.ending, len(result.workloads)) == (Ending.BOUND, 0)
+    assert (result.ending, len(result.workloads)) == (RunEnding.BOUND, 0)
 
 
 def test_a_loop_is_found_and_the_run_goes_on() -> None:
     result = simulate(LIVELOCK)
-    assert result.ending is Ending.IDLE
+    assert result.ending is RunEnding.IDLE
     steps = {(step.preemptor, step.victim, step.reason) for loop in result.loops for step in loop.steps}
     assert steps == {("team/elastic", "team/rigid", "InCohortReclamation")}
     assert "elastic preempts team/rigid (InCohortReclamation)" in result.loops[0].message
@@ -216,7 +216,7 @@ def test_a_loop_is_found_and_the_run_goes_on() -> None:
 
 def test_a_loop_ends_the_run_if_it_is_to() -> None:
     result = simulate(LIVELOCK, on_loop="stop")
-    assert (result.ending, result.duration, len(result.loops)) == (Ending.LOOP, 10, 1)
+    assert (result.ending, result.duration, len(result.loops)) == (RunEnding.LOOP, 10, 1)
     assert [row.pending for row in result.cluster_queues] == [1, 1]
 
 
@@ -235,10 +235,10 @@ def test_text_files_and_objects_make_one_scenario(tmp_path: Path) -> None:
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(InvalidScenario) as told:
+    with pytest.raises(InvalidScenario) as reported:
         simulate(tmp_path / "none.yaml", "kind: Jobb\napiVersion: batch/v1\n", {"kind": "Job"})
-    text = str(told.value)
-    assert len(told.value.faults) >= 3
+    text = str(reported.value)
+    assert len(reported.value.faults) >= 3
     assert "none.yaml: cannot be read: No such file or directory" in text
     assert "<text 2>:1 Jobb/?: kind" in text
     assert "<object 3>:1 Job/?: apiVersion: Required value; set it to batch/v1" in text
@@ -247,7 +247,8 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
 def test_a_refusal_of_what_has_no_name_yet_shows_its_start() -> None:
     nameless = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "team-"}}
     assert (
-        str(refusal_of(Create(nameless), Conflict("no free name"))) == "create Namespace team-: Conflict: no free name"
+        str(rejected_write(Create(nameless), Conflict("no free name")))
+        == "create Namespace team-: Conflict: no free name"
     )
 
 
@@ -265,16 +266,16 @@ def test_refused_writes_are_told_with_their_reason() -> None:
 def test_slices_change_nothing(slice_of: int) -> None:
     whole = simulate(PREEMPTION, record=False)
     scenario, _ = read_scenario([PREEMPTION])
-    simulation = Simulation(scenario, Options())
+    simulation = Simulation(scenario, SimulationOptions())
     while simulation.advance(slice_of):
         pass
-    assert told(simulation.result()) == told(whole)
+    assert reported(simulation.result()) == reported(whole)
 
 
 def test_asked_twice_a_run_tells_the_same_and_ends_its_log_once() -> None:
     scenario, _ = read_scenario([FIRST_STEPS])
     records: list[Record] = []
-    simulation = Simulation(scenario, Options(sink=records.append))
+    simulation = Simulation(scenario, SimulationOptions(sink=records.append))
     simulation.advance()
     assert simulation.result() is simulation.result()
     assert [record["event"] for record in records].count("Final") == 1
@@ -286,7 +287,7 @@ def test_the_seed_changes_names_and_nothing_else() -> None:
     assert [event.time for event in first.events] == [event.time for event in second.events]
 
 
-def told(result: Result) -> object:
+def reported(result: Result) -> object:
     """What two equal runs have in common."""
     return result.objects, result.duration, result.counts
 

@@ -9,7 +9,7 @@ from batchyard.api.meta import Key
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR
 from batchyard.scheduling.kueue_configuration import SIMULATED
-from batchyard.scheduling.preemption.fair import Strategy
+from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state_document import document_of, read_state, state_of
 from batchyard.sim.whatif import start_of
@@ -72,8 +72,8 @@ def test_what_kubectl_applied_last_is_known() -> None:
     ("text", "told"),
     [("---\n\n", "it contains no objects"), ("a: [\n", "line"), ('{"apiVersion": "v1", "kind": "Pod"}', "metadata")],
 )
-def test_what_is_wrong_is_told(text: str, told: str) -> None:
-    with pytest.raises(InvalidScenario, match=told):
+def test_what_is_wrong_is_told(text: str, reported: str) -> None:
+    with pytest.raises(InvalidScenario, match=reported):
         read_state(text)
 
 
@@ -88,14 +88,14 @@ def test_what_others_wrote_ahead_of_time_does_not_move_the_instant_of_a_state() 
 
 
 def test_what_kueue_decides_by_is_no_object_and_counts_for_what_comes_of_it() -> None:
-    said = {
+    stated = {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
         "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]},
     }
-    found = read_state(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*queue(1), workload("a", 5), said]}))
+    found = read_state(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*queue(1), workload("a", 5), stated]}))
     again = read_state(json.dumps(document_of(found)))
     assert {key.kind for key in again.objects}.isdisjoint({scheme.CONFIGURATION})
-    assert again.kueue.policy.fair_strategies == (Strategy.INITIAL_SHARE,)
+    assert again.kueue.policy.fair_strategies == (FairSharingStrategy.INITIAL_SHARE,)
     assert start_of(again).scenario.kueue == again.kueue
     assert read_state(MANIFESTS).kueue == SIMULATED

@@ -3,14 +3,14 @@
 from itertools import pairwise
 from statistics import fmean, pvariance
 
-from batchyard.sim.forecasting.arrivals import Stretches, chance, weights
+from batchyard.sim.forecasting.arrivals import BlockBootstrap, chance, weights
 
 #: A history of good days and bad days, of ten runs each.
 DAYS = [float(place // 10 % 2) for place in range(100)]
 
 
 def drawn(seed: int, count: int = 20) -> list[int]:
-    places = Stretches(100, seed, "test")
+    places = BlockBootstrap(100, seed, "test")
     return [places.next() for _ in range(count)]
 
 
@@ -32,7 +32,7 @@ def test_every_place_is_as_likely() -> None:
 
 
 def test_a_history_of_one_is_all_there_is() -> None:
-    places = Stretches(1, 5, "test")
+    places = BlockBootstrap(1, 5, "test")
     assert [places.next() for _ in range(3)] == [0, 0, 0]
 
 

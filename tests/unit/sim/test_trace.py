@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.sim.fragmentation import Shape
+from batchyard.sim.fragmentation import TracedPodShape
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.traces import load_of, read_trace, with_manifests
@@ -24,7 +24,7 @@ def faults(folder: Path) -> list[str]:
 
 def test_pods_are_read_with_their_times_and_shapes(tmp_path: Path) -> None:
     pods = {pod.name: pod for pod in read_trace(write_trace(tmp_path)).pods}
-    assert pods["b"].shape == Shape(1000, 1 << 30, 600, ("G2",))
+    assert pods["b"].shape == TracedPodShape(1000, 1 << 30, 600, ("G2",))
     assert (pods["b"].created, pods["b"].scheduled, pods["b"].deleted) == (10 * SECOND, 12 * SECOND, 60 * SECOND)
     assert (pods["a"].shape.gpu_milli, pods["d"].scheduled) == (2000, None)
 

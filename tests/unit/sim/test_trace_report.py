@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.sim.scenario import Scenario
-from batchyard.sim.simulate import Options
+from batchyard.sim.simulate import SimulationOptions
 from batchyard.sim.trace_report import Agreement, PodCounts, TraceReport, TraceRun, Unplaced
 from batchyard.sim.traces import Trace, read_trace
 from unit.sim.trace_make import NODES, write_trace
@@ -16,7 +16,7 @@ REAL = Path(__file__).parents[4] / "shared" / "traces"
 
 def replayed(trace: Trace, until: int | None = None) -> TraceReport:
     """The report of a run, to its end or for so many seconds."""
-    run = TraceRun(trace, Options(until=None if until is None else until * SECOND))
+    run = TraceRun(trace, SimulationOptions(until=None if until is None else until * SECOND))
     run.simulation.advance()
     run.simulation.result()
     return run.report()

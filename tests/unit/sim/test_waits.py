@@ -5,10 +5,10 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, WriteResult
 from batchyard.interfaces.controller import EventRecord
-from batchyard.sim.waits import Waits
+from batchyard.sim.waits import WaitTracker
 from batchyard.store.memory import Store
 
 KEY = Key(scheme.WORKLOAD, "team", "wl")
@@ -18,8 +18,8 @@ class Stage:
     """A store with one Workload, and the events about it."""
 
     def __init__(self) -> None:
-        self.client = LocalClient(Store(), VirtualKernel(make.NOW))
-        self.waits = Waits(self.client)
+        self.client = LocalClient(Store(), VirtualEventLoop(make.NOW))
+        self.waits = WaitTracker(self.client)
         self.create(0)
 
     def create(self, seconds: float) -> None:

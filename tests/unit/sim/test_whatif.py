@@ -13,7 +13,7 @@ from batchyard.sim.difference import Difference, difference_of, document_of
 from batchyard.sim.random_worlds.queues import scenario_of
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
-from batchyard.sim.whatif import Start, compare, read_change, start_of
+from batchyard.sim.whatif import RunStart, compare, read_change, start_of
 from unit.sim.forks_make import queue, state, workload
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -21,7 +21,7 @@ PREEMPTS = {"preemption": {"withinClusterQueue": "LowerPriority"}}
 THERE = [*queue(1), workload("a", 30), workload("b", 30, 1)]
 
 
-def difference(start: Start, *manifests: Any, deleted: tuple[Key, ...] = ()) -> Difference:
+def difference(start: RunStart, *manifests: Any, deleted: tuple[Key, ...] = ()) -> Difference:
     change, _ = read_change([msgspec.json.encode(each).decode() for each in manifests], deleted, start)
     return difference_of(compare(start, change), 0)
 
@@ -32,7 +32,7 @@ def effects(found: Difference) -> dict[str, tuple[str, float | None]]:
 
 @pytest.mark.parametrize("is_state", [False, True])
 def test_more_quota_lets_somebody_start_sooner(is_state: bool) -> None:
-    start = start_of(state(THERE, 10)) if is_state else Start(scenario_of(THERE), at=10 * SECOND)
+    start = start_of(state(THERE, 10)) if is_state else RunStart(scenario_of(THERE), at=10 * SECOND)
     found = difference(start, queue(2)[1])
     assert effects(found) == {"b": ("sooner", 20)}
     assert found.summary == "1 start sooner"
@@ -74,14 +74,14 @@ def test_what_the_api_refuses_is_told() -> None:
 def test_another_policy_is_a_change_of_a_scenario_that_runs() -> None:
     scenario, _ = read_scenario([str(EXAMPLES / "fair-sharing")])
     policy = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "other"}}
-    change, _ = read_change([msgspec.json.encode(policy).decode()], (), Start(scenario))
+    change, _ = read_change([msgspec.json.encode(policy).decode()], (), RunStart(scenario))
     assert (scenario.fair_sharing, change.kueue is not None and change.kueue.policy.fair_sharing) == (True, False)
-    assert compare(Start(scenario, at=5 * SECOND), change).changed.result.counts.pending == 0
+    assert compare(RunStart(scenario, at=5 * SECOND), change).changed.result.counts.pending == 0
 
 
 def test_a_drained_node_is_told_with_nodes_and_costs() -> None:
     scenario, _ = read_scenario([str(EXAMPLES / "hotswap")])
-    start = Start(scenario, at=120 * SECOND)
+    start = RunStart(scenario, at=120 * SECOND)
     node = next(name for name in _nodes(scenario) if name)
     found = document_of(difference(start, deleted=(Key(scheme.NODE, "", node),)))
     assert found["nodes"]["without"] != found["nodes"]["changed"]

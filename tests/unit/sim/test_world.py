@@ -10,10 +10,10 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete
-from batchyard.sim.faults.faulty_client import FaultyClient, Trouble
-from batchyard.sim.scenario import Scenario, Step, make_scenario
+from batchyard.sim.faults.faulty_client import FaultyClient, WriteFaults
+from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
 from batchyard.sim.world import EPOCH, StoppedByLoop, World
 from batchyard.store.memory import Store
 
@@ -27,7 +27,7 @@ def namespace(**labels: str) -> make.Obj:
     return {**obj, "metadata": {"name": "team", "labels": obj["metadata"]["labels"]}}
 
 
-def world(*steps: Step) -> World:
+def world(*steps: ScenarioStep) -> World:
     """A world with these steps."""
     return World(Scenario(steps))
 
@@ -88,8 +88,8 @@ def manifests(text: str) -> list[make.Obj]:
 def two_jobs() -> World:
     """A world to which a Job comes that runs, and a second later one that waits."""
     jobs = [*manifests(JOB.replace("NAME", "runs")), *manifests(JOB.replace("NAME", "waits"))]
-    queues = Step(0, [namespace(), *manifests(QUEUES)], ())
-    return world(queues, *[Step(at * SECOND, [jobs[at]], ()) for at in (0, 1)])
+    queues = ScenarioStep(0, [namespace(), *manifests(QUEUES)], ())
+    return world(queues, *[ScenarioStep(at * SECOND, [jobs[at]], ()) for at in (0, 1)])
 
 
 def queueing() -> World:
@@ -108,7 +108,7 @@ def test_time_comes_to_where_the_run_was_to_go() -> None:
 
 
 def test_a_later_document_is_an_update_that_keeps_the_uid() -> None:
-    two = world(Step(0, [namespace()], ()), Step(SECOND, [namespace(tier="gold")], ()))
+    two = world(ScenarioStep(0, [namespace()], ()), ScenarioStep(SECOND, [namespace(tier="gold")], ()))
     two.run_until(0)
     before = two.client.get(TEAM)
     two.run_until(None)
@@ -121,7 +121,7 @@ def test_a_later_document_is_an_update_that_keeps_the_uid() -> None:
 
 def test_under_a_name_to_be_made_every_apply_makes_another() -> None:
     nameless = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "team-"}}
-    two = world(Step(0, [nameless], ()), Step(SECOND, [nameless], ()))
+    two = world(ScenarioStep(0, [nameless], ()), ScenarioStep(SECOND, [nameless], ()))
     two.run_until(None)
     names = [obj["metadata"]["name"] for obj in two.objects(scheme.NAMESPACE)][-2:]
     assert [name[:5] for name in names] == ["team-", "team-"]
@@ -177,13 +177,13 @@ def test_what_was_refused_counts_as_not_applied() -> None:
 
 
 def test_what_is_deleted_is_gone() -> None:
-    brief = world(Step(0, [namespace()], ()), Step(SECOND, (), [TEAM]))
+    brief = world(ScenarioStep(0, [namespace()], ()), ScenarioStep(SECOND, (), [TEAM]))
     brief.run_until(None)
     assert brief.client.get(TEAM) is None
 
 
 def test_deleting_what_is_not_there_is_refused_and_the_run_goes_on() -> None:
-    odd = world(Step(0, (), [TEAM]), Step(SECOND, [namespace()], ()))
+    odd = world(ScenarioStep(0, (), [TEAM]), ScenarioStep(SECOND, [namespace()], ()))
     odd.run_until(None)
     (refused,) = odd.refused
     assert (refused[0], refused[1].reason) == (Delete(TEAM), "NotFound")
@@ -203,7 +203,7 @@ def test_a_loop_stops_the_world_between_decisions() -> None:
 def test_a_job_without_queue_waits_in_the_default_queue() -> None:
     queues = manifests(QUEUES.replace("name: lq", "name: default").replace("nominalQuota: 1", "nominalQuota: 0"))
     jobs = manifests(JOB.replace("NAME", "free").replace(", labels: {kueue.x-k8s.io/queue-name: lq}", ""))
-    waiting = world(Step(0, [namespace(), *queues, *jobs], ()))
+    waiting = world(ScenarioStep(0, [namespace(), *queues, *jobs], ()))
     waiting.run_until(SECOND)
     assert [workload["spec"]["queueName"] for workload in waiting.objects(scheme.WORKLOAD)] == ["default"]
     assert [job["spec"]["suspend"] for job in waiting.objects(scheme.JOB)] == [True]
@@ -230,8 +230,8 @@ def test_settling_twice_changes_nothing() -> None:
 
 
 def test_a_platform_that_starts_anew_hears_of_nothing_that_was_gone_before() -> None:
-    steps = Step(0, [namespace(), *manifests(JOB_SET)], ())
-    mortal = World(Scenario([steps]), trouble=Trouble())
+    steps = ScenarioStep(0, [namespace(), *manifests(JOB_SET)], ())
+    mortal = World(Scenario([steps]), trouble=WriteFaults())
     mortal.run_until(SECOND)
     assert len(mortal.objects(scheme.JOB)) == 1
     mortal.submit(Delete(Key(scheme.JOB_SET, "team", "set")))
@@ -241,7 +241,7 @@ def test_a_platform_that_starts_anew_hears_of_nothing_that_was_gone_before() -> 
 
 
 def test_a_write_that_is_refused_is_no_write_to_crash_after() -> None:
-    trouble, counts, kernel = Trouble(), list[int](), VirtualKernel(EPOCH)
+    trouble, counts, kernel = WriteFaults(), list[int](), VirtualEventLoop(EPOCH)
     trouble.on_write = counts.append
     client = FaultyClient(LocalClient(Store(), kernel), trouble)
     for write in (Delete(TEAM), Create(make.namespace("team")), Create(make.namespace("team"))):
@@ -250,7 +250,7 @@ def test_a_write_that_is_refused_is_no_write_to_crash_after() -> None:
 
 
 def test_pods_of_jobsets_tell_their_priority_without_nodes_too() -> None:
-    started = world(Step(0, [make.jobset(queue=None, suspend=False)], ()))
+    started = world(ScenarioStep(0, [make.jobset(queue=None, suspend=False)], ()))
     started.run_until(0)
-    told = [pod["metadata"]["labels"]["jobset.sigs.k8s.io/priority"] for pod in started.objects(scheme.POD)]
-    assert set(told) == {"0"}
+    reported = [pod["metadata"]["labels"]["jobset.sigs.k8s.io/priority"] for pod in started.objects(scheme.POD)]
+    assert set(reported) == {"0"}

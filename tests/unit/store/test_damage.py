@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.store.commit_mark import JournalError, mark_of
-from batchyard.store.journal import LEAP, Journal
-from batchyard.store.log import Expired, Recovered
+from batchyard.store.journal import LEAP, RevisionJournal
+from batchyard.store.log import Expired, RecoveredStore
 from batchyard.store.memory import Store
 from unit.store.test_journal import Kept, filled, key, thing
 
@@ -42,19 +42,19 @@ def left_by_a_crash(path: Path, changes: int = 40) -> None:
 
 
 @pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, bytes], Recovered]]:
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, bytes], RecoveredStore]]:
     """The files of such a journal, and what it holds."""
     path = tmp_path_factory.mktemp("crashed") / "journal.db"
     left_by_a_crash(path)
     files = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    journal = Journal(path)
+    journal = RevisionJournal(path)
     yield files, journal.recover()
     journal.close()
 
 
 @given(drawn=st.data())
 def test_flipped_bytes_are_refused_or_do_not_matter(
-    crashed: tuple[dict[str, bytes], Recovered], drawn: st.DataObject
+    crashed: tuple[dict[str, bytes], RecoveredStore], drawn: st.DataObject
 ) -> None:
     files, expected = crashed
     name = drawn.draw(st.sampled_from(sorted(files)))
@@ -65,7 +65,7 @@ def test_flipped_bytes_are_refused_or_do_not_matter(
         for other, content in (files | {name: bytes(spoilt)}).items():
             (Path(folder) / other).write_bytes(content)
         try:
-            journal = Journal(Path(folder) / "journal.db")
+            journal = RevisionJournal(Path(folder) / "journal.db")
         except JournalError:
             return
         assert journal.recover() == expected
@@ -79,7 +79,7 @@ def test_a_file_that_was_cut_short_is_refused(path: Path, name: str, part: float
     file = path.with_name(name)
     file.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
     with pytest.raises(JournalError, match=r"journal\.(db|mark)"):
-        Journal(path)
+        RevisionJournal(path)
 
 
 @pytest.mark.parametrize("name", ["journal.db", LOG, "journal.mark"])
@@ -87,7 +87,7 @@ def test_a_file_that_is_gone_is_told(path: Path, name: str) -> None:
     left_by_a_crash(path)
     path.with_name(name).unlink()
     with pytest.raises(JournalError, match="restore a backup"):
-        Journal(path)
+        RevisionJournal(path)
 
 
 def test_the_last_transaction_is_missed_when_it_is_damaged(path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_last_transaction_is_missed_when_it_is_damaged(path: Path) -> None:
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
     with pytest.raises(JournalError, match=r"is damaged: it ends at revision \d+, and 45 was acknowledged"):
-        Journal(path)
+        RevisionJournal(path)
 
 
 def test_what_is_refused_stays_as_it_was_found(path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_is_refused_stays_as_it_was_found(path: Path) -> None:
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     for _ in range(2):
         with pytest.raises(JournalError):
-            Journal(path)
+            RevisionJournal(path)
     after = {file.name: file.read_bytes() for file in path.parent.iterdir() if not file.name.endswith("-shm")}
     assert after == before
 
@@ -119,7 +119,7 @@ def test_an_older_copy_is_refused(path: Path, tmp_path: Path) -> None:
     kept.journal.close()
     shutil.copy(tmp_path / "older", path)
     with pytest.raises(JournalError, match="it ends at revision 5, and 6 was acknowledged"):
-        Journal(path)
+        RevisionJournal(path)
 
 
 def test_the_journal_of_another_is_refused(path: Path, tmp_path: Path) -> None:
@@ -128,14 +128,14 @@ def test_the_journal_of_another_is_refused(path: Path, tmp_path: Path) -> None:
     filled(tmp_path / "other" / "journal.db")
     shutil.copy(tmp_path / "other" / "journal.db", path)
     with pytest.raises(JournalError, match="it is the journal of another data directory"):
-        Journal(path)
+        RevisionJournal(path)
 
 
 def test_a_loss_is_accepted_when_somebody_says_so(path: Path) -> None:
     left_by_a_crash(path)
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
-    journal = Journal(path, accept_loss=True)
+    journal = RevisionJournal(path, accept_loss=True)
     store = Store(recovered=journal.recover())
     assert store.revision == 45 + LEAP
     for seen in (40, 45):
@@ -146,7 +146,7 @@ def test_a_loss_is_accepted_when_somebody_says_so(path: Path) -> None:
 
 
 def test_a_damage_that_is_told_in_words_that_are_no_text_is_told(path: Path) -> None:
-    Journal(path).close()
+    RevisionJournal(path).close()
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE floor (", b"CREATE TA\xa8LE floor ("))
     with pytest.raises(JournalError, match=r"is damaged: malformed database schema .*; restore a backup"):
-        Journal(path)
+        RevisionJournal(path)

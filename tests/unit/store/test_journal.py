@@ -14,7 +14,7 @@ import pytest
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import WatchEvent
 from batchyard.store.commit_mark import JournalError
-from batchyard.store.journal import Journal, Sync
+from batchyard.store.journal import RevisionJournal, SyncMode
 from batchyard.store.log import Expired
 from batchyard.store.memory import Store
 
@@ -33,7 +33,7 @@ class Kept:
     """A store whose changes go into a journal, one transaction for all that gathered."""
 
     def __init__(self, path: Path) -> None:
-        self.journal = Journal(path)
+        self.journal = RevisionJournal(path)
         self.store = Store(recovered=self.journal.recover())
         self.gathered: list[WatchEvent] = []
         self.store.listen(self.gathered.append)
@@ -111,7 +111,7 @@ def test_changes_that_were_not_appended_are_not_there(path: Path) -> None:
 def test_one_process_at_a_time_has_the_file(path: Path) -> None:
     kept = Kept(path)
     with pytest.raises(JournalError, match="another process has it open; end that one first"):
-        Journal(path)
+        RevisionJournal(path)
     kept.fill()
 
 
@@ -137,13 +137,13 @@ def test_one_process_at_a_time_has_the_file(path: Path) -> None:
         pytest.param("DELETE FROM revisions WHERE revision = 1", "it has 1 rows, not 2", id="missing below"),
     ],
 )
-def test_damage_is_told_and_not_served(path: Path, damage: str, told: str) -> None:
+def test_damage_is_told_and_not_served(path: Path, damage: str, reported: str) -> None:
     filled(path, 2)
     with closing(sqlite3.connect(path)) as file:
         file.execute(damage)
         file.commit()
-    with pytest.raises(JournalError, match=rf"journal.db is damaged: .*{told}.*; restore a backup"):
-        Journal(path).recover()
+    with pytest.raises(JournalError, match=rf"journal.db is damaged: .*{reported}.*; restore a backup"):
+        RevisionJournal(path).recover()
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4096, 9000])
@@ -151,17 +151,17 @@ def test_a_file_that_was_cut_off_is_told(path: Path, length: int) -> None:
     filled(path)
     os.truncate(path, length)
     with pytest.raises(JournalError, match=r"journal\.db"):
-        Journal(path).recover()
+        RevisionJournal(path).recover()
 
 
 def test_files_of_others_are_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE t (x)")
     with pytest.raises(JournalError, match="this is not a batchyard file; choose another data directory"):
-        Journal(path)
+        RevisionJournal(path)
     path.write_text("text " * 1000, "utf-8")
     with pytest.raises(JournalError, match="is damaged: file is not a database"):
-        Journal(path)
+        RevisionJournal(path)
 
 
 def test_a_newer_format_is_told(path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_newer_format_is_told(path: Path) -> None:
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")
     with pytest.raises(JournalError, match="its format is 9, not 1; use the batchyard version that wrote it"):
-        Journal(path)
+        RevisionJournal(path)
 
 
 def test_a_disk_that_is_full_loses_nothing_that_was_kept(path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_disk_that_is_full_loses_nothing_that_was_kept(path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="No such file or directory"):
-        Journal(tmp_path / "nowhere" / "journal.db")
+        RevisionJournal(tmp_path / "nowhere" / "journal.db")
 
 
 WRITER = """
@@ -228,7 +228,7 @@ def test_what_was_acknowledged_survives_a_kill_at_any_time(path: Path) -> None:
 
 
 def test_a_process_may_ask_for_less(path: Path) -> None:
-    journal = Journal(path, Sync.PROCESS)
+    journal = RevisionJournal(path, SyncMode.PROCESS)
     assert journal._file.execute("PRAGMA synchronous").fetchone() == (1,)
     journal.close()
-    assert Journal(path)._file.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert RevisionJournal(path)._file.execute("PRAGMA synchronous").fetchone() == (2,)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.api.meta import Key
-from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, TooBroad, Unreadable
+from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 from batchyard.store import ledger as module
 from batchyard.store.commit_mark import JournalError
 from batchyard.store.ledger import LedgerFile
@@ -96,8 +96,8 @@ def test_a_file_that_is_damaged_within_is_told_to_who_reads_there(tmp_path: Path
     path.write_bytes(b"".join(pages))
     ledger = LedgerFile(path)
     assert not ledger.was_damaged
-    told = f"{path} cannot be read: .*; stop the platform, move the file away and start it again"
-    with pytest.raises(Unreadable, match=told):
+    reported = f"{path} cannot be read: .*; stop the platform, move the file away and start it again"
+    with pytest.raises(LedgerUnreadable, match=reported):
         ledger.find(LedgerQuery(reason="None"))
     assert numbers(ledger, limit=1) == [2000]
     ledger.close()
@@ -130,7 +130,7 @@ def test_a_query_that_would_take_too_long_gives_up(tmp_path: Path, monkeypatch: 
     ledger = LedgerFile(tmp_path / "large.db")
     ledger.append([entry(number) for number in range(1, 1001)])
     monkeypatch.setattr(module, "_STEPS_MAX", 0)
-    with pytest.raises(TooBroad):
+    with pytest.raises(QueryTooBroad):
         ledger.find(LedgerQuery(reason="Nothing"))
     monkeypatch.undo()
     assert numbers(ledger, reason="Nothing") == []

@@ -4,13 +4,13 @@ import pytest
 
 from batchyard.api.meta import Key, Obj
 from batchyard.store.log import Expired
-from batchyard.store.memory import Store, Watch
+from batchyard.store.memory import RevisionWatch, Store
 
 KEY = Key("ConfigMap", "team", "a")
 OBJ: Obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "team"}}
 
 
-def revisions(watch: Watch) -> list[int]:
+def revisions(watch: RevisionWatch) -> list[int]:
     return [event.revision for event in watch.take()]
 
 

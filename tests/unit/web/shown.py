@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from batchyard.dashboard.access import Everything, Sight
-from batchyard.dashboard.history import History
-from batchyard.dashboard.pages import Pages, Time
+from batchyard.dashboard.access import FullAccess, ViewerAccess
+from batchyard.dashboard.history import PlatformHistory
+from batchyard.dashboard.pages import DashboardViews, PlatformTime
 from batchyard.sim.guide import Guide, examples_folder, played_steps
 
 Model = dict[str, Any]
-ALL = Everything()
+ALL = FullAccess()
 
 
 class Team:
@@ -32,13 +32,13 @@ class Shown:
         assert folder is not None
         self.guide = Guide(folder, played_steps("high-priority"))
         world = self.guide.world
-        history = History(world.kernel.now, world.platform.index.cluster_queue_of)
+        history = PlatformHistory(world.kernel.now, world.platform.index.cluster_queue_of)
         world.client.subscribe(history.observe)
         *_, self.seen = self.guide.play()
         self.history, self.index, self.reader = history, world.platform.index, world.client
-        self.pages = Pages(world.client, world.platform.index, history, Time(world.kernel.now, 0))
+        self.pages = DashboardViews(world.client, world.platform.index, history, PlatformTime(world.kernel.now, 0))
 
-    def model(self, view: str, query: Mapping[str, str] = {}, sight: Sight = ALL) -> Model:
+    def model(self, view: str, query: Mapping[str, str] = {}, sight: ViewerAccess = ALL) -> Model:
         found = self.pages.model(view, query, sight)
         assert found is not None
         return found

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchyard.dashboard.comparison import Comparison, Parted
+from batchyard.dashboard.comparison import SchedulerDivergence, ShadowComparison
 from batchyard.dashboard.models.costs import LINES_MAX
 from unit.web.shown import ALL, Team, shown
 
@@ -13,25 +13,25 @@ from unit.web.shown import ALL, Team, shown
 def workload() -> Iterator[str]:
     """One of which something is told, and of another one more than fits."""
     world = shown()
-    found = Comparison(lambda: 7, lambda: LINES_MAX + 2)
+    found = ShadowComparison(lambda: 7, lambda: LINES_MAX + 2)
     key = next(iter(world.history.lives.values())).key
     for of in (*["team-b/other"] * (LINES_MAX + 1), key):
-        found.partings.appendleft(Parted(2, 1, "Victims", of, "this one, not that", "", ["kubectl get"]))
+        found.partings.appendleft(SchedulerDivergence(2, 1, "Victims", of, "this one, not that", "", ["kubectl get"]))
     world.history.comparison = found
     yield key
     world.history.comparison = None
 
 
 def test_the_overview_has_the_latest_and_how_many_there_are(workload: str) -> None:
-    told = shown().model("overview")["comparison"]
-    assert (told["agreed"], told["parted"], len(told["partings"])) == (7, LINES_MAX + 2, LINES_MAX)
-    assert told["partings"][0]["workload"] == workload
+    reported = shown().model("overview")["comparison"]
+    assert (reported["agreed"], reported["parted"], len(reported["partings"])) == (7, LINES_MAX + 2, LINES_MAX)
+    assert reported["partings"][0]["workload"] == workload
 
 
 def test_a_workload_has_what_is_about_it(workload: str) -> None:
     namespace, name = workload.split("/")
-    told = shown().model("workload", {"namespace": namespace, "name": name})["comparison"]
-    assert [each["workload"] for each in told["partings"]] == [workload]
+    reported = shown().model("workload", {"namespace": namespace, "name": name})["comparison"]
+    assert [each["workload"] for each in reported["partings"]] == [workload]
 
 
 @pytest.mark.usefixtures("workload")

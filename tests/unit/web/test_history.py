@@ -4,7 +4,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
-from batchyard.dashboard.history import LIVE_LIMITS, History, HistoryLimits
+from batchyard.dashboard.history import LIVE_LIMITS, HistoryLimits, PlatformHistory
 from batchyard.interfaces.client import EventType, WatchEvent
 
 PREEMPTED = make.condition(
@@ -32,7 +32,7 @@ class Seen:
 
     def __init__(self, limits: HistoryLimits = LIVE_LIMITS) -> None:
         self.now = make.NOW
-        self.history = History(lambda: self.now, lambda _namespace, _queue: "cq", limits)
+        self.history = PlatformHistory(lambda: self.now, lambda _namespace, _queue: "cq", limits)
 
     def tell(
         self, seconds: int, obj: Obj, old: Obj | None, *, deleted: bool = False, kind: str = scheme.WORKLOAD
@@ -55,10 +55,13 @@ def test_a_life_is_what_its_changes_were() -> None:
     seen.tell(9, waiting, running)
     seen.tell(12, running, waiting)
     seen.tell(20, running, running, deleted=True)
-    told = ["created", "quotaReserved", "admitted", "preempted", "quotaReserved", "admitted", "deleted"]
-    assert seen.marks() == list(zip(told, [0, 5, 5, 9, 12, 12, 20], strict=True))
+    reported = ["created", "quotaReserved", "admitted", "preempted", "quotaReserved", "admitted", "deleted"]
+    assert seen.marks() == list(zip(reported, [0, 5, 5, 9, 12, 12, 20], strict=True))
     life = seen.history.lives["uid-w"]
-    assert [(stint.end, stint.outcome) for stint in life.stints] == [(make.at(9), "evicted"), (make.at(20), "deleted")]
+    assert [(stint.end, stint.outcome) for stint in life.quota_intervals] == [
+        (make.at(9), "evicted"),
+        (make.at(20), "deleted"),
+    ]
     assert life.marks[3].by == "uid-by"
 
 
@@ -66,7 +69,7 @@ def test_what_came_before_is_told_by_conditions() -> None:
     seen = Seen()
     seen.tell(100, admitted(), None)
     assert seen.marks() == [("created", 0), ("quotaReserved", 5), ("admitted", 6)]
-    assert seen.history.lives["uid-w"].stints[0].end is None
+    assert seen.history.lives["uid-w"].quota_intervals[0].end is None
 
 
 def test_the_eldest_that_are_over_are_forgotten() -> None:

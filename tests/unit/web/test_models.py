@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from batchyard.api import scheme
-from batchyard.dashboard.access import Everything
+from batchyard.dashboard.access import FullAccess
 from batchyard.dashboard.pages import VIEWS
 from unit.web.shown import Model, shown
 
@@ -92,8 +92,8 @@ def preempted() -> tuple[Model, Model]:
     lives = shown().history.lives
     mark, life = next((mark, life) for life in lives.values() for mark in life.marks if mark.what == "preempted")
     victim, by = life.key.split("/"), lives[mark.by].key.split("/")
-    told = [shown().model("workload", {"namespace": namespace, "name": name}) for namespace, name in (victim, by)]
-    return told[0], told[1]
+    reported = [shown().model("workload", {"namespace": namespace, "name": name}) for namespace, name in (victim, by)]
+    return reported[0], reported[1]
 
 
 def test_a_life_tells_who_preempted_whom_on_both_sides() -> None:
@@ -133,10 +133,10 @@ def test_bars_of_a_row_do_not_overlap(by: str) -> None:
 
 def test_what_is_not_there_has_no_model() -> None:
     for view in ("queue", "node", "workload", "nothing"):
-        assert shown().pages.model(view, {"name": "none", "namespace": "none"}, Everything()) is None
+        assert shown().pages.model(view, {"name": "none", "namespace": "none"}, FullAccess()) is None
 
 
 def test_every_model_is_json_as_it_is() -> None:
     for view in VIEWS:
-        model = shown().pages.model(view, {"name": "cq-team-a-hp"}, Everything())
+        model = shown().pages.model(view, {"name": "cq-team-a-hp"}, FullAccess())
         assert json.loads(json.dumps(model)) == model

@@ -50,7 +50,7 @@ spec:
 """
 
 
-def told() -> str:
+def reported() -> str:
     simulation = Simulation(read_scenario([QUEUES])[0])
     reporter = Reporter(simulation.world)
     simulation.advance()
@@ -59,7 +59,7 @@ def told() -> str:
 
 
 def test_it_tells_the_whole_run() -> None:
-    html = told()
+    html = reported()
     found = re.search(r'<script type="application/json" id="report">(.*?)</script>', html, re.DOTALL)
     assert found is not None
     models = json.loads(found[1])["models"]
@@ -73,7 +73,7 @@ def test_it_tells_the_whole_run() -> None:
 
 
 def test_no_text_of_it_is_markup_and_nothing_comes_from_elsewhere() -> None:
-    html = told()
+    html = reported()
     assert html.count("</script>") == html.count("<script") == 2
     assert "<img" not in html
     assert not re.findall(r'(?:src|href)="(?!#)[^"]', html)

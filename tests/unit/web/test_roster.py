@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.dashboard.workload_list_cache import Roster
+from batchyard.dashboard.workload_list_cache import WorkloadListCache
 from batchyard.store.memory import Store
 
 CHANGES = st.lists(st.tuples(st.sampled_from(["put", "finish", "delete", "look"]), st.integers(0, 5)), max_size=40)
@@ -47,11 +47,11 @@ class Stored:
 
 @given(CHANGES)
 def test_it_has_each_as_it_is_the_latest_first(changes: list[tuple[str, int]]) -> None:
-    stored, roster = Stored(), Roster()
+    stored, workload_list = Stored(), WorkloadListCache()
     for what, number in [*changes, ("look", 0)]:
         stored.change(what, number)
         if what == "look":
-            entries = roster.entries(stored, None)
+            entries = workload_list.entries(stored, None)
             objs = {obj["metadata"]["uid"]: obj for obj in stored.list(scheme.WORKLOAD)}
             assert {entry.view.uid: entry.obj for entry in entries} == objs
             assert [entry.order for entry in entries] == sorted((entry.order for entry in entries), reverse=True)
@@ -59,4 +59,4 @@ def test_it_has_each_as_it_is_the_latest_first(changes: list[tuple[str, int]]) -
                 (entry.state == "Finished") == ("status" in entry.obj and bool(entry.obj["status"]))
                 for entry in entries
             )
-            assert roster.entries(stored, ["other"]) == []
+            assert workload_list.entries(stored, ["other"]) == []

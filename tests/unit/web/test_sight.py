@@ -14,8 +14,8 @@ OTHERS = ("team-b", "team-c", "team-d")
 @pytest.mark.parametrize("view", list(VIEWS))
 def test_a_team_reads_no_name_of_another(view: str) -> None:
     for query in ({}, {"name": "cq-team-b-hp"}, {"namespace": "team-b"}, {"text": "team"}, {"by": "node"}):
-        told = json.dumps(shown().pages.model(view, query, Team("team-a")))
-        assert not [other for other in OTHERS if other in told]
+        reported = json.dumps(shown().pages.model(view, query, Team("team-a")))
+        assert not [other for other in OTHERS if other in reported]
 
 
 def test_it_sees_all_of_its_own() -> None:
@@ -47,6 +47,6 @@ def test_who_preempted_it_is_not_named_to_those_who_may_not_see_him() -> None:
     pairs = [(life, shown().history.lives[mark.by]) for life in lives for mark in life.marks if mark.by]
     victim, by = next((life, by) for life, by in pairs if life.namespace != by.namespace)
     query = dict(zip(("namespace", "name"), victim.key.split("/"), strict=True))
-    told = shown().model("workload", query, Team(victim.namespace))
-    assert {mark["by"] for mark in told["life"] if mark["what"] == "preempted"} == {""}
-    assert by.key not in json.dumps(told["life"])
+    reported = shown().model("workload", query, Team(victim.namespace))
+    assert {mark["by"] for mark in reported["life"] if mark["what"] == "preempted"} == {""}
+    assert by.key not in json.dumps(reported["life"])

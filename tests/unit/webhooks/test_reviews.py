@@ -13,15 +13,15 @@ from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.selectors import selector
 from batchyard.apiserver.patch.json import json_patched
 from batchyard.controller_groups import ON_KUBERNETES
-from batchyard.webhooks.hooks import Lookups, Question, Unknown, hooks
-from batchyard.webhooks.reviews import NotUnderstood, converted, mutated, patch_between, validated
+from batchyard.webhooks.hooks import FetchedObjects, ObjectNotFetched, ObjectQuery, hooks
+from batchyard.webhooks.reviews import InvalidReview, converted, mutated, patch_between, validated
 from yard import queue
 
 QUEUED = {"kueue.x-k8s.io/queue-name": "team"}
-DEFAULT_QUEUE = Question(Key(scheme.LOCAL_QUEUE, "team", "default"))
-DEFAULT_CLASS = Question(Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "default"))
+DEFAULT_QUEUE = ObjectQuery(Key(scheme.LOCAL_QUEUE, "team", "default"))
+DEFAULT_CLASS = ObjectQuery(Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "default"))
 UNQUEUED = with_path(make.job(), ("metadata", "labels"), {})
-NOTHING: Mapping[Question, Sequence[Obj]] = {DEFAULT_QUEUE: [], DEFAULT_CLASS: []}
+NOTHING: Mapping[ObjectQuery, Sequence[Obj]] = {DEFAULT_QUEUE: [], DEFAULT_CLASS: []}
 
 
 def review(obj: Obj, old: Obj | None = None, part: str = "") -> dict[str, Any]:
@@ -30,9 +30,11 @@ def review(obj: Obj, old: Obj | None = None, part: str = "") -> dict[str, Any]:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**request, **changed}}
 
 
-def made_of(obj: Obj, known: Mapping[Question, Sequence[Obj]] = NOTHING, groups: Sequence[str] = ON_KUBERNETES) -> Any:
+def made_of(
+    obj: Obj, known: Mapping[ObjectQuery, Sequence[Obj]] = NOTHING, groups: Sequence[str] = ON_KUBERNETES
+) -> Any:
     """What becomes of an object, its patch applied."""
-    response = mutated(review(obj), groups, Lookups("team", known))["response"]
+    response = mutated(review(obj), groups, FetchedObjects("team", known))["response"]
     assert response["allowed"] is True
     if "patch" not in response:
         return obj
@@ -40,20 +42,20 @@ def made_of(obj: Obj, known: Mapping[Question, Sequence[Obj]] = NOTHING, groups:
 
 
 def test_the_default_queue_is_given_in_managed_namespaces_alone() -> None:
-    namespace = Question(Key(scheme.NAMESPACE, "", "team"))
+    namespace = ObjectQuery(Key(scheme.NAMESPACE, "", "team"))
     known = {**NOTHING, DEFAULT_QUEUE: [make.local_queue("default")], namespace: [make.namespace()]}
     for managed, is_patched in ((None, True), (selector({}), True), (selector({"matchLabels": {"a": "b"}}), False)):
-        answer = mutated(review(UNQUEUED), ON_KUBERNETES, Lookups("team", known), managed)["response"]
+        answer = mutated(review(UNQUEUED), ON_KUBERNETES, FetchedObjects("team", known), managed)["response"]
         assert ("patch" in answer) is is_patched
 
 
 def refusal(obj: Obj, old: Obj | None = None, part: str = "") -> str:
     """Why an object is refused; '' if it is not."""
-    response = validated(review(obj, old, part), ON_KUBERNETES, Lookups("team", NOTHING))["response"]
+    response = validated(review(obj, old, part), ON_KUBERNETES, FetchedObjects("team", NOTHING))["response"]
     assert response["uid"] == "u"
     assert response["allowed"] is ("status" not in response)
-    told: str = response.get("status", {}).get("message", "")
-    return told
+    reported: str = response.get("status", {}).get("message", "")
+    return reported
 
 
 def test_a_job_that_queues_waits_from_the_beginning() -> None:
@@ -70,7 +72,7 @@ def test_a_job_without_a_queue_gets_the_default_one_where_there_is_one() -> None
 
 
 def test_what_is_not_known_is_asked_for() -> None:
-    with pytest.raises(Unknown) as asked:
+    with pytest.raises(ObjectNotFetched) as asked:
         made_of(UNQUEUED, {})
     assert asked.value.question == DEFAULT_QUEUE
 
@@ -99,8 +101,8 @@ CPU = "/spec/resourceGroups/0/flavors/0/resources/0"
 
 
 def test_of_jobs_only_what_kueue_asks_is_asked() -> None:
-    told = refusal(make.job(labels={"kueue.x-k8s.io/max-exec-time-seconds": "x"}))
-    assert told.startswith("metadata.labels[kueue.x-k8s.io/max-exec-time-seconds]")
+    reported = refusal(make.job(labels={"kueue.x-k8s.io/max-exec-time-seconds": "x"}))
+    assert reported.startswith("metadata.labels[kueue.x-k8s.io/max-exec-time-seconds]")
     assert refusal(make.job(parallelism=-1)) == ""
 
 
@@ -143,9 +145,9 @@ def test_a_version_there_is_not_fails_as_the_form_has_it() -> None:
 
 @pytest.mark.parametrize("sent", [{}, {"request": 1}, {"request": {}}, {"request": {"object": {"kind": "Job"}}}])
 def test_what_is_no_review_is_refused(sent: Any) -> None:
-    with pytest.raises(NotUnderstood):
-        mutated(sent, ON_KUBERNETES, Lookups("", {}))
-    with pytest.raises(NotUnderstood):
+    with pytest.raises(InvalidReview):
+        mutated(sent, ON_KUBERNETES, FetchedObjects("", {}))
+    with pytest.raises(InvalidReview):
         converted(sent)
 
 

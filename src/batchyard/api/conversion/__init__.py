@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.conversion import configuration, kueue
-from batchyard.api.conversion.parts import Part, converted, flipped
+from batchyard.api.conversion.parts import ConversionPart, converted, flipped
 from batchyard.api.meta import Obj, group_kind
 
 OLD: Final = "kueue.x-k8s.io/v1beta1"
@@ -24,7 +24,7 @@ NEW_ONLY: Final = "batchyard.dev/v1beta2-only"
 #: Versions with identical fields, each with the storage version.
 _SAME: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
 
-_PARTS: Final[Mapping[str, Sequence[Part]]] = {
+_PARTS: Final[Mapping[str, Sequence[ConversionPart]]] = {
     scheme.CLUSTER_QUEUE: kueue.CLUSTER_QUEUE_PARTS,
     scheme.COHORT: kueue.COHORT_PARTS,
     scheme.LOCAL_QUEUE: kueue.LOCAL_QUEUE_PARTS,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.api.conversion.parts import Fields, Fragment, Part, new_only, old_only, renamed
+from batchyard.api.conversion.parts import ConversionPart, FieldsAt, Fragment, new_only, old_only, renamed
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.validation.topology import assignment_faults
 from batchyard.api.well_known import HOSTNAME
@@ -34,10 +34,10 @@ def _checks_down(new: Fragment) -> Fragment:
     return dict(new)
 
 
-def _fungibility(name: str, old_word: str) -> Part:
+def _fungibility(name: str, old_word: str) -> ConversionPart:
     """Return the conversion of a fungibility field, whose value for stopping the search was renamed."""
-    fields = Fields(("spec", "flavorFungibility"), (name,))
-    return Part(
+    fields = FieldsAt(("spec", "flavorFungibility"), (name,))
+    return ConversionPart(
         f"spec.flavorFungibility.{name}",
         fields,
         fields,
@@ -69,10 +69,10 @@ _FAIR_SHARING: Final = old_only(("status", "fairSharing"), "admissionFairSharing
 
 CLUSTER_QUEUE_PARTS: Final = (
     renamed(_SPEC, "cohort", "cohortName"),
-    Part(
+    ConversionPart(
         "spec.admissionChecksStrategy",
-        Fields(_SPEC, ("admissionChecks", "admissionChecksStrategy")),
-        Fields(_SPEC, ("admissionChecksStrategy",)),
+        FieldsAt(_SPEC, ("admissionChecks", "admissionChecksStrategy")),
+        FieldsAt(_SPEC, ("admissionChecksStrategy",)),
         _checks_up,
         _checks_down,
     ),
@@ -92,10 +92,10 @@ ADMISSION_CHECK_PARTS: Final = (old_only(_SPEC, "retryDelayMinutes", retryDelayM
 MULTI_KUEUE_CONFIG_PARTS: Final = (new_only(_SPEC, "quotaManagement"),)
 
 MULTI_KUEUE_CLUSTER_PARTS: Final = (
-    Part(
+    ConversionPart(
         "spec.clusterSource",
-        Fields(_SPEC, ("kubeConfig", "clusterProfileRef")),
-        Fields(_SPEC, ("clusterSource",)),
+        FieldsAt(_SPEC, ("kubeConfig", "clusterProfileRef")),
+        FieldsAt(_SPEC, ("clusterSource",)),
         _source_up,
         _source_down,
     ),
@@ -219,7 +219,7 @@ _ASSIGNMENTS: Final = ("status", "admission", "podSetAssignments")
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class ItemFields:
     """A field of each item of a list, by item name; `within` is the path in the item to the mapping with the field."""
 
     path: tuple[str, ...]
@@ -300,27 +300,27 @@ def _each(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
 
 
 PARTS: Final = (
-    Part(
+    ConversionPart(
         "spec.priorityClassRef",
-        Fields(("spec",), ("priorityClassName", "priorityClassSource"), {"priorityClassSource": ""}),
-        Fields(("spec",), ("priorityClassRef",)),
+        FieldsAt(("spec",), ("priorityClassName", "priorityClassSource"), {"priorityClassSource": ""}),
+        FieldsAt(("spec",), ("priorityClassRef",)),
         _class_up,
         _class_down,
     ),
     new_only(("spec",), "preemptionGates"),
     new_only(("status",), "preemptionGates"),
     renamed(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
-    Part(
+    ConversionPart(
         f"spec.podSets.topologyRequest.{_LAYERS}",
-        Fields(_POD_SETS, ()),
-        Items(_POD_SETS, _LAYERS, ("topologyRequest",)),
+        FieldsAt(_POD_SETS, ()),
+        ItemFields(_POD_SETS, _LAYERS, ("topologyRequest",)),
         lambda _: {},
         lambda _: {},
     ),
-    Part(
+    ConversionPart(
         "status.admission.podSetAssignments.topologyAssignment",
-        Items(_ASSIGNMENTS, "topologyAssignment"),
-        Items(_ASSIGNMENTS, "topologyAssignment"),
+        ItemFields(_ASSIGNMENTS, "topologyAssignment"),
+        ItemFields(_ASSIGNMENTS, "topologyAssignment"),
         _each(_slices),
         _each(_domains),
     ),

@@ -21,7 +21,7 @@ Change: TypeAlias = Callable[[Fragment], Fragment]
 _MALFORMED: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
-class Place(Protocol):
+class PartLocation(Protocol):
     """The location of a part in a version."""
 
     def read(self, obj: Obj) -> Fragment:
@@ -32,7 +32,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldsAt:
     """Some fields of the mapping at a path."""
 
     path: tuple[str, ...]
@@ -64,35 +64,37 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ConversionPart:
     """A part of a kind in its two versions."""
 
     name: str
-    old: Place
-    new: Place
+    old: PartLocation
+    new: PartLocation
     upgrade: Change
     downgrade: Change
 
 
-def renamed(path: tuple[str, ...], old: str, new: str) -> Part:
+def renamed(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
     """Return the part for a field that was renamed."""
-    return Part(
+    return ConversionPart(
         ".".join((*path, new)),
-        Fields(path, (old,)),
-        Fields(path, (new,)),
+        FieldsAt(path, (old,)),
+        FieldsAt(path, (new,)),
         lambda current: {new: current[old]} if current else {},
         lambda current: {old: current[new]} if current else {},
     )
 
 
-def old_only(path: tuple[str, ...], name: str, **defaults: Any) -> Part:
+def old_only(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
     """Return the part for a field that the newer version lacks."""
-    return Part(".".join((*path, name)), Fields(path, (name,), defaults), Fields(path, ()), _nothing, _nothing)
+    return ConversionPart(
+        ".".join((*path, name)), FieldsAt(path, (name,), defaults), FieldsAt(path, ()), _nothing, _nothing
+    )
 
 
-def new_only(path: tuple[str, ...], name: str) -> Part:
+def new_only(path: tuple[str, ...], name: str) -> ConversionPart:
     """Return the part for a field that the older version lacks."""
-    return Part(".".join((*path, name)), Fields(path, ()), Fields(path, (name,)), _nothing, _nothing)
+    return ConversionPart(".".join((*path, name)), FieldsAt(path, ()), FieldsAt(path, (name,)), _nothing, _nothing)
 
 
 def _nothing(_: Fragment) -> Fragment:
@@ -100,12 +102,12 @@ def _nothing(_: Fragment) -> Fragment:
     return {}
 
 
-def flipped(part: Part) -> Part:
+def flipped(part: ConversionPart) -> ConversionPart:
     """Return the part with both versions swapped."""
-    return Part(part.name, part.new, part.old, part.downgrade, part.upgrade)
+    return ConversionPart(part.name, part.new, part.old, part.downgrade, part.upgrade)
 
 
-def converted(obj: Obj, parts: Sequence[Part], *, taken: str, kept: str) -> Obj:
+def converted(obj: Obj, parts: Sequence[ConversionPart], *, taken: str, kept: str) -> Obj:
     """Return the object with its parts in the form of the newer version.
 
     Originals of the newer version are restored from the annotation `taken`; originals that it cannot represent are
@@ -123,7 +125,7 @@ def converted(obj: Obj, parts: Sequence[Part], *, taken: str, kept: str) -> Obj:
     return _annotated(obj, taken, kept, left)
 
 
-def _taken_up(original: Any, part: Part, current: Fragment) -> Fragment | None:
+def _taken_up(original: Any, part: ConversionPart, current: Fragment) -> Fragment | None:
     """Return the original if it still matches the part, else None."""
     if not isinstance(original, Mapping):
         return None

@@ -27,7 +27,7 @@ def pod_defaults(pod: Obj) -> Obj:
     missing: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
     for field in _CONTAINERS:
         containers = spec.get(field) or ()
-        if any(_unsaid_requests(container) for container in containers):
+        if any(_missing_requests(container) for container in containers):
             missing[field] = [_requesting(container) for container in containers]
     if spec.get("hostNetwork"):
         missing |= _on_host({**spec, **missing})
@@ -50,14 +50,14 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _requesting(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a container whose missing requests are set to its limits."""
-    missing = _unsaid_requests(container)
+    missing = _missing_requests(container)
     if not missing:
         return container
     resources = container["resources"]
     return {**container, "resources": {**resources, "requests": {**(resources.get("requests") or {}), **missing}}}
 
 
-def _unsaid_requests(container: Mapping[str, Any]) -> dict[str, Any]:
+def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
     """Return the limits of resources that a container does not request."""
     resources = container.get("resources") or {}
     requests = resources.get("requests") or {}

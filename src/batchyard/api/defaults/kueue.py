@@ -56,14 +56,14 @@ def _failure_policy(policy: Mapping[str, Any]) -> Mapping[str, Any]:
 # Defaults of Kueue's own kinds. Source: Kueue's ClusterQueue and ResourceFlavor webhooks.
 
 
-def in_use(obj: Obj) -> Obj:
+def with_in_use_finalizer(obj: Obj) -> Obj:
     """Add the resource-in-use finalizer, unless the object is being deleted."""
     if "deletionTimestamp" in obj["metadata"]:
         return obj
     return with_finalizer(obj, well_known.RESOURCE_IN_USE)
 
 
-def specified(obj: Obj) -> Obj:
+def with_spec(obj: Obj) -> Obj:
     """Return the object with a spec; a missing one gets the defaults of its fields if none is required."""
     if "spec" in obj:
         return obj
@@ -73,7 +73,7 @@ def specified(obj: Obj) -> Obj:
 
 def cluster_queue(obj: Obj) -> Obj:
     """Return a ClusterQueue with a spec and the resource-in-use finalizer."""
-    return in_use(specified(obj))
+    return with_in_use_finalizer(with_spec(obj))
 
 
 # --- cloud ---

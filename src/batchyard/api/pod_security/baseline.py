@@ -11,7 +11,7 @@ from batchyard.api.meta import Obj
 # A violation of the Pod Security Standards, and helpers that checks share.
 
 
-class Violation(NamedTuple):
+class PodSecurityViolation(NamedTuple):
     """A check that a pod fails."""
 
     reason: str
@@ -22,7 +22,7 @@ class Violation(NamedTuple):
         return f"{self.reason} ({self.detail})" if self.detail else self.reason
 
 
-CheckPod: TypeAlias = Callable[[Obj, Obj], Violation | None]
+CheckPod: TypeAlias = Callable[[Obj, Obj], PodSecurityViolation | None]
 """Checks the metadata and the spec of a pod or of a template."""
 
 
@@ -112,7 +112,7 @@ SYSCTLS_1_29: Final = SYSCTLS_1_27 | {
 SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
-def app_armor_profile(metadata: Obj, spec: Obj) -> Violation | None:
+def app_armor_profile(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """AppArmor profiles must be the runtime's or local ones."""
 
     def bad_type(part: Obj) -> str | None:
@@ -135,10 +135,10 @@ def app_armor_profile(metadata: Obj, spec: Obj) -> Violation | None:
         return None
     values = [*sorted(types), *annotations]
     reason = plural("forbidden AppArmor profile", len(values))
-    return Violation(reason, f"{subject} must not set AppArmor profile type to {quoted(values)}")
+    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quoted(values)}")
 
 
-def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
+def capabilities(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Containers must not add capabilities beyond the runtime defaults."""
 
     def added(container: Obj) -> set[str]:
@@ -149,22 +149,22 @@ def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
         return None
     forbidden = sorted(set().union(*map(added, containers(spec))))
     detail = f"{named('container', names)} must not include {quoted(forbidden)} in securityContext.capabilities.add"
-    return Violation("non-default capabilities", detail)
+    return PodSecurityViolation("non-default capabilities", detail)
 
 
-def host_namespaces(_metadata: Obj, spec: Obj) -> Violation | None:
+def host_namespaces(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Pods must not share namespaces with the host."""
     shared = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
-    return Violation("host namespaces", ", ".join(shared)) if shared else None
+    return PodSecurityViolation("host namespaces", ", ".join(shared)) if shared else None
 
 
-def host_path_volumes(_metadata: Obj, spec: Obj) -> Violation | None:
+def host_path_volumes(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Pods must not mount host paths."""
     names = [volume["name"] for volume in spec.get("volumes") or () if volume.get("hostPath") is not None]
-    return Violation("hostPath volumes", named("volume", names)) if names else None
+    return PodSecurityViolation("hostPath volumes", named("volume", names)) if names else None
 
 
-def host_ports(_metadata: Obj, spec: Obj) -> Violation | None:
+def host_ports(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Containers must not use host ports."""
 
     def ports(container: Obj) -> set[str]:
@@ -175,17 +175,17 @@ def host_ports(_metadata: Obj, spec: Obj) -> Violation | None:
         return None
     found = sorted(set().union(*map(ports, containers(spec))))
     what = f"{plural('hostPort', len(found))} {', '.join(found)}"
-    return Violation("hostPort", f"{named('container', names)} {uses(len(names))} {what}")
+    return PodSecurityViolation("hostPort", f"{named('container', names)} {uses(len(names))} {what}")
 
 
-def probe_hosts(_metadata: Obj, spec: Obj) -> Violation | None:
+def probe_hosts(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Probes and lifecycle hooks must not name a host."""
     names = sorted(selected(spec, lambda container: any(_hosts(container))))
     if not names:
         return None
     hosts = sorted({host for container in containers(spec) for host in _hosts(container)})
     what = f"{plural('probe or lifecycle host', len(hosts))} {quoted(hosts)}"
-    return Violation("probe or lifecycle host", f"{named('container', names)} {uses(len(names))} {what}")
+    return PodSecurityViolation("probe or lifecycle host", f"{named('container', names)} {uses(len(names))} {what}")
 
 
 def _hosts(container: Obj) -> Iterator[str]:
@@ -198,14 +198,14 @@ def _hosts(container: Obj) -> Iterator[str]:
                 yield host
 
 
-def privileged(_metadata: Obj, spec: Obj) -> Violation | None:
+def privileged(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Containers must not be privileged."""
     names = selected(spec, lambda container: security(container).get("privileged") is True)
     detail = f"{named('container', names)} must not set securityContext.privileged=true"
-    return Violation("privileged", detail) if names else None
+    return PodSecurityViolation("privileged", detail) if names else None
 
 
-def proc_mount(_metadata: Obj, spec: Obj) -> Violation | None:
+def proc_mount(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """The paths of /proc must stay masked."""
 
     def mount(container: Obj) -> str:
@@ -216,12 +216,12 @@ def proc_mount(_metadata: Obj, spec: Obj) -> Violation | None:
     if not names:
         return None
     found = sorted({mount(container) for container in containers(spec)} - {"Default"})
-    return Violation(
+    return PodSecurityViolation(
         "procMount", f"{named('container', names)} must not set securityContext.procMount to {quoted(found)}"
     )
 
 
-def proc_mount_1_35(metadata: Obj, spec: Obj) -> Violation | None:
+def proc_mount_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """The paths of /proc must stay masked, except in a user namespace."""
     return None if has_user_namespace(spec) else proc_mount(metadata, spec)
 
@@ -234,7 +234,7 @@ def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
         found = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
         return {field: value for field, value in found.items() if (value not in types if field == "type" else value)}
 
-    def check(_metadata: Obj, spec: Obj) -> Violation | None:
+    def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = selected(spec, lambda container: bool(flaws(container)))
         if not names and not flaws(spec):
             return None
@@ -243,14 +243,14 @@ def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
         details = [f"{plural('type', len(bad))} {quoted(bad)}"] if bad else []
         details += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in found)]
         subject = setters(names, by_pod=bool(flaws(spec)))
-        return Violation(
+        return PodSecurityViolation(
             "seLinuxOptions", f"{subject} set forbidden securityContext.seLinuxOptions: {'; '.join(details)}"
         )
 
     return check
 
 
-def seccomp_annotations(metadata: Obj, spec: Obj) -> Violation | None:
+def seccomp_annotations(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Seccomp profiles in annotations (before Kubernetes 1.19) must be the runtime's or local ones."""
     annotations = metadata.get("annotations") or {}
     places = {_SECCOMP_OF_POD, *(_SECCOMP_OF_CONTAINER + container["name"] for container in containers(spec))}
@@ -261,7 +261,9 @@ def seccomp_annotations(metadata: Obj, spec: Obj) -> Violation | None:
     )
     if not forbidden:
         return None
-    return Violation("seccompProfile", f"forbidden {plural('annotation', len(forbidden))} {', '.join(forbidden)}")
+    return PodSecurityViolation(
+        "seccompProfile", f"forbidden {plural('annotation', len(forbidden))} {', '.join(forbidden)}"
+    )
 
 
 def bad_seccomp_type(part: Obj) -> str | None:
@@ -271,28 +273,30 @@ def bad_seccomp_type(part: Obj) -> str | None:
     return found if profile is not None and found not in PROFILE_TYPES else None
 
 
-def seccomp_profile(_metadata: Obj, spec: Obj) -> Violation | None:
+def seccomp_profile(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Seccomp profiles must be the runtime's or local ones."""
     names = selected(spec, lambda container: bad_seccomp_type(container) is not None)
     subject = setters(names, by_pod=bad_seccomp_type(spec) is not None)
     if not subject:
         return None
     bad = sorted({found for part in (spec, *containers(spec)) if (found := bad_seccomp_type(part)) is not None})
-    return Violation("seccompProfile", f"{subject} must not set securityContext.seccompProfile.type to {quoted(bad)}")
+    return PodSecurityViolation(
+        "seccompProfile", f"{subject} must not set securityContext.seccompProfile.type to {quoted(bad)}"
+    )
 
 
 def sysctls(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
     """Pods must set safe sysctls only."""
 
-    def check(_metadata: Obj, spec: Obj) -> Violation | None:
+    def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = (sysctl["name"] for sysctl in security(spec).get("sysctls") or ())
         forbidden = [name for name in names if name not in allowed]
-        return Violation("forbidden sysctls", ", ".join(forbidden)) if forbidden else None
+        return PodSecurityViolation("forbidden sysctls", ", ".join(forbidden)) if forbidden else None
 
     return check
 
 
-def windows_host_process(_metadata: Obj, spec: Obj) -> Violation | None:
+def windows_host_process(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Windows containers must not be host processes."""
 
     def is_host_process(part: Obj) -> bool:
@@ -300,7 +304,7 @@ def windows_host_process(_metadata: Obj, spec: Obj) -> Violation | None:
 
     subject = setters(selected(spec, is_host_process), by_pod=is_host_process(spec))
     detail = f"{subject} must not set securityContext.windowsOptions.hostProcess=true"
-    return Violation("hostProcess", detail) if subject else None
+    return PodSecurityViolation("hostProcess", detail) if subject else None
 
 
 def _go_quoted(text: str) -> str:

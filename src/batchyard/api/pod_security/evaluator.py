@@ -12,7 +12,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.pod_security import baseline
 from batchyard.api.pod_security.baseline import (
     CheckPod,
-    Violation,
+    PodSecurityViolation,
     bad_seccomp_type,
     containers,
     has_user_namespace,
@@ -48,14 +48,14 @@ _RESTRICTED_VOLUMES: Final = (
 _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 
-def allow_privilege_escalation(_metadata: Obj, spec: Obj) -> Violation | None:
+def allow_privilege_escalation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Containers must not allow privilege escalation."""
     names = selected(spec, lambda container: security(container).get("allowPrivilegeEscalation") is not False)
     detail = f"{named('container', names)} must set securityContext.allowPrivilegeEscalation=false"
-    return Violation("allowPrivilegeEscalation != false", detail) if names else None
+    return PodSecurityViolation("allowPrivilegeEscalation != false", detail) if names else None
 
 
-def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
+def capabilities(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Containers must drop all capabilities, and may add only NET_BIND_SERVICE."""
 
     def added(container: Obj) -> set[str]:
@@ -72,10 +72,10 @@ def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
         forbidden = sorted(set().union(*map(added, containers(spec))))
         place = "in securityContext.capabilities.add"
         details.append(f"{named('container', adding)} must not include {quoted(forbidden)} {place}")
-    return Violation("unrestricted capabilities", "; ".join(details)) if details else None
+    return PodSecurityViolation("unrestricted capabilities", "; ".join(details)) if details else None
 
 
-def volume_types(_metadata: Obj, spec: Obj) -> Violation | None:
+def volume_types(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Volumes must be of types that do not depend on the node."""
     volumes = spec.get("volumes") or ()
     bad = [volume for volume in volumes if not any(volume.get(field) is not None for field in _VOLUMES)]
@@ -86,26 +86,28 @@ def volume_types(_metadata: Obj, spec: Obj) -> Violation | None:
     types = sorted({_volume_type(volume) for volume in bad})
     names = [volume["name"] for volume in bad]
     what = f"{plural('restricted volume type', len(types))} {quoted(types)}"
-    return Violation("restricted volume types", f"{named('volume', names)} {uses(len(names))} {what}")
+    return PodSecurityViolation("restricted volume types", f"{named('volume', names)} {uses(len(names))} {what}")
 
 
 def _volume_type(volume: Obj) -> str:
     return next((field for field in _RESTRICTED_VOLUMES if volume.get(field) is not None), "unknown")
 
 
-def run_as_non_root(_metadata: Obj, spec: Obj) -> Violation | None:
+def run_as_non_root(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """The pod or each container must run as non-root."""
     reason, wanted = "runAsNonRoot != true", security(spec).get("runAsNonRoot")
     explicit = selected(spec, lambda container: security(container).get("runAsNonRoot") is False)
     if subject := setters(explicit, by_pod=wanted is False):
-        return Violation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
+        return PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
     implicit = selected(spec, lambda container: security(container).get("runAsNonRoot") is None)
     if wanted is True or not implicit:
         return None
-    return Violation(reason, f"pod or {named('container', implicit)} must set securityContext.runAsNonRoot=true")
+    return PodSecurityViolation(
+        reason, f"pod or {named('container', implicit)} must set securityContext.runAsNonRoot=true"
+    )
 
 
-def run_as_user(_metadata: Obj, spec: Obj) -> Violation | None:
+def run_as_user(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """The pod and its containers must not set the user root."""
 
     def is_root(part: Obj) -> bool:
@@ -113,10 +115,10 @@ def run_as_user(_metadata: Obj, spec: Obj) -> Violation | None:
         return user is not None and user == 0
 
     subject = setters(selected(spec, is_root), by_pod=is_root(spec))
-    return Violation("runAsUser=0", f"{subject} must not set runAsUser=0") if subject else None
+    return PodSecurityViolation("runAsUser=0", f"{subject} must not set runAsUser=0") if subject else None
 
 
-def seccomp_profile_set(metadata: Obj, spec: Obj) -> Violation | None:
+def seccomp_profile_set(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """The pod or each container must set a seccomp profile: the runtime's or a local one."""
     if (violation := seccomp_profile(metadata, spec)) is not None:
         return violation
@@ -126,7 +128,7 @@ def seccomp_profile_set(metadata: Obj, spec: Obj) -> Violation | None:
     if not names:
         return None
     wanted = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return Violation("seccompProfile", f"pod or {named('container', names)} {wanted}")
+    return PodSecurityViolation("seccompProfile", f"pod or {named('container', names)} {wanted}")
 
 
 def except_on_windows(check: CheckPod) -> CheckPod:
@@ -139,7 +141,7 @@ def except_in_user_namespaces(check: CheckPod) -> CheckPod:
     return lambda metadata, spec: None if has_user_namespace(spec) else check(metadata, spec)
 
 
-class Check(NamedTuple):
+class PodSecurityCheck(NamedTuple):
     """A check, with its history."""
 
     name: str
@@ -155,21 +157,23 @@ class Check(NamedTuple):
 
 
 _CHECKS: Final = (
-    Check("appArmorProfile", BASELINE, ((0, baseline.app_armor_profile),)),
-    Check("capabilities_baseline", BASELINE, ((0, baseline.capabilities),)),
-    Check("hostNamespaces", BASELINE, ((0, baseline.host_namespaces),)),
-    Check("hostPathVolumes", BASELINE, ((0, baseline.host_path_volumes),)),
-    Check("hostPorts", BASELINE, ((0, baseline.host_ports),)),
-    Check("hostProbesAndHostLifecycle", BASELINE, ((34, baseline.probe_hosts),)),
-    Check("privileged", BASELINE, ((0, baseline.privileged),)),
-    Check("procMount", BASELINE, ((0, baseline.proc_mount), (35, baseline.proc_mount_1_35))),
-    Check(
+    PodSecurityCheck("appArmorProfile", BASELINE, ((0, baseline.app_armor_profile),)),
+    PodSecurityCheck("capabilities_baseline", BASELINE, ((0, baseline.capabilities),)),
+    PodSecurityCheck("hostNamespaces", BASELINE, ((0, baseline.host_namespaces),)),
+    PodSecurityCheck("hostPathVolumes", BASELINE, ((0, baseline.host_path_volumes),)),
+    PodSecurityCheck("hostPorts", BASELINE, ((0, baseline.host_ports),)),
+    PodSecurityCheck("hostProbesAndHostLifecycle", BASELINE, ((34, baseline.probe_hosts),)),
+    PodSecurityCheck("privileged", BASELINE, ((0, baseline.privileged),)),
+    PodSecurityCheck("procMount", BASELINE, ((0, baseline.proc_mount), (35, baseline.proc_mount_1_35))),
+    PodSecurityCheck(
         "seLinuxOptions",
         BASELINE,
         ((0, baseline.se_linux_options()), (31, baseline.se_linux_options(baseline.SE_LINUX_TYPES_1_31))),
     ),
-    Check("seccompProfile_baseline", BASELINE, ((0, baseline.seccomp_annotations), (19, baseline.seccomp_profile))),
-    Check(
+    PodSecurityCheck(
+        "seccompProfile_baseline", BASELINE, ((0, baseline.seccomp_annotations), (19, baseline.seccomp_profile))
+    ),
+    PodSecurityCheck(
         "sysctls",
         BASELINE,
         (
@@ -179,8 +183,8 @@ _CHECKS: Final = (
             (32, baseline.sysctls(baseline.SYSCTLS_1_32)),
         ),
     ),
-    Check("windowsHostProcess", BASELINE, ((0, baseline.windows_host_process),)),
-    Check(
+    PodSecurityCheck("windowsHostProcess", BASELINE, ((0, baseline.windows_host_process),)),
+    PodSecurityCheck(
         "allowPrivilegeEscalation",
         RESTRICTED,
         (
@@ -188,15 +192,15 @@ _CHECKS: Final = (
             (25, except_on_windows(allow_privilege_escalation)),
         ),
     ),
-    Check(
+    PodSecurityCheck(
         "capabilities_restricted",
         RESTRICTED,
         ((22, capabilities), (25, except_on_windows(capabilities))),
         replaces="capabilities_baseline",
     ),
-    Check("procMount_restricted", RESTRICTED, ((35, baseline.proc_mount),), replaces="procMount"),
-    Check("restrictedVolumes", RESTRICTED, ((0, volume_types),), replaces="hostPathVolumes"),
-    Check(
+    PodSecurityCheck("procMount_restricted", RESTRICTED, ((35, baseline.proc_mount),), replaces="procMount"),
+    PodSecurityCheck("restrictedVolumes", RESTRICTED, ((0, volume_types),), replaces="hostPathVolumes"),
+    PodSecurityCheck(
         "runAsNonRoot",
         RESTRICTED,
         (
@@ -204,12 +208,12 @@ _CHECKS: Final = (
             (35, except_in_user_namespaces(run_as_non_root)),
         ),
     ),
-    Check(
+    PodSecurityCheck(
         "runAsUser",
         RESTRICTED,
         ((23, run_as_user), (35, except_in_user_namespaces(run_as_user))),
     ),
-    Check(
+    PodSecurityCheck(
         "seccompProfile_restricted",
         RESTRICTED,
         ((19, seccomp_profile_set), (25, except_on_windows(seccomp_profile_set))),
@@ -220,11 +224,11 @@ _CHECKS: Final = (
 LATEST_MINOR: Final = max(since for check in _CHECKS for since, _ in check.versions)
 
 
-class Violations(NamedTuple):
+class PodSecurityViolations(NamedTuple):
     """The checks of a level and version that a pod fails."""
 
     policy: LevelVersion
-    found: Sequence[Violation]
+    found: Sequence[PodSecurityViolation]
 
     def __str__(self) -> str:
         """`PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`."""
@@ -236,11 +240,11 @@ class Violations(NamedTuple):
         return ", ".join(violation.reason for violation in self.found)
 
 
-def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> Violations:
+def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
     """Check a pod or a template against a level and version."""
     minor = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
     found = (check(metadata, spec) for check in _checks(policy.level, minor))
-    return Violations(policy, [violation for violation in found if violation is not None])
+    return PodSecurityViolations(policy, [violation for violation in found if violation is not None])
 
 
 @cache

@@ -39,7 +39,7 @@ class LevelVersion(NamedTuple):
         return LEVELS.index(self.level)
 
 
-class Policy(NamedTuple):
+class PodSecurityPolicy(NamedTuple):
     """The level and version of each mode."""
 
     enforce: LevelVersion = LevelVersion()
@@ -52,13 +52,13 @@ class Policy(NamedTuple):
         return all(mode.level == PRIVILEGED for mode in self)
 
 
-def namespace_policy(labels: Mapping[str, str]) -> Policy:
+def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
     """Return the policy that labels set. An invalid level means `restricted` for enforce, else `privileged`.
 
     An invalid version means the latest. Without a warn level, the enforce level also warns.
     """
     if not any(label.startswith(PREFIX) for label in labels):
-        return Policy()
+        return PodSecurityPolicy()
     enforce = LevelVersion(_level(labels, _ENFORCE, RESTRICTED), _minor(labels, _ENFORCE))
     audit = LevelVersion(_level(labels, _AUDIT, PRIVILEGED), _minor(labels, _AUDIT))
     warn = LevelVersion(_level(labels, _WARN, PRIVILEGED), _minor(labels, _WARN))
@@ -66,7 +66,7 @@ def namespace_policy(labels: Mapping[str, str]) -> Policy:
     if PREFIX + _WARN not in labels and is_enforced and enforce.strictness > warn.strictness:
         has_version = f"{PREFIX}{_WARN}-version" in labels
         warn = LevelVersion(enforce.level, warn.minor if has_version else enforce.minor)
-    return Policy(enforce, audit, warn)
+    return PodSecurityPolicy(enforce, audit, warn)
 
 
 def label_faults(labels: Mapping[str, str]) -> list[FieldError]:

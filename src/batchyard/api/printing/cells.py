@@ -52,7 +52,7 @@ def created(obj: Obj, _now: Instant) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class PathCell:
     """The cell of the value at a path, or of a default."""
 
     path: tuple[str, ...]
@@ -66,7 +66,7 @@ class At:
 
 def at(*path: str, default: Any = None) -> Cell:
     """Return the cell of the value at a path, or of a default."""
-    return At(path, default)
+    return PathCell(path, default)
 
 
 def chosen(*path: str) -> Cell:
@@ -92,7 +92,7 @@ def json_path(cell: Cell) -> str:
         return ".metadata.creationTimestamp"
     if isinstance(cell, ConditionStatus):
         return f".status.conditions[?(@.type=='{cell.type}')].status"
-    return "." + ".".join(cell.path) if isinstance(cell, At) else ""
+    return "." + ".".join(cell.path) if isinstance(cell, PathCell) else ""
 
 
 def count(*fields: str) -> Cell:

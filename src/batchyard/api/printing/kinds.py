@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import find_condition, is_true, last_told, times_told
+from batchyard.api.conditions import event_count, event_last_time, find_condition, is_true
 from batchyard.api.meta import Obj
 from batchyard.api.printing import cells, kubernetes, pods
 from batchyard.api.printing.cells import NONE, UNKNOWN, Cell, Column, at, chosen, text, value
@@ -81,7 +81,7 @@ def _sum(obj: Obj, field: str) -> int:
 
 
 def _last_seen(obj: Obj, now: Instant) -> str:
-    at_last = last_told(obj)
+    at_last = event_last_time(obj)
     return format_age(now - parse_time(at_last)) if at_last else UNKNOWN
 
 
@@ -91,7 +91,7 @@ def _first_seen(obj: Obj, now: Instant) -> str:
 
 
 def _count(obj: Obj, _now: Instant) -> str:
-    return str(times_told(obj))
+    return str(event_count(obj))
 
 
 def _object(obj: Obj, _now: Instant) -> str:

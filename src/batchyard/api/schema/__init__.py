@@ -17,24 +17,24 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.schema.compiled_checks import Compiler, RootVisitor
-from batchyard.api.schema.field_locations import Meaning, unknown_field_remedy
-from batchyard.api.schema.tables import NATIVE, Scope, scope, scope_for
+from batchyard.api.schema.field_locations import SemanticEquality, unknown_field_remedy
+from batchyard.api.schema.tables import NATIVE, TypeScope, scope, scope_for
 from batchyard.api.schema.violations import Flaw, Flaws, path_text
 from batchyard.api.scheme import ServedKind, kind_info
 
-__all__ = ["Settled", "completed", "meaning_of", "settle", "validate", "with_defaults"]
+__all__ = ["SettledObject", "completed", "meaning_of", "settle", "validate", "with_defaults"]
 
 _REMEDIES_MAX: Final = 100
 
 
-class Settled(NamedTuple):
+class SettledObject(NamedTuple):
     """A validated object with defaults, or None and its faults."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
 
 
-def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> Settled:
+def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> SettledObject:
     """Validate an object of a version of a kind, drop its nulls and fill in the defaults of its schema, in one walk.
 
     The result is the object itself if nothing changes, and shares all unchanged parts. It may share pod templates with
@@ -43,9 +43,9 @@ def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -
     """
     settled = _root_visitor(info.constant, version)(obj, sound)
     if type(settled) is not Flaws:
-        return Settled(settled, []) if "metadata" in settled else Settled(None, [_NO_METADATA])
+        return SettledObject(settled, []) if "metadata" in settled else SettledObject(None, [_NO_METADATA])
     faults = _faults(settled, scope_for(info, version), info.kind)
-    return Settled(None, faults if obj.get("metadata") is not None else [*faults, _NO_METADATA])
+    return SettledObject(None, faults if obj.get("metadata") is not None else [*faults, _NO_METADATA])
 
 
 def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
@@ -75,10 +75,10 @@ def completed(type_name: str, value: Any) -> Any:
 
 
 @cache
-def meaning_of(constant: str) -> Meaning:
+def meaning_of(constant: str) -> SemanticEquality:
     """Return the semantic comparison for the types of a kind, in its storage version."""
     info = kind_info(constant)
-    return Meaning(scope_for(info, info.storage_version), completed)
+    return SemanticEquality(scope_for(info, info.storage_version), completed)
 
 
 _NO_METADATA = FieldError("metadata", "Required value", "give the object metadata with a name")
@@ -95,11 +95,11 @@ def _root_visitor(constant: str, version: str) -> RootVisitor:
 
 
 @cache
-def _compiler(of: Scope) -> Compiler:
+def _compiler(of: TypeScope) -> Compiler:
     return Compiler(of, _compiler)
 
 
-def _faults(flaws: Flaws, of: Scope, kind: str) -> list[FieldError]:
+def _faults(flaws: Flaws, of: TypeScope, kind: str) -> list[FieldError]:
     """Return the flaws as faults; only the first get remedies, because finding one is slow and many share a cause."""
     remedied = [
         FieldError(path_text(flaw.path), flaw.problem, _remedy(flaw, of, kind)) for flaw in flaws[:_REMEDIES_MAX]
@@ -107,5 +107,5 @@ def _faults(flaws: Flaws, of: Scope, kind: str) -> list[FieldError]:
     return [*remedied, *(FieldError(path_text(flaw.path), flaw.problem) for flaw in flaws[_REMEDIES_MAX:])]
 
 
-def _remedy(flaw: Flaw, of: Scope, kind: str) -> str:
+def _remedy(flaw: Flaw, of: TypeScope, kind: str) -> str:
     return unknown_field_remedy(of, kind, flaw.path, flaw.owner) if flaw.owner else flaw.remedy

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from batchyard.api.schema.computed import COMPUTED, Computed
 from batchyard.api.schema.scalars import WORDS, PlainVisitor, Visitor, plain_flaws, scalar_visitor
-from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, Scope
+from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, TypeScope
 from batchyard.api.schema.violations import Flaw, Flaws, MapKey, flaw, shown, wrong_type
 
 _DROPPED: Final = object()
@@ -28,7 +28,7 @@ _MARSHAL_WITHOUT_REFERENCES: Final = 2
 class Compiler:
     """Compiles the visitors of one scope, each type on first use."""
 
-    def __init__(self, scope: Scope, other: "Callable[[Scope], Compiler]") -> None:
+    def __init__(self, scope: TypeScope, other: "Callable[[TypeScope], Compiler]") -> None:
         self._scope = scope
         self._other = other
         self._made: dict[str, Visitor] = {}
@@ -358,7 +358,7 @@ def _remembering(visit: Visitor) -> Visitor:
     return visit_once
 
 
-def describe(field: Field, scope: Scope) -> str:
+def describe(field: Field, scope: TypeScope) -> str:
     """Describe the value of a field: `a list of objects (name, resources)`."""
     if field.is_list:
         return f"a list of {_plural(describe(field.element, scope))}"

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api import quantity
 from batchyard.api.meta import Obj
-from batchyard.api.schema.tables import NATIVE, Field, Scope, scope
+from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope
 from batchyard.api.schema.violations import LOOSE_SHARE, STRICT_SHARE, Step, nearest
 
 # --- places ---
@@ -29,7 +29,7 @@ _LISTED_MAX: Final = 12
 _DEEPEST: Final = 12
 
 
-def unknown_field_remedy(scope: Scope, kind: str, path: tuple[Step, ...], owner: str) -> str:
+def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], owner: str) -> str:
     """Return the remedy for a field that its object does not have.
 
     In this order: a name with a likely typo; the same name at a nearby location; a similar name; the same name farther
@@ -52,7 +52,7 @@ def unknown_field_remedy(scope: Scope, kind: str, path: tuple[Step, ...], owner:
     return f"known here: {', '.join(known)}" if len(known) <= _LISTED_MAX else "remove it, or check its spelling"
 
 
-def _closest_place(scope: Scope, kind: str, at: Place, name: str) -> tuple[int, str]:
+def _closest_place(scope: TypeScope, kind: str, at: Place, name: str) -> tuple[int, str]:
     """Return the distance to the closest object with a field of that name, and the path of that field."""
     best, found = 1 << 30, ""
     for place in _places(scope, kind).get(name, ()):
@@ -66,7 +66,7 @@ def _closest_place(scope: Scope, kind: str, at: Place, name: str) -> tuple[int, 
 
 
 @lru_cache(maxsize=64)
-def _places(scope: Scope, kind: str) -> dict[str, list[Place]]:
+def _places(scope: TypeScope, kind: str) -> dict[str, list[Place]]:
     """Return all objects within a kind, by the names of their fields."""
     places: dict[str, list[Place]] = {}
     for place, fields in _objects(scope, kind):
@@ -75,9 +75,9 @@ def _places(scope: Scope, kind: str) -> dict[str, list[Place]]:
     return places
 
 
-def _objects(scope: Scope, kind: str) -> Iterator[tuple[Place, dict[str, Field]]]:
+def _objects(scope: TypeScope, kind: str) -> Iterator[tuple[Place, dict[str, Field]]]:
     """Yield every object within a kind, outermost first, with its fields."""
-    waiting: list[tuple[Place, Scope, str]] = [((), scope, kind)]
+    waiting: list[tuple[Place, TypeScope, str]] = [((), scope, kind)]
     for place, within, type_name in waiting:
         home, name = within.scope_of(type_name)
         fields = dict(home.fields(name))
@@ -116,10 +116,10 @@ _EMPTY_COUNTS: Final = frozenset({"LabelSelector"})
 _COMPLETED: Final = "PodSpec"
 
 
-class Meaning:
+class SemanticEquality:
     """Compares values of the types of one scope."""
 
-    def __init__(self, of: Scope, complete: Complete) -> None:
+    def __init__(self, of: TypeScope, complete: Complete) -> None:
         self._scope = of
         self._complete = complete
 
@@ -156,7 +156,7 @@ class Meaning:
         home, name = self._scope.scope_of(type_name)
         if name == _COMPLETED:
             home, value = scope(NATIVE), self._complete(name, value)
-        among = self if home is self._scope else Meaning(home, self._complete)
+        among = self if home is self._scope else SemanticEquality(home, self._complete)
         return among._normal_fields(name, value)
 
     def _normal_fields(self, name: str, value: Mapping[str, Any]) -> Any:

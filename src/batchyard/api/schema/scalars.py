@@ -15,7 +15,7 @@ from batchyard.api import quantity
 from batchyard.api.schema.violations import Flaw, Flaws, choice, flaw, nearest, shown, wrong_type
 from batchyard.api.times import in_utc, micro_in_utc
 from batchyard.base.instant import parse_duration
-from batchyard.base.memoize import remembered
+from batchyard.base.memoize import memoized_if_short
 
 Visitor: TypeAlias = Callable[[Any], Any]
 PlainVisitor: TypeAlias = "Visitor | type"
@@ -102,7 +102,7 @@ def _string(facts: Mapping[str, Any]) -> Visitor:
     def check(value: str) -> Any:
         return Flaws(_string_flaws(value, facts)) or value
 
-    checked = remembered(_CACHE_SIZE)(check)
+    checked = memoized_if_short(_CACHE_SIZE)(check)
 
     def visit(value: Any) -> Any:
         if type(value) is not str:

@@ -90,7 +90,7 @@ class Field:
         return self.expression if self.is_object else ""
 
 
-class Scope:
+class TypeScope:
     """A namespace of type names, with the fields of each type."""
 
     def __init__(self, name: str) -> None:
@@ -103,7 +103,7 @@ class Scope:
             self._types[type_name] = self._read(type_name)
         return self._types[type_name]
 
-    def scope_of(self, type_name: str) -> "tuple[Scope, str]":
+    def scope_of(self, type_name: str) -> "tuple[TypeScope, str]":
         """Return the scope that a name refers to, and the name there."""
         if type_name.startswith(NATIVE_PREFIX):
             return scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
@@ -129,12 +129,12 @@ def table(name: str) -> Table:
 
 
 @cache
-def scope(name: str) -> Scope:
+def scope(name: str) -> TypeScope:
     """Return the scope of that name; it is read once."""
-    return Scope(name)
+    return TypeScope(name)
 
 
-def scope_for(info: ServedKind, version: str) -> Scope:
+def scope_for(info: ServedKind, version: str) -> TypeScope:
     """Return the scope of a version of a kind."""
     return scope(NATIVE if is_native(info) else f"{_first_part(info)}.{version}")
 

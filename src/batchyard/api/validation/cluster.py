@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.patterns import pattern_fault
-from batchyard.api.times import Window, is_time, moment, parse_time, window_of
+from batchyard.api.times import ReservationWindow, is_time, moment, parse_time, window_of
 from batchyard.api.validation import errors as amounts
 from batchyard.api.validation import errors as faults
 from batchyard.api.validation import metadata, names, node_pool
@@ -235,7 +235,7 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
         kind = bound["machineType"], bound["zone"]
         like = [i for i, row in enumerate(rows) if (row["machineType"], row["zone"]) == kind]
         for i in like:
-            start = Window(windows[i].start, windows[i].start + 1)
+            start = ReservationWindow(windows[i].start, windows[i].start + 1)
             others = [n for n in like if n != i and windows[n].overlaps(start)]
             booked = sum(rows[n]["count"] for n in (i, *others))
             if booked > bound["count"]:

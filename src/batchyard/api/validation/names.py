@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import errors as faults
-from batchyard.base.memoize import remembered
+from batchyard.base.memoize import memoized_if_short
 
 Messages: TypeAlias = tuple[str, ...]
 NameRule: TypeAlias = Callable[[str], Messages]
@@ -80,13 +80,13 @@ def _malformed(text: str, pattern: str, words: str, *examples: str) -> Messages:
     return (f"{words} ({f'e.g. {shown}, ' if shown else ''}regex used for validation is '{pattern}')",)
 
 
-@remembered(maxsize=65536)
+@memoized_if_short(maxsize=65536)
 def dns_label(text: str) -> Messages:
     """Validate an RFC 1123 label, at most 63 characters."""
     return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
 
 
-@remembered(maxsize=65536)
+@memoized_if_short(maxsize=65536)
 def dns_subdomain(text: str) -> Messages:
     """Validate an RFC 1123 subdomain, at most 253 characters: the name of most objects."""
     return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
@@ -122,19 +122,19 @@ def is_word(text: str) -> bool:
     return text.isprintable() and " " not in text
 
 
-@remembered(maxsize=65536)
+@memoized_if_short(maxsize=65536)
 def dns1035_label(text: str) -> Messages:
     """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
     return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
-@remembered(maxsize=65536)
+@memoized_if_short(maxsize=65536)
 def gke_name(text: str) -> Messages:
     """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
     return _too_long(text, GKE_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
-@remembered(maxsize=65536)
+@memoized_if_short(maxsize=65536)
 def qualified_name(text: str) -> Messages:
     """Validate a label key, annotation key or resource name: a name with an optional DNS prefix and '/'."""
     prefix, slash, name = text.rpartition("/")
@@ -153,7 +153,7 @@ def qualified_name(text: str) -> Messages:
     return wrong + _malformed(name, _QUALIFIED, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
 
 
-@remembered(maxsize=65536)
+@memoized_if_short(maxsize=65536)
 def label_value(text: str) -> Messages:
     """Validate a label value: at most 63 characters, possibly empty."""
     examples = ("MyValue", "my_value", "12345")

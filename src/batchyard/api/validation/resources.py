@@ -7,7 +7,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.validation import errors as amounts
 from batchyard.api.validation import errors as faults
 from batchyard.api.validation import metadata, names
-from batchyard.base.memoize import remembered
+from batchyard.base.memoize import memoized_if_short
 
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
 _OF_PODS: Final = ("cpu", "memory")
@@ -46,7 +46,7 @@ def _is_native(name: str) -> bool:
     return "/" not in name or "kubernetes.io/" in name
 
 
-@remembered(maxsize=4096)
+@memoized_if_short(maxsize=4096)
 def is_extended(name: str) -> bool:
     """Report whether a resource is an extended one, counted in whole numbers."""
     return not _is_native(name) and not name.startswith("requests.") and not names.qualified_name(f"requests.{name}")

@@ -15,7 +15,7 @@ JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 _LEVELS_MAX: Final = 10
 
 
-def jobs_above(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
+def owning_jobs(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
     """Yield the Job or JobSet that controls an object, then the one that controls that, while they exist."""
     for _ in range(_LEVELS_MAX):
         owner, key = controller_of(obj), job_above(obj)
@@ -54,7 +54,7 @@ def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
     Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
     """
     managed, top = None, job
-    for top in jobs_above(job, find):
+    for top in owning_jobs(job, find):
         if label(top, well_known.QUEUE_NAME):
             managed = key_of(top)
     beyond = job_above(top)

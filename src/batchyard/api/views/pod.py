@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api import quantity, well_known
 from batchyard.api.selectors import Requirement
 from batchyard.base.ids import fnv1a_64
-from batchyard.base.memoize import remembered
+from batchyard.base.memoize import memoized_if_short
 
 Requests: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -67,7 +67,7 @@ class PodTemplate:
     over_limit: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-@remembered(maxsize=65536)
+@memoized_if_short(maxsize=65536)
 def resource_order(resource: str) -> tuple[int, str]:
     """Return the sort key of Kueue's iteration over the resources of a pod set: FNV-1a hash, then name."""
     return fnv1a_64(resource), resource

@@ -13,7 +13,7 @@ from batchyard.api.selectors import Selector, selector
 from batchyard.api.views.pod import Taint, Toleration, taint, toleration
 
 
-class Quota(NamedTuple):
+class FlavorResourceQuota(NamedTuple):
     """The quota of one resource in one flavor; None means no limit."""
 
     flavor: str
@@ -29,11 +29,11 @@ class ResourceGroup:
 
     resources: tuple[str, ...]
     flavors: tuple[str, ...]
-    quotas: tuple[Quota, ...]
+    quotas: tuple[FlavorResourceQuota, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Preemption:
+class PreemptionRules:
     """The preemption policy of a ClusterQueue."""
 
     within_cluster_queue: str = "Never"
@@ -74,7 +74,7 @@ class ClusterQueueView:
     strict_fifo: bool
     #: None selects no namespace.
     namespaces: Selector | None
-    preemption: Preemption
+    preemption: PreemptionRules
     fungibility: Fungibility
     stop_policy: str
     weight: float
@@ -152,9 +152,9 @@ def _groups(spec: Mapping[str, Any]) -> tuple[ResourceGroup, ...]:
     )
 
 
-def _quotas(flavors: Sequence[Mapping[str, Any]]) -> list[Quota]:
+def _quotas(flavors: Sequence[Mapping[str, Any]]) -> list[FlavorResourceQuota]:
     return [
-        Quota(
+        FlavorResourceQuota(
             flavor["name"],
             resource["name"],
             quantity.quota_amount(resource["name"], resource.get("nominalQuota", 0)),
@@ -178,9 +178,9 @@ def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> li
     return [CheckRule(check["name"], tuple(check.get("onFlavors") or every)) for check in checks]
 
 
-def _preemption(spec: Mapping[str, Any]) -> Preemption:
+def _preemption(spec: Mapping[str, Any]) -> PreemptionRules:
     borrow = spec.get("borrowWithinCohort") or {}
-    return Preemption(
+    return PreemptionRules(
         within_cluster_queue=spec.get("withinClusterQueue") or "Never",
         reclaim_within_cohort=spec.get("reclaimWithinCohort") or "Never",
         borrow_within_cohort=(borrow.get("policy") or "Never") != "Never",
@@ -210,7 +210,7 @@ _SCHEDULING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 @dataclass(frozen=True, slots=True)
-class Flavor:
+class FlavorView:
     """A ResourceFlavor: the labels and taints of its nodes, and the tolerations that it adds."""
 
     name: str
@@ -220,11 +220,11 @@ class Flavor:
     tolerations: tuple[Toleration, ...]
 
 
-def flavor_view(obj: Obj) -> Flavor:
+def flavor_view(obj: Obj) -> FlavorView:
     """Return the view of a ResourceFlavor."""
     spec = obj.get("spec") or {}
     taints = map(taint, spec.get("nodeTaints") or ())
-    return Flavor(
+    return FlavorView(
         name=obj["metadata"]["name"],
         labels=spec.get("nodeLabels") or {},
         taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),

@@ -9,7 +9,7 @@ from typing import Final
 
 from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.times import format_time
-from batchyard.apiserver.apply.managed_fields import Author, updated, versions_of
+from batchyard.apiserver.apply.managed_fields import FieldManager, updated, versions_of
 from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Update, Write
@@ -17,7 +17,7 @@ from batchyard.interfaces.client import Update, Write
 _NAME: Final = "batchyard"
 
 
-class InProcess:
+class InProcessFieldManager:
     """Field ownership for writes by controllers of this process."""
 
     def __init__(self, resources: Iterable[Resource], now: Callable[[], Instant]) -> None:
@@ -34,6 +34,6 @@ class InProcess:
         if stored is None or not entries or resource is None:
             return write
         new = {**write.obj, "status": stored["status"]} if "status" in stored else write.obj
-        author = Author(_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
+        author = FieldManager(_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
         versions = versions_of(resource, stored["metadata"].get("namespace", ""))
         return replace(write, managed_fields=updated(stored, new, entries, author, versions))

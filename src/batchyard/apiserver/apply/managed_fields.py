@@ -36,10 +36,10 @@ from batchyard.apiserver.apply.merge import (
     merged,
     with_named,
 )
-from batchyard.apiserver.merge_schema import Shape
-from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.merge_schema import MergeSchema
+from batchyard.apiserver.request import StatusError, bad_request
 from batchyard.apiserver.resources import Resource
-from batchyard.base.memoize import remembered
+from batchyard.base.memoize import memoized_if_short
 
 APPLY: Final = "Apply"
 UPDATE: Final = "Update"
@@ -53,7 +53,7 @@ _ANCIENT: Final = "ancient-changes"
 #: The manager of all fields that existed before the first apply, if the object has no managedFields.
 _BEFORE: Final = "before-first-apply"
 #: Fields without an owner: those that the server sets and those that identify the object.
-_NOBODYS: Final = of_fields_v1(
+_UNOWNED_FIELDS: Final = of_fields_v1(
     {
         "f:apiVersion": {},
         "f:kind": {},
@@ -70,11 +70,11 @@ _NOBODYS: Final = of_fields_v1(
     }
 )
 
-Entry: TypeAlias = Mapping[str, Any]
+ManagedFieldsJson: TypeAlias = Mapping[str, Any]
 """An entry of `managedFields` in JSON form."""
 
 
-class Author(NamedTuple):
+class FieldManager(NamedTuple):
     """The writer of a request: field manager, API version, subresource, and time."""
 
     manager: str
@@ -83,7 +83,7 @@ class Author(NamedTuple):
     time: str
 
 
-class Claim(NamedTuple):
+class FieldManagerEntry(NamedTuple):
     """An entry of `managedFields` with its fields decoded into a set."""
 
     name: str
@@ -95,11 +95,11 @@ class Claim(NamedTuple):
     #: The fields as encoded in `fieldsV1`, if already known.
     written: Mapping[str, Any] | None = None
 
-    def with_fields(self, fields: FieldSet) -> "Claim":
+    def with_fields(self, fields: FieldSet) -> "FieldManagerEntry":
         """Return the claim with other fields; itself if they are the same object."""
         if fields is self.fields:
             return self
-        return Claim(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
+        return FieldManagerEntry(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -122,7 +122,7 @@ class Claim(NamedTuple):
         return entry | ({"subresource": self.subresource} if self.subresource else {})
 
 
-class Applied(NamedTuple):
+class ApplyResult(NamedTuple):
     """The result of an apply: the object in the applied version, and its `managedFields`."""
 
     obj: dict[str, Any]
@@ -132,13 +132,13 @@ class Applied(NamedTuple):
 class Versions(NamedTuple):
     """Accessors for the forms of an object in each version of its kind."""
 
-    shape: Callable[[str], Shape]
+    shape: Callable[[str], MergeSchema]
     #: Converts an object to another version.
     convert: Callable[[Obj, str], Obj]
     is_served: Callable[[str], bool]
 
 
-def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
+def created(new: Obj, author: FieldManager, shape: MergeSchema) -> list[dict[str, Any]]:
     """Return `managedFields` of a new object, in the author's version; empty if the object has no owned fields."""
     metadata = all_fields_of(_unmanaged(new)["metadata"], shape.below("metadata"))
     fields = {**_metadata_v1_of(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
@@ -147,18 +147,18 @@ def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
             fields[f"f:{name}"] = _part_v1(value, shape.below(name), is_marked=name not in ("spec", "status"))
     if not fields:
         return []
-    claim = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
+    claim = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
     return [{**claim.entry(), "fieldsV1": dict(sorted(fields.items()))}]
 
 
-@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+@memoized_if_short(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _metadata_v1_of(encoded: bytes) -> dict[str, Any]:
     """Return the owned fields of new metadata."""
-    about = difference({"f:metadata": marshal.loads(encoded)}, _NOBODYS)  # noqa: S302 - encoded by this module
+    about = difference({"f:metadata": marshal.loads(encoded)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
     return to_fields_v1(about)
 
 
-def _part_v1(value: Any, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
+def _part_v1(value: Any, shape: MergeSchema, *, is_marked: bool) -> dict[str, Any]:
     """Return the fields of a top-level part of a new object, each field cached by itself."""
     if not isinstance(value, dict) or not value or shape.is_atomic:
         return _fields_v1_of(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), shape)
@@ -171,14 +171,14 @@ def _part_v1(value: Any, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
     return fields
 
 
-@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _fields_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
+@memoized_if_short(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+def _fields_v1_of(encoded: bytes, shape: MergeSchema) -> dict[str, Any]:
     """Return the fields of a part that is encoded as a whole."""
     return to_fields_v1(all_fields_of(marshal.loads(encoded), shape))  # noqa: S302 - encoded by this module
 
 
-@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _within_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
+@memoized_if_short(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+def _within_v1_of(encoded: bytes, shape: MergeSchema) -> dict[str, Any]:
     """Return the fields below one field of a part."""
     fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - encoded by this module
     return {} if fields == LEAF else to_fields_v1(fields)
@@ -189,17 +189,19 @@ def _as_written(fields: FieldSet) -> dict[str, Any]:
     return _written_of(marshal.dumps({**fields}, _MARSHAL_WITHOUT_REFERENCES))
 
 
-@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+@memoized_if_short(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _written_of(encoded: bytes) -> dict[str, Any]:
     return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - encoded by this module
 
 
-def updated(old: Obj, new: Obj, entries: Sequence[Entry], author: Author, versions: Versions) -> list[dict[str, Any]]:
+def updated(
+    old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, versions: Versions
+) -> list[dict[str, Any]]:
     """Return `managedFields` after an update; both objects are in the author's version."""
     return _entries(_claims_after_update(old, new, _claims(entries, versions), author, versions))
 
 
-def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *, force: bool) -> Applied:
+def applied(live: Obj | None, config: Obj, author: FieldManager, versions: Versions, *, force: bool) -> ApplyResult:
     """Merge an applied configuration into the live object, or into none. Raises Refused on a conflict."""
     shape = versions.shape(author.api_version)
     old: Obj = {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _unmanaged(live)
@@ -207,7 +209,7 @@ def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *
     if live is not None and not claims:
         before = author._replace(manager=_BEFORE, subresource="")
         claims = _claims_after_update(_bare(old), old, [], before, versions)
-    mine = Claim(
+    mine = FieldManagerEntry(
         author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, shape)
     )
     last = next((claim for claim in claims if claim.identity == mine.identity), None)
@@ -222,12 +224,12 @@ def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *
             raise _conflict(conflicts)
     if last is not None and old == new and last.fields == mine.fields:
         mine = mine._replace(time=last.time)
-    return Applied(new, _entries([*map(changes.left, others), mine]))
+    return ApplyResult(new, _entries([*map(changes.left, others), mine]))
 
 
 def _claims_after_update(
-    old: Obj, new: Obj, claims: Sequence[Claim], author: Author, versions: Versions
-) -> list[Claim]:
+    old: Obj, new: Obj, claims: Sequence[FieldManagerEntry], author: FieldManager, versions: Versions
+) -> list[FieldManagerEntry]:
     if old["metadata"] is not new["metadata"]:
         old, new = _unmanaged(old), _unmanaged(new)
     changes = _Changes(old, new, author.api_version, versions)
@@ -235,7 +237,7 @@ def _claims_after_update(
     taken = changes.taken()
     if not taken:
         return _capped(kept)
-    mine = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
+    mine = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
     before = next((claim.fields for claim in kept if claim.identity == mine.identity), EMPTY)
     others = [claim for claim in kept if claim.identity != mine.identity]
     return _capped([*others, mine.with_fields(union(before, taken))])
@@ -255,14 +257,14 @@ class _Changes:
 
     def taken(self) -> FieldSet:
         """Return the changed and added fields, which the author now owns."""
-        return difference(union(self._of_author.modified, self._of_author.added), _NOBODYS)
+        return difference(union(self._of_author.modified, self._of_author.added), _UNOWNED_FIELDS)
 
-    def conflict(self, claim: Claim) -> FieldSet:
+    def conflict(self, claim: FieldManagerEntry) -> FieldSet:
         """Return the claimed fields that changed."""
         found = self._in(claim.api_version)
         return intersection(claim.fields, union(found.modified, found.added))
 
-    def left(self, claim: Claim) -> Claim:
+    def left(self, claim: FieldManagerEntry) -> FieldManagerEntry:
         """Return the claim without the fields that changed or were removed."""
         gone = self._gone.get(claim.api_version)
         if gone is None:
@@ -279,7 +281,9 @@ class _Changes:
         return self._found[api_version]
 
 
-def _pruned(obj: dict[str, Any], last: Claim | None, claims: Sequence[Claim], shape: Shape) -> dict[str, Any]:
+def _pruned(
+    obj: dict[str, Any], last: FieldManagerEntry | None, claims: Sequence[FieldManagerEntry], shape: MergeSchema
+) -> dict[str, Any]:
     """Remove the fields that the author applied last but no longer does, unless another manager owns them."""
     if last is None or last.api_version != claims[0].api_version:
         return obj
@@ -294,11 +298,11 @@ def _pruned(obj: dict[str, Any], last: Claim | None, claims: Sequence[Claim], sh
     return result
 
 
-def _applied_fields(config: Obj, shape: Shape) -> FieldSet:
-    return difference(fields_of(config, shape), _NOBODYS)
+def _applied_fields(config: Obj, shape: MergeSchema) -> FieldSet:
+    return difference(fields_of(config, shape), _UNOWNED_FIELDS)
 
 
-def _allowed(live: Obj, shape: Shape) -> FieldSet:
+def _allowed(live: Obj, shape: MergeSchema) -> FieldSet:
     """Return the fields of the last client-side `kubectl apply` that still have the applied values.
 
     They do not conflict when kubectl migrates to server-side apply.
@@ -314,7 +318,7 @@ def _allowed(live: Obj, shape: Shape) -> FieldSet:
     return difference(difference(difference(fields_of(last, shape), found.modified), found.added), found.removed)
 
 
-def _conflict(conflicts: Sequence[tuple[Claim, FieldSet]]) -> Refused:
+def _conflict(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> StatusError:
     """Return the conflict error of an apply that changes fields of other managers."""
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {claim.title}", "field": path}
@@ -328,22 +332,22 @@ def _conflict(conflicts: Sequence[tuple[Claim, FieldSet]]) -> Refused:
         for claim, fields in conflicts:
             lines += [f"conflicts with {claim.title}:", *(f"- {path}" for path in paths(fields))]
         message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
-    return Refused(409, "Conflict", message, {"causes": causes})
+    return StatusError(409, "Conflict", message, {"causes": causes})
 
 
 # --- managedFields as they are written ---
 
 
-def _claims(entries: Sequence[Entry], versions: Versions) -> list[Claim]:
+def _claims(entries: Sequence[ManagedFieldsJson], versions: Versions) -> list[FieldManagerEntry]:
     """Return the claims, without those in versions that are no longer served."""
     return [claim for claim in _read(entries) if versions.is_served(claim.api_version)]
 
 
-def _read(entries: Sequence[Entry]) -> Iterator[Claim]:
+def _read(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManagerEntry]:
     for entry in entries:
         fields = entry.get("fieldsV1")
         if isinstance(fields, dict):
-            yield Claim(
+            yield FieldManagerEntry(
                 str(entry.get("manager", "")),
                 str(entry.get("operation", "")),
                 str(entry.get("apiVersion", "")),
@@ -353,20 +357,20 @@ def _read(entries: Sequence[Entry]) -> Iterator[Claim]:
             )
 
 
-@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+@memoized_if_short(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _read_fields(encoded: bytes) -> tuple[FieldSet, dict[str, Any]]:
     """Return the fields of an entry as a set and as `fieldsV1`; cached, since many objects have the same."""
     fields = of_fields_v1(marshal.loads(encoded))  # noqa: S302 - encoded by this module
     return fields, to_fields_v1(fields)
 
 
-def _entries(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+def _entries(claims: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
     """Return the `managedFields` entries: applies first, then updates, each by time."""
     ordered = sorted(claims, key=lambda claim: (claim.operation, claim.time, *claim.identity))
     return [claim.entry() for claim in ordered if claim.fields]
 
 
-def _capped(claims: list[Claim]) -> list[Claim]:
+def _capped(claims: list[FieldManagerEntry]) -> list[FieldManagerEntry]:
     """Merge the oldest updates into one claim if there are more than `UPDATERS_MAX`."""
     updaters = sorted(
         (claim for claim in claims if claim.operation == UPDATE), key=lambda claim: (claim.time, claim.name)
@@ -392,7 +396,7 @@ def _bare(obj: Obj) -> dict[str, Any]:
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 
-def check_config(config: Mapping[str, Any], shape: Shape) -> None:
+def check_config(config: Mapping[str, Any], shape: MergeSchema) -> None:
     """Raise Refused if an applied configuration has undeclared fields or `managedFields`."""
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
@@ -408,7 +412,7 @@ def check_config(config: Mapping[str, Any], shape: Shape) -> None:
         raise bad_request(f"failed to create typed patch object ({named}): {message}")
 
 
-def _undeclared(value: Any, shape: Shape, path: str) -> Iterator[str]:
+def _undeclared(value: Any, shape: MergeSchema, path: str) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, child in value.items():
             if not shape.knows(name):
@@ -431,7 +435,7 @@ def versions_of(resource: Resource, namespace: str) -> Versions:
     """Return the accessors for all versions of a resource."""
     info, strategy = resource.info, resource.strategy
 
-    def shape(api_version: str) -> Shape:
+    def shape(api_version: str) -> MergeSchema:
         return resource.shape(info.version_of(api_version) or info.storage_version)
 
     def convert(obj: Obj, api_version: str) -> Obj:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard.apiserver.apply.field_set import EMPTY, LEAF, MARK, FieldSet
-from batchyard.apiserver.merge_schema import FREE, Shape
+from batchyard.apiserver.merge_schema import FREE, MergeSchema
 from batchyard.apiserver.request import bad_request
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -32,7 +32,7 @@ _REMEMBERED_MAX: Final = 1024
 _NAME_MAX: Final = 256
 
 
-def fields_of(value: Any, shape: Shape) -> FieldSet:
+def fields_of(value: Any, shape: MergeSchema) -> FieldSet:
     """Return the fields of an applied value: all leaves, list items, and empty values."""
     if isinstance(value, dict) and not shape.is_atomic:
         result = {}
@@ -49,7 +49,7 @@ def fields_of(value: Any, shape: Shape) -> FieldSet:
     return LEAF
 
 
-def all_fields_of(value: Any, shape: Shape) -> FieldSet:
+def all_fields_of(value: Any, shape: MergeSchema) -> FieldSet:
     """Return the fields of a new value, including the maps and lists on the path to each leaf."""
     if isinstance(value, dict) and value and not shape.is_atomic:
         fields: dict[str, Any] = {MARK: {}}
@@ -66,7 +66,7 @@ def all_fields_of(value: Any, shape: Shape) -> FieldSet:
     return LEAF
 
 
-def differences(old: Any, new: Any, shape: Shape) -> Differences:
+def differences(old: Any, new: Any, shape: MergeSchema) -> Differences:
     """Return the fields in which a new value differs from an old one."""
     if old is new or old == new:
         return _NONE
@@ -77,7 +77,7 @@ def differences(old: Any, new: Any, shape: Shape) -> Differences:
     return Differences(modified=LEAF)
 
 
-def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, prefix: str) -> Differences:
+def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: MergeSchema, prefix: str) -> Differences:
     removed: dict[str, Any] = {}
     modified: dict[str, Any] = {}
     added: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, pref
     return Differences(removed, modified, added)
 
 
-def merged(live: Any, applied: Any, shape: Shape) -> Any:
+def merged(live: Any, applied: Any, shape: MergeSchema) -> Any:
     """Merge an applied value into a live one."""
     if isinstance(live, dict) and isinstance(applied, dict) and not shape.is_atomic:
         changed = {
@@ -112,7 +112,7 @@ def merged(live: Any, applied: Any, shape: Shape) -> Any:
     return applied
 
 
-def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: Shape) -> list[Any]:
+def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: MergeSchema) -> list[Any]:
     """Merge two lists: shared and new items take the applied order, other live items keep their position.
 
     Where the live order differs, a shared item comes after the shared items that precede it in the applied list.
@@ -130,7 +130,7 @@ def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: Sha
     return [*result, *(merged(live[step], applied[step], shape) if step in live else applied[step] for step in waiting)]
 
 
-def less(value: Any, fields: FieldSet, shape: Shape) -> Any:
+def less(value: Any, fields: FieldSet, shape: MergeSchema) -> Any:
     """Return a value without the fields of a set; None if nothing remains."""
     if isinstance(value, dict) and not shape.is_atomic:
         kept = {}
@@ -144,7 +144,7 @@ def less(value: Any, fields: FieldSet, shape: Shape) -> Any:
     return value
 
 
-def _items_less(value: Sequence[Any], fields: FieldSet, shape: Shape) -> list[Any]:
+def _items_less(value: Sequence[Any], fields: FieldSet, shape: MergeSchema) -> list[Any]:
     kept = []
     for item in value:
         within = fields.get(step_of(item, shape), EMPTY)
@@ -153,7 +153,7 @@ def _items_less(value: Sequence[Any], fields: FieldSet, shape: Shape) -> list[An
     return kept
 
 
-def with_named(fields: FieldSet, shape: Shape) -> FieldSet:
+def with_named(fields: FieldSet, shape: MergeSchema) -> FieldSet:
     """Add the declared fields on the path to each member to a set."""
     result: dict[str, Any] = {}
     for step, within in fields.items():
@@ -167,7 +167,7 @@ def with_named(fields: FieldSet, shape: Shape) -> FieldSet:
     return result
 
 
-def items_of(items: Sequence[Any], shape: Shape, *, unique: bool = False) -> dict[str, Any]:
+def items_of(items: Sequence[Any], shape: MergeSchema, *, unique: bool = False) -> dict[str, Any]:
     """Return list items by path element. Of duplicates the first is kept; Refused if `unique` is set."""
     found: dict[str, Any] = {}
     for item in items:
@@ -184,7 +184,7 @@ def _step_named(key: str, name: str) -> str:
     return f"k:{_encode({key: name}).decode()}"
 
 
-def step_of(item: Any, shape: Shape) -> str:
+def step_of(item: Any, shape: MergeSchema) -> str:
     """Return the path element of a list item."""
     if not shape.keys:
         return f"v:{_encode(item).decode()}"

@@ -12,7 +12,7 @@ _ACCOUNT: Final = "system:serviceaccount:"
 _ACCOUNTS: Final = "system:serviceaccounts"
 
 
-class User(NamedTuple):
+class UserInfo(NamedTuple):
     """A user: name and groups, and uid and extra attributes if known."""
 
     name: str
@@ -20,19 +20,19 @@ class User(NamedTuple):
     uid: str = ""
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
-    def told(self) -> Mapping[str, Any]:
+    def reported(self) -> Mapping[str, Any]:
         """Return the user as `UserInfo` of the API."""
-        told = {"username": self.name, "uid": self.uid, "groups": list(self.groups)}
+        reported = {"username": self.name, "uid": self.uid, "groups": list(self.groups)}
         extra = {key: list(values) for key, values in self.extra}
-        return {name: value for name, value in {**told, "extra": extra}.items() if value}
+        return {name: value for name, value in {**reported, "extra": extra}.items() if value}
 
 
-ANONYMOUS: Final = User("system:anonymous", (UNAUTHENTICATED,))
+ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED,))
 
 
-def of_certificate(name: str, groups: tuple[str, ...]) -> User:
+def of_certificate(name: str, groups: tuple[str, ...]) -> UserInfo:
     """Return the user that a verified client certificate names."""
-    return User(name, (*groups, AUTHENTICATED))
+    return UserInfo(name, (*groups, AUTHENTICATED))
 
 
 def account_name(namespace: str, name: str) -> str:
@@ -62,12 +62,12 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 # Source: k8s.io/apiserver, pkg/apis/flowcontrol/bootstrap/default.go.
 
 
-def flow_of(user: User) -> str:
+def flow_of(user: UserInfo) -> str:
     """Return the name of the flow of a user's requests."""
     account = account_of(user.name)
     return user.name if account is None else f"system:serviceaccounts:{account[0]}"
 
 
-def is_exempt(user: User) -> bool:
+def is_exempt(user: UserInfo) -> bool:
     """Report whether a user's requests are exempt from limits; true for the owner."""
     return MASTERS in user.groups

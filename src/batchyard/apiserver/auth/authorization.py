@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple, Protocol
 
-from batchyard.apiserver.auth.authentication import User
-from batchyard.apiserver.request import Refused, Request
+from batchyard.apiserver.auth.authentication import UserInfo
+from batchyard.apiserver.request import ApiRequest, StatusError
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.selection import name_selected
 
@@ -13,7 +13,7 @@ _VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update",
 class Attributes(NamedTuple):
     """The attributes of a request to authorize: user, verb, and a resource or a non-resource path."""
 
-    user: User
+    user: UserInfo
     verb: str
     group: str = ""
     resource: str = ""
@@ -37,7 +37,7 @@ class Authorizer(Protocol):
         """Decide whether a request is allowed."""
 
 
-def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
+def attributes_of(request: ApiRequest, path: ResourcePath | None) -> Attributes:
     """Return the attributes of a request."""
     if path is None:
         return Attributes(request.user, verb_of(request, path), path=request.path)
@@ -50,11 +50,11 @@ def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
     return Attributes(request.user, verb, info.group, info.plural, path.subresource, namespace, name)
 
 
-def forbidden(attributes: Attributes, reason: str = "") -> Refused:
+def forbidden(attributes: Attributes, reason: str = "") -> StatusError:
     """Return the 403 error of a denied request, in Kubernetes' wording."""
     message = f'User "{attributes.user.name}" cannot {attributes.verb}'
     if not attributes.resource:
-        return Refused(403, "Forbidden", f'forbidden: {message} path "{attributes.path}"')
+        return StatusError(403, "Forbidden", f'forbidden: {message} path "{attributes.path}"')
     part = f"/{attributes.subresource}" if attributes.subresource else ""
     where = f'in the namespace "{attributes.namespace}"' if attributes.namespace else "at the cluster scope"
     message += f' resource "{attributes.resource}{part}" in API group "{attributes.group}" {where}'
@@ -63,15 +63,15 @@ def forbidden(attributes: Attributes, reason: str = "") -> Refused:
     )
 
 
-def refused_resource(group: str, resource: str, name: str, why: str) -> Refused:
+def refused_resource(group: str, resource: str, name: str, why: str) -> StatusError:
     """Return a 403 error about a resource or one of its objects."""
     title = f"{resource}.{group}" if group else resource
     details = {field: value for field, value in (("name", name), ("group", group), ("kind", resource)) if value}
     named = f'{title} "{name}"' if name else title
-    return Refused(403, "Forbidden", f"{named} is forbidden: {why}", details)
+    return StatusError(403, "Forbidden", f"{named} is forbidden: {why}", details)
 
 
-def verb_of(request: Request, path: ResourcePath | None) -> str:
+def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
     """Return the verb of a request."""
     if path is None:
         return request.method.lower()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.api.meta import Obj
 from batchyard.apiserver.auth.authentication import AUTHENTICATED, MASTERS, MONITORING, UNAUTHENTICATED
-from batchyard.apiserver.auth.rbac import GROUP, Rule
+from batchyard.apiserver.auth.rbac import GROUP, RbacRule
 from batchyard.apiserver.subresources.forecasts import ETA
 
 _READ: Final = ("get", "list", "watch")
@@ -25,81 +25,81 @@ _MONITORED: Final = (
 )
 
 #: Rules of Kubernetes' own roles.
-_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    "cluster-admin": (Rule(("*",), ("*",), ("*",)), Rule(("*",), urls=("*",))),
+_RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
+    "cluster-admin": (RbacRule(("*",), ("*",), ("*",)), RbacRule(("*",), urls=("*",))),
     "system:discovery": (
-        Rule(("get",), urls=("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_HEALTH)),
+        RbacRule(("get",), urls=("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_HEALTH)),
     ),
-    "system:public-info-viewer": (Rule(("get",), urls=_HEALTH),),
-    "system:monitoring": (Rule(("get",), urls=_MONITORED),),
+    "system:public-info-viewer": (RbacRule(("get",), urls=_HEALTH),),
+    "system:monitoring": (RbacRule(("get",), urls=_MONITORED),),
     "system:basic-user": (
-        Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
-        Rule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
+        RbacRule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
+        RbacRule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
     ),
     "system:auth-delegator": (
-        Rule(("create",), ("authentication.k8s.io",), ("tokenreviews",)),
-        Rule(("create",), ("authorization.k8s.io",), ("subjectaccessreviews",)),
+        RbacRule(("create",), ("authentication.k8s.io",), ("tokenreviews",)),
+        RbacRule(("create",), ("authorization.k8s.io",), ("subjectaccessreviews",)),
     ),
     "system:aggregate-to-admin": (
-        Rule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),
-        Rule((*_WRITE, *_READ), (GROUP,), ("rolebindings", "roles")),
+        RbacRule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),
+        RbacRule((*_WRITE, *_READ), (GROUP,), ("rolebindings", "roles")),
     ),
     "system:aggregate-to-edit": (
-        Rule(
+        RbacRule(
             _READ,
             ("",),
             ("pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets", "services/proxy"),
         ),
-        Rule(("impersonate",), ("",), ("serviceaccounts",)),
-        Rule(_WRITE, ("",), ("pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy")),
-        Rule(("create",), ("",), ("pods/eviction",)),
-        Rule(
+        RbacRule(("impersonate",), ("",), ("serviceaccounts",)),
+        RbacRule(_WRITE, ("",), ("pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy")),
+        RbacRule(("create",), ("",), ("pods/eviction",)),
+        RbacRule(
             _WRITE,
             ("",),
             ("configmaps", "events", "persistentvolumeclaims", "secrets", "serviceaccounts", "services"),
         ),
-        Rule(("create",), ("",), ("serviceaccounts/token",)),
-        Rule(_WRITE, ("apps",), ("deployments", "deployments/scale", "replicasets", "replicasets/scale")),
-        Rule(_WRITE, ("apps",), ("daemonsets", "statefulsets", "statefulsets/scale")),
-        Rule(_WRITE, ("networking.k8s.io",), ("ingresses", "networkpolicies")),
-        Rule(_WRITE, ("",), ("replicationcontrollers",)),
-        Rule(_WRITE, ("batch",), ("cronjobs", "jobs")),
-        Rule(_WRITE, ("policy",), ("poddisruptionbudgets",)),
-        Rule((*_WRITE, *_READ), ("coordination.k8s.io",), ("leases",)),
+        RbacRule(("create",), ("",), ("serviceaccounts/token",)),
+        RbacRule(_WRITE, ("apps",), ("deployments", "deployments/scale", "replicasets", "replicasets/scale")),
+        RbacRule(_WRITE, ("apps",), ("daemonsets", "statefulsets", "statefulsets/scale")),
+        RbacRule(_WRITE, ("networking.k8s.io",), ("ingresses", "networkpolicies")),
+        RbacRule(_WRITE, ("",), ("replicationcontrollers",)),
+        RbacRule(_WRITE, ("batch",), ("cronjobs", "jobs")),
+        RbacRule(_WRITE, ("policy",), ("poddisruptionbudgets",)),
+        RbacRule((*_WRITE, *_READ), ("coordination.k8s.io",), ("leases",)),
     ),
-    "system:aggregated-metrics-reader": (Rule(_READ, ("metrics.k8s.io",), ("pods", "nodes")),),
+    "system:aggregated-metrics-reader": (RbacRule(_READ, ("metrics.k8s.io",), ("pods", "nodes")),),
     "system:aggregate-to-view": (
-        Rule(
+        RbacRule(
             _READ,
             ("",),
             ("configmaps", "endpoints", "persistentvolumeclaims", "pods", "serviceaccounts", "services"),
         ),
-        Rule(_READ, ("",), ("persistentvolumeclaims/status", "services/status")),
-        Rule(
+        RbacRule(_READ, ("",), ("persistentvolumeclaims/status", "services/status")),
+        RbacRule(
             _READ,
             ("",),
             ("bindings", "events", "limitranges", "namespaces/status", "pods/log", "pods/status", "resourcequotas"),
         ),
-        Rule(_READ, ("",), ("namespaces", "resourcequotas/status")),
-        Rule(("get",), ("",), ("pods/why",)),
-        Rule(("get",), ("batch",), ("jobs/why",)),
-        Rule(
+        RbacRule(_READ, ("",), ("namespaces", "resourcequotas/status")),
+        RbacRule(("get",), ("",), ("pods/why",)),
+        RbacRule(("get",), ("batch",), ("jobs/why",)),
+        RbacRule(
             _READ,
             ("apps",),
             ("deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale"),
         ),
-        Rule(
+        RbacRule(
             _READ,
             ("apps",),
             ("replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status"),
         ),
-        Rule(_READ, ("apps",), ("daemonsets", "daemonsets/status")),
-        Rule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
-        Rule(_READ, ("networking.k8s.io",), ("ingresses", "ingresses/status", "networkpolicies")),
-        Rule(_READ, ("",), ("replicationcontrollers", "replicationcontrollers/status")),
-        Rule(_READ, ("batch",), ("cronjobs", "cronjobs/status", "jobs", "jobs/status")),
-        Rule(_READ, ("policy",), ("poddisruptionbudgets", "poddisruptionbudgets/status")),
-        Rule(_READ, ("batchyard.dev",), ("decisions",)),
+        RbacRule(_READ, ("apps",), ("daemonsets", "daemonsets/status")),
+        RbacRule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
+        RbacRule(_READ, ("networking.k8s.io",), ("ingresses", "ingresses/status", "networkpolicies")),
+        RbacRule(_READ, ("",), ("replicationcontrollers", "replicationcontrollers/status")),
+        RbacRule(_READ, ("batch",), ("cronjobs", "cronjobs/status", "jobs", "jobs/status")),
+        RbacRule(_READ, ("policy",), ("poddisruptionbudgets", "poddisruptionbudgets/status")),
+        RbacRule(_READ, ("batchyard.dev",), ("decisions",)),
     ),
 }
 #: The roles into which a role is aggregated by its labels.
@@ -149,8 +149,10 @@ def bootstrap_roles() -> Iterator[Obj]:
     yield from _kueue_roles()
     group, plurals = _COSTS
     readers = _aggregated(("batch-admin", "batch-user", "view", "admin", "edit"))
-    yield _role("batchyard-cost-viewer-role", (Rule(_READ, (group,), plurals),), readers)
-    yield _role("batchyard-budget-editor-role", (Rule(_EDIT, (group,), ("budgets",)),), _aggregated(("batch-admin",)))
+    yield _role("batchyard-cost-viewer-role", (RbacRule(_READ, (group,), plurals),), readers)
+    yield _role(
+        "batchyard-budget-editor-role", (RbacRule(_EDIT, (group,), ("budgets",)),), _aggregated(("batch-admin",))
+    )
 
 
 def _kueue_roles() -> Iterator[Obj]:
@@ -158,20 +160,20 @@ def _kueue_roles() -> Iterator[Obj]:
         yield _aggregate(f"kueue-batch-{who}-role", f"{_BATCH}{who}", {})
     for group, plural, has_status, readers in _QUEUED:
         name = _SINGULAR.get(plural, plural[:-1])
-        status = (Rule(("get",), (group,), (f"{plural}/status",)),) if has_status else ()
-        why = (Rule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED else ()
+        status = (RbacRule(("get",), (group,), (f"{plural}/status",)),) if has_status else ()
+        why = (RbacRule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED else ()
         editors = ("batch-admin", "batch-user") if group != _KUEUE else ("batch-admin",)
         kinds = (("editor", _EDIT, editors), ("viewer", _READ, readers))
         for role, verbs, into in kinds:
             labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregated(into)}
-            yield _role(f"kueue-{name}-{role}-role", (Rule(verbs, (group,), (plural,)), *status, *why), labels)
+            yield _role(f"kueue-{name}-{role}-role", (RbacRule(verbs, (group,), (plural,)), *status, *why), labels)
     for short, plural in (("cq", "clusterqueues"), ("lq", "localqueues")):
         into = ("batch-admin", "view", "admin", "edit", *(("batch-user",) if short == "lq" else ()))
-        rule = Rule(_READ, (_VISIBILITY,), (f"{plural}/pendingworkloads",))
+        rule = RbacRule(_READ, (_VISIBILITY,), (f"{plural}/pendingworkloads",))
         labels = {"rbac.kueue.x-k8s.io/role": f"pending-workloads-{short}-viewer", **_aggregated(into)}
         yield _role(f"kueue-pending-workloads-{short}-viewer-role", (rule,), labels)
     readers = ("batch-admin", "batch-user", "view", "admin", "edit")
-    forecasts = [Rule(("get",), (group,), (f"{plural}/{ETA}",)) for group, plural in _FORECAST]
+    forecasts = [RbacRule(("get",), (group,), (f"{plural}/{ETA}",)) for group, plural in _FORECAST]
     yield _role("batchyard-eta-viewer", forecasts, _aggregated(readers))
 
 
@@ -181,23 +183,27 @@ def _aggregated(into: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(labels, "true")
 
 
-def _role(name: str, rules: Sequence[Rule], labels: Mapping[str, str]) -> Obj:
-    return {**_made("ClusterRole", name, labels), "rules": [rule.told() for rule in rules]}
+def _role(name: str, rules: Sequence[RbacRule], labels: Mapping[str, str]) -> Obj:
+    return {**_rbac_object("ClusterRole", name, labels), "rules": [rule.reported() for rule in rules]}
 
 
 def _aggregate(name: str, label: str, labels: Mapping[str, str]) -> Obj:
     """Return a role that aggregates all roles with a label."""
     selectors = [{"matchLabels": {label: "true"}}]
-    return {**_made("ClusterRole", name, labels), "aggregationRule": {"clusterRoleSelectors": selectors}, "rules": []}
+    return {
+        **_rbac_object("ClusterRole", name, labels),
+        "aggregationRule": {"clusterRoleSelectors": selectors},
+        "rules": [],
+    }
 
 
 def _binding(role: str, groups: Sequence[str]) -> Obj:
     subjects = [{"kind": "Group", "apiGroup": GROUP, "name": group} for group in groups]
     role_ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": role}
-    return {**_made("ClusterRoleBinding", role, {}), "subjects": subjects, "roleRef": role_ref}
+    return {**_rbac_object("ClusterRoleBinding", role, {}), "subjects": subjects, "roleRef": role_ref}
 
 
-def _made(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def _rbac_object(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return an object with a name; Kubernetes' own bootstrap roles also get the bootstrapping label."""
     if not name.startswith(("kueue-", "batchyard-")):
         labels = {"kubernetes.io/bootstrapping": "rbac-defaults", **labels}

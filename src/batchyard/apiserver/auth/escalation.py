@@ -9,11 +9,11 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.apiserver.auth.authentication import MASTERS, User
+from batchyard.apiserver.auth.authentication import MASTERS, UserInfo
 from batchyard.apiserver.auth.authorization import Attributes, refused_resource
-from batchyard.apiserver.auth.rbac import GROUP, Rbac, Rule, role_key, rules_of, uncovered
-from batchyard.apiserver.request import Refused
-from batchyard.apiserver.resources import Guard
+from batchyard.apiserver.auth.rbac import GROUP, RbacAuthorizer, RbacRule, role_key, rules_of, uncovered
+from batchyard.apiserver.request import StatusError
+from batchyard.apiserver.resources import WriteGuard
 
 _RESOURCES: Final = {
     scheme.ROLE: "roles",
@@ -26,21 +26,21 @@ _RESOURCES: Final = {
 class Escalation:
     """The escalation checks for writes of roles and bindings."""
 
-    def __init__(self, rbac: Rbac) -> None:
+    def __init__(self, rbac: RbacAuthorizer) -> None:
         self._rbac = rbac
 
-    def guards(self) -> Mapping[str, Guard]:
+    def guards(self) -> Mapping[str, WriteGuard]:
         """Return the guards by kind of role or binding."""
         roles, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
         return dict.fromkeys(roles, self._check_role) | dict.fromkeys(bindings, self._check_binding)
 
-    def _check_role(self, user: User, new: Obj, old: Obj | None) -> None:
+    def _check_role(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a role with rules that its writer does not hold, unless the user may `escalate`.
 
         Unchanged rules are checked too, because a new label can aggregate them into other roles. A role with an
         aggregation rule requires all permissions, since it can gather any rule.
         """
-        if _is_about_going(new, old):
+        if _changes_only_lifecycle(new, old):
             return
         resource, metadata = _RESOURCES[f"{new['kind']}.{GROUP}"], new["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
@@ -48,12 +48,12 @@ class Escalation:
             return
         wanted = rules_of(new)
         if new.get("aggregationRule") or (old or {}).get("aggregationRule"):
-            wanted = (*wanted, Rule(("*",), ("*",), ("*",)), Rule(("*",), urls=("*",)))
+            wanted = (*wanted, RbacRule(("*",), ("*",), ("*",)), RbacRule(("*",), urls=("*",)))
         self._check_held(user, new, wanted)
 
-    def _check_binding(self, user: User, new: Obj, old: Obj | None) -> None:
+    def _check_binding(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a binding to a role with rules that its writer does not hold, unless the user may `bind` the role."""
-        if _is_about_going(new, old):
+        if _changes_only_lifecycle(new, old):
             return
         role, namespace = role_key(new), new["metadata"].get("namespace", "")
         resource = _RESOURCES[role.kind]
@@ -62,15 +62,15 @@ class Escalation:
         rules = self._rbac.rules_of(role)
         if rules is None:
             details = {"name": role.name, "group": GROUP, "kind": resource}
-            raise Refused(404, "NotFound", f'{resource}.{GROUP} "{role.name}" not found', details)
+            raise StatusError(404, "NotFound", f'{resource}.{GROUP} "{role.name}" not found', details)
         self._check_held(user, new, rules)
 
-    def _may(self, user: User, verb: str, resource: str, namespace: str, name: str) -> bool:
+    def _may(self, user: UserInfo, verb: str, resource: str, namespace: str, name: str) -> bool:
         if MASTERS in user.groups:
             return True
         return self._rbac.decide(Attributes(user, verb, GROUP, resource, "", namespace, name)).allowed
 
-    def _check_held(self, user: User, new: Obj, wanted: Sequence[Rule]) -> None:
+    def _check_held(self, user: UserInfo, new: Obj, wanted: Sequence[RbacRule]) -> None:
         metadata = new["metadata"]
         missing = uncovered(wanted, self._rbac.rules_for(user, metadata.get("namespace", "")))
         if not missing:
@@ -81,7 +81,7 @@ class Escalation:
         raise refused_resource(GROUP, _RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), why)
 
 
-def _is_about_going(new: Obj, old: Obj | None) -> bool:
+def _changes_only_lifecycle(new: Obj, old: Obj | None) -> bool:
     """Report whether a change affects only owner references and finalizers, which grant no permission."""
     return old is not None and _without_ends(new) == _without_ends(old)
 

@@ -11,14 +11,14 @@ from batchyard.apiserver.auth.authentication import (
     ANONYMOUS,
     AUTHENTICATED,
     UNAUTHENTICATED,
-    User,
+    UserInfo,
     account_groups,
     account_of,
 )
 from batchyard.apiserver.auth.authorization import Attributes, Authorizer, attributes_of, forbidden
 from batchyard.apiserver.auth.tokens import Tokens
 from batchyard.apiserver.dashboard import MODELS
-from batchyard.apiserver.request import SEPARATOR, Refused, Request, bad_request
+from batchyard.apiserver.request import SEPARATOR, ApiRequest, StatusError, bad_request
 from batchyard.apiserver.resources import ResourcePath, part_at
 
 # --- impersonation ---
@@ -36,7 +36,7 @@ _UID: Final = "impersonate-uid"
 _EXTRA: Final = "impersonate-extra-"
 
 
-def impersonated(request: Request) -> User | None:
+def impersonated(request: ApiRequest) -> UserInfo | None:
     """Return the impersonated user; None without impersonation headers."""
     if _PREFIX not in "\n".join(request.headers):  # true for nearly all requests
         return None
@@ -54,10 +54,10 @@ def impersonated(request: Request) -> User | None:
     if AUTHENTICATED not in groups and UNAUTHENTICATED not in groups:
         groups = (*groups, known)
     extra = tuple((key, tuple(values)) for key, values in _extra(request))
-    return User(name, groups, request.headers.get(_UID, ""), extra)
+    return UserInfo(name, groups, request.headers.get(_UID, ""), extra)
 
 
-def rights_needed(user: User, request: Request) -> Iterator[Attributes]:
+def rights_needed(user: UserInfo, request: ApiRequest) -> Iterator[Attributes]:
     """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
     name = request.headers[_USER]
     account = account_of(name)
@@ -75,7 +75,7 @@ def rights_needed(user: User, request: Request) -> Iterator[Attributes]:
             yield Attributes(user, "impersonate", _AUTHENTICATION, "userextras", key, name=value)
 
 
-def _extra(request: Request) -> Iterator[tuple[str, list[str]]]:
+def _extra(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
     for header, value in request.headers.items():
         if header.startswith(_EXTRA):
             yield unquote(header.removeprefix(_EXTRA)), value.split(SEPARATOR)
@@ -86,25 +86,25 @@ HEALTH: Final = ("healthz", "livez", "readyz")
 _OPEN: Final = (*HEALTH, "version", "ui")
 _SCHEME: Final = "bearer"
 #: Subresources that the dashboard reads beside its models.
-_LOOKED_AT: Final = ("why", "eta")
+_PAGE_SUBRESOURCES: Final = ("why", "eta")
 
 
-class Access:
+class AuthFilters:
     """The filters of a request: authentication, impersonation, authorization."""
 
     def __init__(self, authorizer: Authorizer, tokens: Tokens) -> None:
         self._authorizer = authorizer
         self._tokens = tokens
 
-    def authenticated(self, request: Request) -> Request:
+    def authenticated(self, request: ApiRequest) -> ApiRequest:
         """Return the request with the user of its certificate or token. Raises Refused on invalid credentials."""
         if request.user != ANONYMOUS:
             return request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == _SCHEME and token.strip():
             user = self._tokens.user_of(token.strip())
-            if user is None and is_for_looking(request):
-                user = self._tokens.looker_of(token.strip())
+            if user is None and permits_page_token(request):
+                user = self._tokens.page_user_of(token.strip())
             if user is None:
                 raise unauthorized()
             return request.made_by(user)
@@ -112,7 +112,7 @@ class Access:
             raise unauthorized()
         return request
 
-    def acting(self, request: Request) -> Request:
+    def acting(self, request: ApiRequest) -> ApiRequest:
         """Return the request with the impersonated user, if any. Raises Refused if its own user may not impersonate."""
         user = impersonated(request)
         if user is None:
@@ -123,7 +123,7 @@ class Access:
                 raise forbidden(attributes, decision.reason)
         return request.made_by(user)
 
-    def check(self, request: Request, path: ResourcePath | None, verb: str = "") -> None:
+    def check(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
         """Raise Refused unless the user may perform the request, or the given verb in its place."""
         if path is None and _is_open(request):
             return
@@ -135,17 +135,17 @@ class Access:
             raise forbidden(attributes, decision.reason)
 
 
-def unauthorized() -> Refused:
+def unauthorized() -> StatusError:
     """Return the 401 error of a request without valid credentials."""
-    return Refused(401, "Unauthorized", "Unauthorized")
+    return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def is_for_looking(request: Request) -> bool:
+def permits_page_token(request: ApiRequest) -> bool:
     """Report whether a page token permits a request: it permits reads of models and of `why` and `eta`."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
-    return request.path.startswith(MODELS) or part_at(request.path) in _LOOKED_AT
+    return request.path.startswith(MODELS) or part_at(request.path) in _PAGE_SUBRESOURCES
 
 
-def _is_open(request: Request) -> bool:
+def _is_open(request: ApiRequest) -> bool:
     return request.path.strip("/").split("/")[0] in _OPEN

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.apiserver.auth.authentication import MASTERS, User, account_name
+from batchyard.apiserver.auth.authentication import MASTERS, UserInfo, account_name
 from batchyard.apiserver.auth.authorization import Attributes, Decision
-from batchyard.apiserver.objects import Found
+from batchyard.apiserver.objects import ApiObjectReader
 from batchyard.interfaces.client import EventType, WatchEvent
 
 # --- rules ---
@@ -25,7 +25,7 @@ from batchyard.interfaces.client import EventType, WatchEvent
 ALL: Final = "*"
 
 
-class Rule(NamedTuple):
+class RbacRule(NamedTuple):
     """A rule of a role: verbs on resources or on non-resource URLs."""
 
     verbs: tuple[str, ...]
@@ -48,48 +48,48 @@ class Rule(NamedTuple):
             and (not self.names or attributes.name in self.names)
         )
 
-    def told(self) -> Mapping[str, Any]:
+    def reported(self) -> Mapping[str, Any]:
         """Return the rule as JSON of the API."""
-        told = {"verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources}
-        told |= {"resourceNames": self.names, "nonResourceURLs": self.urls}
-        return {field: list(values) for field, values in told.items() if values}
+        reported = {"verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources}
+        reported |= {"resourceNames": self.names, "nonResourceURLs": self.urls}
+        return {field: list(values) for field, values in reported.items() if values}
 
     def __str__(self) -> str:
         """Format the rule as in denial messages."""
-        told = {"APIGroups": self.groups, "Resources": self.resources, "NonResourceURLs": self.urls}
-        told |= {"ResourceNames": self.names, "Verbs": self.verbs}
-        parts = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in told.items() if values)
+        reported = {"APIGroups": self.groups, "Resources": self.resources, "NonResourceURLs": self.urls}
+        reported |= {"ResourceNames": self.names, "Verbs": self.verbs}
+        parts = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in reported.items() if values)
         return f"{{{', '.join(parts)}}}"
 
 
-def rules_of(role: Obj) -> tuple[Rule, ...]:
+def rules_of(role: Obj) -> tuple[RbacRule, ...]:
     """Return the rules of a Role or ClusterRole."""
     fields = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
-    return tuple(Rule(*(tuple(rule.get(field) or ()) for field in fields)) for rule in role.get("rules") or ())
+    return tuple(RbacRule(*(tuple(rule.get(field) or ()) for field in fields)) for rule in role.get("rules") or ())
 
 
-def uncovered(wanted: Iterable[Rule], held: Sequence[Rule]) -> list[Rule]:
+def uncovered(wanted: Iterable[RbacRule], held: Sequence[RbacRule]) -> list[RbacRule]:
     """Return what the wanted rules allow and the held rules do not, merged into as few rules as possible."""
     missing = [part for rule in wanted for part in _parts(rule) if not any(_covers(each, part) for each in held)]
-    merged: dict[tuple[tuple[str, ...], ...], Rule] = {}
+    merged: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
     for rule in missing:
         found = merged.get(rule[1:])
         merged[rule[1:]] = rule if found is None else rule._replace(verbs=(*found.verbs, *rule.verbs))
     return list(merged.values())
 
 
-def _parts(rule: Rule) -> Iterator[Rule]:
+def _parts(rule: RbacRule) -> Iterator[RbacRule]:
     """Split a rule into rules of a single verb and a single resource, name or URL."""
     for verb in rule.verbs:
         for group in rule.groups:
             for resource in rule.resources:
                 for name in rule.names or (None,):
-                    yield Rule((verb,), (group,), (resource,), () if name is None else (name,))
+                    yield RbacRule((verb,), (group,), (resource,), () if name is None else (name,))
         for url in rule.urls:
-            yield Rule((verb,), urls=(url,))
+            yield RbacRule((verb,), urls=(url,))
 
 
-def _covers(rule: Rule, part: Rule) -> bool:
+def _covers(rule: RbacRule, part: RbacRule) -> bool:
     """Report whether a rule covers a single-verb, single-resource rule."""
     if not _holds(rule.verbs, part.verbs[0]):
         return False
@@ -124,11 +124,11 @@ class _Grant(NamedTuple):
     source: str
 
 
-class Rbac:
+class RbacAuthorizer:
     """The RBAC index: rules by role, and granted roles by namespace and subject."""
 
-    def __init__(self, objects: Found) -> None:
-        self._rules: dict[Key, tuple[Rule, ...]] = {}
+    def __init__(self, objects: ApiObjectReader) -> None:
+        self._rules: dict[Key, tuple[RbacRule, ...]] = {}
         #: By namespace ('': cluster-wide) and subject: the grants by binding.
         self._grants: dict[tuple[str, str], dict[Key, _Grant]] = {}
         for kind in (*_ROLES, *_BINDINGS):
@@ -153,15 +153,15 @@ class Rbac:
                 return Decision(True, f"RBAC: allowed by {grant.source}")
         return Decision(False)
 
-    def rules_for(self, user: User, namespace: str) -> list[Rule]:
+    def rules_for(self, user: UserInfo, namespace: str) -> list[RbacRule]:
         """Return all rules of a user in a namespace; for '' the cluster-wide rules."""
         return [rule for grant in self._granted(user, namespace) for rule in self._rules.get(grant.role, ())]
 
-    def rules_of(self, role: Key) -> Sequence[Rule] | None:
+    def rules_of(self, role: Key) -> Sequence[RbacRule] | None:
         """Return the rules of a role; None if the role does not exist."""
         return self._rules.get(role)
 
-    def _granted(self, user: User, namespace: str) -> Iterator[_Grant]:
+    def _granted(self, user: UserInfo, namespace: str) -> Iterator[_Grant]:
         subjects = [f"User {user.name}", *(f"Group {group}" for group in user.groups)]
         for where in ("", namespace) if namespace else ("",):
             for subject in subjects:

@@ -12,14 +12,14 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.api.validation import errors as faults
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.auth.authorization import Attributes
-from batchyard.apiserver.auth.rbac import Rbac
+from batchyard.apiserver.auth.rbac import RbacAuthorizer
 from batchyard.apiserver.auth.tokens import ISSUER, Tokens
 from batchyard.apiserver.bodies import read_body
-from batchyard.apiserver.objects import Found
-from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of, method_not_allowed
-from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.objects import ApiObjectReader
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, causes_of, method_not_allowed
+from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.apiserver.virtual_resources import unstored, unstored_kind
 from batchyard.base.instant import SECOND
 
@@ -28,14 +28,14 @@ AUTHENTICATION: Final = "authentication.k8s.io"
 _VERSION: Final = "v1"
 _REMEDY: Final = "set the attributes of the request"
 
-Review: TypeAlias = Callable[[Request, Mapping[str, Any], str], Mapping[str, Any]]
+Review: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any]]
 """Returns the status of a review, from the request, the spec and the namespace of the path."""
 
 
 class Reviews:
     """The review resources, answered from RBAC and the token verifier."""
 
-    def __init__(self, rbac: Rbac, tokens: Tokens) -> None:
+    def __init__(self, rbac: RbacAuthorizer, tokens: Tokens) -> None:
         self._rbac = rbac
         self._tokens = tokens
 
@@ -50,13 +50,13 @@ class Reviews:
             _resource(AUTHENTICATION, "SelfSubjectReview", self._own_user),
         ]
 
-    def _own_access(self, request: Request, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
+    def _own_access(self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         return self._decided("SelfSubjectAccessReview", request.user, spec)
 
-    def _access(self, _request: Request, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
+    def _access(self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         return self._decided("SubjectAccessReview", _user_in("SubjectAccessReview", spec), spec)
 
-    def _local_access(self, _request: Request, spec: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
+    def _local_access(self, _request: ApiRequest, spec: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
         """Answer like `_access`, limited to the namespace of the path."""
         kind = "LocalSubjectAccessReview"
         user = _user_in(kind, spec)
@@ -69,18 +69,18 @@ class Reviews:
             raise _refused(kind, faults.invalid("spec.resourceAttributes.namespace", asked, message, "leave it out"))
         return self._decided(kind, user, spec)
 
-    def _own_rules(self, request: Request, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
+    def _own_rules(self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         namespace = _text(spec, "namespace")
         if not namespace:
             raise bad_request("no namespace on request")
-        rules = [rule.told() for rule in self._rbac.rules_for(request.user, namespace)]
+        rules = [rule.reported() for rule in self._rbac.rules_for(request.user, namespace)]
         return {
             "resourceRules": [rule for rule in rules if "resources" in rule],
             "nonResourceRules": [rule for rule in rules if "nonResourceURLs" in rule],
             "incomplete": False,
         }
 
-    def _token(self, _request: Request, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
+    def _token(self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         token = _text(spec, "token")
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
@@ -89,12 +89,12 @@ class Reviews:
         audiences = [] if verified is None else [each for each in wanted if each in verified.audiences]
         if verified is None or not audiences:
             return {"error": "the token is invalid or has none of the requested audiences"}
-        return {"authenticated": True, "user": verified.user.told(), "audiences": audiences}
+        return {"authenticated": True, "user": verified.user.reported(), "audiences": audiences}
 
-    def _own_user(self, request: Request, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
-        return {"userInfo": request.user.told()}
+    def _own_user(self, request: ApiRequest, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
+        return {"userInfo": request.user.reported()}
 
-    def _decided(self, kind: str, user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _decided(self, kind: str, user: UserInfo, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Decide whether a user may perform what a spec describes."""
         of_resource, of_path = _object(spec, "resourceAttributes"), _object(spec, "nonResourceAttributes")
         is_of_path = spec.get("nonResourceAttributes") is not None
@@ -118,7 +118,7 @@ class Reviews:
 def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False) -> Resource:
     """Return a resource without objects, whose create request is answered by a review."""
 
-    def create(request: Request, namespace: str, name: str) -> Response:
+    def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:
             raise method_not_allowed()
         sent = read_body(request).value
@@ -129,21 +129,26 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
         if group == AUTHORIZATION and kind.endswith("AccessReview"):
             _check_unnamed(kind, metadata, is_placed=namespaced)
         status = review(request, _object(sent, "spec"), namespace)
-        told = {"kind": kind, "apiVersion": f"{group}/{_VERSION}", "metadata": metadata, "spec": sent.get("spec", {})}
-        return Response(201, {**told, "status": status})
+        reported = {
+            "kind": kind,
+            "apiVersion": f"{group}/{_VERSION}",
+            "metadata": metadata,
+            "spec": sent.get("spec", {}),
+        }
+        return Response(201, {**reported, "status": status})
 
     singular = kind.lower()
     info = unstored_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
-    return unstored(info, {"": Answer(group, _VERSION, kind, {"POST": create})})
+    return unstored(info, {"": EndpointHandlers(group, _VERSION, kind, {"POST": create})})
 
 
 def _check_unnamed(kind: str, metadata: Mapping[str, Any], *, is_placed: bool) -> None:
     """Raise Refused if an access review has metadata other than the allowed fields."""
     ignored = ("managedFields", "namespace") if is_placed else ("managedFields",)
-    said = {field: value for field, value in metadata.items() if value and field not in ignored}
-    if said:
+    stated = {field: value for field, value in metadata.items() if value and field not in ignored}
+    if stated:
         message = "must be empty except for namespace" if is_placed else "must be empty"
-        raise _refused(kind, faults.invalid("metadata", said, message, "leave it out"))
+        raise _refused(kind, faults.invalid("metadata", stated, message, "leave it out"))
 
 
 def check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:
@@ -153,18 +158,18 @@ def check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:
         raise bad_request(f'{found[1]} in version "{found[0]}" cannot be handled as a {kind}')
 
 
-def _user_in(kind: str, spec: Mapping[str, Any]) -> User:
+def _user_in(kind: str, spec: Mapping[str, Any]) -> UserInfo:
     """Return the user that a spec names."""
     user, groups, extra = _text(spec, "user"), _texts(spec, "groups"), _object(spec, "extra")
     if not user and not groups:
         message = "at least one of user or group must be specified"
         raise _refused(kind, faults.invalid("spec.user", user, message, "name one"))
-    return User(user, groups, _text(spec, "uid"), tuple((key, _texts(extra, key)) for key in extra))
+    return UserInfo(user, groups, _text(spec, "uid"), tuple((key, _texts(extra, key)) for key in extra))
 
 
-def _refused(kind: str, fault: FieldError) -> Refused:
+def _refused(kind: str, fault: FieldError) -> StatusError:
     details = {"group": AUTHORIZATION, "kind": kind, "causes": causes_of((fault,))}
-    return Refused(422, "Invalid", f'{kind}.{AUTHORIZATION} "" is invalid: {fault}', details)
+    return StatusError(422, "Invalid", f'{kind}.{AUTHORIZATION} "" is invalid: {fault}', details)
 
 
 def _object(of: Mapping[str, Any], field: str) -> Mapping[str, Any]:
@@ -202,7 +207,7 @@ def _texts(of: Mapping[str, Any], field: str) -> tuple[str, ...]:
 LIFE_MAX: Final = 30 * 24 * 3600
 _LIFE: Final = 3600
 _LIFE_MIN: Final = 600
-_ASKED_MAX: Final = 1 << 32
+_REQUESTED_SECONDS_MAX: Final = 1 << 32
 _KIND: Final = "TokenRequest"
 _GROUP: Final = "authentication.k8s.io"
 _BOUND: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets")}
@@ -211,15 +216,15 @@ _BOUND: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets
 class TokenRequests:
     """The handler of token requests."""
 
-    def __init__(self, objects: Found, tokens: Tokens) -> None:
+    def __init__(self, objects: ApiObjectReader, tokens: Tokens) -> None:
         self._objects = objects
         self._tokens = tokens
 
-    def answer(self) -> Answer:
+    def answer(self) -> EndpointHandlers:
         """Return the handlers of the subresource."""
-        return Answer(_GROUP, "v1", _KIND, {"POST": self._create})
+        return EndpointHandlers(_GROUP, "v1", _KIND, {"POST": self._create})
 
-    def _create(self, request: Request, namespace: str, name: str) -> Response:
+    def _create(self, request: ApiRequest, namespace: str, name: str) -> Response:
         sent = read_body(request).value
         sent = sent if isinstance(sent, Mapping) else {}
         check_kind(sent, f"{_GROUP}/v1", _KIND)
@@ -233,9 +238,9 @@ class TokenRequests:
         bound = self._bound(spec.get("boundObjectRef"), namespace, name)
         expires_at = self._tokens.clock() + min(seconds, LIFE_MAX) * SECOND
         token = self._tokens.issue(account, bound, audiences, expires_at)
-        told = format_time(expires_at // SECOND * SECOND)
+        reported = format_time(expires_at // SECOND * SECOND)
         wanted = {**spec, "audiences": list(audiences), "expirationSeconds": min(seconds, LIFE_MAX)}
-        status = {"token": token, "expirationTimestamp": told}
+        status = {"token": token, "expirationTimestamp": reported}
         metadata = {"name": name, "namespace": namespace}
         body = {"kind": _KIND, "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": wanted, "status": status}
         return Response(201, body)
@@ -256,13 +261,15 @@ class TokenRequests:
         if wanted and wanted != uid:
             why = f"the UID in the bound object reference ({wanted}) does not match the UID in record"
             message = f'Operation cannot be fulfilled on {kind} "{bound["metadata"]["name"]}": {why}'
-            raise Refused(409, "Conflict", message)
+            raise StatusError(409, "Conflict", message)
         return bound
 
     def _found(self, key: Key, resource: str) -> Obj:
         found = self._objects.get(key)
         if found is None:
-            raise Refused(404, "NotFound", f'{resource} "{key.name}" not found', {"name": key.name, "kind": resource})
+            raise StatusError(
+                404, "NotFound", f'{resource} "{key.name}" not found', {"name": key.name, "kind": resource}
+            )
         return found
 
 
@@ -287,7 +294,7 @@ def _seconds(spec: Mapping[str, Any]) -> int:
         raise _token_requests_refused(
             faults.invalid(path, asked, "may not specify a duration less than 10 minutes", remedy)
         )
-    if asked > _ASKED_MAX:
+    if asked > _REQUESTED_SECONDS_MAX:
         raise _token_requests_refused(
             faults.invalid(path, asked, "may not specify a duration larger than 2^32 seconds", remedy)
         )
@@ -302,7 +309,7 @@ def _audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _token_requests_refused(fault: FieldError, name: str = "") -> Refused:
+def _token_requests_refused(fault: FieldError, name: str = "") -> StatusError:
     named = {"name": name} if name else {}
     details = {**named, "group": _GROUP, "kind": _KIND, "causes": causes_of((fault,))}
-    return Refused(422, "Invalid", f'{_KIND}.{_GROUP} "{name}" is invalid: {fault}', details)
+    return StatusError(422, "Invalid", f'{_KIND}.{_GROUP} "{name}" is invalid: {fault}', details)

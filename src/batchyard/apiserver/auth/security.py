@@ -7,11 +7,11 @@ from batchyard.api import scheme
 from batchyard.apiserver.auth.authentication import MASTERS
 from batchyard.apiserver.auth.authorization import Attributes, Authorizer, Decision
 from batchyard.apiserver.auth.escalation import Escalation
-from batchyard.apiserver.auth.filters import Access
-from batchyard.apiserver.auth.rbac import Rbac
+from batchyard.apiserver.auth.filters import AuthFilters
+from batchyard.apiserver.auth.rbac import RbacAuthorizer
 from batchyard.apiserver.auth.reviews import Reviews, TokenRequests
 from batchyard.apiserver.auth.tokens import Tokens
-from batchyard.apiserver.objects import Found
+from batchyard.apiserver.objects import ApiObjectReader
 from batchyard.apiserver.resources import Resource, with_answers
 
 # --- owner pods ---
@@ -57,8 +57,8 @@ def _starts_processes(attributes: Attributes) -> bool:
 class Security(NamedTuple):
     """The filters of a server, the RBAC index that must observe every change, and all resources."""
 
-    access: Access
-    rbac: Rbac
+    access: AuthFilters
+    rbac: RbacAuthorizer
     resources: Sequence[Resource]
 
 
@@ -67,14 +67,16 @@ def _no_denial() -> str:
 
 
 def security_of(
-    objects: Found, resources: Sequence[Resource], tokens: Tokens, pods_denial: Callable[[], str] = _no_denial
+    objects: ApiObjectReader, resources: Sequence[Resource], tokens: Tokens, pods_denial: Callable[[], str] = _no_denial
 ) -> Security:
     """Return the filters of a server, and its resources with guards, tokens and reviews added.
 
     `pods_denial` returns why only the owner may start pods; '' if other users may too.
     """
-    rbac = Rbac(objects)
+    rbac = RbacAuthorizer(objects)
     guards = Escalation(rbac).guards()
     served = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
     served = with_answers(served, scheme.SERVICE_ACCOUNT, {"token": TokenRequests(objects, tokens).answer()})
-    return Security(Access(OwnerPods(rbac, pods_denial), tokens), rbac, [*served, *Reviews(rbac, tokens).resources()])
+    return Security(
+        AuthFilters(OwnerPods(rbac, pods_denial), tokens), rbac, [*served, *Reviews(rbac, tokens).resources()]
+    )

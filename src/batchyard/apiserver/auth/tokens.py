@@ -15,8 +15,8 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.auth.authentication import AUTHENTICATED, User, account_groups, account_name
-from batchyard.apiserver.objects import Found
+from batchyard.apiserver.auth.authentication import AUTHENTICATED, UserInfo, account_groups, account_name
+from batchyard.apiserver.objects import ApiObjectReader
 from batchyard.base.instant import SECOND, Instant
 
 #: The issuer of ServiceAccount tokens, and their default audience.
@@ -47,29 +47,29 @@ class Signer(Protocol):
 class Verified(NamedTuple):
     """The user and the audiences of a valid token."""
 
-    user: User
+    user: UserInfo
     audiences: tuple[str, ...]
 
 
 class Tokens:
     """Issues and verifies tokens."""
 
-    def __init__(self, objects: Found, signer: Signer, clock: Callable[[], Instant]) -> None:
+    def __init__(self, objects: ApiObjectReader, signer: Signer, clock: Callable[[], Instant]) -> None:
         self._objects = objects
         self._signer = signer
         self.clock = clock
 
-    def user_of(self, token: str) -> User | None:
+    def user_of(self, token: str) -> UserInfo | None:
         """Return the user of a token that is valid for this server; None if it is not."""
         verified = self.verified(token)
         return verified.user if verified is not None and ISSUER in verified.audiences else None
 
-    def looker_of(self, token: str) -> User | None:
+    def page_user_of(self, token: str) -> UserInfo | None:
         """Return the user of a page token; None for any other token or an expired one."""
         claims, now = self._signed_claims(token), self.clock() // SECOND
         if claims is None or claims["iss"] != PAGE or not claims["nbf"] <= now < claims["exp"]:
             return None
-        return User(claims["sub"], (*claims["groups"], AUTHENTICATED))
+        return UserInfo(claims["sub"], (*claims["groups"], AUTHENTICATED))
 
     def issue(self, account: Obj, bound: Obj | None, audiences: Sequence[str], expires_at: Instant) -> str:
         """Issue a token for a ServiceAccount, valid while the object it is bound to exists."""
@@ -108,7 +108,7 @@ class Tokens:
                 about = "authentication.kubernetes.io/pod-"
                 extra = ((f"{about}name", (named[part]["name"],)), (f"{about}uid", (named[part]["uid"],)))
         groups = (*account_groups(namespace), AUTHENTICATED)
-        user = User(account_name(namespace, account["name"]), groups, account["uid"], extra)
+        user = UserInfo(account_name(namespace, account["name"]), groups, account["uid"], extra)
         return Verified(user, tuple(claims["aud"]))
 
     def _signed_claims(self, token: str) -> Mapping[str, Any] | None:

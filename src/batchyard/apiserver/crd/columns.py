@@ -11,7 +11,7 @@ import msgspec
 from batchyard.api.meta import Obj
 from batchyard.api.printing.cells import Column, text
 from batchyard.api.times import parse_time
-from batchyard.apiserver.crd.json_path import Step, found_at, path_of
+from batchyard.apiserver.crd.json_path import Step, path_of, values_at
 from batchyard.base.instant import Instant, format_age
 
 _NAME: Final = Column("Name", format="name")
@@ -48,7 +48,7 @@ def _column(defined: Mapping[str, Any]) -> Column:
 
 def _cell(obj: Obj, type_: str, path: Sequence[Step], now: Instant) -> str:
     """Return the first value at a path, if it has the column's type."""
-    values = found_at(obj, path)
+    values = values_at(obj, path)
     if not values or values[0] is None:
         return ""
     value = values[0]

@@ -15,9 +15,9 @@ _ANYTHING: Final[Schema] = {"type": "object", PRESERVES: True}
 
 
 def _object(*required: str, about: str = "", **fields: Schema) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": "object", "properties": fields}
-    told |= {"required": list(required)} if required else {}
-    return told | ({"description": about} if about else {})
+    reported: dict[str, Any] = {"type": "object", "properties": fields}
+    reported |= {"required": list(required)} if required else {}
+    return reported | ({"description": about} if about else {})
 
 
 def _list(of: Schema, *keys: str) -> dict[str, Any]:

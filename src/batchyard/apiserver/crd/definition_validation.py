@@ -103,16 +103,16 @@ def definition_faults(definition: Obj) -> Iterator[FieldError]:
 
 def definition_warnings(definition: Obj) -> list[str]:
     """Return the warnings for the author of a definition."""
-    told = []
+    reported = []
     known = built_in_kind(definition)
     if known is not None:
-        told.append(
+        reported.append(
             f"batchyard serves {known.kind}.{known.group} itself: this definition is stored, but its schema is not used"
         )
-        return told
+        return reported
     for i, version in enumerate(definition["spec"]["versions"]):
-        told += rule_warnings(root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")
-    return told
+        reported += rule_warnings(root_schema(version), f"spec.versions[{i}].schema.openAPIV3Schema")
+    return reported
 
 
 def definition_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
@@ -165,11 +165,11 @@ def _name_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _version_faults(versions: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    told = [version["name"] for version in versions]
-    for i, name in enumerate(told):
+    reported = [version["name"] for version in versions]
+    for i, name in enumerate(reported):
         for message in names.dns1035_label(name):
             yield invalid(f"spec.versions[{i}].name", name, message, "")
-    if len(dict.fromkeys(told)) != len(told):
+    if len(dict.fromkeys(reported)) != len(reported):
         yield invalid_here("spec.versions", "must contain unique version names", "")
     if sum(version["storage"] for version in versions) != 1:
         yield invalid_here("spec.versions", "must have exactly one version marked as storage version", "")

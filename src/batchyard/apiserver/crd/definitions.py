@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.custom_kinds import DEFINITION
-from batchyard.api.decode import Decoded
+from batchyard.api.decode import DecodedObject
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time, parse_time
-from batchyard.api.wire_times import Places, times_of_metadata
+from batchyard.api.wire_times import TimeLocations, times_of_metadata
 from batchyard.apiserver.crd.definition_schema import DEFINITION_SCHEMA
 from batchyard.apiserver.crd.definition_validation import (
     definition_faults,
@@ -43,14 +43,18 @@ class DefinitionStrategy(CustomStrategy):
     def __init__(self) -> None:
         super().__init__(_INFO, [_OWN_VERSION])
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
         """Decode a definition with defaults; or return its errors."""
         decoded = super().decode(sent, namespace)
         if decoded.obj is None:
             return decoded
         definition = _with_all_names(decoded.obj)
         faults = list(definition_faults(definition))
-        return Decoded(None, faults, []) if faults else Decoded(definition, [], definition_warnings(definition))
+        return (
+            DecodedObject(None, faults, [])
+            if faults
+            else DecodedObject(definition, [], definition_warnings(definition))
+        )
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update."""
@@ -60,7 +64,7 @@ class DefinitionStrategy(CustomStrategy):
         """Return no errors: any status update is valid."""
         return []
 
-    def _times(self) -> Places:
+    def _times(self) -> TimeLocations:
         return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self, api_version: str) -> Sequence[Column]:

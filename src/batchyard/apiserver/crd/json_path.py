@@ -30,7 +30,7 @@ def path_of(text: str) -> Sequence[Step]:
     return steps
 
 
-def found_at(obj: Any, path: Sequence[Step]) -> list[Any]:
+def values_at(obj: Any, path: Sequence[Step]) -> list[Any]:
     """Return all values at a path."""
     values = [obj]
     for step in path:

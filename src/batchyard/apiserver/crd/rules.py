@@ -89,13 +89,13 @@ def size_of(value: Any) -> Size:
     return Size(values, letters)
 
 
-NOTHING: Final = object()
+NO_OLD_VALUE: Final = object()
 """Marks the absence of an old value."""
 
 _SPENT: Final = "validation failed due to running out of cost budget, no further validation rules will be run"
 
 
-class Rule(NamedTuple):
+class ValidationRule(NamedTuple):
     """A compiled rule and its definition."""
 
     written: Mapping[str, Any]
@@ -116,17 +116,19 @@ class _Spent(Exception):  # noqa: N818 - named after the condition
     """The budget is exhausted; carries the error to report."""
 
 
-class Rules:
+class ValidationRules:
     """The rules of a value and of everything below it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._own = [rule for written in schema.get(RULES) or () if (rule := _compiled(written)) is not None]
         self._iterates = any(rule.depth for rule in self._own)
-        self._fields = {name: Rules(of) for name, of in properties(schema).items() if has_somewhere(of, RULES)}
+        self._fields = {
+            name: ValidationRules(of) for name, of in properties(schema).items() if has_somewhere(of, RULES)
+        }
         rest, item = additional(schema), items(schema)
-        self._rest = Rules(rest) if rest and has_somewhere(rest, RULES) else None
-        self._item = Rules(item) if has_somewhere(item, RULES) else None
+        self._rest = ValidationRules(rest) if rest and has_somewhere(rest, RULES) else None
+        self._item = ValidationRules(item) if has_somewhere(item, RULES) else None
 
     def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
         """Yield the errors of an object; `old` is its previous value, or NOTHING."""
@@ -146,7 +148,7 @@ class Rules:
             before = self._known_items(old)
             keys: Sequence[str] = self._schema.get(MAP_KEYS) or ()
             for i, each in enumerate(value):
-                was = before.get(identity(each, keys, items(self._schema)), NOTHING) if before else NOTHING
+                was = before.get(identity(each, keys, items(self._schema)), NO_OLD_VALUE) if before else NO_OLD_VALUE
                 yield from self._item._faults(each, was, f"{path}[{i}]", budget)
 
     def _faults_of_fields(self, value: Mapping[str, Any], old: Any, path: str, budget: Budget) -> Iterator[FieldError]:
@@ -154,7 +156,7 @@ class Rules:
         for name, each in value.items():
             rules = self._fields.get(name, self._rest)
             if rules is not None:
-                was = old.get(name, NOTHING) if is_known else NOTHING
+                was = old.get(name, NO_OLD_VALUE) if is_known else NO_OLD_VALUE
                 yield from rules._faults(each, was, f"{path}.{name}" if path else name, budget)
 
     def _known_items(self, old: Any) -> dict[Any, Any]:
@@ -164,21 +166,21 @@ class Rules:
         return {identity(each, self._schema.get(MAP_KEYS) or (), items(self._schema)): each for each in old}
 
     def _own_faults(self, value: Any, old: Any, path: str, budget: Budget) -> Iterator[FieldError]:
-        before = None if old is NOTHING else cel_value(old, self._schema)
+        before = None if old is NO_OLD_VALUE else cel_value(old, self._schema)
         variables = {
             "self": cel_value(value, self._schema),
             "oldSelf": before,
             "before": before,
-            "wasThere": old is not NOTHING,
+            "wasThere": old is not NO_OLD_VALUE,
         }
         size = size_of([value, before] if self._iterates else None)
         for rule in self._own:
-            if not rule.uses_old or rule.takes_none or old is not NOTHING:
+            if not rule.uses_old or rule.takes_none or old is not NO_OLD_VALUE:
                 if not budget.spend(rule.depth, size):
                     raise _Spent(FieldError(path or "<nil>", f"Invalid value: {self._shown()}: {_SPENT}"))
                 yield from self._broken(rule, variables, path)
 
-    def _broken(self, rule: Rule, variables: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    def _broken(self, rule: ValidationRule, variables: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         from batchyard.apiserver.crd.cel import evaluated  # noqa: PLC0415 - loaded only if rules exist
 
         holds, wrong = evaluated(rule.program, variables)
@@ -213,20 +215,20 @@ def check_rule(written: Mapping[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
-def _compiled(written: Mapping[str, Any]) -> Rule | None:
+def _compiled(written: Mapping[str, Any]) -> ValidationRule | None:
     """Compile a rule; None if it uses unimplemented functions, about which its definition got a warning."""
     from batchyard.apiserver.crd.cel import NotCompiled, expression, rule  # noqa: PLC0415
 
     try:
         found = rule(written["rule"], optional_old=bool(written.get("optionalOldSelf")))
-        told = written.get("messageExpression")
-        message = expression(told).program if told else None
+        reported = written.get("messageExpression")
+        message = expression(reported).program if reported else None
     except NotCompiled:
         return None
-    return Rule(written, found.program, found.uses_old, message, depth_of(written["rule"]))
+    return ValidationRule(written, found.program, found.uses_old, message, depth_of(written["rule"]))
 
 
-def _message(rule: Rule, variables: Mapping[str, Any]) -> str:
+def _message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
     """Return the message of a failed rule."""
     from batchyard.apiserver.crd.cel import evaluated  # noqa: PLC0415
 

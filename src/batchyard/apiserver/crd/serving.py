@@ -6,14 +6,14 @@ from typing import Any, Protocol
 from batchyard.api.custom_kinds import DEFINITION, is_leaving, is_served, kind_of
 from batchyard.api.meta import Obj
 from batchyard.apiserver.crd.strategy import CustomStrategy
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.subresources.scale import with_scale
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import WatchEvent
 
 
-class Found(Objects, Protocol):
+class CustomObjectStore(ApiObjectStore, Protocol):
     """Access to the stored objects."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -23,7 +23,7 @@ class Found(Objects, Protocol):
 class CustomResources:
     """Serves the kinds of all established definitions, and follows their changes."""
 
-    def __init__(self, objects: Found, resources: Resources, now: Callable[[], Instant]) -> None:
+    def __init__(self, objects: CustomObjectStore, resources: Resources, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
         self._resources = resources
@@ -58,7 +58,7 @@ def _key_of(definition: Obj) -> tuple[Any, ...]:
     return metadata["uid"], metadata.get("generation"), is_leaving(definition)
 
 
-def _resource(definition: Obj, objects: Objects, now: Callable[[], Instant]) -> Resource:
+def _resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
     """Return the resource of a definition."""
     info, versions = kind_of(definition), definition["spec"]["versions"]
     strategy = CustomStrategy(info, versions, is_leaving=is_leaving(definition))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from batchyard.api.decode import Decoded
+from batchyard.api.decode import DecodedObject
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
@@ -17,14 +17,14 @@ from batchyard.api.schema import validate
 from batchyard.api.schema.tables import NATIVE, scope
 from batchyard.api.scheme import ServedKind
 from batchyard.api.validation.metadata import metadata_faults
-from batchyard.api.wire_times import Places, in_whole_seconds, times_of_metadata
+from batchyard.api.wire_times import TimeLocations, in_whole_seconds, times_of_metadata
 from batchyard.apiserver.crd.columns import Columns
-from batchyard.apiserver.crd.rules import NOTHING, Rules
+from batchyard.apiserver.crd.rules import NO_OLD_VALUE, ValidationRules
 from batchyard.apiserver.crd.schemas import RULES, Schema, has_somewhere, pruned, root_schema, with_defaults
 from batchyard.apiserver.crd.values import value_faults
-from batchyard.apiserver.merge_schema import Shape, metadata_shape, shape_of_schema
+from batchyard.apiserver.merge_schema import MergeSchema, metadata_shape, shape_of_schema
 from batchyard.apiserver.openapi.schemas import REFERENCE, metadata_schemas, schema_name
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.request import StatusError
 from batchyard.base.instant import Instant
 
 _METADATA: Final = "ObjectMeta"
@@ -38,7 +38,7 @@ _UNCHECKED: Final = FieldError(
 )
 _TEXT: Final[Schema] = {"type": "string"}
 #: The fields of the object root that rules can access.
-_SEEN: Final[Mapping[str, Schema]] = {
+_ROOT_PROPERTIES: Final[Mapping[str, Schema]] = {
     "apiVersion": _TEXT,
     "kind": _TEXT,
     "metadata": {"type": "object", "properties": {"name": _TEXT, "generateName": _TEXT}},
@@ -69,7 +69,7 @@ class CustomStrategy:
             info.api_version_for(each["name"]): Columns(each.get("additionalPrinterColumns") or []) for each in versions
         }
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
         """Decode an object into its storage version with defaults; or return its errors."""
         schema = self._schemas[sent["apiVersion"]]
         obj = {**sent, "metadata": _placed(sent.get("metadata"), namespace if self._info.namespaced else "")}
@@ -79,9 +79,9 @@ class CustomStrategy:
         if any(fault.problem.startswith(_BLOCKING) or "must be of type" in fault.problem for fault in found):
             found += [_UNCHECKED] if has_somewhere(schema, RULES) else []
         faults += found
-        told = self._deprecated.get(sent["apiVersion"])
-        warnings = [] if told is None else [told]
-        return Decoded(None if faults else self._as(completed, self._info.api_version), faults, warnings)
+        reported = self._deprecated.get(sent["apiVersion"])
+        warnings = [] if reported is None else [reported]
+        return DecodedObject(None if faults else self._as(completed, self._info.api_version), faults, warnings)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return an updated object unchanged: clients may change all fields."""
@@ -95,7 +95,7 @@ class CustomStrategy:
         """Convert a stored object without rounding times, for comparison."""
         return self._as(self._current(stored), api_version)
 
-    def _times(self) -> Places:
+    def _times(self) -> TimeLocations:
         """Return the paths of time fields; only those of the metadata are known."""
         return times_of_metadata()
 
@@ -103,8 +103,8 @@ class CustomStrategy:
         """Return the validation errors of a new object. Raises Refused if the definition is terminating."""
         if self._is_leaving:
             message = "create not allowed while custom resource definition is terminating"
-            raise Refused(405, "MethodNotAllowed", message)
-        return list(self._rules.faults(new, NOTHING))
+            raise StatusError(405, "MethodNotAllowed", message)
+        return list(self._rules.faults(new, NO_OLD_VALUE))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update."""
@@ -122,7 +122,7 @@ class CustomStrategy:
         """Return the table cells of a stored object."""
         return self._columns[api_version].cells(stored, now)
 
-    def shape(self, version: str) -> Shape:
+    def shape(self, version: str) -> MergeSchema:
         """Return the merge schema of a version."""
         schema = self._schemas[self._info.api_version_for(version)]
         fields = {**(schema.get("properties") or {}), "apiVersion": _TEXT, "kind": _TEXT}
@@ -139,14 +139,14 @@ class CustomStrategy:
             "metadata": {"allOf": [{"$ref": REFERENCE + next(iter(metadata))}]},
         }
         kind = {"group": self._info.group, "version": version, "kind": self._info.kind}
-        told = {**schema, "properties": fields, "x-kubernetes-group-version-kind": [kind]}
-        return {schema_name(self._info, version): told, **metadata}
+        reported = {**schema, "properties": fields, "x-kubernetes-group-version-kind": [kind]}
+        return {schema_name(self._info, version): reported, **metadata}
 
     @cached_property
-    def _rules(self) -> Rules:
+    def _rules(self) -> ValidationRules:
         """The rules of the storage version, compiled on first use."""
         schema = self._schemas[self._info.api_version]
-        return Rules({**schema, "properties": {**(schema.get("properties") or {}), **_SEEN}})
+        return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
     def _current(self, stored: Obj) -> Obj:
         """Return a stored object as the current schema prunes and defaults it; the schema may have changed since."""

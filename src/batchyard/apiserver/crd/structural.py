@@ -188,9 +188,9 @@ def _junctor_faults(schema: Schema, path: str, *, has_either: bool) -> Iterator[
 
 def _nested_faults(schema: Schema, path: str) -> Iterator[FieldError]:
     """Check schemas below allOf, anyOf, oneOf and not, which may validate values but not declare structure."""
-    for word, told in _NOT_NESTED.items():
+    for word, reported in _NOT_NESTED.items():
         if schema.get(word):
-            yield forbidden(f"{path}.{word}", told, "")
+            yield forbidden(f"{path}.{word}", reported, "")
     if "metadata" in properties(schema):
         yield forbidden(f"{path}.properties[metadata]", "must not be specified in a nested context", "")
     yield from _junctor_faults(schema, path, has_either=False)

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.auth.authentication import User
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.auth.authentication import UserInfo
+from batchyard.apiserver.request import StatusError
 from batchyard.interfaces.client import Create, Update, UpdateStatus
 
 #: Maximum bytes of a body that is processed inline; the costliest take a few hundredths of a second.
@@ -17,7 +17,7 @@ SMALL_MAX: Final = 32 * 1024
 ATTEMPTS_MAX: Final = 5
 
 
-class Prepared(NamedTuple):
+class PreparedWrite(NamedTuple):
     """A validated, complete write and the parameters of its response."""
 
     write: Create | Update | UpdateStatus
@@ -31,23 +31,23 @@ class Prepared(NamedTuple):
     annotations: Mapping[str, str] = {}
 
 
-class Apart(Protocol):
+class WriteExecutor(Protocol):
     """An executor outside the platform's thread."""
 
-    def ask(self, user: User, work: Callable[[], bytes], done: Callable[[bytes | Refused], None]) -> None:
+    def ask(self, user: UserInfo, work: Callable[[], bytes], done: Callable[[bytes | StatusError], None]) -> None:
         """Run work for a user; `done` receives its result later, in the platform's thread.
 
         Raises Refused if too much work of that user is queued.
         """
 
 
-def encoded(prepare: Callable[[], Prepared]) -> bytes:
+def encoded(prepare: Callable[[], PreparedWrite]) -> bytes:
     """Encode the result of `prepare`, or its refusal, as bytes."""
     try:
         prepared = prepare()
-    except Refused as refused:
-        told = {"code": refused.code, "reason": refused.reason, "message": str(refused), "details": refused.details}
-        return msgspec.json.encode(told)
+    except StatusError as refused:
+        reported = {"code": refused.code, "reason": refused.reason, "message": str(refused), "details": refused.details}
+        return msgspec.json.encode(reported)
     write = prepared.write
     parts: dict[str, Any] = {**prepared._asdict(), "write": type(write).__name__, "obj": write.obj}
     if not isinstance(write, Create):
@@ -57,17 +57,19 @@ def encoded(prepare: Callable[[], Prepared]) -> bytes:
     return msgspec.json.encode(parts)
 
 
-def decoded(sent: bytes | Refused) -> Prepared:
+def decoded(sent: bytes | StatusError) -> PreparedWrite:
     """Decode the result of `encoded`. Raises Refused if it is a refusal or empty."""
-    if isinstance(sent, Refused):
+    if isinstance(sent, StatusError):
         raise sent
     if not sent:
-        raise Refused(504, "Timeout", "the request did not complete within the allotted time", {"retryAfterSeconds": 5})
+        raise StatusError(
+            504, "Timeout", "the request did not complete within the allotted time", {"retryAfterSeconds": 5}
+        )
     parts = msgspec.json.decode(sent)
     if "reason" in parts:
-        raise Refused(parts["code"], parts["reason"], parts["message"], parts["details"])
+        raise StatusError(parts["code"], parts["reason"], parts["message"], parts["details"])
     about = {field: parts[field] for field in ("name", "dry_run", "code", "based_on", "annotations")}
-    return Prepared(_write(parts), warnings=tuple(parts["warnings"]), **about)
+    return PreparedWrite(_write(parts), warnings=tuple(parts["warnings"]), **about)
 
 
 def _write(parts: dict[str, Any]) -> Create | Update | UpdateStatus:

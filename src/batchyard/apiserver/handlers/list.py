@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.options import check_list_options, limit_of
-from batchyard.apiserver.request import Refused, Request, bad_request
+from batchyard.apiserver.request import ApiRequest, StatusError, bad_request
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.selection import Selection, selection_of
 from batchyard.interfaces.client import WatchEvent
@@ -38,7 +38,7 @@ _TOO_OLD: Final = (
 _EXPIRED: Final = "The resourceVersion for the provided list is too old."
 
 
-class History(Protocol):
+class ChangeHistory(Protocol):
     """The change history."""
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
@@ -64,15 +64,15 @@ _encode = msgspec.json.Encoder().encode
 _decode_token = msgspec.json.Decoder(_Token).decode
 
 
-class Lists:
+class PagedLists:
     """Serves pages of lists, and holds the lists with remaining pages."""
 
-    def __init__(self, objects: Objects, history: History) -> None:
+    def __init__(self, objects: ApiObjectStore, history: ChangeHistory) -> None:
         self._objects = objects
         self._history = history
         self._held: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
-    def page(self, request: Request, path: ResourcePath) -> Page:
+    def page(self, request: ApiRequest, path: ResourcePath) -> Page:
         """Return the requested page. Raises Refused if it is not available."""
         check_list_options(request)
         selection = selection_of(request, path.info)
@@ -91,7 +91,7 @@ class Lists:
                 metadata["remainingItemCount"] = left
         return Page(items, metadata)
 
-    def _begins(self, request: Request, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
+    def _begins(self, request: ApiRequest, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """Return revision, objects and start key of a new list: the current one, or at an exact revision."""
         revision = self._objects.revision
         match, asked = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
@@ -107,7 +107,7 @@ class Lists:
         try:
             changes = self._history.changes_since(revision)
         except Expired as expired:
-            raise Refused(410, "Expired", _EXPIRED) from expired
+            raise StatusError(410, "Expired", _EXPIRED) from expired
         was = {_place(obj): obj for obj in found}
         for change in reversed(changes):
             if change.key.kind != path.info.constant or path.namespace not in ("", change.key.namespace):
@@ -123,7 +123,7 @@ class Lists:
         token = _read(text)
         held = self._held.get((path.info.constant, path.namespace, token.rv))
         if held is None:
-            raise Refused(410, "Expired", _TOO_OLD)
+            raise StatusError(410, "Expired", _TOO_OLD)
         return token.rv, held, token.start
 
     def _hold(self, path: ResourcePath, revision: int, found: Sequence[Obj]) -> None:
@@ -133,7 +133,7 @@ class Lists:
         while len(self._held) > HELD_MAX:
             self._held.popitem(last=False)
 
-    def let_expire(self) -> None:
+    def drop_expired(self) -> None:
         """Drop the lists that are older than the history."""
         oldest = self._objects.revision - HELD_FOR
         while self._held and next(iter(self._held))[2] < oldest:
@@ -154,7 +154,7 @@ def check_not_ahead(wanted: int, revision: int) -> None:
     if wanted > revision:
         message = f"Too large resource version: {wanted}, current: {revision}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-        raise Refused(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
+        raise StatusError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
 
 
 def _selected(found: Sequence[Obj], selection: Selection, name: str) -> Sequence[Obj]:

@@ -5,11 +5,11 @@ from typing import Final, Protocol
 
 from batchyard.api.meta import Key
 from batchyard.apiserver.content_negotiation import Representation
-from batchyard.apiserver.handlers.list import History, Lists, check_not_ahead, revision_of
+from batchyard.apiserver.handlers.list import ChangeHistory, PagedLists, check_not_ahead, revision_of
 from batchyard.apiserver.handlers.watch import WatchStream
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.options import check_watch_options
-from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.selection import selection_of
 from batchyard.apiserver.status_errors import not_found
@@ -20,7 +20,7 @@ from batchyard.store.log import Expired
 _NO_REVISION: Final = ("", "0")
 
 
-class Feed(History, Protocol):
+class ChangeFeed(ChangeHistory, Protocol):
     """The change history, with a subscription to the durable changes."""
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
@@ -30,20 +30,20 @@ class Feed(History, Protocol):
         """Subscribe a watch to all later changes."""
 
 
-class Reading:
+class ReadHandler:
     """The handlers of get, list and watch."""
 
-    def __init__(self, objects: Objects, feed: Feed, now: Callable[[], Instant]) -> None:
+    def __init__(self, objects: ApiObjectStore, feed: ChangeFeed, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._feed = feed
         self._now = now
-        self._lists = Lists(objects, feed)
+        self._lists = PagedLists(objects, feed)
 
-    def let_expire(self) -> None:
+    def drop_expired(self) -> None:
         """Drop held lists that are too old to continue."""
-        self._lists.let_expire()
+        self._lists.drop_expired()
 
-    def get(self, request: Request, path: ResourcePath) -> Response:
+    def get(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Return one object."""
         shown = Representation(request, path, self._now())
         check_not_ahead(revision_of(request.query.get("resourceVersion", "")), self._objects.revision)
@@ -52,13 +52,13 @@ class Reading:
             raise not_found(path)
         return Response(200, shown.one(found))
 
-    def list(self, request: Request, path: ResourcePath) -> Response:
+    def list(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Return the objects of a resource, in pages if the request has a limit."""
         shown = Representation(request, path, self._now())
         page = self._lists.page(request, path)
         return Response(200, shown.many(page.items, page.metadata))
 
-    def watch(self, request: Request, path: ResourcePath) -> WatchStream:
+    def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
         """Start a watch at a revision; without one, the existing objects come first."""
         shown = Representation(request, path, self._now())
         shown.check_is_of_one()
@@ -86,4 +86,4 @@ class Reading:
         try:
             return self._feed.since(revision)
         except Expired as expired:
-            raise Refused(410, "Expired", str(expired)) from expired
+            raise StatusError(410, "Expired", str(expired)) from expired

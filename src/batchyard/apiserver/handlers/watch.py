@@ -63,7 +63,7 @@ class WatchStream:
         self._revision = 0
         self.is_over = False
         #: Called when events are available.
-        self.on_news: Callable[[], None] = _nobody
+        self.on_news: Callable[[], None] = _noop
 
     def take(self) -> Sequence[Mapping[str, Any]]:
         """Take all buffered events; each is converted when it is read."""
@@ -127,5 +127,5 @@ def _shown(show: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str,
     return {"type": kind, "object": obj if kind in _AS_IT_IS else show(obj)}
 
 
-def _nobody() -> None:
+def _noop() -> None:
     pass

@@ -17,17 +17,25 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.wire_times import as_stored
-from batchyard.apiserver.apply.managed_fields import Author, Entry, applied, check_config, created, updated, versions_of
+from batchyard.apiserver.apply.managed_fields import (
+    FieldManager,
+    ManagedFieldsJson,
+    applied,
+    check_config,
+    created,
+    updated,
+    versions_of,
+)
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.content_negotiation import whole_list
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
-from batchyard.apiserver.handlers.large_writes import SMALL_MAX, Prepared
+from batchyard.apiserver.handlers.large_writes import SMALL_MAX, PreparedWrite
 from batchyard.apiserver.handlers.list import in_order_of_keys
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.options import DeleteOptions, WriteOptions, delete_options, limit_of, write_options
 from batchyard.apiserver.patch import APPLY, JSON_PATCH, check_media_type, patched
 from batchyard.apiserver.patch.json import strict_faults
-from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, method_not_allowed
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.selection import selection_of
 from batchyard.apiserver.status_errors import conflict, details, invalid, not_found, refusal
@@ -38,18 +46,18 @@ from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Wr
 OBJECT_MAX: Final = 1536 * 1024
 _STATUS: Final = "status"
 #: Metadata of a new object that only the server sets.
-_GIVEN: Final = ("uid", "creationTimestamp", "generation", "selfLink")
+_SERVER_SET_METADATA: Final = ("uid", "creationTimestamp", "generation", "selfLink")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Registry:
+class WriteHandler:
     """The write handlers of all kinds."""
 
-    def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
+    def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
-    def handle(self, request: Request, path: ResourcePath) -> Response:
+    def handle(self, request: ApiRequest, path: ResourcePath) -> Response:
         """Answer a write request for a resource. Raises Refused on failure."""
         if path.info.namespaced and not path.namespace:
             raise method_not_allowed()  # a namespaced write needs a namespace
@@ -59,12 +67,12 @@ class Registry:
             return self._delete(request, path) if path.name else self._delete_all(request, path)
         return self.do(self.prepare(request, path), path)
 
-    def is_about_large(self, path: ResourcePath) -> bool:
+    def targets_large_object(self, path: ResourcePath) -> bool:
         """Report whether the path names a large object, for which even a small change is expensive."""
         stored = self._objects.get(_key(path)) if path.name else None
         return stored is not None and len(_encode(stored)) > SMALL_MAX
 
-    def prepare(self, request: Request, path: ResourcePath) -> Prepared:
+    def prepare(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         """Prepare a write without storing it: the steps whose cost grows with the body."""
         match request.method, bool(path.name):
             case "POST", False:
@@ -76,33 +84,33 @@ class Registry:
             case _:
                 raise method_not_allowed()
         if len(_encode(prepared.write.obj)) > OBJECT_MAX:
-            raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_MAX}")
+            raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_MAX}")
         return prepared
 
-    def is_current(self, prepared: Prepared, path: ResourcePath) -> bool:
+    def is_current(self, prepared: PreparedWrite, path: ResourcePath) -> bool:
         """Report whether the object of a write is unchanged. Raises Refused if it or its namespace is gone."""
         if isinstance(prepared.write, Create):
             self._check_namespace(path)
             return True
         return bool(self._found(path)["metadata"]["resourceVersion"] == prepared.based_on)
 
-    def do(self, prepared: Prepared, path: ResourcePath) -> Response:
+    def do(self, prepared: PreparedWrite, path: ResourcePath) -> Response:
         """Store a prepared write and return the response."""
         with _annotated(prepared.annotations):
             stored = self._write(prepared.write, path, prepared.name, dry_run=prepared.dry_run)
         shown = _shown(stored, path)
         return Response(prepared.code, shown, prepared.warnings, annotations=prepared.annotations)
 
-    def makes_by_apply(self, request: Request, path: ResourcePath) -> bool:
+    def creates_by_apply(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a request applies an object that does not exist; applies of a subresource never create one."""
         is_apply = request.method == "PATCH" and content_type_of(request) == APPLY and not path.subresource
         return is_apply and self._objects.get(_key(path)) is None
 
     # --- the verbs ---
 
-    def _create(self, request: Request, path: ResourcePath) -> Prepared:
+    def _create(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
-        sent = decoded(_newborn(body, path), path, options)
+        sent = decoded(_without_server_fields(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
         named = path._replace(name=sent.obj["metadata"].get("name", ""))
@@ -110,12 +118,12 @@ class Registry:
             return self._replaced(sent, stored, named, options)._replace(code=201)
         return self._made(sent, path, options)
 
-    def _update(self, request: Request, path: ResourcePath) -> Prepared:
+    def _update(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
         stored = self._found(path)
         return self._replaced(decoded(body, path, options), stored, path, options)
 
-    def _patch(self, request: Request, path: ResourcePath) -> Prepared:
+    def _patch(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         content_type = content_type_of(request)
         check_media_type(content_type, strategic=path.resource.is_native)
         options = write_options(request, content_type)
@@ -128,7 +136,7 @@ class Registry:
         sent = decoded(Body(wanted, faults), path, options, patched_from=shown)
         return self._replaced(sent, stored, path, options)
 
-    def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> Prepared:
+    def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> PreparedWrite:
         """Server-side apply: merge the configuration into the stored object, if one exists."""
         config = with_kind(body.value, path)
         check_config(config, path.resource.shape(path.version))
@@ -140,7 +148,7 @@ class Registry:
         force = options.force or (stored is not None and _is_provided(stored, path))
         result = applied(live, _own_part(config, path), author, versions, force=force)
         if stored is None:
-            made = decoded(_newborn(Body(result.obj, body.faults), path), path, options)
+            made = decoded(_without_server_fields(Body(result.obj, body.faults), path), path, options)
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise conflict(path, path.name, message)
@@ -148,7 +156,7 @@ class Registry:
         sent = decoded(Body(result.obj, body.faults), path, options)
         return self._replaced(sent, stored, path, options, result.entries)
 
-    def _delete(self, request: Request, path: ResourcePath) -> Response:
+    def _delete(self, request: ApiRequest, path: ResourcePath) -> Response:
         options = delete_options(request, read_body(request).value)
         stored = self._found(path)
         _check_preconditions(options, stored, path, path.name)
@@ -160,10 +168,10 @@ class Registry:
             last = with_metadata(done, resourceVersion=revision) if revision else done
             return Response(200, _shown(last, path), _warnings_of(options, path))
         gone = {**details(path, path.name), "uid": stored["metadata"]["uid"]}
-        told = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": gone}
-        return Response(200, told, _warnings_of(options, path))
+        reported = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": gone}
+        return Response(200, reported, _warnings_of(options, path))
 
-    def _delete_all(self, request: Request, path: ResourcePath) -> Response:
+    def _delete_all(self, request: ApiRequest, path: ResourcePath) -> Response:
         if not path.resource.deletes_together:
             raise method_not_allowed()
         options = delete_options(request, read_body(request).value)
@@ -180,8 +188,8 @@ class Registry:
     # --- the steps ---
 
     def _made(
-        self, sent: Sent, path: ResourcePath, options: WriteOptions, entries: Sequence[Entry] | None = None
-    ) -> Prepared:
+        self, sent: Sent, path: ResourcePath, options: WriteOptions, entries: Sequence[ManagedFieldsJson] | None = None
+    ) -> PreparedWrite:
         """Prepare the creation of an object."""
         self._check_namespace(path)
         if entries is None:
@@ -195,7 +203,7 @@ class Registry:
         _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         security = review(path.info.constant, obj, None, self._objects)
         warnings, name = (*sent.warnings, *security.warnings), obj["metadata"].get("name", "")
-        return Prepared(Create(obj), name, options.dry_run, 201, warnings, "", security.annotations)
+        return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", security.annotations)
 
     def _replaced(
         self,
@@ -203,8 +211,8 @@ class Registry:
         stored: Obj,
         path: ResourcePath,
         options: WriteOptions,
-        entries: Sequence[Entry] | None = None,
-    ) -> Prepared:
+        entries: Sequence[ManagedFieldsJson] | None = None,
+    ) -> PreparedWrite:
         """Prepare an update of a stored object or of its status."""
         strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
         obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
@@ -231,7 +239,7 @@ class Registry:
         write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_part)
         security = Review() if is_status else review(path.info.constant, new, stored, self._objects)
         warnings, based_on = (*sent.warnings, *security.warnings), stored["metadata"]["resourceVersion"]
-        return Prepared(write, path.name, options.dry_run, 200, warnings, based_on, security.annotations)
+        return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, security.annotations)
 
     def _write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
         result = self._objects.attempt(write, dry_run=dry_run)
@@ -249,11 +257,13 @@ class Registry:
     def _check_namespace(self, path: ResourcePath) -> None:
         """Raise Refused if the Namespace of a new object does not exist."""
         if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
-            told = {"name": path.namespace, "kind": "namespaces"}
-            raise Refused(404, "NotFound", f'namespaces "{path.namespace}" not found', told)
+            reported = {"name": path.namespace, "kind": "namespaces"}
+            raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', reported)
 
-    def _author(self, path: ResourcePath, options: WriteOptions) -> Author:
-        return Author(options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND))
+    def _author(self, path: ResourcePath, options: WriteOptions) -> FieldManager:
+        return FieldManager(
+            options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND)
+        )
 
 
 @contextmanager
@@ -261,7 +271,7 @@ def _annotated(annotations: Mapping[str, str]) -> Iterator[None]:
     """Add annotations to the audit event of a rejected write."""
     try:
         yield
-    except Refused as refused:
+    except StatusError as refused:
         refused.annotations = annotations
         raise
 
@@ -287,7 +297,7 @@ def _shown(obj: Obj, path: ResourcePath) -> dict[str, Any]:
     return path.resource.strategy.show(obj, path.api_version)
 
 
-def _newborn(body: Body, path: ResourcePath) -> Body:
+def _without_server_fields(body: Body, path: ResourcePath) -> Body:
     """Remove from a new object the metadata that the server sets, and the status if it is a subresource."""
     if not isinstance(body.value, Mapping):
         return body
@@ -295,7 +305,7 @@ def _newborn(body: Body, path: ResourcePath) -> Body:
     if _STATUS in path.resource.subresources and not path.resource.is_born_with_status:
         obj.pop("status", None)
     if isinstance(metadata := obj.get("metadata"), Mapping):
-        obj["metadata"] = {name: value for name, value in metadata.items() if name not in _GIVEN}
+        obj["metadata"] = {name: value for name, value in metadata.items() if name not in _SERVER_SET_METADATA}
     return Body(obj, body.faults)
 
 
@@ -319,12 +329,12 @@ def _adopted(obj: Obj) -> dict[str, Any]:
     return with_metadata(obj, annotations=annotations or None)
 
 
-def _entries_of(sent: Obj, stored: Obj) -> Sequence[Entry]:
+def _entries_of(sent: Obj, stored: Obj) -> Sequence[ManagedFieldsJson]:
     """Return the `managedFields` to start from: the sent ones, none if reset by the sender, or the stored ones."""
-    said = sent["metadata"].get("managedFields")
-    if said is not None and (not said or said == [{}]):
+    stated = sent["metadata"].get("managedFields")
+    if stated is not None and (not stated or stated == [{}]):
         return []
-    entries: Sequence[Entry] = said or stored["metadata"].get("managedFields") or []
+    entries: Sequence[ManagedFieldsJson] = stated or stored["metadata"].get("managedFields") or []
     return entries
 
 
@@ -366,7 +376,7 @@ def _second_of(time: str) -> int:
 def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath, name: str) -> None:
     if unmet := options.unmet(stored):
         message = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet}'
-        raise Refused(409, "Conflict", message, details(path, name))
+        raise StatusError(409, "Conflict", message, details(path, name))
 
 
 def _deletion(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:

@@ -68,13 +68,13 @@ def _version(info: ServedKind, version: str) -> dict[str, Any]:
     schemas = schemas_of(info, version)
     schema = _structural(next(iter(schemas.values())), schemas)
     schema["properties"] = {**schema["properties"], "metadata": {"type": "object"}}
-    told: dict[str, Any] = {"name": version, "served": True, "storage": version == info.storage_version}
+    reported: dict[str, Any] = {"name": version, "served": True, "storage": version == info.storage_version}
     if version in info.deprecated_versions:
-        told |= {"deprecated": True, "deprecationWarning": info.deprecation}
-    told["schema"] = {"openAPIV3Schema": schema}
+        reported |= {"deprecated": True, "deprecationWarning": info.deprecation}
+    reported["schema"] = {"openAPIV3Schema": schema}
     columns = _columns(info, version)
-    told |= {"additionalPrinterColumns": columns} if columns else {}
-    return told | ({"subresources": {"status": {}}} if info.has_status else {})
+    reported |= {"additionalPrinterColumns": columns} if columns else {}
+    return reported | ({"subresources": {"status": {}}} if info.has_status else {})
 
 
 def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:

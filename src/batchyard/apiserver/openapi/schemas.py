@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from batchyard.api.schema.tables import NATIVE, Field, Scope, description, scope, scope_for
+from batchyard.api.schema.tables import NATIVE, Field, TypeScope, description, scope, scope_for
 from batchyard.api.scheme import ServedKind
 
 Schemas: TypeAlias = dict[str, dict[str, Any]]
@@ -66,7 +66,7 @@ def metadata_schemas() -> Schemas:
     return _with_all_referred(_type_name(_METADATA, native), native, _METADATA)
 
 
-def _with_all_referred(first: str, of: Scope, type_name: str) -> Schemas:
+def _with_all_referred(first: str, of: TypeScope, type_name: str) -> Schemas:
     found: Schemas = {}
     has_quantities = of.name == NATIVE
     waiting = [(first, of, type_name)]
@@ -81,7 +81,7 @@ def _with_all_referred(first: str, of: Scope, type_name: str) -> Schemas:
     return {**found, _QUANTITY: _QUANTITY_SCHEMA} if has_quantities else found
 
 
-def _object(type_name: str, fields: Mapping[str, Field], within: Scope) -> dict[str, Any]:
+def _object(type_name: str, fields: Mapping[str, Field], within: TypeScope) -> dict[str, Any]:
     properties = {
         name: _described(_schema(field, within), description(type_name, name)) for name, field in fields.items()
     }
@@ -98,7 +98,7 @@ def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
     return {"allOf": [schema], "description": text} if "$ref" in schema else {**schema, "description": text}
 
 
-def _schema(field: Field, within: Scope) -> dict[str, Any]:
+def _schema(field: Field, within: TypeScope) -> dict[str, Any]:
     facts = {_FACTS[fact]: value for fact, value in field.facts.items() if fact in _FACTS}
     facts |= _merging(field)
     if field.is_list:
@@ -129,14 +129,14 @@ def _merging(field: Field) -> dict[str, Any]:
     return found
 
 
-def _referred(fields: Mapping[str, Field], within: Scope) -> Iterator[tuple[str, Scope, str]]:
+def _referred(fields: Mapping[str, Field], within: TypeScope) -> Iterator[tuple[str, TypeScope, str]]:
     for field in fields.values():
         if field.object_type:
             scope, type_name = within.scope_of(field.object_type)
             yield _type_name(field.object_type, within), scope, type_name
 
 
-def _type_name(expression: str, within: Scope) -> str:
+def _type_name(expression: str, within: TypeScope) -> str:
     """Return the schema name of a type; native types have the same name in all groups."""
     scope, type_name = within.scope_of(expression)
     return f"io.k8s.{type_name}" if scope.name == NATIVE else f"dev.batchyard.{scope.name}.{type_name}"

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.merge_schema import Shape
+from batchyard.apiserver.merge_schema import MergeSchema
 from batchyard.apiserver.patch.json import json_patched
 from batchyard.apiserver.patch.strategic import strategically_merged
-from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.request import StatusError, bad_request
 
 # --- merge ---
 #
@@ -33,7 +33,7 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 
 
-def patched(obj: Obj, content_type: str, patch: Any, shape: Shape) -> Any:
+def patched(obj: Obj, content_type: str, patch: Any, shape: MergeSchema) -> Any:
     """Apply a patch to an object. Raises Refused if it cannot be applied."""
     if content_type == JSON_PATCH:
         return json_patched(obj, patch)
@@ -52,4 +52,4 @@ def check_media_type(content_type: str, *, strategic: bool) -> None:
     accepted = media_types(strategic=strategic)
     if content_type not in accepted:
         message = f"accepted media types include: {', '.join(accepted)}"
-        raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {message}")
+        raise StatusError(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {message}")

@@ -13,7 +13,7 @@ import msgspec
 
 from batchyard.api.meta import Obj
 from batchyard.api.yaml_documents import is_too_deep
-from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.request import StatusError, bad_request
 
 _OPERATIONS_MAX: Final = 10_000
 #: Maximum total bytes of copy operations.
@@ -40,7 +40,7 @@ def json_patched(obj: Obj, patch: Any) -> Any:
     operations = _operations(patch)
     if len(operations) > _OPERATIONS_MAX:
         message = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(operations)}"
-        raise Refused(413, "RequestEntityTooLarge", message)
+        raise StatusError(413, "RequestEntityTooLarge", message)
     patching = _Patching(obj)
     try:
         for operation in operations:
@@ -48,7 +48,7 @@ def json_patched(obj: Obj, patch: Any) -> Any:
         patching.check_depth()
     except OperationError as error:
         cause = {"reason": "UnexpectedServerResponse", "message": str(error)[:_MESSAGE_MAX]}
-        raise Refused(422, "Invalid", _MESSAGE, {"causes": [cause]}) from error
+        raise StatusError(422, "Invalid", _MESSAGE, {"causes": [cause]}) from error
     return patching.document
 
 
@@ -79,7 +79,7 @@ def _operations(patch: Any) -> Sequence[Mapping[str, Any]]:
     return [operation or {} for operation in patch]
 
 
-def _undecodable(kind: str, place: str) -> Refused:
+def _undecodable(kind: str, place: str) -> StatusError:
     return bad_request(f"error decoding patch: json: cannot unmarshal {kind} into {place}")
 
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.apiserver.merge_schema import Shape
-from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.merge_schema import MergeSchema
+from batchyard.apiserver.request import StatusError, bad_request
 
 _PATCH: Final = "$patch"
 _DELETE_FROM: Final = "$deleteFromPrimitiveList/"
@@ -27,7 +27,7 @@ _RETAIN: Final = "$retainKeys"
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def strategically_merged(value: Mapping[str, Any], patch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+def strategically_merged(value: Mapping[str, Any], patch: Mapping[str, Any], shape: MergeSchema) -> dict[str, Any]:
     """Apply a patch to a mapping. Raises Refused if the patch is malformed."""
     if _PATCH in patch:
         return _directed(patch)
@@ -80,7 +80,7 @@ def _delete_from(result: dict[str, Any], name: str, gone: Any) -> None:
         result[name] = [item for item in result[name] if _encode(item) not in named]
 
 
-def _merged(value: Any, wanted: Any, shape: Shape, order: Any) -> Any:
+def _merged(value: Any, wanted: Any, shape: MergeSchema, order: Any) -> Any:
     """Apply a patch to a field."""
     if isinstance(wanted, Mapping):
         return strategically_merged(value if isinstance(value, Mapping) else {}, wanted, shape)
@@ -89,12 +89,12 @@ def _merged(value: Any, wanted: Any, shape: Shape, order: Any) -> Any:
     return wanted
 
 
-def _list_merged(items: list[Any], patch: list[Any], shape: Shape, order: Any) -> list[Any]:
+def _list_merged(items: list[Any], patch: list[Any], shape: MergeSchema, order: Any) -> list[Any]:
     """Apply a patch to a list, ordered by the patch or by its `$setElementOrder`."""
     key = shape.merge
     assert key is not None, "lists without a merge strategy are replaced"
     if any(isinstance(item, list) for item in (*items, *patch)):
-        raise Refused(422, "Invalid", "lists of lists are not supported")
+        raise StatusError(422, "Invalid", "lists of lists are not supported")
     if order is not None:
         _check_order(order, patch, key)
     if key:
@@ -107,7 +107,7 @@ def _list_merged(items: list[Any], patch: list[Any], shape: Shape, order: Any) -
 
 
 def _items_merged(
-    items: list[Any], patch: list[Any], key: str, shape: Shape
+    items: list[Any], patch: list[Any], key: str, shape: MergeSchema
 ) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:
     """Return the patch items without directives, and all items after the merge."""
     given = [item for item in patch if _directive_of(item) is None]

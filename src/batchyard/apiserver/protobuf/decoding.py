@@ -15,7 +15,7 @@ import msgspec
 
 from batchyard.api.times import format_micro_time, format_time
 from batchyard.api.yaml_documents import NESTING_MAX, VALUES_MAX, is_too_deep
-from batchyard.apiserver.protobuf.wire import Allowance, BadMessage, Value, fields_of, signed
+from batchyard.apiserver.protobuf.wire import BadMessage, FieldBudget, Value, fields_of, signed
 from batchyard.base.instant import SECOND, Instant
 
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
@@ -49,7 +49,7 @@ def decoded(body: bytes) -> dict[str, Any]:
     return {
         "apiVersion": api_version,
         "kind": kind,
-        **_object(_bytes(envelope.get(2, b"")), message, Reach(_DEPTH_MAX, Allowance(VALUES_MAX))),
+        **_object(_bytes(envelope.get(2, b"")), message, DecodingLimits(_DEPTH_MAX, FieldBudget(VALUES_MAX))),
     }
 
 
@@ -73,19 +73,19 @@ def _field(spec: str) -> _Field:
     return _Field(name, inner.strip("[]{}"), is_list, is_map, expression.endswith("*"))
 
 
-class Reach(NamedTuple):
+class DecodingLimits(NamedTuple):
     """The remaining nesting depth and number of fields."""
 
     depth: int
-    allowance: Allowance
+    allowance: FieldBudget
 
 
-def _object(message: bytes, name: str, reach: Reach) -> dict[str, Any]:
+def _object(message: bytes, name: str, reach: DecodingLimits) -> dict[str, Any]:
     if not reach.depth:
         raise BadMessage(f"objects are nested more than {_DEPTH_MAX} levels deep")
     fields = _messages()[name]
     result: dict[str, Any] = {}
-    within = Reach(reach.depth - 1, reach.allowance)
+    within = DecodingLimits(reach.depth - 1, reach.allowance)
     for number, value in fields_of(message, reach.allowance):
         field = fields.get(number)
         if field is not None:
@@ -93,7 +93,7 @@ def _object(message: bytes, name: str, reach: Reach) -> dict[str, Any]:
     return result
 
 
-def _take(result: dict[str, Any], field: _Field, value: Value, reach: Reach) -> None:
+def _take(result: dict[str, Any], field: _Field, value: Value, reach: DecodingLimits) -> None:
     """Store the value of a field in an object."""
     if field.is_map:
         entry = dict(fields_of(_bytes(value)))
@@ -109,7 +109,7 @@ def _take(result: dict[str, Any], field: _Field, value: Value, reach: Reach) -> 
         result[field.name] = plain
 
 
-def _plain(of: str, value: Value, reach: Reach) -> Any:
+def _plain(of: str, value: Value, reach: DecodingLimits) -> Any:
     """Convert a value of a type to JSON."""
     if "." in of:
         return _object(_bytes(value), of, reach)

@@ -7,7 +7,7 @@ Value: TypeAlias = int | bytes
 _VARINT_MAX = 10  # bytes
 
 
-class Allowance:
+class FieldBudget:
     """The remaining number of fields of a message, including nested ones."""
 
     def __init__(self, left: int) -> None:
@@ -24,7 +24,7 @@ class BadMessage(ValueError):  # noqa: N818 - named after the condition
     """The bytes are not a valid message."""
 
 
-def fields_of(message: bytes, allowance: Allowance | None = None) -> Iterator[tuple[int, Value]]:
+def fields_of(message: bytes, allowance: FieldBudget | None = None) -> Iterator[tuple[int, Value]]:
     """Yield number and value of each field: an unsigned integer for varints, bytes for other wire types."""
     at = 0
     while at < len(message):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from batchyard.api import scheme
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.resources import Resource, with_answers
 from batchyard.apiserver.subresources.component_statuses import component_statuses
 from batchyard.apiserver.subresources.metrics import metrics_resources
@@ -11,18 +11,18 @@ from batchyard.apiserver.subresources.namespaces import with_finalize
 from batchyard.apiserver.subresources.pod_actions import Bindings, Evictions
 from batchyard.apiserver.subresources.pod_containers import PodContainers
 from batchyard.apiserver.subresources.pod_logs import PodLogs
-from batchyard.apiserver.subresources.pod_streams import Processes
+from batchyard.apiserver.subresources.pod_streams import PodStreams
 from batchyard.apiserver.subresources.scale import with_scales
-from batchyard.apiserver.subresources.visibility import Pending, Visibility
+from batchyard.apiserver.subresources.visibility import PendingQueues, Visibility
 from batchyard.base.instant import Instant
 from batchyard.interfaces.containers import Containers
 
 
 def with_subresources(
     resources: Iterable[Resource],
-    objects: Objects,
+    objects: ApiObjectStore,
     containers: Containers,
-    pending: Pending,
+    pending: PendingQueues,
     now: Callable[[], Instant],
 ) -> list[Resource]:
     """Return the resources with all subresources, and the virtual resources."""
@@ -31,7 +31,7 @@ def with_subresources(
         "binding": bindings.of_a_pod(),
         "eviction": Evictions(objects, now).answer(),
         "log": PodLogs(pods, now).answer(),
-        **Processes(pods).answers(),
+        **PodStreams(pods).answers(),
     }
     served = with_scales(with_finalize(with_answers(resources, scheme.POD, answers), objects), objects, now)
     metrics = metrics_resources(objects, containers, now)

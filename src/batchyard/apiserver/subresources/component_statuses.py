@@ -11,7 +11,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Column
 from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.virtual_resources import Derived, derived, unstored_kind
+from batchyard.apiserver.virtual_resources import ComputedStrategy, derived, unstored_kind
 from batchyard.base.instant import Instant
 
 _KIND: Final = "ComponentStatus"
@@ -29,7 +29,7 @@ def component_statuses(now: Callable[[], Instant]) -> Resource:
         (Column("Message"), lambda obj, _now: str(obj["conditions"][0]["message"])),
         (Column("Error"), lambda _obj, _now: ""),
     )
-    return derived(Derived(info, table), info, _Components(), now)
+    return derived(ComputedStrategy(info, table), info, _Components(), now)
 
 
 class _Components:
@@ -37,13 +37,13 @@ class _Components:
 
     def found(self, _namespace: str) -> Sequence[Obj]:
         """Return all component statuses."""
-        return [_told(name) for name in _NAMES]
+        return [_component_status(name) for name in _NAMES]
 
     def one(self, _namespace: str, name: str) -> Obj | None:
         """Return the status of one component."""
-        return _told(name) if name in _NAMES else None
+        return _component_status(name) if name in _NAMES else None
 
 
-def _told(name: str) -> Obj:
+def _component_status(name: str) -> Obj:
     condition = {"type": "Healthy", "status": "True", "message": "ok"}
     return {"kind": _KIND, "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]}

@@ -18,13 +18,13 @@ from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver.auth.authorization import Attributes, Authorizer
 from batchyard.apiserver.content_negotiation import Representation
-from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
-from batchyard.apiserver.resources import Answer, Resource, ResourcePath
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, method_not_allowed
+from batchyard.apiserver.resources import EndpointHandlers, Resource, ResourcePath
 from batchyard.apiserver.selection import Selection, selection_of
 from batchyard.apiserver.status_errors import not_found
-from batchyard.apiserver.virtual_resources import Derived, unstored, unstored_kind
+from batchyard.apiserver.virtual_resources import ComputedStrategy, unstored, unstored_kind
 from batchyard.base.instant import SECOND, Instant, format_age
-from batchyard.interfaces.observers import DecisionRecord, Ledger, LedgerQuery, TooBroad, Unreadable
+from batchyard.interfaces.observers import DecisionLedger, DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 
 GROUP: Final = "batchyard.dev"
 VERSION: Final = "v1alpha1"
@@ -39,40 +39,40 @@ _DEFAULT: Final = "default"
 #: The field in decision details that names a Workload, as `namespace/name`.
 _NAME: Final = "workload"
 _WORKLOADS: Final = scheme.kind_info(scheme.WORKLOAD)
-_KNOWN: Final = {info.constant: info for info in scheme.KINDS}
+_KINDS_BY_CONSTANT: Final = {info.constant: info for info in scheme.KINDS}
 
 
-def decisions(ledger: Ledger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
+def decisions(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
     """Return the ledger entries as a resource."""
     info = unstored_kind(GROUP, VERSION, _KIND, "decisions", "decision", namespaced=True)
     info = replace(info, selectable_fields=_FIELDS)
 
-    def get(request: Request, namespace: str, name: str) -> Response:
+    def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.flag("watch") and not name:
             raise method_not_allowed()
         path = ResourcePath(resource, VERSION, namespace, name, "", _API_VERSION)
         shown = Representation(request, path, now())
         if name:
-            with _asked():
+            with _ledger_errors():
                 record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
             if record is None or (record.regarding.namespace or _DEFAULT) != namespace:
                 raise not_found(path)
-            return Response(200, shown.one(told(request, record)))
+            return Response(200, shown.one(reported(request, record)))
         selection = selection_of(request, info)
-        with _asked():
+        with _ledger_errors():
             records = ledger.find(_query(request, selection, namespace))
-        found = [told(request, record) for record in records]
+        found = [reported(request, record) for record in records]
         return Response(200, shown.many([obj for obj in found if selection.accepts(obj)], {}))
 
-    def told(request: Request, record: DecisionRecord) -> Obj:
+    def reported(request: ApiRequest, record: DecisionRecord) -> Obj:
         def is_hidden(namespace: str) -> bool:
             asked = Attributes(request.user, "get", _WORKLOADS.group, _WORKLOADS.plural, "", namespace)
             return namespace != record.regarding.namespace and not authorizer.decide(asked).allowed
 
-        return _told(record, _without_names(record.details, is_hidden))
+        return _decision_object(record, _without_names(record.details, is_hidden))
 
-    answer = Answer(GROUP, VERSION, _KIND, {"GET": get})
-    resource = unstored(info, {"": answer})._replace(strategy=Derived(info, _TABLE))
+    answer = EndpointHandlers(GROUP, VERSION, _KIND, {"GET": get})
+    resource = unstored(info, {"": answer})._replace(strategy=ComputedStrategy(info, _TABLE))
     return resource
 
 
@@ -99,19 +99,19 @@ _TABLE: Final = (
 def _without_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
     """Return decision details without the names of Workloads in hidden namespaces."""
     if isinstance(value, Mapping):
-        told = {name: _without_names(each, is_hidden) for name, each in value.items()}
-        if _NAME in told and is_hidden(str(told[_NAME]).partition("/")[0]):
-            told = {name: each for name, each in told.items() if name not in (_NAME, "uid")}
-        return told
+        reported = {name: _without_names(each, is_hidden) for name, each in value.items()}
+        if _NAME in reported and is_hidden(str(reported[_NAME]).partition("/")[0]):
+            reported = {name: each for name, each in reported.items() if name not in (_NAME, "uid")}
+        return reported
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_without_names(each, is_hidden) for each in value]
     return value
 
 
-def _told(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
+def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
     """Return an entry as an object."""
     key = record.regarding
-    info = _KNOWN.get(key.kind)
+    info = _KINDS_BY_CONSTANT.get(key.kind)
     api_version = "" if info is None else info.api_version
     regarding = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
     metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT}
@@ -131,18 +131,18 @@ def _told(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
 
 
 @contextmanager
-def _asked() -> Iterator[None]:
+def _ledger_errors() -> Iterator[None]:
     """Convert ledger errors to API errors."""
     try:
         yield
-    except TooBroad:
+    except QueryTooBroad:
         why = "the query would scan too many decisions"
         raise bad_request(f"{why}; set since or about") from None
-    except Unreadable as error:
-        raise Refused(500, "InternalError", str(error)) from None
+    except LedgerUnreadable as error:
+        raise StatusError(500, "InternalError", str(error)) from None
 
 
-def _query(request: Request, selection: Selection, namespace: str) -> LedgerQuery:
+def _query(request: ApiRequest, selection: Selection, namespace: str) -> LedgerQuery:
     """Return the ledger query of a request, limited to what the ledger can filter by."""
     exact = {path: text for path, is_wanted, text in selection.fields if is_wanted}
     namespace = namespace or exact.get("metadata.namespace", "")
@@ -177,7 +177,7 @@ def _names(info: ServedKind) -> Sequence[str]:
     return (info.plural, info.singular or info.kind.lower(), *info.short_names)
 
 
-def _instant(request: Request, name: str) -> Instant | None:
+def _instant(request: ApiRequest, name: str) -> Instant | None:
     text = request.query.get(name)
     if not text:
         return None
@@ -187,7 +187,7 @@ def _instant(request: Request, name: str) -> Instant | None:
         raise bad_request(f"{name}={text}: write it as 2026-01-31T12:00:00Z") from None
 
 
-def _limit(request: Request) -> int:
+def _limit(request: ApiRequest) -> int:
     text = request.query.get("limit") or str(_LIMIT)
     if not text.isdecimal() or len(text) > 9:
         raise bad_request(f"limit={text} is not a number")

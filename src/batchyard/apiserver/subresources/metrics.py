@@ -13,11 +13,11 @@ from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Column, at, value
 from batchyard.api.times import format_time
 from batchyard.api.views.pod_lifecycle import RUNNING, node_of, phase
-from batchyard.apiserver.objects import Found
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.objects import ApiObjectReader
+from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource
 from batchyard.apiserver.subresources.pod_containers import pod_not_found
-from batchyard.apiserver.virtual_resources import Derived, derived, unstored_kind
+from batchyard.apiserver.virtual_resources import ComputedStrategy, derived, unstored_kind
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.containers import Containers, Usage
 
@@ -27,7 +27,7 @@ _API_VERSION: Final = f"{GROUP}/{VERSION}"
 _RESOURCES: Final = ("cpu", "memory")
 
 
-def metrics_resources(objects: Found, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
+def metrics_resources(objects: ApiObjectReader, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
     """Return pod and node metrics as resources."""
     nodes = unstored_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
     pods = unstored_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
@@ -37,15 +37,15 @@ def metrics_resources(objects: Found, containers: Containers, now: Callable[[], 
     of_node = [(Column(each, format="quantity"), at("usage", each)) for each in _RESOURCES]
     of_pod = [(Column(each, format="quantity"), _used_by_pod(each)) for each in _RESOURCES]
     return [
-        derived(Derived(nodes, [name, *of_node, window]), nodes, _Nodes(metrics), now),
-        derived(Derived(pods, [name, *of_pod, window]), pods, _Pods(metrics), now),
+        derived(ComputedStrategy(nodes, [name, *of_node, window]), nodes, _Nodes(metrics), now),
+        derived(ComputedStrategy(pods, [name, *of_pod, window]), pods, _Pods(metrics), now),
     ]
 
 
 class _Metrics:
     """The objects and the runtime that both resources read."""
 
-    def __init__(self, objects: Found, containers: Containers, now: Callable[[], Instant]) -> None:
+    def __init__(self, objects: ApiObjectReader, containers: Containers, now: Callable[[], Instant]) -> None:
         self.objects = objects
         self.containers = containers
         self._now = now
@@ -54,7 +54,7 @@ class _Metrics:
         """Return the running pods."""
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
-    def told(self, kind: str, of: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
+    def reported(self, kind: str, of: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
         """Return a metrics object of the given kind; the window is in microseconds."""
         stamp = format_time(self._now() // SECOND * SECOND)
         kept = ("name", "namespace", "labels")
@@ -72,24 +72,24 @@ class _Pods:
 
     def found(self, namespace: str) -> Sequence[Obj]:
         """Return the metrics of all pods whose usage is known."""
-        return [told for pod in self._metrics.pods(namespace) if (told := self._told(pod)) is not None]
+        return [reported for pod in self._metrics.pods(namespace) if (reported := self._reported(pod)) is not None]
 
     def one(self, namespace: str, name: str) -> Obj | None:
         """Return the metrics of one pod."""
         pod = self._metrics.objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
-        told = self._told(pod) if phase(pod) == RUNNING else None
-        if told is None:
+        reported = self._reported(pod) if phase(pod) == RUNNING else None
+        if reported is None:
             raise _no_metrics("podmetrics", f"{namespace}/{name}")
-        return told
+        return reported
 
-    def _told(self, pod: Obj) -> Obj | None:
+    def _reported(self, pod: Obj) -> Obj | None:
         measured = self._metrics.containers.usage(pod)
         if measured is None:
             return None
         containers = [{"name": name, "usage": _quantities(usage)} for name, usage in measured.usage.items()]
-        return self._metrics.told("PodMetrics", pod, measured.window, {"containers": containers})
+        return self._metrics.reported("PodMetrics", pod, measured.window, {"containers": containers})
 
 
 class _Nodes:
@@ -104,19 +104,19 @@ class _Nodes:
         for pod in self._metrics.pods(""):
             on.setdefault(node_of(pod), []).append(pod)
         nodes = self._metrics.objects.list(scheme.NODE)
-        return [self._told(node, on.get(node["metadata"]["name"], ())) for node in nodes]
+        return [self._reported(node, on.get(node["metadata"]["name"], ())) for node in nodes]
 
     def one(self, _namespace: str, name: str) -> Obj | None:
         """Return the metrics of one node."""
         node = self._metrics.objects.get(Key(scheme.NODE, "", name))
         if node is None:
             raise _no_metrics("nodemetrics", name)
-        return self._told(node, (pod for pod in self._metrics.pods("") if node_of(pod) == name))
+        return self._reported(node, (pod for pod in self._metrics.pods("") if node_of(pod) == name))
 
-    def _told(self, node: Obj, pods: Iterable[Obj]) -> Obj:
+    def _reported(self, node: Obj, pods: Iterable[Obj]) -> Obj:
         measured = self._metrics.containers.node_usage(node["metadata"]["name"])
         used, window = (self._sum(pods), 0) if measured is None else (measured.usage[""], measured.window)
-        return self._metrics.told("NodeMetrics", node, window, {"usage": _quantities(used)})
+        return self._metrics.reported("NodeMetrics", node, window, {"usage": _quantities(used)})
 
     def _sum(self, pods: Iterable[Obj]) -> Usage:
         """Return the total usage of pods."""
@@ -151,6 +151,6 @@ def _used_by_pod(resource: str) -> cells.Cell:
     return cell
 
 
-def _no_metrics(resource: str, name: str) -> Refused:
+def _no_metrics(resource: str, name: str) -> StatusError:
     details = {"name": name, "group": GROUP, "kind": resource}
-    return Refused(404, "NotFound", f'{resource}.{GROUP} "{name}" not found', details)
+    return StatusError(404, "NotFound", f'{resource}.{GROUP} "{name}" not found', details)

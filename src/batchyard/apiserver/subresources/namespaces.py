@@ -8,14 +8,14 @@ from typing import Any
 
 from batchyard.admission_plugins.namespaces import FINALIZER, labelled
 from batchyard.api import scheme
-from batchyard.api.decode import Decoded
+from batchyard.api.decode import DecodedObject
 from batchyard.api.meta import Key, Obj, finalizers_of, with_finalizer, with_metadata, without_finalizer
 from batchyard.apiserver.bodies import read_body
 from batchyard.apiserver.built_in import BuiltIn
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.options import write_options
-from batchyard.apiserver.request import Refused, Request, Response, bad_request
-from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request
+from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.interfaces.client import Update
 
 
@@ -25,7 +25,7 @@ class NamespaceStrategy(BuiltIn):
     def __init__(self) -> None:
         super().__init__(scheme.NAMESPACE)
 
-    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> DecodedObject:
         """Decode a Namespace, and move the finalizer from the spec to the metadata."""
         found = super().decode(sent, namespace)
         if found.obj is None:
@@ -55,20 +55,20 @@ class NamespaceStrategy(BuiltIn):
 class Finalize:
     """The handler of `namespaces/NAME/finalize`."""
 
-    def __init__(self, objects: Objects, strategy: NamespaceStrategy) -> None:
+    def __init__(self, objects: ApiObjectStore, strategy: NamespaceStrategy) -> None:
         self._objects = objects
         self._strategy = strategy
 
-    def answer(self) -> Answer:
+    def answer(self) -> EndpointHandlers:
         """Return the handlers of the subresource."""
-        return Answer("", "v1", "Namespace", {"PUT": self._update})
+        return EndpointHandlers("", "v1", "Namespace", {"PUT": self._update})
 
-    def _update(self, request: Request, _namespace: str, name: str) -> Response:
+    def _update(self, request: ApiRequest, _namespace: str, name: str) -> Response:
         options, sent = write_options(request), read_body(request).value
         stored = self._objects.get(Key(scheme.NAMESPACE, "", name))
         details = {"name": name, "kind": "namespaces"}
         if stored is None:
-            raise Refused(404, "NotFound", f'namespaces "{name}" not found', details)
+            raise StatusError(404, "NotFound", f'namespaces "{name}" not found', details)
         if not isinstance(sent, Mapping) or sent.get("kind", "Namespace") != "Namespace":
             raise bad_request("the request body is not a Namespace")
         decoded = self._strategy.decode({**sent, "kind": "Namespace", "apiVersion": "v1"}, "").obj
@@ -81,11 +81,11 @@ class Finalize:
         result = self._objects.attempt(Update(with_metadata(new, resourceVersion=asked)), dry_run=options.dry_run)
         if result.obj is None:
             message = f'Operation cannot be fulfilled on namespaces "{name}": {result.error}'
-            raise Refused(409, "Conflict", message, details)
+            raise StatusError(409, "Conflict", message, details)
         return Response(200, self._strategy.show(result.obj, "v1"))
 
 
-def with_finalize(resources: Iterable[Resource], objects: Objects) -> list[Resource]:
+def with_finalize(resources: Iterable[Resource], objects: ApiObjectStore) -> list[Resource]:
     """Return the resources; Namespaces get `finalize` and lose deletecollection."""
     strategy = NamespaceStrategy()
     answers = {"finalize": Finalize(objects, strategy).answer()}

@@ -12,14 +12,14 @@ from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.views import pod_lifecycle as lifecycle
 from batchyard.api.views.pod_lifecycle import SCHEDULED, is_terminating, node_of, with_condition
 from batchyard.apiserver.bodies import read_body
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.options import DeleteOptions, delete_options, write_options
-from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of, method_not_allowed
-from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, causes_of, method_not_allowed
+from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.apiserver.subresources.pod_containers import pod_not_found
 from batchyard.apiserver.virtual_resources import unstored, unstored_kind
 from batchyard.base.instant import Instant
-from batchyard.disruption.budgets import Refusal, verdict
+from batchyard.disruption.budgets import EvictionRefusal, verdict
 from batchyard.interfaces.client import Delete, Propagation, Update, UpdateStatus, Write
 
 _KIND: Final = "Binding"
@@ -29,32 +29,32 @@ _DONE: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": 
 class Bindings:
     """The handlers of pod bindings."""
 
-    def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
+    def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
-    def of_a_pod(self) -> Answer:
+    def of_a_pod(self) -> EndpointHandlers:
         """Return the handlers of `pods/NAME/binding`."""
-        return Answer("", "v1", _KIND, {"POST": self._bind_named})
+        return EndpointHandlers("", "v1", _KIND, {"POST": self._bind_named})
 
     def resource(self) -> Resource:
         """Return the resource `bindings`, where the name of the Binding names the pod."""
         info = unstored_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
-        return unstored(info, {"": Answer("", "v1", _KIND, {"POST": self._bind})})
+        return unstored(info, {"": EndpointHandlers("", "v1", _KIND, {"POST": self._bind})})
 
-    def _bind(self, request: Request, namespace: str, name: str) -> Response:
+    def _bind(self, request: ApiRequest, namespace: str, name: str) -> Response:
         """Bind the pod that the Binding is named after."""
         if name:
             raise method_not_allowed()
         return self._bound(request, namespace, _sent(request))
 
-    def _bind_named(self, request: Request, namespace: str, name: str) -> Response:
+    def _bind_named(self, request: ApiRequest, namespace: str, name: str) -> Response:
         sent = _sent(request)
         if sent["metadata"].get("name", name) != name:
             raise bad_request("name in URL does not match name in Binding object")
         return self._bound(request, namespace, {**sent, "metadata": {**sent["metadata"], "name": name}})
 
-    def _bound(self, request: Request, namespace: str, sent: Mapping[str, Any]) -> Response:
+    def _bound(self, request: ApiRequest, namespace: str, sent: Mapping[str, Any]) -> Response:
         options, metadata, target = write_options(request), sent["metadata"], sent.get("target")
         name = str(metadata.get("name", ""))
         if metadata.get("namespace", namespace) != namespace:
@@ -75,7 +75,7 @@ class Bindings:
         return Response(201, _DONE)
 
 
-def _sent(request: Request) -> Mapping[str, Any]:
+def _sent(request: ApiRequest) -> Mapping[str, Any]:
     sent = read_body(request).value
     if not isinstance(sent, Mapping) or sent.get("kind", _KIND) != _KIND:
         raise bad_request("the request body is not a Binding")
@@ -101,7 +101,7 @@ def _target(target: Any, name: str) -> str:
         faults.append(FieldError("target.name", "Required value"))
     if faults:
         details = {"name": name, "kind": _KIND, "causes": causes_of(tuple(faults))}
-        raise Refused(422, "Invalid", f'{_KIND} "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
+        raise StatusError(422, "Invalid", f'{_KIND} "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
     return str(node)
 
 
@@ -121,9 +121,9 @@ def _check_free(pod: Obj, wanted: Mapping[str, Any]) -> None:
         raise _conflict(name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
-def _conflict(name: str, why: str, resource: str = "pods/binding") -> Refused:
+def _conflict(name: str, why: str, resource: str = "pods/binding") -> StatusError:
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    return Refused(409, "Conflict", message, {"name": name, "kind": resource})
+    return StatusError(409, "Conflict", message, {"name": name, "kind": resource})
 
 
 # --- evictions ---
@@ -143,15 +143,15 @@ _VERSIONS: Final = ("policy/v1", "policy/v1beta1")
 class Evictions:
     """The handler of pod evictions."""
 
-    def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
+    def __init__(self, objects: ApiObjectStore, now: Callable[[], Instant]) -> None:
         self._objects = objects
         self._now = now
 
-    def answer(self) -> Answer:
+    def answer(self) -> EndpointHandlers:
         """Return the handlers of the subresource."""
-        return Answer(_GROUP, "v1", _EVICTIONS_KIND, {"POST": self._create})
+        return EndpointHandlers(_GROUP, "v1", _EVICTIONS_KIND, {"POST": self._create})
 
-    def _create(self, request: Request, namespace: str, name: str) -> Response:
+    def _create(self, request: ApiRequest, namespace: str, name: str) -> Response:
         sent = _evictions_sent(request, namespace, name)
         asked = sent.get("deleteOptions")
         options = delete_options(request, {} if asked is None else asked)
@@ -184,7 +184,7 @@ class Evictions:
             raise _evictions_conflict(name, str(error))
 
 
-def _evictions_sent(request: Request, namespace: str, name: str) -> Mapping[str, Any]:
+def _evictions_sent(request: ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
     """Return the Eviction in the body. Raises Refused if it is invalid or names another pod."""
     sent = read_body(request).value
     if not isinstance(sent, Mapping) or (sent.get("kind") or _EVICTIONS_KIND) != _EVICTIONS_KIND:
@@ -202,14 +202,14 @@ def _evictions_sent(request: Request, namespace: str, name: str) -> Mapping[str,
     return sent
 
 
-def _refused(refusal: Refusal) -> Refused:
+def _refused(refusal: EvictionRefusal) -> StatusError:
     details: dict[str, Any] = {}
     if refusal.cause:
         details["causes"] = [{"reason": "DisruptionBudget", "message": refusal.cause}]
     if refusal.retry_after:
         details["retryAfterSeconds"] = refusal.retry_after
-    return Refused(refusal.code, refusal.reason, refusal.message, details)
+    return StatusError(refusal.code, refusal.reason, refusal.message, details)
 
 
-def _evictions_conflict(name: str, why: str) -> Refused:
-    return Refused(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {why}')
+def _evictions_conflict(name: str, why: str) -> StatusError:
+    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {why}')

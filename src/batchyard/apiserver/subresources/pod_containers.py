@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.objects import Found
-from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.objects import ApiObjectReader
+from batchyard.apiserver.request import StatusError, bad_request
 from batchyard.interfaces.containers import Containers
 
 _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
@@ -18,7 +18,7 @@ _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 class PodContainers:
     """The pods, and the runtime of their containers."""
 
-    def __init__(self, objects: Found, runtime: Containers) -> None:
+    def __init__(self, objects: ApiObjectReader, runtime: Containers) -> None:
         self._objects = objects
         self.runtime = runtime
 
@@ -30,9 +30,9 @@ class PodContainers:
         return found
 
 
-def pod_not_found(name: str) -> Refused:
+def pod_not_found(name: str) -> StatusError:
     """Return the 404 error of a missing pod."""
-    return Refused(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
+    return StatusError(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
 
 
 def chosen_container(pod: Obj, name: str) -> str:

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_micro_time, parse_time
-from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
-from batchyard.apiserver.resources import Answer
-from batchyard.apiserver.responses import Reply
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, causes_of
+from batchyard.apiserver.resources import EndpointHandlers
+from batchyard.apiserver.responses import AnyResponse
 from batchyard.apiserver.subresources.pod_containers import PodContainers, chosen_container, is_somewhere
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.containers import ContainerLog, LogLine
@@ -47,11 +47,11 @@ class PodLogs:
         self._pods = pods
         self._now = now
 
-    def answer(self) -> Answer:
+    def answer(self) -> EndpointHandlers:
         """Return the handlers of the subresource."""
-        return Answer("", "v1", "Pod", {"GET": self._get})
+        return EndpointHandlers("", "v1", "Pod", {"GET": self._get})
 
-    def _get(self, request: Request, namespace: str, name: str) -> Reply:
+    def _get(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         options = log_options(request, name, self._now())
         pod = self._pods.pod(namespace, name)
         container = chosen_container(pod, options.container)
@@ -64,7 +64,7 @@ class PodLogs:
             return stream
         taken = stream.take()
         if not stream.is_over:
-            return stream.going_on_from(taken)
+            return stream.resumed_with(taken)
         text = b"".join(taken).decode(errors="replace")
         log.close()
         return Response(200, text, content_type=_TEXT)
@@ -89,8 +89,8 @@ class LogStream:
         self._taken: list[bytes] = []
         self._bytes_left = options.limit_bytes
         self.is_over = False
-        self.on_news: Callable[[], None] = _nobody
-        log.on_news = self._tell
+        self.on_news: Callable[[], None] = _noop
+        log.on_news = self._notify
 
     def take(self) -> Sequence[bytes]:
         """Return the data since the last call, or part of it."""
@@ -104,12 +104,12 @@ class LogStream:
         text = self._bounded(b"".join(self._written(lines)))
         self.is_over = self._log.is_over or self._bytes_left == 0 or (is_all and not self._options.follow)
         if self.is_over and not self._log.is_over:
-            self._log.on_news = _nobody
+            self._log.on_news = _noop
             self._log.close()
         taken, self._taken = self._taken, []
         return [*taken, text] if text else taken
 
-    def going_on_from(self, taken: Sequence[bytes]) -> "LogStream":
+    def resumed_with(self, taken: Sequence[bytes]) -> "LogStream":
         """Return the stream with data put back, for another reader to take from the start."""
         self._taken = list(taken)
         return self
@@ -134,18 +134,18 @@ class LogStream:
         self._bytes_left -= len(text)
         return text
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.on_news()
 
 
-def log_options(request: Request, name: str, now: Instant) -> LogOptions:
+def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
     """Parse the options of a request. Raises Refused if they are invalid."""
     query = request.query
     tail, limit = _whole(query, "tailLines"), _whole(query, "limitBytes")
     seconds, since_time = _whole(query, "sinceSeconds"), query.get("sinceTime", "")
     if faults := [*_faults(tail, limit, seconds, since_time)]:
         about = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
-        raise Refused(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', about)
+        raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', about)
     since = now - seconds * SECOND if seconds is not None else _instant(since_time) if since_time else 0
     follow, previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
     return LogOptions(query.get("container", ""), follow, previous, timestamps, since, tail, limit)
@@ -202,8 +202,8 @@ def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
 
 def _status_of(pod: Obj, container: str) -> Mapping[str, Any]:
     status = pod.get("status") or {}
-    told = (each for field in _STATUSES for each in status.get(field) or ())
-    return next((each for each in told if each["name"] == container), {})
+    reported = (each for field in _STATUSES for each in status.get(field) or ())
+    return next((each for each in reported if each["name"] == container), {})
 
 
 def _ended(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -215,5 +215,5 @@ def _has_run(ended: Mapping[str, Any] | None) -> bool:
     return ended is not None and bool(ended.get("startedAt"))
 
 
-def _nobody() -> None:
+def _noop() -> None:
     pass

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.request import SEPARATOR, Refused, Request, Response, bad_request
-from batchyard.apiserver.resources import Answer
-from batchyard.apiserver.responses import Command, Forwarding, Reply, Upgrade
+from batchyard.apiserver.request import SEPARATOR, ApiRequest, Response, StatusError, bad_request
+from batchyard.apiserver.resources import EndpointHandlers
+from batchyard.apiserver.responses import AnyResponse, ExecResponse, PortForwardResponse, ProtocolUpgrade
 from batchyard.apiserver.subresources.pod_containers import PodContainers, chosen_container, is_somewhere
-from batchyard.interfaces.containers import Ending, Streams
+from batchyard.interfaces.containers import SessionEnd, Streams
 
 # --- upgrades ---
 #
@@ -33,19 +33,19 @@ _KEY: Final = "sec-websocket-key"
 _VERSION: Final = "13"
 
 
-def upgrade_of(request: Request, websockets: Sequence[str], spdy: Sequence[str]) -> Upgrade:
+def upgrade_of(request: ApiRequest, websockets: Sequence[str], spdy: Sequence[str]) -> ProtocolUpgrade:
     """Negotiate the upgrade of a request. Raises Refused if no supported protocol is requested."""
     wanted = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
         raise bad_request("Upgrade request required")
     if wanted == WEBSOCKET:
-        return Upgrade(WEBSOCKET, _websocket_protocol(request, websockets))
+        return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websockets))
     if SPDY.lower() in wanted:
-        return Upgrade(SPDY, _spdy_protocol(request, spdy))
+        return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy))
     raise bad_request(f"unable to upgrade: {wanted or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
 
 
-def _websocket_protocol(request: Request, spoken: Sequence[str]) -> str:
+def _websocket_protocol(request: ApiRequest, spoken: Sequence[str]) -> str:
     if request.headers.get("sec-websocket-version", "") != _VERSION:
         raise bad_request("unable to upgrade: missing or bad WebSocket Version")
     if request.method != "GET" or not request.headers.get(_KEY):
@@ -54,11 +54,11 @@ def _websocket_protocol(request: Request, spoken: Sequence[str]) -> str:
     chosen = next((each for each in asked or [UNNAMED] if each in spoken), None)
     if chosen is None:
         message = f"[{' '.join(asked)}]; supports [{' '.join(filter(None, spoken))}]"
-        raise Refused(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {message}")
+        raise StatusError(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {message}")
     return chosen
 
 
-def _spdy_protocol(request: Request, spoken: Sequence[str]) -> str:
+def _spdy_protocol(request: ApiRequest, spoken: Sequence[str]) -> str:
     header = "x-stream-protocol-version"
     asked = _listed(request, header)
     if not asked:
@@ -66,11 +66,11 @@ def _spdy_protocol(request: Request, spoken: Sequence[str]) -> str:
     chosen = next((each for each in asked if each in spoken), None)
     if chosen is None:
         message = f"client supports [{' '.join(asked)}], server accepts [{' '.join(spoken)}]"
-        raise Refused(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {message}")
+        raise StatusError(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {message}")
     return chosen
 
 
-def _listed(request: Request, header: str) -> list[str]:
+def _listed(request: ApiRequest, header: str) -> list[str]:
     """Return the values of a list header that may occur more than once."""
     text = request.headers.get(header, "").replace(SEPARATOR, ",")
     return [value for each in text.split(",") if (value := each.strip())]
@@ -88,30 +88,32 @@ _PORT_MAX: Final = 65535
 _PORTS_MAX: Final = 128
 
 
-class Processes:
+class PodStreams:
     """The handlers of exec, attach, port-forward and the unsupported subresources."""
 
     def __init__(self, pods: PodContainers) -> None:
         self._pods = pods
 
-    def answers(self) -> Mapping[str, Answer]:
+    def answers(self) -> Mapping[str, EndpointHandlers]:
         """Return the handlers by subresource. Exec, attach and port-forward need the verb `create` for any method."""
         upgraded = ("POST", "GET")
 
-        def conversation(kind: str, answer: Any) -> Answer:
-            return Answer("", "v1", kind, dict.fromkeys(upgraded, answer), needs="create")
+        def conversation(kind: str, answer: Any) -> EndpointHandlers:
+            return EndpointHandlers("", "v1", kind, dict.fromkeys(upgraded, answer), needs="create")
 
         return {
             "attach": conversation("PodAttachOptions", self._attach),
             "exec": conversation("PodExecOptions", self._execute),
             "portforward": conversation("PodPortForwardOptions", self._forward),
-            "proxy": Answer("", "v1", "PodProxyOptions", dict.fromkeys(_PROXIED, self._to_address), takes_path=True),
-            "ephemeralcontainers": Answer(
+            "proxy": EndpointHandlers(
+                "", "v1", "PodProxyOptions", dict.fromkeys(_PROXIED, self._to_address), takes_path=True
+            ),
+            "ephemeralcontainers": EndpointHandlers(
                 "", "v1", "Pod", {"GET": self._whole, "PATCH": self._with_another, "PUT": self._with_another}
             ),
         }
 
-    def _execute(self, request: Request, namespace: str, name: str) -> Reply:
+    def _execute(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
         container = chosen_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
@@ -119,48 +121,50 @@ class Processes:
         streams, command = _streams(request), request.all_of("command")
         if not command:
             raise bad_request("you must specify at least 1 command for the container")
-        return Command(
+        return ExecResponse(
             upgrade,
             streams,
             lambda talker: self._pods.runtime.execute(pod, container, command, streams, talker),
             partial(status_of, command),
         )
 
-    def _attach(self, request: Request, namespace: str, name: str) -> Reply:
+    def _attach(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
         container = chosen_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
         upgrade, streams = upgrade_of(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,)), _streams(request)
-        return Command(
+        return ExecResponse(
             upgrade,
             streams,
             lambda talker: self._pods.runtime.attach(pod, container, streams, talker),
             partial(status_of, ()),
         )
 
-    def _forward(self, request: Request, namespace: str, name: str) -> Reply:
+    def _forward(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
         self._check_has_process(pod)
         upgrade = upgrade_of(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED), (PORT_FORWARD,))
         ports = ports_of(request) if upgrade.protocol in _PORTS_BY_CHANNELS else ()
 
-        def failure(port: int, ending: Ending) -> str:
+        def failure(port: int, ending: SessionEnd) -> str:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {ending.failure}"
 
-        return Forwarding(upgrade, ports, lambda port, talker: self._pods.runtime.connect(pod, port, talker), failure)
+        return PortForwardResponse(
+            upgrade, ports, lambda port, talker: self._pods.runtime.connect(pod, port, talker), failure
+        )
 
-    def _to_address(self, _request: Request, namespace: str, name: str) -> Response:
+    def _to_address(self, _request: ApiRequest, namespace: str, name: str) -> Response:
         """Reject a proxy request; the name may include scheme and port: `https:NAME:443`."""
         parts = name.split(":")
         raise self._not_proxied(self._pods.pod(namespace, parts[0] if len(parts) < 3 else parts[1]))
 
-    def _whole(self, _request: Request, namespace: str, name: str) -> Response:
+    def _whole(self, _request: ApiRequest, namespace: str, name: str) -> Response:
         return Response(200, self._pods.pod(namespace, name))
 
-    def _with_another(self, _request: Request, namespace: str, name: str) -> Response:
+    def _with_another(self, _request: ApiRequest, namespace: str, name: str) -> Response:
         raise self._not_proxied(self._pods.pod(namespace, name))
 
-    def _not_proxied(self, pod: Obj) -> Refused:
+    def _not_proxied(self, pod: Obj) -> StatusError:
         self._check_has_process(pod)
         return bad_request(f"pod {pod['metadata']['name']}: not supported by this platform")
 
@@ -173,7 +177,7 @@ class Processes:
             raise bad_request(why)
 
 
-def status_of(command: Sequence[str], ending: Ending) -> Mapping[str, Any]:
+def status_of(command: Sequence[str], ending: SessionEnd) -> Mapping[str, Any]:
     """Return the Status of a finished command, as kubelet and containerd report it."""
     if ending.failure:
         causes = {"causes": [{"message": ending.failure}]}
@@ -197,7 +201,7 @@ def status_of(command: Sequence[str], ending: Ending) -> Mapping[str, Any]:
     }
 
 
-def _streams(request: Request) -> Streams:
+def _streams(request: ApiRequest) -> Streams:
     """Return the requested streams; a terminal has no separate stderr."""
     stdin, stdout, stderr, tty = (request.flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
     streams = Streams(stdin, stdout, stderr and not tty, tty)
@@ -206,7 +210,7 @@ def _streams(request: Request) -> Streams:
     return streams
 
 
-def ports_of(request: Request) -> Sequence[int]:
+def ports_of(request: ApiRequest) -> Sequence[int]:
     """Return the requested ports; each parameter is a port or a list of ports."""
     found = request.all_of("ports")
     if not found:

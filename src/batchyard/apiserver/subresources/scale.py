@@ -14,15 +14,15 @@ from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.printing.cells import format_selector
 from batchyard.api.times import format_time
 from batchyard.api.wire_times import metadata_in_whole_seconds
-from batchyard.apiserver.apply.managed_fields import Author, applied, updated, versions_of
+from batchyard.apiserver.apply.managed_fields import FieldManager, applied, updated, versions_of
 from batchyard.apiserver.bodies import content_type_of, read_body, read_json, read_yaml
-from batchyard.apiserver.crd.json_path import found_at, path_of
+from batchyard.apiserver.crd.json_path import path_of, values_at
 from batchyard.apiserver.merge_schema import FREE
-from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.objects import ApiObjectStore
 from batchyard.apiserver.options import WriteOptions, write_options
 from batchyard.apiserver.patch import APPLY, check_media_type, patched
-from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
-from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, causes_of
+from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Update
 
@@ -37,11 +37,11 @@ _REPLICATED: Final = {
 }
 
 
-class Scale:
+class ScaleHandler:
     """The `scale` handlers of one resource."""
 
     def __init__(
-        self, objects: Objects, resource: Resource, written: Mapping[str, str], now: Callable[[], Instant]
+        self, objects: ApiObjectStore, resource: Resource, written: Mapping[str, str], now: Callable[[], Instant]
     ) -> None:
         self._objects = objects
         self._now = now
@@ -53,18 +53,18 @@ class Scale:
         self._present = path_of(written["statusReplicasPath"])
         self._selector = path_of(written["labelSelectorPath"]) if written.get("labelSelectorPath") else None
 
-    def answer(self) -> Answer:
+    def answer(self) -> EndpointHandlers:
         """Return the handlers of the subresource."""
         methods = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
-        return Answer(_GROUP, "v1", "Scale", methods)
+        return EndpointHandlers(_GROUP, "v1", "ScaleHandler", methods)
 
-    def _get(self, request: Request, namespace: str, name: str) -> Response:
+    def _get(self, request: ApiRequest, namespace: str, name: str) -> Response:
         return Response(200, self._shown(self._found(namespace, name)))
 
-    def _update(self, request: Request, namespace: str, name: str) -> Response:
+    def _update(self, request: ApiRequest, namespace: str, name: str) -> Response:
         return self._scaled(read_body(request).value, self._found(namespace, name), write_options(request))
 
-    def _patch(self, request: Request, namespace: str, name: str) -> Response:
+    def _patch(self, request: ApiRequest, namespace: str, name: str) -> Response:
         stored, content_type = self._found(namespace, name), content_type_of(request)
         check_media_type(content_type, strategic=self._resource.is_native)
         options = write_options(request, content_type)
@@ -104,45 +104,53 @@ class Scale:
         config = with_path(bare, self._wanted_at, wanted)
         return applied(live, config, self._author(options), versions, force=options.force).entries
 
-    def _author(self, options: WriteOptions) -> Author:
+    def _author(self, options: WriteOptions) -> FieldManager:
         time = format_time(self._now() // SECOND * SECOND)
-        return Author(options.manager, self._info.api_version, "scale", time)
+        return FieldManager(options.manager, self._info.api_version, "scale", time)
 
     def _found(self, namespace: str, name: str) -> Obj:
         found = self._objects.get(Key(self._info.constant, namespace, name))
         if found is None:
             message = f'{self._info.plural}.{self._info.group} "{name}" not found'
-            raise Refused(
+            raise StatusError(
                 404, "NotFound", message, {"name": name, "group": self._info.group, "kind": self._info.plural}
             )
         return found
 
-    def _refused(self, name: str, error: ApiError | None) -> Refused:
+    def _refused(self, name: str, error: ApiError | None) -> StatusError:
         message = f'Operation cannot be fulfilled on {self._info.plural}.{self._info.group} "{name}": {error}'
-        return Refused(409, "Conflict", message, {"name": name, "group": self._info.group, "kind": self._info.plural})
+        return StatusError(
+            409, "Conflict", message, {"name": name, "group": self._info.group, "kind": self._info.plural}
+        )
 
     def _shown(self, stored: Obj) -> dict[str, Any]:
         """Return the Scale of an object."""
         kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         metadata = {field: stored["metadata"][field] for field in kept if field in stored["metadata"]}
         metadata = metadata_in_whole_seconds(metadata)
-        wanted, present = found_at(stored, self._wanted), found_at(stored, self._present)
+        wanted, present = values_at(stored, self._wanted), values_at(stored, self._present)
         status: dict[str, Any] = {"replicas": present[0] if present else 0}
-        selector = found_at(stored, self._selector) if self._selector is not None else []
+        selector = values_at(stored, self._selector) if self._selector is not None else []
         status |= {"selector": _as_text(selector[0])} if selector else {}
         spec = {"replicas": wanted[0]} if wanted else {}
-        return {"kind": "Scale", "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": spec, "status": status}
+        return {
+            "kind": "ScaleHandler",
+            "apiVersion": f"{_GROUP}/v1",
+            "metadata": metadata,
+            "spec": spec,
+            "status": status,
+        }
 
 
 def with_scale(
-    resource: Resource, objects: Objects, written: Mapping[str, str], now: Callable[[], Instant]
+    resource: Resource, objects: ApiObjectStore, written: Mapping[str, str], now: Callable[[], Instant]
 ) -> Resource:
     """Return a resource with `scale`; `written` has the replica paths."""
-    answer = Scale(objects, resource, written, now).answer()
+    answer = ScaleHandler(objects, resource, written, now).answer()
     return resource._replace(answers={**resource.answers, "scale": answer})
 
 
-def with_scales(resources: Iterable[Resource], objects: Objects, now: Callable[[], Instant]) -> list[Resource]:
+def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Callable[[], Instant]) -> list[Resource]:
     """Return the resources, with `scale` on the native kinds that have replicas."""
     return [
         with_scale(each, objects, _REPLICATED, now) if each.info.constant in _SCALED else each for each in resources
@@ -151,7 +159,7 @@ def with_scales(resources: Iterable[Resource], objects: Objects, now: Callable[[
 
 def _wanted_of(sent: Any, stored: Obj) -> int:
     """Return the replicas of a Scale. Raises Refused if they are invalid."""
-    if not isinstance(sent, Mapping) or sent.get("kind", "Scale") != "Scale":
+    if not isinstance(sent, Mapping) or sent.get("kind", "ScaleHandler") != "ScaleHandler":
         raise bad_request("the request body is not a Scale of autoscaling/v1")
     wanted = _part(sent, "spec").get("replicas", 0)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
@@ -173,7 +181,7 @@ def _part(sent: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     return part
 
 
-def _invalid(name: str, *faults: FieldError) -> Refused:
+def _invalid(name: str, *faults: FieldError) -> StatusError:
     error = InvalidObject(faults)
-    details = {"name": name, "group": _GROUP, "kind": "Scale", "causes": causes_of(error.faults)}
-    return Refused(422, "Invalid", f'Scale.{_GROUP} "{name}" is invalid: {error}', details)
+    details = {"name": name, "group": _GROUP, "kind": "ScaleHandler", "causes": causes_of(error.faults)}
+    return StatusError(422, "Invalid", f'Scale.{_GROUP} "{name}" is invalid: {error}', details)

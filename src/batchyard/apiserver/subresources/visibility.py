@@ -12,9 +12,9 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.wire_times import metadata_in_whole_seconds
-from batchyard.apiserver.objects import Found
-from batchyard.apiserver.request import Refused, Request, Response, bad_request
-from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.objects import ApiObjectReader
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request
+from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.apiserver.virtual_resources import unstored, unstored_kind
 
 GROUP: Final = "visibility.kueue.x-k8s.io"
@@ -26,7 +26,7 @@ _LIMIT_MAX: Final = 100_000
 _OWNER: Final = ("apiVersion", "kind", "name", "uid")
 
 
-class Pending(Protocol):
+class PendingQueues(Protocol):
     """The pending Workloads by queue."""
 
     def pending_in(self, cluster_queue: str) -> Sequence[WorkloadView] | None:
@@ -39,7 +39,7 @@ class Pending(Protocol):
 class Visibility:
     """The visibility resources."""
 
-    def __init__(self, pending: Pending, objects: Found) -> None:
+    def __init__(self, pending: PendingQueues, objects: ApiObjectReader) -> None:
         self._pending = pending
         self._objects = objects
 
@@ -50,30 +50,33 @@ class Visibility:
     def _of(self, version: str) -> list[Resource]:
         about = {"kind": _KIND, "apiVersion": f"{GROUP}/{version}", "metadata": {}}
 
-        def answers(get: Callable[[Request, str, str], Sequence[dict[str, Any]]]) -> Mapping[str, Answer]:
-            def respond(request: Request, namespace: str, name: str) -> Response:
+        def answers(get: Callable[[ApiRequest, str, str], Sequence[dict[str, Any]]]) -> Mapping[str, EndpointHandlers]:
+            def respond(request: ApiRequest, namespace: str, name: str) -> Response:
                 return Response(200, {**about, "items": get(request, namespace, name)})
 
-            return {"": Answer(GROUP, version, _KIND, {}), _PART: Answer(GROUP, version, _KIND, {"GET": respond})}
+            return {
+                "": EndpointHandlers(GROUP, version, _KIND, {}),
+                _PART: EndpointHandlers(GROUP, version, _KIND, {"GET": respond}),
+            }
 
         cluster = unstored_kind(GROUP, version, _KIND, "clusterqueues", "clusterqueue", namespaced=False)
         local = unstored_kind(GROUP, version, _KIND, "localqueues", "localqueue", namespaced=True)
         return [unstored(cluster, answers(self._in_cluster_queue)), unstored(local, answers(self._in_local_queue))]
 
-    def _in_cluster_queue(self, request: Request, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
+    def _in_cluster_queue(self, request: ApiRequest, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
         limit, offset = _bounds(request)
         found = self._pending.pending_in(name)
         if found is None:
             raise _not_found("clusterqueue", name)
         positions: dict[str, int] = {}
-        told = []
+        reported = []
         for place, view in enumerate(islice(found, offset + limit)):
             in_local = positions[view.queue] = positions.get(view.queue, -1) + 1
             if place >= offset:
-                told.append(self._told(view, place, in_local))
-        return told
+                reported.append(self._reported(view, place, in_local))
+        return reported
 
-    def _in_local_queue(self, request: Request, namespace: str, name: str) -> Sequence[dict[str, Any]]:
+    def _in_local_queue(self, request: ApiRequest, namespace: str, name: str) -> Sequence[dict[str, Any]]:
         limit, offset = _bounds(request)
         cluster_queue = self._pending.cluster_queue_of(namespace, name)
         if cluster_queue is None:
@@ -81,9 +84,9 @@ class Visibility:
         queue, found = f"{namespace}/{name}", self._pending.pending_in(cluster_queue) or ()
         own = ((place, view) for place, view in enumerate(found) if view.queue == queue)
         wanted = islice(enumerate(own), offset, offset + limit)
-        return [self._told(view, place, in_local) for in_local, (place, view) in wanted]
+        return [self._reported(view, place, in_local) for in_local, (place, view) in wanted]
 
-    def _told(self, view: WorkloadView, in_cluster: int, in_local: int) -> dict[str, Any]:
+    def _reported(self, view: WorkloadView, in_cluster: int, in_local: int) -> dict[str, Any]:
         """Return a pending Workload with its positions."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
         found = metadata_in_whole_seconds(workload["metadata"])
@@ -98,19 +101,19 @@ class Visibility:
         }
 
 
-def _bounds(request: Request) -> tuple[int, int]:
+def _bounds(request: ApiRequest) -> tuple[int, int]:
     """Return limit and offset of a request; without a limit the default."""
     limit, offset = (_whole(request, name) for name in ("limit", "offset"))
     return min(max(limit or _LIMIT, 0), _LIMIT_MAX), max(offset, 0)
 
 
-def _whole(request: Request, name: str) -> int:
+def _whole(request: ApiRequest, name: str) -> int:
     text = request.query.get(name) or "0"
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
         raise bad_request(f'{name}: "{text}" is not a number')
     return int(text)
 
 
-def _not_found(resource: str, name: str) -> Refused:
+def _not_found(resource: str, name: str) -> StatusError:
     details = {"name": name, "group": GROUP, "kind": resource}
-    return Refused(404, "NotFound", f'{resource}.{GROUP} "{name}" not found', details)
+    return StatusError(404, "NotFound", f'{resource}.{GROUP} "{name}" not found', details)

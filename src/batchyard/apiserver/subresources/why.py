@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.auth.authorization import Attributes, Authorizer
-from batchyard.apiserver.request import Refused, Request, Response
-from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
+from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.base.instant import Instant
 
 PART: Final = "why"
@@ -33,7 +33,7 @@ class Explanations(Protocol):
         """
 
 
-class Why:
+class WhyHandler:
     """The handlers of `why`."""
 
     def __init__(self, explanations: Explanations, now: Callable[[], Instant]) -> None:
@@ -49,18 +49,18 @@ class Why:
             for each in resources
         ]
 
-    def _answer(self, resource: Resource) -> Answer:
-        return Answer(_GROUP, _VERSION, _KIND, {"GET": partial(self._get, resource)})
+    def _answer(self, resource: Resource) -> EndpointHandlers:
+        return EndpointHandlers(_GROUP, _VERSION, _KIND, {"GET": partial(self._get, resource)})
 
-    def _get(self, resource: Resource, request: Request, namespace: str, name: str) -> Response:
+    def _get(self, resource: Resource, request: ApiRequest, namespace: str, name: str) -> Response:
         key = Key(resource.info.constant, namespace, name)
         found = self._explanations.why(key, self._now(), partial(self._may_read, request.user))
         if found is None:
             details = {"name": name, "group": resource.info.group, "kind": resource.info.plural}
-            raise Refused(404, "NotFound", f'{resource.title} "{name}" not found', details)
+            raise StatusError(404, "NotFound", f'{resource.title} "{name}" not found', details)
         return Response(200, found)
 
-    def _may_read(self, user: User, namespace: str) -> bool:
+    def _may_read(self, user: UserInfo, namespace: str) -> bool:
         if self.authorizer is None:
             return False
         group, plural = _WORKLOADS

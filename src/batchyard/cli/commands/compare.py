@@ -44,7 +44,7 @@ def compare(
 ) -> None:
     """Compare two configurations on the same load: waits, utilisation, fairness, preemptions, costs."""
     from batchyard.cli import compare as command  # noqa: PLC0415 - loads the platform
-    from batchyard.sim.compare.comparison import Settings  # noqa: PLC0415 - loads the platform
+    from batchyard.sim.compare.comparison import ComparisonSettings  # noqa: PLC0415 - loads the platform
 
-    settings = Settings(until, seed, seeds)
-    command.run(command.Request(a, b, (cluster_a, cluster_b), trace or [], load, settings, output, html))
+    settings = ComparisonSettings(until, seed, seeds)
+    command.run(command.CompareRequest(a, b, (cluster_a, cluster_b), trace or [], load, settings, output, html))

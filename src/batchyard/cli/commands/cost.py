@@ -9,7 +9,7 @@ import typer
 from batchyard.cli.submit import options as of
 
 
-class By(StrEnum):
+class CostGrouping(StrEnum):
     """The grouping of the rows."""
 
     TEAM = "team"
@@ -21,7 +21,7 @@ class By(StrEnum):
     USE = "use"
 
 
-class Form(StrEnum):
+class CostFormat(StrEnum):
     """Output formats of the report."""
 
     TABLE = "table"
@@ -32,7 +32,7 @@ class Form(StrEnum):
 
 def cost(
     context: typer.Context,
-    by: Annotated[By, typer.Option(help="The grouping of the rows.")] = By.TEAM,
+    by: Annotated[CostGrouping, typer.Option(help="The grouping of the rows.")] = CostGrouping.TEAM,
     since: Annotated[
         str, typer.Option(metavar="WHEN", help="Begin: a time, or a duration ago such as 24h or 7d.")
     ] = "24h",
@@ -45,11 +45,11 @@ def cost(
     kubeconfig: of.Kubeconfig = "",
     kube_context: of.Context = "",
     data_dir: of.DataDir = None,
-    output: Annotated[Form, typer.Option("--output", "-o", help="How to print it.")] = Form.TABLE,
+    output: Annotated[CostFormat, typer.Option("--output", "-o", help="How to print it.")] = CostFormat.TABLE,
 ) -> None:
     """Show the costs of machines, for whom, and the lost and idle part."""
     from batchyard.cli import cost as command  # noqa: PLC0415 - loads the HTTP client
-    from batchyard.cli.reaching import Target  # noqa: PLC0415 - loads the HTTP client
+    from batchyard.cli.reaching import ClusterTarget  # noqa: PLC0415 - loads the HTTP client
 
-    target = Target(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
-    command.cost(target, command.Asked(by, begin or since, end, namespace), output)
+    target = ClusterTarget(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
+    command.cost(target, command.CostQuery(by, begin or since, end, namespace), output)

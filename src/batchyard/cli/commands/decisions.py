@@ -33,8 +33,8 @@ def decisions(
 ) -> None:
     """List decisions with their times and details."""
     from batchyard.cli import decisions as command  # noqa: PLC0415 - loads the HTTP client
-    from batchyard.cli.reaching import Target  # noqa: PLC0415 - loads the HTTP client
+    from batchyard.cli.reaching import ClusterTarget  # noqa: PLC0415 - loads the HTTP client
 
-    target = Target(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
-    asked = command.Asked(about, "" if all_namespaces else namespace, since, until, reason, limit)
+    target = ClusterTarget(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
+    asked = command.DecisionQuery(about, "" if all_namespaces else namespace, since, until, reason, limit)
     command.decisions(target, asked._replace(is_everywhere=all_namespaces), output)

@@ -40,10 +40,10 @@ def eta(
     if queue and not all_:
         raise typer.BadParameter("--queue requires --all")
     from batchyard.cli import eta as command  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.states import Where  # noqa: PLC0415 - loads the platform
-    from batchyard.sim.forecast import HORIZON, Asked  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.states import ClusterSource  # noqa: PLC0415 - loads the platform
+    from batchyard.sim.forecast import HORIZON, ForecastOptions  # noqa: PLC0415 - loads the platform
 
     horizon: Duration = HORIZON if until is None else until
-    asked = Asked(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
-    where = Where(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
-    command.run(command.Request(subject, namespace, queue, state, where, asked, output))
+    asked = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
+    where = ClusterSource(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
+    command.run(command.EtaRequest(subject, namespace, queue, state, where, asked, output))

@@ -7,7 +7,7 @@ import typer
 
 from batchyard.cli.commands.runs import Report
 from batchyard.cli.commands.runs import speed as factor
-from batchyard.cli.options import Output, Step
+from batchyard.cli.options import GuideStepName, Output
 
 
 def guide(
@@ -18,7 +18,9 @@ def guide(
     platform: Annotated[
         str, typer.Option(metavar="FILE", help="A platform.yaml to use instead of the folder's platform.")
     ] = "",
-    step: Annotated[Step | None, typer.Option(help="Play up to this step and show the state after it.")] = None,
+    step: Annotated[
+        GuideStepName | None, typer.Option(help="Play up to this step and show the state after it.")
+    ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
     live: Annotated[
         bool, typer.Option("--live", help="Play it on a running platform by kubectl; report differences.")

@@ -30,9 +30,9 @@ def install(
 ) -> None:
     """Print the manifests of the operator for a cluster: `batchyard install | kubectl apply --server-side -f -`."""
     from batchyard.cli.install import faults_of, run, text_of  # noqa: PLC0415 - loads the platform
-    from batchyard.operator_manifests import Scraping, Settings  # noqa: PLC0415 - loads the platform
+    from batchyard.operator_manifests import InstallSettings, Scraping  # noqa: PLC0415 - loads the platform
 
-    settings = Settings(
+    settings = InstallSettings(
         image=image,
         namespace=namespace,
         name=name,

@@ -27,6 +27,6 @@ def lint(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also for warnings.")] = False,
 ) -> None:
     """Check manifests before they are applied: problems, their consequences, and fixes."""
-    from batchyard.cli.lint import Request, run  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.lint import LintRequest, run  # noqa: PLC0415 - loads the platform
 
-    run(Request([*paths, *([str(cluster)] if cluster else ())], output, severity, tuple(rule or ()), strict))
+    run(LintRequest([*paths, *([str(cluster)] if cluster else ())], output, severity, tuple(rule or ()), strict))

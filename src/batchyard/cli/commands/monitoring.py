@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from batchyard.cli.options import Form
+from batchyard.cli.options import DocumentFormat
 
 
 def monitoring(
@@ -26,7 +26,7 @@ def monitoring(
     ] = False,
     end: Annotated[bool, typer.Option("--end", help="End the programs in the background.")] = False,
     output: Annotated[
-        Form | None, typer.Option("--output", "-o", help="Print URLs, folders and commands in this format.")
+        DocumentFormat | None, typer.Option("--output", "-o", help="Print URLs, folders and commands in this format.")
     ] = None,
 ) -> None:
     """Run the installed Prometheus and Grafana for a platform until a termination signal."""

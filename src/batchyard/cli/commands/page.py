@@ -27,4 +27,4 @@ def page(
         raise typer.BadParameter("--group requires --user")
     from batchyard.cli import page as command  # noqa: PLC0415 - loads the platform
 
-    command.page(data_dir, command.Looker(user or "", group or (), hours), open_it=open_it)
+    command.page(data_dir, command.PageViewer(user or "", group or (), hours), open_it=open_it)

@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from batchyard.cli.commands.platform import FILE, app
-from batchyard.cli.options import Telling
+from batchyard.cli.options import ProgressFormat
 
 __all__ = ["app"]
 
@@ -24,7 +24,7 @@ _Context: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The cont
 _Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 _DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print every command without running it.")]
 _Skip: TypeAlias = Annotated[list[str] | None, typer.Option("--skip", metavar="STEP", help="Skip a step; repeatable.")]
-_Telling: TypeAlias = Annotated[Telling, typer.Option("--output", "-o", help="Text or JSON lines.")]
+_ProgressFormat: TypeAlias = Annotated[ProgressFormat, typer.Option("--output", "-o", help="Text or JSON lines.")]
 
 
 @app.command()
@@ -41,16 +41,16 @@ def create(
         typer.Option("--prune", help="Remove objects that the file no longer contains, also with --yes."),
     ] = False,
     skip: _Skip = None,
-    output: _Telling = Telling.TEXT,
+    output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
     """Create the platform on GKE or on an existing cluster; resumes an unfinished run."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.platform.driving import Settings  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.driving import StepRunnerSettings  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
 
-    settings = Settings(skipped=frozenset(skip or ()))
-    cluster = Wanted(kubeconfig, context)
-    request = drive.Request(file, out, project, cluster, yes, dry_run, prune, output, settings)
+    settings = StepRunnerSettings(skipped=frozenset(skip or ()))
+    cluster = ClusterOptions(kubeconfig, context)
+    request = drive.PlatformRequest(file, out, project, cluster, yes, dry_run, prune, output, settings)
     drive.run_create(drive.work_of(request), request)
 
 
@@ -61,13 +61,13 @@ def status(
     project: _Project = "",
     kubeconfig: _Kubeconfig = "",
     context: _Context = "",
-    output: _Telling = Telling.TEXT,
+    output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
     """Show the state of the platform step by step; exits with 1 if something is missing."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
 
-    request = drive.Request(file, out, project, Wanted(kubeconfig, context), telling=output)
+    request = drive.PlatformRequest(file, out, project, ClusterOptions(kubeconfig, context), reporting=output)
     drive.run_status(drive.work_of(request), request)
 
 
@@ -82,14 +82,16 @@ def destroy(
     dry_run: _DryRun = False,
     unprotect: Annotated[bool, typer.Option("--unprotect", help="Remove deletion protection, if set.")] = False,
     skip: _Skip = None,
-    output: _Telling = Telling.TEXT,
+    output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
     """Destroy the platform: first the workloads, then the resources; list what remains."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.platform.driving import Settings  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.driving import StepRunnerSettings  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
 
-    settings = Settings(skipped=frozenset(skip or ()))
-    cluster = Wanted(kubeconfig, context)
-    request = drive.Request(file, out, project, cluster, is_yes=yes, is_dry=dry_run, telling=output, settings=settings)
+    settings = StepRunnerSettings(skipped=frozenset(skip or ()))
+    cluster = ClusterOptions(kubeconfig, context)
+    request = drive.PlatformRequest(
+        file, out, project, cluster, is_yes=yes, is_dry=dry_run, reporting=output, settings=settings
+    )
     drive.run_destroy(drive.work_of(request), request, is_unprotecting=unprotect)

@@ -27,7 +27,7 @@ def snapshot(
     if redact_key and not redact:
         raise typer.BadParameter("--redact-key requires --redact")
     from batchyard.cli import snapshot as command  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.states import Where  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.states import ClusterSource  # noqa: PLC0415 - loads the platform
 
-    where = Where(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
-    command.run(command.Request(where, file, redact, redact_key))
+    where = ClusterSource(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
+    command.run(command.SnapshotRequest(where, file, redact, redact_key))

@@ -50,9 +50,11 @@ def whatif(
     if at and not paths:
         raise typer.BadParameter("--at is for scenarios: a state starts at its own time")
     from batchyard.cli import whatif as command  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.states import Where  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.states import ClusterSource  # noqa: PLC0415 - loads the platform
 
-    where = Where(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
+    where = ClusterSource(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
     command.run(
-        command.Request(paths or [], change or [], delete or [], at, until, state, where, fair_sharing, seed, output)
+        command.WhatifRequest(
+            paths or [], change or [], delete or [], at, until, state, where, fair_sharing, seed, output
+        )
     )

@@ -48,7 +48,7 @@ def why(
     if at is not None and not paths:
         raise typer.BadParameter("--at requires a simulation: give manifests with -f")
     from batchyard.cli import why as command  # noqa: PLC0415 - loads the platform
-    from batchyard.cli.reaching import Target  # noqa: PLC0415 - as above
+    from batchyard.cli.reaching import ClusterTarget  # noqa: PLC0415 - as above
 
     subject = command.Subject.read(about, namespace)
     if subject is None:
@@ -56,5 +56,5 @@ def why(
     if paths:
         command.of_simulation(subject, command.Simulated(paths, at, seed), output)
     else:
-        target = Target(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
+        target = ClusterTarget(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
         command.of_cluster(subject, target, output)

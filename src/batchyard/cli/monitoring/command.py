@@ -32,7 +32,7 @@ from batchyard.cli.monitoring.processes import (
     wait_until_ready,
     write_served,
 )
-from batchyard.cli.options import Form
+from batchyard.cli.options import DocumentFormat
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.up import process_of
 from batchyard.server.platform.credentials import CredentialsError
@@ -59,7 +59,7 @@ class MonitoringRequest(NamedTuple):
     #: Whether Grafana is started if it is installed.
     starts_grafana: bool
     detach: bool
-    form: Form | None
+    form: DocumentFormat | None
 
 
 _Processes = list[tuple[Program, "subprocess.Popen[bytes]"]]
@@ -99,7 +99,7 @@ def end_monitoring(data_dir: Path) -> None:
     for name, each in found.items():
         if not end_served(each):
             output.fail(f"batchyard: {name}, pid {each.pid}, did not end; kill -9 {each.pid} ends it")
-        output.tell(f"batchyard: {name} at {each.url} has ended, its data is kept in {folder.path}")
+        output.report_line(f"batchyard: {name} at {each.url} has ended, its data is kept in {folder.path}")
     folder.state.unlink(missing_ok=True)
 
 
@@ -155,35 +155,35 @@ def _grafana_home(program: str) -> Path:
 
 def _run(programs: Sequence[Program], folder: MonitoringFolder, platform: str, request: MonitoringRequest) -> None:
     """Start the programs in order, print their URLs, and wait for their end unless detached."""
-    with _raising_when_told(), _ended_with_us(folder, request) as processes:
+    with _raise_on_signal(), _ended_with_us(folder, request) as processes:
         for program in programs:
             process = start(program)
             processes.append((program, process))
             wait_until_ready(program, process)
             write_served(folder.state, {each.name: served(running, each) for each, running in processes})
-        _tell(_document(processes, folder, platform), request)
+        _print_result(_document(processes, folder, platform), request)
         if not request.detach:
             _wait(processes)
 
 
-class _ToldToEnd(BaseException):
+class _TerminationRequested(BaseException):
     """The command received a termination signal."""
 
 
 @contextmanager
-def _raising_when_told() -> Iterator[None]:
+def _raise_on_signal() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end the command in order, with exit code 0."""
 
-    def told(_signal: int, _frame: FrameType | None) -> None:
+    def reported(_signal: int, _frame: FrameType | None) -> None:
         for number in _ENDING:  # ignore further signals while the programs end
             signal.signal(number, signal.SIG_IGN)
-        raise _ToldToEnd
+        raise _TerminationRequested
 
-    before = {number: signal.signal(number, told) for number in _ENDING}
+    before = {number: signal.signal(number, reported) for number in _ENDING}
     try:
         yield
-    except _ToldToEnd:
-        output.tell("batchyard: monitoring has ended, its data is kept")
+    except _TerminationRequested:
+        output.report_line("batchyard: monitoring has ended, its data is kept")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -243,20 +243,22 @@ def _document(processes: _Processes, folder: MonitoringFolder, platform: str) ->
     }
 
 
-def _tell(document: Mapping[str, Any], request: MonitoringRequest) -> None:
+def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> None:
     prometheus, grafana = document["prometheus"], document["grafana"]
     message = f"batchyard: Prometheus listening on {prometheus['url']}, pid {prometheus['pid']}"
-    output.tell(f"{message}, scrapes {document['platform']}; its data in {prometheus['data']}")
+    output.report_line(f"{message}, scrapes {document['platform']}; its data in {prometheus['data']}")
     if grafana["url"] is not None:
-        output.tell(f"batchyard: Grafana listening on {grafana['url']}, pid {grafana['pid']}; log in as admin, admin")
+        output.report_line(
+            f"batchyard: Grafana listening on {grafana['url']}, pid {grafana['pid']}; log in as admin, admin"
+        )
     else:
         is_there = "is not started" if _grafana_program() else "is not installed"
-        output.tell(f"batchyard: Grafana {is_there}; this starts it with our data source and dashboards:")
-        output.tell(f"  {join(grafana['command'])}")
+        output.report_line(f"batchyard: Grafana {is_there}; this starts it with our data source and dashboards:")
+        output.report_line(f"  {join(grafana['command'])}")
     if request.detach:
         folder = quote(str(request.data_dir))
-        output.tell(f"batchyard: in the background; end it with: batchyard monitoring --end --data-dir {folder}")
-    if request.form is Form.JSON:
+        output.report_line(f"batchyard: in the background; end it with: batchyard monitoring --end --data-dir {folder}")
+    if request.form is DocumentFormat.JSON:
         output.write(render_json(document))
-    elif request.form is Form.YAML:
+    elif request.form is DocumentFormat.YAML:
         output.write(render_yaml(document))

@@ -13,7 +13,7 @@ import yaml
 from batchyard.base.instant import HOUR, Duration
 from batchyard.package_data import read_folder
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import AUTHORITY, Authority
+from batchyard.server.platform.credentials import AUTHORITY, CertificateAuthority
 from batchyard.server.platform.data_dir import LOOPBACK, write_private
 
 _SHIPPED: Final = "deploy/monitoring"
@@ -92,7 +92,7 @@ def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -
     own.mkdir(parents=True, exist_ok=True)
     is_secure = url.startswith("https:")
     if is_secure:
-        authority = Authority(data_dir, wall_clock())
+        authority = CertificateAuthority(data_dir, wall_clock())
         signed = authority.client(USER, [GROUP], _VALID_FOR)
         write_private(own / "ca.crt", (data_dir / AUTHORITY).read_bytes())
         write_private(own / "client.crt", signed.certificate)

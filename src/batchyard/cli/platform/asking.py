@@ -9,7 +9,7 @@ from batchyard.cli import output
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TerminalConfirmation:
     """Asks the user at the terminal."""
 
     #: The platform's name, which the user types to confirm a destruction.
@@ -20,10 +20,10 @@ class Asked:
     def agrees(self, question: str, destroys: bool) -> bool:
         """Whether the user agrees; False without a terminal and --yes."""
         if self.is_yes:
-            output.tell(f"{question} (--yes)")
+            output.report_line(f"{question} (--yes)")
             return True
         if not sys.stdin.isatty():
-            output.tell(f"{question}\nbatchyard: no terminal to ask for confirmation: use --yes to confirm")
+            output.report_line(f"{question}\nbatchyard: no terminal to ask for confirmation: use --yes to confirm")
             return False
         try:
             if destroys:

@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from batchyard.cli import output
-from batchyard.cli.options import Telling
-from batchyard.cli.platform.asking import Asked
-from batchyard.cli.platform.display import Lines, display_for
-from batchyard.cli.platform.driving import Driver, Settings, StoppedError, looked_at
+from batchyard.cli.options import ProgressFormat
+from batchyard.cli.platform.asking import TerminalConfirmation
+from batchyard.cli.platform.display import LineDisplay, display_for
+from batchyard.cli.platform.driving import StepRunner, StepRunnerSettings, StoppedError, probe_steps
 from batchyard.cli.platform.files import read_source, sound_platform
-from batchyard.cli.platform.happenings import Display, Kind
-from batchyard.cli.platform.journal import Journal
+from batchyard.cli.platform.happenings import Display, ProgressKind
+from batchyard.cli.platform.journal import StepJournal
 from batchyard.cli.platform.lock import BusyError, Lock
-from batchyard.cli.platform.processes import Processes
+from batchyard.cli.platform.processes import CommandRunner
 from batchyard.cli.platform.render import contents_of, write
-from batchyard.cli.platform.target import TargetError, Wanted, reached_by, settled
-from batchyard.provision.model import Platform
+from batchyard.cli.platform.target import ClusterOptions, TargetError, reached_by, settled
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from batchyard.provision.steps.cluster import Reached
+from batchyard.provision.steps.cluster import ClusterConnection
 from batchyard.provision.steps.create import create
 from batchyard.provision.steps.destroy import destroy, leftovers
-from batchyard.provision.steps.model import Command, Leftover, Step
+from batchyard.provision.steps.model import Leftover, PlatformStep, StepCommand
 from batchyard.provision.system_pods import system_pod_faults
 
 INTERRUPTED: Final = 130
@@ -36,99 +36,99 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlatformRequest:
     """The arguments of the commands."""
 
     file: str
     #: The rendered folder; None: named after the platform, in the current folder.
     out: Path | None
     project: str
-    cluster: Wanted
+    cluster: ClusterOptions
     is_yes: bool = False
     is_dry: bool = False
     #: Whether create removes objects that the file no longer contains, without asking.
     is_pruning: bool = False
-    telling: Telling = Telling.TEXT
-    settings: Settings = field(default_factory=Settings)
+    reporting: ProgressFormat = ProgressFormat.TEXT
+    settings: StepRunnerSettings = field(default_factory=StepRunnerSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RenderedPlatform:
     """A platform, its rendered files, and their folder."""
 
-    platform: Platform
+    platform: PlatformModel
     files: Mapping[str, str]
     folder: Path
 
-    def create(self, reached: Reached, is_pruning: bool = False) -> list[Step]:
+    def create(self, reached: ClusterConnection, is_pruning: bool = False) -> list[PlatformStep]:
         """The steps that create the platform."""
         return create(self.platform, self.files, reached, is_pruning=is_pruning)
 
-    def destroy(self, reached: Reached, is_unprotecting: bool) -> list[Step]:
+    def destroy(self, reached: ClusterConnection, is_unprotecting: bool) -> list[PlatformStep]:
         """The steps that remove the platform."""
         return destroy(self.platform, self.files, reached, is_unprotecting=is_unprotecting)
 
 
-def work_of(request: Request) -> Work:
+def work_of(request: PlatformRequest) -> RenderedPlatform:
     """The platform of a request; ends the command with 1 if the file is invalid or names no project."""
     platform = sound_platform(read_source(request.file), request.project)
     if platform.google is not None and not platform.google.project:
         output.fail("batchyard: no Google Cloud project is set; set spec.google.project, or use --project ID")
     folder = (request.out or Path(platform.name)).resolve()
-    return Work(platform, render(platform), folder)
+    return RenderedPlatform(platform, render(platform), folder)
 
 
-def run_create(work: Work, request: Request) -> None:
+def run_create(work: RenderedPlatform, request: PlatformRequest) -> None:
     """Create the platform or its missing parts; ends the command with 1 after a failed step, 130 after Ctrl-C."""
     for fault in system_pod_faults(work.platform):
-        output.tell(f"batchyard: warning: {fault}")
+        output.report_line(f"batchyard: warning: {fault}")
     prunes = request.is_pruning or (not request.is_yes and (request.is_dry or sys.stdin.isatty()))
     if request.is_dry:
         _print_dry(work, request, work.create(reached_by(work.platform, request.cluster), prunes))
         return
-    display = display_for(request.telling)
+    display = display_for(request.reporting)
     with _locked(work, display) as (lock, journal):
         reached = _settled(work, request, journal)
         _write(work)
         counts = _driven(work, request, (lock, journal, display), work.create(reached, prunes), "create")
-    passed = counts[Kind.PASSED] + counts[Kind.SKIPPED]
-    display.tell(f"{work.platform.name} is ready: {counts[Kind.DONE]} steps done, {passed} skipped")
+    passed = counts[ProgressKind.PASSED] + counts[ProgressKind.SKIPPED]
+    display.report(f"{work.platform.name} is ready: {counts[ProgressKind.DONE]} steps done, {passed} skipped")
     for line in _how_to_look(work, reached):
-        display.tell(f"  {line}")
+        display.report(f"  {line}")
 
 
-def run_destroy(work: Work, request: Request, *, is_unprotecting: bool) -> None:
+def run_destroy(work: RenderedPlatform, request: PlatformRequest, *, is_unprotecting: bool) -> None:
     """Destroy the platform and list what remains; ends the command with 1 after a failed step, 130 after Ctrl-C."""
     if request.is_dry:
         reached = reached_by(work.platform, request.cluster)
         _print_dry(work, request, work.destroy(reached, is_unprotecting))
         return
-    display = display_for(request.telling)
+    display = display_for(request.reporting)
     with _locked(work, display) as (lock, journal):
         reached = _settled(work, request, journal)
         _write(work)
         _driven(work, request, (lock, journal, display), work.destroy(reached, is_unprotecting), "destroy")
-        stays = list(_staying(work, reached, Processes(work.folder, lock, display.tell), display))
-    display.tell(f"{work.platform.name} is destroyed. Remaining resources:")
-    if request.telling is Telling.JSON:
-        rows = [{"name": row.name, "what": row.tells, "found": found, "remove": row.removal} for row, found in stays]
+        stays = list(_staying(work, reached, CommandRunner(work.folder, lock, display.report), display))
+    display.report(f"{work.platform.name} is destroyed. Remaining resources:")
+    if request.reporting is ProgressFormat.JSON:
+        rows = [{"name": row.name, "what": row.purpose, "found": found, "remove": row.removal} for row, found in stays]
         output.write(json.dumps({"event": "stays", "leftovers": rows}) + "\n")
         return
     for row, found in stays:
-        output.write(f"{row.name}: {row.tells}\n")
+        output.write(f"{row.name}: {row.purpose}\n")
         output.write("".join(f"    {line}\n" for line in found))
         output.write(f"  to remove: {shlex.join(row.removal)}\n")
 
 
-def run_status(work: Work, request: Request) -> None:
+def run_status(work: RenderedPlatform, request: PlatformRequest) -> None:
     """Print the state of each step's result; ends the command with 1 if one is missing."""
-    display = Lines()
+    display = LineDisplay()
     with _locked(work, display) as (lock, journal):
         reached = _settled(work, request, journal)
         _write(work)
-        found = looked_at(Processes(work.folder, lock, display.tell), display, work.create(reached))
+        found = probe_steps(CommandRunner(work.folder, lock, display.report), display, work.create(reached))
     is_there = all(seen is not None and (seen.is_so or step.is_optional) for step, seen in found)
-    if request.telling is Telling.JSON:
+    if request.reporting is ProgressFormat.JSON:
         rows = [
             {"step": step.name, "isThere": None if seen is None else seen.is_so, "what": seen.what if seen else ""}
             for step, seen in found
@@ -143,7 +143,7 @@ def run_status(work: Work, request: Request) -> None:
         raise SystemExit(1)
 
 
-def _write(work: Work) -> None:
+def _write(work: RenderedPlatform) -> None:
     """Write the rendered files; ends the command if they would overwrite the user's own."""
     in_the_way, _ = write(contents_of(work.platform), work.folder, overwrite=False)
     if in_the_way:
@@ -155,12 +155,12 @@ def _write(work: Work) -> None:
 
 
 @contextmanager
-def _locked(work: Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
+def _locked(work: RenderedPlatform, display: Display) -> Iterator[tuple[Lock, StepJournal]]:
     """Lock the folder; SIGTERM is handled as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Lock(work.folder, display.tell) as lock:
-            yield lock, Journal(work.folder)
+        with Lock(work.folder, display.report) as lock:
+            yield lock, StepJournal(work.folder)
     except BusyError as busy:
         output.fail(f"batchyard: {busy}")
     except OSError as wrong:
@@ -170,7 +170,7 @@ def _locked(work: Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
         output.fail(f"{message}; choose another folder with --out DIR")
 
 
-def _settled(work: Work, request: Request, journal: Journal) -> Reached:
+def _settled(work: RenderedPlatform, request: PlatformRequest, journal: StepJournal) -> ClusterConnection:
     try:
         return settled(work.platform, request.cluster, journal)
     except TargetError as wrong:
@@ -178,8 +178,12 @@ def _settled(work: Work, request: Request, journal: Journal) -> Reached:
 
 
 def _driven(
-    work: Work, request: Request, means: tuple[Lock, Journal, Display], steps: Sequence[Step], verb: str
-) -> dict[Kind, int]:
+    work: RenderedPlatform,
+    request: PlatformRequest,
+    means: tuple[Lock, StepJournal, Display],
+    steps: Sequence[PlatformStep],
+    verb: str,
+) -> dict[ProgressKind, int]:
     """Run the steps; ends the command if one is not completed."""
     lock, journal, display = means
     unknown = sorted(request.settings.skipped - {step.name for step in steps})
@@ -187,14 +191,14 @@ def _driven(
         output.fail(f"batchyard: unknown step {', '.join(unknown)}; --dry-run lists all steps")
     before = _unfinished(journal)
     if before:
-        display.tell(f"an earlier {before} did not finish: completed steps are skipped")
+        display.report(f"an earlier {before} did not finish: completed steps are skipped")
     journal.note(event="run", verb=verb, platform=work.platform.name)
-    driver = Driver(
+    driver = StepRunner(
         work.folder,
-        Processes(work.folder, lock, display.tell),
+        CommandRunner(work.folder, lock, display.report),
         journal,
         display,
-        Asked(work.platform.name, request.is_yes),
+        TerminalConfirmation(work.platform.name, request.is_yes),
         request.settings,
     )
     try:
@@ -209,11 +213,11 @@ def _driven(
 
 def _end(stopped: StoppedError, verb: str, display: Display) -> NoReturn:
     display.quiet()
-    display.tell(f"batchyard: {verb} ended at {stopped.step}; run the same command again to resume from there")
-    raise SystemExit(INTERRUPTED if stopped.kind is Kind.INTERRUPTED else 1)
+    display.report(f"batchyard: {verb} ended at {stopped.step}; run the same command again to resume from there")
+    raise SystemExit(INTERRUPTED if stopped.kind is ProgressKind.INTERRUPTED else 1)
 
 
-def _unfinished(journal: Journal) -> str:
+def _unfinished(journal: StepJournal) -> str:
     """The verb of the last run if it did not finish, else ''."""
     verb = ""
     for entry in journal.entries():
@@ -224,7 +228,7 @@ def _unfinished(journal: Journal) -> str:
     return verb
 
 
-def _how_to_look(work: Work, reached: Reached) -> Iterator[str]:
+def _how_to_look(work: RenderedPlatform, reached: ClusterConnection) -> Iterator[str]:
     """Commands that show the queues of the new cluster."""
     if work.platform.google is not None:
         place = Path(reached.kubeconfig)
@@ -235,7 +239,7 @@ def _how_to_look(work: Work, reached: Reached) -> Iterator[str]:
 
 
 def _staying(
-    work: Work, reached: Reached, processes: Processes, display: Display
+    work: RenderedPlatform, reached: ClusterConnection, processes: CommandRunner, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
     """The resources that destroy keeps, with those found; a row whose probe finds nothing is omitted."""
     for row in leftovers(work.platform, reached, str(work.folder)):
@@ -248,15 +252,15 @@ def _staying(
             yield row, found
 
 
-def _print_dry(work: Work, request: Request, steps: Sequence[Step]) -> None:
+def _print_dry(work: RenderedPlatform, request: PlatformRequest, steps: Sequence[PlatformStep]) -> None:
     """Print every command that would run, in order, without running any."""
-    if request.telling is Telling.JSON:
+    if request.reporting is ProgressFormat.JSON:
         rows = [_dry_row(step) for step in steps]
         output.write(json.dumps({"folder": str(work.folder), "steps": rows}, indent=4) + "\n")
         return
     output.write(f"# the rendered files are written to this folder first\ncd {shlex.quote(str(work.folder))}\n")
     for number, step in enumerate(steps, 1):
-        output.write(f"\n# {number}/{len(steps)} {step.name}: {step.tells}\n")
+        output.write(f"\n# {number}/{len(steps)} {step.name}: {step.purpose}\n")
         if step.consent is not None:
             output.write(f"#   asks first: {step.consent.beforehand}\n")
         if step.only_if is not None:
@@ -269,17 +273,17 @@ def _print_dry(work: Work, request: Request, steps: Sequence[Step]) -> None:
             output.write(f"{_shell(command)}{sent}\n")
 
 
-def _dry_row(step: Step) -> dict[str, object]:
+def _dry_row(step: PlatformStep) -> dict[str, object]:
     return {
         "step": step.name,
-        "tells": step.tells,
+        "tells": step.purpose,
         "asks": step.consent.beforehand if step.consent else None,
         "probes": [list(probe.command.full_argv) for probe in step.probes],
         "commands": [list(command.full_argv) for command in step.commands],
     }
 
 
-def _shell(command: Command) -> str:
+def _shell(command: StepCommand) -> str:
     """Format a command for a shell."""
     pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
     sent = f" <<< {shlex.quote(command.sent)}" if command.sent else ""

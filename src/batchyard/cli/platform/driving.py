@@ -10,10 +10,10 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from batchyard.cli.platform.happenings import Asking, Display, Happening, Kind
-from batchyard.cli.platform.journal import OWN_FOLDER, Journal
-from batchyard.cli.platform.processes import Processes
-from batchyard.provision.steps.model import Answer, Command, Probe, Seen, Step
+from batchyard.cli.platform.happenings import Confirmation, Display, ProgressEvent, ProgressKind
+from batchyard.cli.platform.journal import OWN_FOLDER, StepJournal
+from batchyard.cli.platform.processes import CommandRunner
+from batchyard.provision.steps.model import CommandOutput, PlatformStep, Probe, ProbeResult, StepCommand
 from batchyard.server.clocks.wall import ticks
 
 _TAIL_LINES: Final = 15
@@ -22,7 +22,7 @@ _PAUSES: Final = (0.25, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StepRunnerSettings:
     """The factor on all pauses (for tests), and the steps to skip."""
 
     pace: float = 1.0
@@ -32,7 +32,7 @@ class Settings:
 class StoppedError(Exception):
     """A step failed, was declined or was interrupted; the steps after it did not run."""
 
-    def __init__(self, kind: Kind, step: str) -> None:
+    def __init__(self, kind: ProgressKind, step: str) -> None:
         super().__init__(step)
         self.kind = kind
         self.step = step
@@ -53,81 +53,81 @@ class UnmetError(Exception):
 
 
 @dataclass(slots=True)
-class Driver:
+class StepRunner:
     """Runs the steps of a locked folder; holds the answers of probes that run once."""
 
     folder: Path
-    processes: Processes
-    journal: Journal
+    processes: CommandRunner
+    journal: StepJournal
     display: Display
-    asking: Asking
-    settings: Settings = field(default_factory=Settings)
-    _memory: dict[Command, Answer] = field(default_factory=dict)
+    asking: Confirmation
+    settings: StepRunnerSettings = field(default_factory=StepRunnerSettings)
+    _memory: dict[StepCommand, CommandOutput] = field(default_factory=dict)
 
-    def drive(self, steps: Sequence[Step]) -> dict[Kind, int]:
+    def drive(self, steps: Sequence[PlatformStep]) -> dict[ProgressKind, int]:
         """Run all steps; return the number of each outcome. Raises StoppedError if a step is not completed."""
-        counts = dict.fromkeys(Kind, 0)
+        counts = dict.fromkeys(ProgressKind, 0)
         for number, step in enumerate(steps, 1):
             counts[self._settled(step, number, len(steps))] += 1
         return counts
 
-    def _settled(self, step: Step, number: int, total: int) -> Kind:
+    def _settled(self, step: PlatformStep, number: int, total: int) -> ProgressKind:
         begun = ticks()
 
-        def happened(kind: Kind, what: str = "", tail: tuple[str, ...] = (), log: str = "") -> None:
+        def happened(kind: ProgressKind, what: str = "", tail: tuple[str, ...] = (), log: str = "") -> None:
             seconds = ticks() - begun
             self.journal.note(event=kind.value, step=step.name, what=what, seconds=round(seconds, 1))
-            self.display.show(Happening(kind, step, number, total, what, seconds, tail, log))
+            self.display.show(ProgressEvent(kind, step, number, total, what, seconds, tail, log))
 
         try:
             kind, what = self._outcome(step, happened)
         except RefusedError:
-            happened(Kind.REFUSED)
-            raise StoppedError(Kind.REFUSED, step.name) from None
+            happened(ProgressKind.REFUSED)
+            raise StoppedError(ProgressKind.REFUSED, step.name) from None
         except UnmetError as unmet:
             if not step.is_optional:
-                happened(Kind.FAILED, unmet.what, unmet.tail, unmet.log)
-                raise StoppedError(Kind.FAILED, step.name) from None
-            kind, what = Kind.UNMET, unmet.what
+                happened(ProgressKind.FAILED, unmet.what, unmet.tail, unmet.log)
+                raise StoppedError(ProgressKind.FAILED, step.name) from None
+            kind, what = ProgressKind.UNMET, unmet.what
         except KeyboardInterrupt:
-            happened(Kind.INTERRUPTED)
-            raise StoppedError(Kind.INTERRUPTED, step.name) from None
+            happened(ProgressKind.INTERRUPTED)
+            raise StoppedError(ProgressKind.INTERRUPTED, step.name) from None
         happened(kind, what)
         return kind
 
-    def _outcome(self, step: Step, happened: Callable[..., None]) -> tuple[Kind, str]:
+    def _outcome(self, step: PlatformStep, happened: Callable[..., None]) -> tuple[ProgressKind, str]:
         if step.name in self.settings.skipped:
-            return Kind.SKIPPED, "skipped by option"
+            return ProgressKind.SKIPPED, "skipped by option"
         if step.only_if is not None and not (seen := self._remembered(step.only_if)).is_so:
-            return Kind.SKIPPED, seen.what
+            return ProgressKind.SKIPPED, seen.what
         seen = self._seen(step)
         if step.probes and seen.is_so:
-            return Kind.PASSED, seen.what
+            return ProgressKind.PASSED, seen.what
         step, sent = self._complete(step)
         if step.consent is not None and not self._agreed(step, seen.what, sent):
             if step.is_optional:
                 raise UnmetError(f"declined: {seen.what}")
             raise RefusedError
         if step.commands:
-            happened(Kind.BEGUN, seen.what)
+            happened(ProgressKind.BEGUN, seen.what)
             self._do(step, happened)
             if not step.is_checked:
-                return Kind.DONE, ""
+                return ProgressKind.DONE, ""
             seen = self._seen(step)
         if step.probes and not seen.is_so:
             if step.patience_seconds:
-                happened(Kind.WAITING, seen.what)
+                happened(ProgressKind.WAITING, seen.what)
             seen = self._awaited(step, seen)
-        return Kind.DONE, seen.what
+        return ProgressKind.DONE, seen.what
 
-    def _complete(self, step: Step) -> tuple[Step, str]:
+    def _complete(self, step: PlatformStep) -> tuple[PlatformStep, str]:
         """The step with the input of its commands, and that input, about which the user is then asked."""
         if step.sends is None:
             return step, ""
         sent = step.sends([self.processes.look(probe.command, self.display.tick) for probe in step.probes])
         return replace(step, commands=tuple(replace(command, sent=sent) for command in step.commands)), sent
 
-    def _agreed(self, step: Step, what: str, sent: str) -> bool:
+    def _agreed(self, step: PlatformStep, what: str, sent: str) -> bool:
         consent = step.consent
         assert consent is not None, "the step requires consent"
         question = consent.question.replace("{seen}", what)
@@ -137,30 +137,30 @@ class Driver:
         self.display.quiet()
         return self.asking.agrees(question, consent.is_grave(what))
 
-    def _do(self, step: Step, happened: Callable[..., None]) -> None:
+    def _do(self, step: PlatformStep, happened: Callable[..., None]) -> None:
         """Run the commands with retries; before each retry, probe whether the step is done."""
         log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         tried = 0
         while (answer := self._first_failure(step, log)) is not None:
             tried += 1
-            if not step.retry.helps(answer.told, tried):
-                lines = [line.rstrip() for line in answer.told.splitlines() if line.strip()]
+            if not step.retry.helps(answer.reported, tried):
+                lines = [line.rstrip() for line in answer.reported.splitlines() if line.strip()]
                 raise UnmetError(answer.last_word, tuple(lines[-_TAIL_LINES:]), str(log))
-            happened(Kind.RETRIED, f"{answer.last_word}; again in {step.retry.pause_seconds} s")
+            happened(ProgressKind.RETRIED, f"{answer.last_word}; again in {step.retry.pause_seconds} s")
             Event().wait(step.retry.pause_seconds * self.settings.pace)
             if step.probes and self._seen(step).is_so:
                 return
 
-    def _first_failure(self, step: Step, log: Path) -> Answer | None:
+    def _first_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
         """Run the commands until one fails; return its answer, None if all succeed."""
         for command in step.commands:
             answer = self.processes.act(command, log, self.display.tick)
-            if answer.code and not any(word in answer.told for word in command.tolerates):
+            if answer.code and not any(word in answer.reported for word in command.tolerates):
                 return answer
         return None
 
-    def _awaited(self, step: Step, seen: Seen) -> Seen:
+    def _awaited(self, step: PlatformStep, seen: ProbeResult) -> ProbeResult:
         """Probe until the step is done; UnmetError when its patience is over."""
         begun = ticks()
         pause = _PAUSES[0]
@@ -175,25 +175,27 @@ class Driver:
             seen = self._seen(step)
         return seen
 
-    def _seen(self, step: Step) -> Seen:
+    def _seen(self, step: PlatformStep) -> ProbeResult:
         """Run the probes; return the first result that is not so, else the last."""
-        seen = Seen(not step.probes)
+        seen = ProbeResult(not step.probes)
         for probe in step.probes:
             seen = probe.reading(self.processes.look(probe.command, self.display.tick))
             if not seen.is_so:
                 return seen
         return seen
 
-    def _remembered(self, probe: Probe) -> Seen:
+    def _remembered(self, probe: Probe) -> ProbeResult:
         """The result of a probe that runs once per run."""
         if probe.command not in self._memory:
             self._memory[probe.command] = self.processes.look(probe.command, self.display.tick)
         return probe.reading(self._memory[probe.command])
 
 
-def looked_at(processes: Processes, display: Display, steps: Sequence[Step]) -> list[tuple[Step, Seen | None]]:
+def probe_steps(
+    processes: CommandRunner, display: Display, steps: Sequence[PlatformStep]
+) -> list[tuple[PlatformStep, ProbeResult | None]]:
     """The probe result of each step; None after a step that failed and that the later steps depend on."""
-    found: list[tuple[Step, Seen | None]] = []
+    found: list[tuple[PlatformStep, ProbeResult | None]] = []
     lacking = False
     for step in steps:
         if not step.probes:
@@ -201,7 +203,7 @@ def looked_at(processes: Processes, display: Display, steps: Sequence[Step]) -> 
         if lacking:
             found.append((step, None))
             continue
-        seen = Seen(True)
+        seen = ProbeResult(True)
         for probe in step.probes:
             seen = probe.reading(processes.look(probe.command, display.tick))
             if not seen.is_so:

@@ -9,7 +9,7 @@ from batchyard.cli import guide
 from batchyard.cli.options import Output
 from batchyard.cli.platform.files import read_source, sound_platform
 from batchyard.cli.platform.render import write
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
 
@@ -24,14 +24,14 @@ def run(
         guide.run(manifests, step, form, live, report, folder)
 
 
-def play(platform: Platform, form: Output) -> None:
+def play(platform: PlatformModel, form: Output) -> None:
     """Simulate the whole guide on a platform."""
     with _rendered(platform) as folder:
         guide.run(None, None, form, None, rendered=folder)
 
 
 @contextmanager
-def _rendered(platform: Platform) -> Iterator[Path]:
+def _rendered(platform: PlatformModel) -> Iterator[Path]:
     """A temporary folder with the rendered platform."""
     with TemporaryDirectory(prefix="batchyard-platform-") as name:
         write(render(platform), Path(name), overwrite=False)

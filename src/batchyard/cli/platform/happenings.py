@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from batchyard.provision.steps.model import Step
+from batchyard.provision.steps.model import PlatformStep
 
 
-class Kind(StrEnum):
+class ProgressKind(StrEnum):
     """What happened to a step."""
 
     BEGUN = "begun"
@@ -27,11 +27,11 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class ProgressEvent:
     """An event of a step: its number (from 1), the number of steps, a detail, and the seconds since its start."""
 
-    kind: Kind
-    step: Step
+    kind: ProgressKind
+    step: PlatformStep
     number: int
     total: int
     what: str = ""
@@ -44,20 +44,20 @@ class Happening:
 class Display(Protocol):
     """Shows progress events."""
 
-    def show(self, happening: Happening) -> None:
+    def show(self, happening: ProgressEvent) -> None:
         """Show an event."""
 
     def tick(self, line: str, seconds: float) -> None:
         """Update the progress of a running command: its last output line and its run time."""
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Print a line about the run."""
 
     def quiet(self) -> None:
         """Remove the status line: the terminal is used otherwise, or the run is over."""
 
 
-class Asking(Protocol):
+class Confirmation(Protocol):
     """Asks the user for confirmation."""
 
     def agrees(self, question: str, destroys: bool) -> bool:

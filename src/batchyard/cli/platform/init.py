@@ -18,4 +18,4 @@ def run(example: str, file: Path) -> None:
         output.fail(f"batchyard: {file} already exists and was not changed; choose another file")
     except OSError as wrong:
         output.fail(f"batchyard: cannot write {file}: {wrong.strerror or wrong}; choose another file")
-    output.tell(f"batchyard: wrote {file}; next: batchyard platform plan {file}")
+    output.report_line(f"batchyard: wrote {file}; next: batchyard platform plan {file}")

@@ -14,7 +14,7 @@ OWN_FOLDER: Final = ".batchyard"
 _FILE: Final = "steps.jsonl"
 
 
-class Journal:
+class StepJournal:
     """The journal of a rendered folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -25,7 +25,7 @@ class Journal:
         line = json.dumps({"at": format_time(wall_clock()), **fields}) + "\n"
         is_new = not self._path.exists()
         with self._path.open("ab") as file:
-            if file.tell() and not self._ends_whole():
+            if file.report() and not self._ends_whole():
                 file.write(b"\n")  # an earlier write was cut off
             file.write(line.encode())
             file.flush()

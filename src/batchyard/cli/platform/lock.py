@@ -50,15 +50,15 @@ class Lock:
             raise BusyError(f"process {word.get('pid', '?')} is running the steps of this folder: wait until it ends")
         _leave(self._drive, {"pid": os.getpid()})
         self._child = (self._folder / "command.lock").open("a+")
-        told = False
+        reported = False
         while not _taken(self._child):
-            if not told:
+            if not reported:
                 word = _word(self._child)
                 self._waiting(
                     f"`{word.get('command', '?')}` of an earlier run (process {word.get('pid', '?')}) is running: "
                     "waiting for its end"
                 )
-                told = True
+                reported = True
             Event().wait(_POLL_SECONDS)
         return self
 

@@ -8,17 +8,17 @@ from batchyard.api.printing import Table, format_table
 from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.platform.files import read_source, sound_platform
-from batchyard.cli.platform.findings import Told, findings
+from batchyard.cli.platform.findings import MergedFinding, findings
 from batchyard.cli.platform.guide import play
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cloud.catalog.machine_types import MicroDollars
 from batchyard.lint.findings import Severity
 from batchyard.provision.google import made_on_google
-from batchyard.provision.loading import Source
+from batchyard.provision.loading import PlatformSource
 from batchyard.provision.machine_supply import Supply, supplies
 from batchyard.provision.manifests import made
-from batchyard.provision.model import Platform
-from batchyard.provision.quotas import Quota, quotas
+from batchyard.provision.model import PlatformModel
+from batchyard.provision.quotas import ComputeQuota, quotas
 
 #: Formats names: all of them, or as many as fit.
 _Shown: TypeAlias = Callable[[Sequence[str]], str]
@@ -31,13 +31,13 @@ _UNPRICED: Final = "Disks, network, the control plane and licences are not inclu
 class _Plan(NamedTuple):
     """The data of the plan."""
 
-    platform: Platform
+    platform: PlatformModel
     #: The names of Google Cloud resources by type, and of applied objects by kind.
     google: Mapping[str, Sequence[str]]
     objects: Mapping[str, Sequence[str]]
     supplies: Sequence[Supply]
-    quotas: Sequence[Quota]
-    findings: Sequence[Told]
+    quotas: Sequence[ComputeQuota]
+    findings: Sequence[MergedFinding]
     source: str
 
 
@@ -57,12 +57,12 @@ def run(file: str, project: str, form: Output, *, guide: bool = False) -> None:
         severity: sum(message.finding.severity is severity for message in found.findings) for severity in Severity
     }
     message = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
-    output.tell(f"batchyard: nothing has been created; lint: {message}")
+    output.report_line(f"batchyard: nothing has been created; lint: {message}")
     if guide:
         play(platform, form)
 
 
-def _planned(source: Source, platform: Platform) -> _Plan:
+def _planned(source: PlatformSource, platform: PlatformModel) -> _Plan:
     objects: dict[str, list[str]] = {}
     for group in made(platform).values():
         for each in group:
@@ -96,7 +96,7 @@ def _sections(plan: _Plan, shown: _Shown) -> Iterator[str]:
         yield format_table(_quotas_table(plan.quotas, shown))
     if plan.findings:
         yield "\n# Lint findings\n"
-        yield from (f"{text}\n" for told in plan.findings for text in _finding_lines(told, plan.source, shown))
+        yield from (f"{text}\n" for reported in plan.findings for text in _finding_lines(reported, plan.source, shown))
 
 
 def _names_table(what: str, named: Mapping[str, Sequence[str]], shown: _Shown) -> Table:
@@ -126,16 +126,16 @@ def _accelerators(row: Supply) -> str:
     return f"{accelerator.count} {accelerator.type}" if accelerator else ""
 
 
-def _quotas_table(rows: Sequence[Quota], shown: _Shown) -> Table:
+def _quotas_table(rows: Sequence[ComputeQuota], shown: _Shown) -> Table:
     return [
         ["REGION", "QUOTA", "NEEDED", "FOR"],
         *([row.region, row.metric, str(row.needed), shown(row.used_by)] for row in rows),
     ]
 
 
-def _finding_lines(told: Told, source: str, shown: _Shown) -> Iterator[str]:
-    finding, place = told.finding, f"{source}:{told.line}" if told.line else source
-    yield f"{place}: {finding.severity.value} {finding.rule}: {shown(told.objects)}"
+def _finding_lines(reported: MergedFinding, source: str, shown: _Shown) -> Iterator[str]:
+    finding, place = reported.finding, f"{source}:{reported.line}" if reported.line else source
+    yield f"{place}: {finding.severity.value} {finding.rule}: {shown(reported.objects)}"
     yield f"    {finding.problem}"
     if finding.fix:
         yield f"    fix: {finding.fix}"
@@ -186,7 +186,7 @@ def _document(plan: _Plan) -> dict[str, Any]:
             {"region": row.region, "metric": row.metric, "needed": row.needed, "usedBy": list(row.used_by)}
             for row in plan.quotas
         ],
-        "findings": [_finding_row(told) for told in plan.findings],
+        "findings": [_finding_row(reported) for reported in plan.findings],
     }
 
 
@@ -204,13 +204,13 @@ def _supply_row(row: Supply) -> dict[str, Any]:
     }
 
 
-def _finding_row(told: Told) -> dict[str, Any]:
-    finding = told.finding
+def _finding_row(reported: MergedFinding) -> dict[str, Any]:
+    finding = reported.finding
     return {
         "rule": finding.rule,
         "severity": finding.severity.value,
-        "line": told.line,
-        "objects": list(told.objects),
+        "line": reported.line,
+        "objects": list(reported.objects),
         "problem": finding.problem,
         "fix": finding.fix,
         "link": finding.link,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Final, TypeAlias
 
 from batchyard.cli.platform.lock import Lock
-from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Answer, Command
+from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, CommandOutput, StepCommand
 from batchyard.server.clocks.wall import ticks
 
 #: Called while a command runs, with its last output line and its seconds of run time.
@@ -28,22 +28,22 @@ class InterruptedCommandError(KeyboardInterrupt):
     """The user pressed Ctrl-C, and the command has ended."""
 
 
-class Processes:
+class CommandRunner:
     """Runs commands in a folder, holding its lock."""
 
-    def __init__(self, folder: Path, lock: Lock, telling: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, lock: Lock, reporting: Callable[[str], None]) -> None:
         self._folder = folder
         self._lock = lock
-        self._telling = telling
+        self._reporting = reporting
 
-    def look(self, command: Command, watching: Watching) -> Answer:
+    def look(self, command: StepCommand, watching: Watching) -> CommandOutput:
         """Run a command and return its output, without logging it."""
-        with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as told:
-            code = self._ended(command, printed, told, watching)
+        with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as reported:
+            code = self._ended(command, printed, reported, watching)
             why = _why(code, command)
-            return Answer(code, _whole(printed), f"{why}\n{_whole(told)}" if why else _whole(told))
+            return CommandOutput(code, _whole(printed), f"{why}\n{_whole(reported)}" if why else _whole(reported))
 
-    def act(self, command: Command, log: Path, watching: Watching) -> Answer:
+    def act(self, command: StepCommand, log: Path, watching: Watching) -> CommandOutput:
         """Run a command, append both outputs to a log, and return the appended text."""
         with log.open("ab+") as file:
             begin = file.seek(0, os.SEEK_END)
@@ -53,13 +53,13 @@ class Processes:
             if why := _why(code, command):
                 text = f"{why}\n{text}"
                 file.write(f"{why}\n".encode())
-            return Answer(code, "", text)
+            return CommandOutput(code, "", text)
 
-    def _ended(self, command: Command, printed: IO[bytes], told: IO[bytes], watching: Watching) -> int:
+    def _ended(self, command: StepCommand, printed: IO[bytes], reported: IO[bytes], watching: Watching) -> int:
         """Run the command to its end; return its exit code."""
         begun = ticks()
         try:
-            process = self._started(command, printed, told)
+            process = self._started(command, printed, reported)
         except (FileNotFoundError, PermissionError):
             return NO_SUCH_PROGRAM
         self._lock.started(process.pid, command.argv)
@@ -70,7 +70,7 @@ class Processes:
                 code = process.wait(_TICK_SECONDS)
             except subprocess.TimeoutExpired:
                 waited = ticks() - begun
-                watching(_last_line(told), waited)
+                watching(_last_line(reported), waited)
                 is_late = self._hurried(process, command, waited, is_late)
             except KeyboardInterrupt:
                 interrupts += 1
@@ -78,7 +78,7 @@ class Processes:
             else:
                 return _code(code, interrupts, is_late)
 
-    def _started(self, command: Command, printed: IO[bytes], told: IO[bytes]) -> "subprocess.Popen[bytes]":
+    def _started(self, command: StepCommand, printed: IO[bytes], reported: IO[bytes]) -> "subprocess.Popen[bytes]":
         with tempfile.TemporaryFile() as sent:
             sent.write(command.sent.encode())
             sent.seek(0)
@@ -87,12 +87,12 @@ class Processes:
                 cwd=self._folder,
                 stdin=sent,
                 stdout=subprocess.DEVNULL if command.is_secret else printed,
-                stderr=told,
+                stderr=reported,
                 start_new_session=True,
                 pass_fds=(self._lock.inherited,),
             )
 
-    def _hurried(self, process: "subprocess.Popen[bytes]", command: Command, waited: float, is_late: bool) -> bool:
+    def _hurried(self, process: "subprocess.Popen[bytes]", command: StepCommand, waited: float, is_late: bool) -> bool:
         """Send SIGINT at a command's time limit and SIGKILL after the grace period; return whether it is late."""
         if waited > command.limit_seconds + _GRACE_SECONDS:
             _signal(process, signal.SIGKILL)
@@ -101,11 +101,11 @@ class Processes:
             return True
         return is_late
 
-    def _interrupt(self, process: "subprocess.Popen[bytes]", command: Command, interrupts: int) -> None:
+    def _interrupt(self, process: "subprocess.Popen[bytes]", command: StepCommand, interrupts: int) -> None:
         """Forward Ctrl-C: SIGINT the first time, SIGTERM the second, SIGKILL from the third."""
         name = command.argv[0]
         if interrupts == 1:
-            self._telling(
+            self._reporting(
                 f"sent {name} an interrupt; waiting for it to end (Ctrl-C again ends it at once and can lose its state)"
             )
             _signal(process, signal.SIGINT)
@@ -120,7 +120,7 @@ def _code(code: int, interrupts: int, is_late: bool) -> int:
     return TOO_LONG if is_late else code
 
 
-def _why(code: int, command: Command) -> str:
+def _why(code: int, command: StepCommand) -> str:
     """The message for a command that could not be run or was late."""
     if code == NO_SUCH_PROGRAM:
         return f"{command.argv[0]}: program not found on the PATH"

@@ -15,7 +15,7 @@ from batchyard.cli import output
 from batchyard.cli.platform.files import read_source, sound_platform
 from batchyard.provision.image_sources import source_archive
 from batchyard.provision.images import SOURCES, builds_operator
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
 #: The record file: the digests of the content written to each path.
@@ -38,12 +38,12 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         more = f"\n  and {len(kept) - _SHOWN_MAX} more" if len(kept) > _SHOWN_MAX else ""
         message = f"files in {out} that were not rendered are in the way:{shown}{more}"
         output.fail(f"batchyard: {message}\nnothing was written; move them, or use --overwrite")
-    output.tell(
+    output.report_line(
         f"batchyard: {len(contents)} files written to {out}{f'; {removed} old files removed' if removed else ''}"
     )
 
 
-def contents_of(platform: Platform) -> Mapping[str, str | bytes]:
+def contents_of(platform: PlatformModel) -> Mapping[str, str | bytes]:
     """The content of every file by its path: the rendered texts, and the sources of the operator's image.
 
     Raises FileNotFoundError if this installation lacks the sources.

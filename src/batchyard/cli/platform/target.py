@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from batchyard.cli.platform.journal import OWN_FOLDER, Journal
-from batchyard.provision.model import Platform
-from batchyard.provision.steps.cluster import Reached
+from batchyard.cli.platform.journal import OWN_FOLDER, StepJournal
+from batchyard.provision.model import PlatformModel
+from batchyard.provision.steps.cluster import ClusterConnection
 
 _ASKED_WITHIN: Final = 60
 
@@ -18,22 +18,22 @@ class TargetError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClusterOptions:
     """The kubeconfig and context options; '' if not given."""
 
     kubeconfig: str
     context: str
 
 
-def reached_by(platform: Platform, wanted: Wanted) -> Reached:
+def reached_by(platform: PlatformModel, wanted: ClusterOptions) -> ClusterConnection:
     """How the steps reach the cluster, as far as known without running kubectl."""
     kubeconfig = str(Path(wanted.kubeconfig).expanduser().resolve()) if wanted.kubeconfig else ""
     if platform.google is not None:
-        return Reached(kubeconfig or f"{OWN_FOLDER}/kubeconfig")
-    return Reached(kubeconfig, wanted.context)
+        return ClusterConnection(kubeconfig or f"{OWN_FOLDER}/kubeconfig")
+    return ClusterConnection(kubeconfig, wanted.context)
 
 
-def settled(platform: Platform, wanted: Wanted, journal: Journal) -> Reached:
+def settled(platform: PlatformModel, wanted: ClusterOptions, journal: StepJournal) -> ClusterConnection:
     """How the steps reach the cluster, with a fixed context that is independent of kubectl's current one.
 
     TargetError if kubectl has no cluster, or if the platform of this folder was created elsewhere.
@@ -44,17 +44,17 @@ def settled(platform: Platform, wanted: Wanted, journal: Journal) -> Reached:
         return reached
     before = journal.target()
     if before is not None and not wanted.context and not wanted.kubeconfig:
-        reached = Reached(before.get("kubeconfig", ""), before.get("context", ""))
+        reached = ClusterConnection(before.get("kubeconfig", ""), before.get("context", ""))
     view = _view(reached)
     context = str(view.get("current-context") or "")
     servers = [row["cluster"].get("server", "") for row in view.get("clusters") or ()]
     if not context or not servers:
         raise TargetError("kubectl has no current cluster: select one with --kubeconfig FILE or --context NAME")
     _same(journal, platform.name, f"{servers[0]}", kubeconfig=reached.kubeconfig, context=context)
-    return Reached(reached.kubeconfig, context)
+    return ClusterConnection(reached.kubeconfig, context)
 
 
-def _same(journal: Journal, name: str, place: str, **how: str) -> None:
+def _same(journal: StepJournal, name: str, place: str, **how: str) -> None:
     """Record where the platform of this folder is, or check that it is unchanged."""
     before = journal.target()
     if before is None:
@@ -65,7 +65,7 @@ def _same(journal: Journal, name: str, place: str, **how: str) -> None:
         raise TargetError(f"this folder belongs to {was}, not to {name} on {place}: choose another with --out DIR")
 
 
-def _view(reached: Reached) -> dict[str, Any]:
+def _view(reached: ClusterConnection) -> dict[str, Any]:
     """The part of the kubeconfig for the context, as merged by kubectl."""
     command = reached.kubectl("config", "view", "--minify", "--output=json")
     try:

@@ -8,13 +8,13 @@ from urllib.parse import quote
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.api.conditions import last_told
+from batchyard.api.conditions import event_last_time
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
-from batchyard.cli.submit.manifests import Asked, owned
+from batchyard.cli.submit.manifests import JobRequest, owned
 from batchyard.client.resource_paths import path_of, path_of_kind
 from batchyard.client.transport import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded, trouble_of
+from batchyard.client.writes import decoded, failure_reason
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 _VISIBILITY: Final = "/apis/visibility.kueue.x-k8s.io"
@@ -38,7 +38,7 @@ class Cluster:
         self.url = url
         self._visibility: Sequence[str] = _VISIBILITY_VERSIONS
 
-    async def check(self, asked: Asked) -> None:
+    async def check(self, asked: JobRequest) -> None:
         """SubmitError if the queue or priority class does not exist; skipped without the permission to list."""
         queues = await self._names(scheme.LOCAL_QUEUE, asked.namespace)
         if queues is not None and asked.queue not in queues:
@@ -63,7 +63,7 @@ class Cluster:
             raise
         return created
 
-    async def place(self, asked: Asked, uid: str) -> tuple[int, int] | None:
+    async def place(self, asked: JobRequest, uid: str) -> tuple[int, int] | None:
         """How many Workloads are ahead of a Job in its queue, and how many wait; None if unknown."""
         if not self._visibility:
             return None
@@ -91,33 +91,35 @@ class Cluster:
         path = path_of(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
         answer = await self.wire.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
-        told = [(last_told(each), each) for each in _items_of(answer)]
-        if not told:
+        reported = [(event_last_time(each), each) for each in _items_of(answer)]
+        if not reported:
             return None
-        _, latest = max(told, key=lambda each: each[0])
+        _, latest = max(reported, key=lambda each: each[0])
         return latest.get("reason") or "", latest.get("message") or ""
 
     async def follow_log(
-        self, namespace: str, pod: str, container: str, since: str, told: Callable[[Sequence[bytes]], None]
+        self, namespace: str, pod: str, container: str, since: str, reported: Callable[[Sequence[bytes]], None]
     ) -> HttpAnswer:
         """Stream a log to `told`, each line with its time; return how the stream ended."""
         path = path_of(kind_info(scheme.POD), "v1", namespace, pod, "log")
         from_then = f"&sinceTime={since.replace('+', '%2B')}" if since else ""
         query = f"container={container}&follow=true&timestamps=true{from_then}"
-        return await self.wire.stream(HttpRequest("GET", f"{path}?{query}", accept="*/*"), told, to_the_end=True)
+        return await self.wire.stream(HttpRequest("GET", f"{path}?{query}", accept="*/*"), reported, to_the_end=True)
 
     async def _take_back(self, job: Mapping[str, Any]) -> None:
         """Delete a Job whose ConfigMaps could not be created; SubmitError if that fails."""
         answer = await self.wire.ask(HttpRequest("DELETE", _path(scheme.JOB, job), _BACKGROUND))
         if not 200 <= answer.code < 300 and answer.code != _NOT_THERE:
             name = job["metadata"]["name"]
-            raise SubmitError(f"Job {name} was created without its files and cannot be deleted: {trouble_of(answer)}")
+            raise SubmitError(
+                f"Job {name} was created without its files and cannot be deleted: {failure_reason(answer)}"
+            )
 
     async def _created(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
         path = path_of(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
         answer = await self.wire.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
         if not 200 <= answer.code < 300:
-            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {trouble_of(answer)}")
+            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(answer)}")
         return decoded(answer.body)
 
     async def _names(self, kind: str, namespace: str = "") -> Sequence[str] | None:
@@ -135,7 +137,7 @@ class Cluster:
             if answer.code == _FORBIDDEN:
                 return None
             if answer.code != _NOT_THERE:
-                raise SubmitError(f"{self.url}: {trouble_of(answer)}")
+                raise SubmitError(f"{self.url}: {failure_reason(answer)}")
         raise SubmitError(f"{self.url}: does not serve {info.plural}.{info.group}: Kueue is not installed")
 
 
@@ -149,7 +151,7 @@ def _path(kind: str, obj: Mapping[str, Any]) -> str:
     return path_of(kind_info(kind), "v1", metadata["namespace"], metadata["name"])
 
 
-def _no_queue(asked: Asked, here: Sequence[str], everywhere: Sequence[Obj]) -> str:
+def _no_queue(asked: JobRequest, here: Sequence[str], everywhere: Sequence[Obj]) -> str:
     """The error message for a missing queue, with the queues that exist."""
     message = f"LocalQueue {asked.queue} not found in namespace {asked.namespace}"
     homes = [each["metadata"]["namespace"] for each in everywhere if each["metadata"]["name"] == asked.queue]

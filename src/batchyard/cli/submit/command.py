@@ -11,11 +11,11 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.base.ids import uid_for
 from batchyard.cli import output
-from batchyard.cli.options import Form
+from batchyard.cli.options import DocumentFormat
 from batchyard.cli.submit import packing
-from batchyard.cli.submit.manifests import Asked, job_of, parts_of, stem_of
-from batchyard.cli.submit.telling import Telling
-from batchyard.cli.submit.wanted import Request
+from batchyard.cli.submit.manifests import JobRequest, job_of, parts_of, stem_of
+from batchyard.cli.submit.telling import SubmitOutput
+from batchyard.cli.submit.wanted import SubmitRequest
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 
@@ -23,7 +23,7 @@ from batchyard.server.clocks.wall import wall_clock
 _LETTERS: Final = 5
 
 
-def submit(request: Request) -> int:
+def submit(request: SubmitRequest) -> int:
     """Run the command; return the exit code of the Job's command once it has ended."""
     asked = _named(request.asked)
     packed = _packed(request)
@@ -34,18 +34,18 @@ def submit(request: Request) -> int:
     if faults:
         output.fail("\n".join(f"batchyard: {fault.error}" for fault in faults))
     if request.dry_run:
-        output.write(_written([*parts, job], request.form or Form.YAML))
+        output.write(_written([*parts, job], request.form or DocumentFormat.YAML))
         return 0
     from batchyard.cli.submit import sending  # noqa: PLC0415 - loads the HTTP client
 
-    told = Telling(is_json=request.form is Form.JSON)
+    reported = SubmitOutput(is_json=request.form is DocumentFormat.JSON)
     try:
-        return asyncio.run(sending.sent(request, asked, packed, told))
+        return asyncio.run(sending.submit_job(request, asked, packed, reported))
     except sending.REFUSALS as error:
         output.fail(f"batchyard: {error}")
 
 
-def _named(asked: Asked) -> Asked:
+def _named(asked: JobRequest) -> JobRequest:
     """Set a generated name if none is given."""
     if asked.name:
         return asked
@@ -53,7 +53,7 @@ def _named(asked: Asked) -> Asked:
     return replace(asked, name=f"{stem_of(asked.argv)}-{letters}")
 
 
-def _packed(request: Request) -> packing.Packed | None:
+def _packed(request: SubmitRequest) -> packing.PackedFolder | None:
     if request.folder is None:
         return None
     try:
@@ -62,9 +62,9 @@ def _packed(request: Request) -> packing.Packed | None:
         output.fail(f"batchyard: {error}")
 
 
-def _written(objects: Sequence[Obj], form: Form) -> str:
+def _written(objects: Sequence[Obj], form: DocumentFormat) -> str:
     """Format the objects as manifests for kubectl."""
-    if form is Form.YAML:
+    if form is DocumentFormat.YAML:
         return "---\n".join(map(render_yaml, objects))
     if len(objects) == 1:
         return render_json(objects[0])

@@ -10,13 +10,13 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND
 from batchyard.cli.submit.cluster import Cluster
-from batchyard.cli.submit.manifests import CONTAINER, Asked
-from batchyard.cli.submit.story import Story, Told, has_begun, terminated
+from batchyard.cli.submit.manifests import CONTAINER, JobRequest
+from batchyard.cli.submit.story import JobProgress, ProgressMessage, has_begun, terminated
 from batchyard.client.cache import Cache
-from batchyard.client.informer import Informer, Scope
-from batchyard.client.writes import trouble_of
+from batchyard.client.informer import Informer, InformerScope
+from batchyard.client.writes import failure_reason
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.server.clocks.timers import passing
+from batchyard.server.clocks.timers import sleep_for
 
 #: The interval between queries of the queue position, which cannot be watched.
 _LOOKS_EVERY: Final = 5 * SECOND
@@ -26,21 +26,21 @@ _DRAINS_WITHIN: Final = 30  # seconds
 _GONE: Final = 404
 
 
-class Heard(NamedTuple):
-    """Callbacks: `tell` for each message, `log` for each line of a pod's log."""
+class FollowCallbacks(NamedTuple):
+    """Callbacks: `report` for each message, `log` for each line of a pod's log."""
 
-    tell: Callable[[Told], None]
+    report: Callable[[ProgressMessage], None]
     log: Callable[[str, str], None]
 
 
-class Follower:
+class JobFollower:
     """A Job being followed: its informers, log readers and reported messages."""
 
-    def __init__(self, cluster: Cluster, asked: Asked, job: Mapping[str, Any], heard: Heard) -> None:
+    def __init__(self, cluster: Cluster, asked: JobRequest, job: Mapping[str, Any], heard: FollowCallbacks) -> None:
         self._cluster = cluster
         self._asked = asked
-        self._tell, self._log = heard
-        self._story = Story()
+        self._notify, self._log = heard
+        self._story = JobProgress()
         self._uid = uid = job["metadata"]["uid"]
         #: The latest version of the Job.
         self._job: Obj = job
@@ -52,7 +52,7 @@ class Follower:
         }
         self._cache = Cache()
         self._informers = [
-            Informer(kind_info(kind), self._cache, 0, Scope(asked.namespace, selector))
+            Informer(kind_info(kind), self._cache, 0, InformerScope(asked.namespace, selector))
             for kind, selector in of_kind.items()
         ]
         self._troubles: dict[str, None] = {}
@@ -72,7 +72,7 @@ class Follower:
             done, _ = await asyncio.wait(self._logs.values(), timeout=_DRAINS_WITHIN)
             for each in done:
                 each.result()  # raises an unexpected error
-        self._tell_all(self._story.job_is(self._job, await self._pods()))
+        self._report_all(self._story.process_job(self._job, await self._pods()))
         code = self._story.ended
         assert code is not None, "it is over"
         return code
@@ -82,13 +82,13 @@ class Follower:
         while True:
             following = informer.following()
             if following.wait:
-                await passing(following.wait)
+                await sleep_for(following.wait)
             if following.is_watch:
                 answer = await self._cluster.wire.stream(following.request, lambda lines: self._heard(informer, lines))
                 informer.ended(answer)
             else:
                 self._take_in(informer.listed(await self._cluster.wire.ask(following.request)))
-            self._tell_trouble(informer)
+            self._report_trouble(informer)
 
     def _heard(self, informer: Informer, lines: Sequence[bytes]) -> None:
         self._take_in(informer.watched(lines))
@@ -98,9 +98,9 @@ class Follower:
             is_gone = event.type is EventType.DELETED
             match event.key.kind:
                 case scheme.WORKLOAD if not is_gone:
-                    self._tell_all(self._story.workload_is(event.obj))
+                    self._report_all(self._story.process_workload(event.obj))
                 case scheme.POD:
-                    self._tell_all(self._story.pod_is(event.obj))
+                    self._report_all(self._story.process_pod(event.obj))
                     self._follow_log(event.obj)
                 case scheme.JOB if event.obj["metadata"]["uid"] == self._uid:
                     self._job_is(event.obj, is_gone=is_gone)
@@ -109,7 +109,7 @@ class Follower:
         status = job.get("status") or {}
         ended = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
         if is_gone and not self._over.is_set():
-            self._tell_all(self._story.job_is_gone())
+            self._report_all(self._story.process_deletion())
         self._job = job
         if is_gone or ended & {"Complete", "Failed"}:
             self._over.set()
@@ -124,12 +124,12 @@ class Follower:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
                 waits = not has_begun(pod) and terminated(pod) is None
                 if waits and (warning := await self._cluster.warning(pod)) is not None:
-                    self._tell_all(self._story.pod_is_warned(pod["metadata"]["name"], *warning))
+                    self._report_all(self._story.process_warning(pod["metadata"]["name"], *warning))
             if self._story.waits:
                 found = await self._cluster.place(self._asked, self._uid)
                 if found is not None:
-                    self._tell_all(self._story.place_is(*found, self._asked.queue))
-            await passing(_LOOKS_EVERY)
+                    self._report_all(self._story.process_position(*found, self._asked.queue))
+            await sleep_for(_LOOKS_EVERY)
 
     def _follow_log(self, pod: Obj) -> None:
         name = pod["metadata"]["name"]
@@ -147,33 +147,33 @@ class Follower:
             if answer.code == _GONE or (is_whole and (found is None or terminated(found) is not None)):
                 return
             if answer.code >= 400:
-                self._tell_once(f"the log of pod {pod}: {trouble_of(answer)}")
-            log.begin_again()
-            await passing(_TRIES_AGAIN)
+                self._report_once(f"the log of pod {pod}: {failure_reason(answer)}")
+            log.restart_reading()
+            await sleep_for(_TRIES_AGAIN)
 
-    def _tell_all(self, told: Iterable[Told]) -> None:
-        for each in told:
-            self._tell(each)
+    def _report_all(self, reported: Iterable[ProgressMessage]) -> None:
+        for each in reported:
+            self._notify(each)
 
-    def _tell_trouble(self, informer: Informer) -> None:
+    def _report_trouble(self, informer: Informer) -> None:
         if informer.trouble:
-            self._tell_once(f"{informer.info.plural}: {informer.trouble}")
+            self._report_once(f"{informer.info.plural}: {informer.trouble}")
 
-    def _tell_once(self, trouble: str) -> None:
+    def _report_once(self, trouble: str) -> None:
         if trouble not in self._troubles:
             self._troubles[trouble] = None
-            self._tell(Told("Trouble", trouble, {"message": trouble}))
+            self._notify(ProgressMessage("Trouble", trouble, {"message": trouble}))
 
 
 class LogReader:
     """Reports each line of a timestamped log once, however often reading restarts."""
 
-    def __init__(self, pod: str, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
         self._pod = pod
-        self._tell = tell
+        self._notify = notify
         #: The time of the last line, and how many lines with that time were reported.
         self.since = ""
-        self._told = 0
+        self._reported = 0
         self._skips = 0
 
     def take(self, lines: Sequence[bytes]) -> None:
@@ -185,10 +185,10 @@ class LogReader:
                 continue
             if time < self.since:
                 continue
-            self._told = self._told + 1 if time == self.since else 1
+            self._reported = self._reported + 1 if time == self.since else 1
             self.since = time
-            self._tell(self._pod, text)
+            self._notify(self._pod, text)
 
-    def begin_again(self) -> None:
+    def restart_reading(self) -> None:
         """Restart reading at the time of the last line."""
-        self._skips = self._told
+        self._skips = self._reported

@@ -40,7 +40,7 @@ exec "$@"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobRequest:
     """The Job to create. Quantities in Kubernetes notation; '' and None for unset values."""
 
     argv: Sequence[str]
@@ -64,7 +64,7 @@ class Asked:
     checkpoint_folder: str = ""
 
 
-def job_of(asked: Asked, archive: bytes | None) -> Obj:
+def job_of(asked: JobRequest, archive: bytes | None) -> Obj:
     """The Job. With an archive its pods mount the ConfigMaps of `parts_of`."""
     spec: dict[str, Any] = {
         "suspend": True,  # until its Workload is admitted
@@ -85,7 +85,7 @@ def job_of(asked: Asked, archive: bytes | None) -> Obj:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def parts_of(asked: Asked, archive: bytes) -> Sequence[Obj]:
+def parts_of(asked: JobRequest, archive: bytes) -> Sequence[Obj]:
     """The ConfigMaps that hold an archive, in order."""
     return [
         {
@@ -124,12 +124,12 @@ def stem_of(argv: Sequence[str]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words)[:_NAME_MAX].strip("-") or "job"
 
 
-def _metadata(asked: Asked, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def _metadata(asked: JobRequest, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     where = {"namespace": asked.namespace} if asked.namespace else {}
     return {"name": name, **where, "labels": {_INSTANCE: asked.name, _MANAGED_BY: "batchyard-submit", **labels}}
 
 
-def _pod_spec(asked: Asked, archive: bytes | None) -> dict[str, Any]:
+def _pod_spec(asked: JobRequest, archive: bytes | None) -> dict[str, Any]:
     environment = dict(asked.environment)
     mounts: list[dict[str, Any]] = []
     volumes: list[dict[str, Any]] = []
@@ -163,18 +163,18 @@ def _pod_spec(asked: Asked, archive: bytes | None) -> dict[str, Any]:
     return spec
 
 
-def _resources(asked: Asked) -> dict[str, str]:
+def _resources(asked: JobRequest) -> dict[str, str]:
     plain = {"cpu": asked.cpu, "memory": asked.memory}
     devices = {resource: str(count) for resource, count in asked.devices.items() if count}
     return {**{resource: amount for resource, amount in plain.items() if amount}, **devices}
 
 
-def _sources(asked: Asked, archive: bytes) -> list[dict[str, Any]]:
+def _sources(asked: JobRequest, archive: bytes) -> list[dict[str, Any]]:
     """The projected sources: all parts in one folder."""
     return [{"configMap": {"name": _part_name(asked, each)}} for each in range(-(-len(archive) // PART))]
 
 
-def _part_name(asked: Asked, number: int) -> str:
+def _part_name(asked: JobRequest, number: int) -> str:
     return f"{asked.name}-files-{number}"
 
 

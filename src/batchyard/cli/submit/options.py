@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from batchyard.cli.options import Form
+from batchyard.cli.options import DocumentFormat
 
 
 class WithCommand(TyperCommand):
@@ -42,10 +42,10 @@ def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> s
     return ""
 
 
-def pairs(option: str, told: Sequence[str] | None) -> dict[str, str]:
+def pairs(option: str, reported: Sequence[str] | None) -> dict[str, str]:
     """Parse values of the form NAME=VALUE."""
     found = {}
-    for text in told or ():
+    for text in reported or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise typer.BadParameter(f"{option} {text!r}: use the form NAME=VALUE")
@@ -55,18 +55,18 @@ def pairs(option: str, told: Sequence[str] | None) -> dict[str, str]:
 
 def toleration(text: str) -> dict[str, str]:
     """Parse a toleration: KEY or KEY=VALUE, optionally with :EFFECT."""
-    told, _, effect = text.partition(":")
-    key, equals, value = told.partition("=")
+    reported, _, effect = text.partition(":")
+    key, equals, value = reported.partition("=")
     which = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
     return {**({"key": key} if key else {}), **which, **({"effect": effect} if effect else {})}
 
 
-def _repeated(*names: str, metavar: str = "NAME=VALUE", told: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=f"{told}; repeatable.")
+def _repeated(*names: str, metavar: str = "NAME=VALUE", reported: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=f"{reported}; repeatable.")
 
 
-def _count(least: int, told: str) -> Any:
-    return typer.Option(metavar="N", min=least, help=told)
+def _count(least: int, reported: str) -> Any:
+    return typer.Option(metavar="N", min=least, help=reported)
 
 
 _Texts: TypeAlias = list[str] | None
@@ -90,11 +90,11 @@ Parallelism: TypeAlias = Annotated[
     int | None, _count(1, "Number of pods that run in parallel; default: all completions.")
 ]
 BackoffLimit: TypeAlias = Annotated[int, _count(0, "Number of retries of failed pods.")]
-Env: TypeAlias = Annotated[_Texts, _repeated("--env", "-e", told="An environment variable")]
-Annotations: TypeAlias = Annotated[_Texts, _repeated("--annotation", told="An annotation of the Job")]
-NodeSelector: TypeAlias = Annotated[_Texts, _repeated("--node-selector", told="A label that the nodes must have")]
+Env: TypeAlias = Annotated[_Texts, _repeated("--env", "-e", reported="An environment variable")]
+Annotations: TypeAlias = Annotated[_Texts, _repeated("--annotation", reported="An annotation of the Job")]
+NodeSelector: TypeAlias = Annotated[_Texts, _repeated("--node-selector", reported="A label that the nodes must have")]
 Tolerations: TypeAlias = Annotated[
-    _Texts, _repeated("--toleration", metavar="KEY[=VALUE][:EFFECT]", told="A node taint to tolerate")
+    _Texts, _repeated("--toleration", metavar="KEY[=VALUE][:EFFECT]", reported="A node taint to tolerate")
 ]
 CheckpointDir: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="DIR", help="A folder of the node, mounted at $CHECKPOINT_DIR.")
@@ -111,6 +111,6 @@ DataDir: TypeAlias = Annotated[
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print the objects and create nothing.")]
 Detach: TypeAlias = Annotated[bool, typer.Option("--detach", help="Return once the Job is created.")]
 Output: TypeAlias = Annotated[
-    Form | None,
+    DocumentFormat | None,
     typer.Option("--output", "-o", help="Format of --dry-run; without it, json prints events as JSON lines."),
 ]

@@ -27,7 +27,7 @@ class PackingError(Exception):
     """A folder cannot be shipped; the message has the reason and the remedy."""
 
 
-class Packed(NamedTuple):
+class PackedFolder(NamedTuple):
     """An archive (tar, gzip), its number of files, and the paths that were left out."""
 
     content: bytes
@@ -43,7 +43,7 @@ class _Found(NamedTuple):
     size: int
 
 
-def pack(folder: Path) -> Packed:
+def pack(folder: Path) -> PackedFolder:
     """Return the archive of a folder; PackingError if it is too large, unreadable, or has links to outside."""
     root = folder.resolve()
     if not root.is_dir():
@@ -60,7 +60,7 @@ def pack(folder: Path) -> Packed:
     if len(content) > PACKED_MAX:
         raise PackingError(_too_large(folder, len(content), PACKED_MAX, " packed", found))
     files = sum(not stat.S_ISDIR(each.path.lstat().st_mode) for each in found)
-    return Packed(content, files, left_out)
+    return PackedFolder(content, files, left_out)
 
 
 def _found_in(folder: Path, root: Path, left_out: list[str]) -> Iterator[_Found]:

@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any, Final
 
 from batchyard.cli import reaching
-from batchyard.cli.reaching import Target, reading
+from batchyard.cli.reaching import ClusterTarget, reading
 from batchyard.cli.submit import packing
 from batchyard.cli.submit.cluster import Cluster, SubmitError
-from batchyard.cli.submit.following import Follower, Heard
-from batchyard.cli.submit.manifests import Asked, job_of, parts_of
-from batchyard.cli.submit.story import Told
-from batchyard.cli.submit.telling import Telling
-from batchyard.cli.submit.wanted import Request
-from batchyard.server.kubeconfig.access import Access
+from batchyard.cli.submit.following import FollowCallbacks, JobFollower
+from batchyard.cli.submit.manifests import JobRequest, job_of, parts_of
+from batchyard.cli.submit.story import ProgressMessage
+from batchyard.cli.submit.telling import SubmitOutput
+from batchyard.cli.submit.wanted import SubmitRequest
+from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.platform.data_dir import KUBECONFIG
 
@@ -23,9 +23,11 @@ from batchyard.server.platform.data_dir import KUBECONFIG
 REFUSALS: Final = (SubmitError, *reaching.REFUSALS)
 
 
-async def sent(request: Request, asked: Asked, packed: packing.Packed | None, telling: Telling) -> int:
+async def submit_job(
+    request: SubmitRequest, asked: JobRequest, packed: packing.PackedFolder | None, reporting: SubmitOutput
+) -> int:
     """Create the Job and follow it, unless detached; return the exit code."""
-    read = reading(Target(request.kubeconfig, request.context, request.data_dir))
+    read = reading(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
     access = await read()
     asked = replace(asked, namespace=asked.namespace or access.namespace)
     archive = None if packed is None else packed.content
@@ -34,20 +36,22 @@ async def sent(request: Request, asked: Asked, packed: packing.Packed | None, te
         cluster = Cluster(wire, access.url)
         await cluster.check(asked)
         job = await cluster.create(job_of(asked, archive), [] if archive is None else parts_of(asked, archive))
-        telling.tell(_created(asked, job))
+        reporting.report(_created(asked, job))
         if packed is not None:
-            telling.tell(_shipped(packed))
-        to_look = _how_to_look(_kubectl(request, access), asked)
+            reporting.report(_shipped(packed))
+        inspect_message = _inspection_commands(_kubectl(request, access), asked)
         if request.detach:
-            telling.tell(to_look)
+            reporting.report(inspect_message)
             return 0
-        log = partial(telling.log, of_several=max(asked.completions, asked.parallelism) > 1)
-        return await _followed(Follower(cluster, asked, job, Heard(telling.tell, log)), telling, to_look)
+        log = partial(reporting.log, of_several=max(asked.completions, asked.parallelism) > 1)
+        return await _followed(
+            JobFollower(cluster, asked, job, FollowCallbacks(reporting.report, log)), reporting, inspect_message
+        )
     finally:
         await wire.close()
 
 
-async def _followed(follower: Follower, telling: Telling, to_look: Told) -> int:
+async def _followed(follower: JobFollower, reporting: SubmitOutput, inspect_message: ProgressMessage) -> int:
     """Follow the Job to its end; if interrupted, leave it running and print how to inspect it."""
     loop = asyncio.get_running_loop()
     broken: asyncio.Future[int] = loop.create_future()
@@ -57,7 +61,7 @@ async def _followed(follower: Follower, telling: Telling, to_look: Told) -> int:
         await asyncio.wait([following, broken], return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         following.cancel()
-        telling.tell(to_look)
+        reporting.report(inspect_message)
         raise
     return broken.result() if broken.done() else following.result()
 
@@ -69,20 +73,22 @@ def _take_note(broken: "asyncio.Future[int]", context: dict[str, Any]) -> None:
         broken.set_exception(error)
 
 
-def _created(asked: Asked, job: Any) -> Told:
+def _created(asked: JobRequest, job: Any) -> ProgressMessage:
     line = f"job {asked.name} created in namespace {asked.namespace}, queue {asked.queue}"
     fields = {"job": asked.name, "namespace": asked.namespace, "queue": asked.queue, "uid": job["metadata"]["uid"]}
-    return Told("Created", line, fields)
+    return ProgressMessage("Created", line, fields)
 
 
-def _shipped(packed: packing.Packed) -> Told:
+def _shipped(packed: packing.PackedFolder) -> ProgressMessage:
     line = f"{packed.files} files shipped, {packing.megabytes(len(packed.content))}"
     if packed.left_out:
         line += f"; left out: {', '.join(packed.left_out)}"
-    return Told("Shipped", line, {"files": packed.files, "bytes": len(packed.content), "leftOut": packed.left_out})
+    return ProgressMessage(
+        "Shipped", line, {"files": packed.files, "bytes": len(packed.content), "leftOut": packed.left_out}
+    )
 
 
-def _how_to_look(kubectl: str, asked: Asked) -> Told:
+def _inspection_commands(kubectl: str, asked: JobRequest) -> ProgressMessage:
     """The commands that inspect or delete the Job."""
     kubectl = f"{kubectl} --namespace {asked.namespace}"
     line = "\n".join(
@@ -93,10 +99,10 @@ def _how_to_look(kubectl: str, asked: Asked) -> Told:
             f"  delete: {kubectl} delete job {asked.name}",
         ]
     )
-    return Told("Detached", line, {"job": asked.name, "namespace": asked.namespace})
+    return ProgressMessage("Detached", line, {"job": asked.name, "namespace": asked.namespace})
 
 
-def _kubectl(request: Request, access: Access) -> str:
+def _kubectl(request: SubmitRequest, access: ApiServerAccess) -> str:
     """The kubectl command line for the same cluster."""
     if access.url.startswith("http:") and not request.kubeconfig:
         return f"kubectl --server {access.url}"

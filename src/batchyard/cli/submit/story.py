@@ -22,7 +22,7 @@ _FAILED: Final = 1
 _IN_STATUS: Final = frozenset({"FailedScheduling", "Failed", "BackOff"})
 
 
-class Told(NamedTuple):
+class ProgressMessage(NamedTuple):
     """A message: a line for people, an event with fields for programs."""
 
     event: str
@@ -30,7 +30,7 @@ class Told(NamedTuple):
     fields: Mapping[str, Any]
 
 
-class Story:
+class JobProgress:
     """The progress of one Job as reported so far: its wait, its pods, their exit codes."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Story:
         #: The last line reported for each pod.
         self._pods: dict[str, str] = {}
         #: Running pods seen before the Workload was admitted; the two watches are not ordered.
-        self._early: list[Told] = []
+        self._early: list[ProgressMessage] = []
         #: The exit codes of failed pods, the latest last.
         self._codes: dict[str, int] = {}
         #: The exit code of the command once the Job has ended.
@@ -53,7 +53,7 @@ class Story:
         """Whether the Job is still waiting for admission."""
         return not self._is_admitted and self.ended is None
 
-    def workload_is(self, workload: Obj) -> Iterator[Told]:
+    def process_workload(self, workload: Obj) -> Iterator[ProgressMessage]:
         """Process the current Workload."""
         self._has_workload = True
         reserved, evicted = find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted")
@@ -61,7 +61,7 @@ class Story:
         if evicted is not None and is_evicted and evicted["lastTransitionTime"] != self._evicted_at:
             self._evicted_at, self._is_admitted, self._waits = evicted["lastTransitionTime"], False, evicted["message"]
             line = f"stopped ({evicted['reason']}): {evicted['message']}; it waits again"
-            yield Told("Evicted", line, {"reason": evicted["reason"], "message": evicted["message"]})
+            yield ProgressMessage("Evicted", line, {"reason": evicted["reason"], "message": evicted["message"]})
         if is_true(workload, "Admitted"):
             if not self._is_admitted and not is_evicted:  # an evicted Workload stays admitted until its pods stop
                 self._is_admitted, self._waits, self._place = True, "", ""
@@ -70,35 +70,35 @@ class Story:
         elif reserved is not None:
             yield from self._waiting(_why(workload, reserved))
 
-    def place_is(self, place: int, others: int, queue: str) -> Iterator[Told]:
+    def process_position(self, place: int, others: int, queue: str) -> Iterator[ProgressMessage]:
         """Process the position in the queue: `place` Workloads are ahead, `others` wait in total."""
         message = f"{place + 1} of {others}"
         if self.waits and message != self._place:
             self._place = message
-            yield Told("Position", f"is {message} in queue {queue}", {"position": place + 1, "of": others})
+            yield ProgressMessage("Position", f"is {message} in queue {queue}", {"position": place + 1, "of": others})
 
-    def pod_is(self, pod: Obj) -> Iterator[Told]:
+    def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:
         """Process the current state of a pod."""
         name = pod["metadata"]["name"]
-        told = _state_of(pod)
-        if told is not None and self._pods.get(name) != told.line:
-            self._pods[name] = told.line
-            if told.event == "PodRunning" and self._has_workload and not self._is_admitted:
-                self._early.append(told)
+        reported = _state_of(pod)
+        if reported is not None and self._pods.get(name) != reported.line:
+            self._pods[name] = reported.line
+            if reported.event == "PodRunning" and self._has_workload and not self._is_admitted:
+                self._early.append(reported)
             else:
-                yield told
+                yield reported
         ended = terminated(pod)
         if ended is not None and ended.get("exitCode"):
             self._codes.setdefault(name, ended["exitCode"])
 
-    def pod_is_warned(self, pod: str, reason: str, message: str) -> Iterator[Told]:
+    def process_warning(self, pod: str, reason: str, message: str) -> Iterator[ProgressMessage]:
         """Process a warning about a pod that does not run yet, unless the pod's status already reported it."""
         line = f"pod {pod} waits: {reason}: {message}"
         if message not in self._pods.get(pod, "") and reason not in _IN_STATUS:
             self._pods[pod] = line
-            yield Told("PodWaiting", line, {"pod": pod, "message": f"{reason}: {message}"})
+            yield ProgressMessage("PodWaiting", line, {"pod": pod, "message": f"{reason}: {message}"})
 
-    def job_is(self, job: Obj, pods: Iterable[Obj] = ()) -> Iterator[Told]:
+    def process_job(self, job: Obj, pods: Iterable[Obj] = ()) -> Iterator[ProgressMessage]:
         """Process the current Job, and its pods if it may have ended."""
         status = job.get("status") or {}
         if self.ended is not None:
@@ -109,29 +109,29 @@ class Story:
             yield from self._caught_up()
         if is_true(job, "Complete"):
             self.ended = 0
-            yield Told("Complete", f"complete{_duration(status)}", {"exitCode": 0})
+            yield ProgressMessage("Complete", f"complete{_duration(status)}", {"exitCode": 0})
         if failed is not None and has_failed:
             for pod in pods:
-                yield from self.pod_is(pod)
+                yield from self.process_pod(pod)
             self.ended = self._code(failed["reason"])
             line = f"failed ({failed['reason']}): {failed['message']}; exit code {self.ended}"
             fields = {"reason": failed["reason"], "message": failed["message"], "exitCode": self.ended}
-            yield Told("Failed", line, fields)
+            yield ProgressMessage("Failed", line, fields)
 
-    def job_is_gone(self) -> Iterator[Told]:
+    def process_deletion(self) -> Iterator[ProgressMessage]:
         """Process the deletion of the Job."""
         if self.ended is None:
             self.ended = _FAILED
-            yield Told("Deleted", "the Job was deleted", {"exitCode": _FAILED})
+            yield ProgressMessage("Deleted", "the Job was deleted", {"exitCode": _FAILED})
 
-    def _caught_up(self) -> Iterator[Told]:
+    def _caught_up(self) -> Iterator[ProgressMessage]:
         early, self._early = self._early, []
         yield from early
 
-    def _waiting(self, why: str) -> Iterator[Told]:
+    def _waiting(self, why: str) -> Iterator[ProgressMessage]:
         if why and why != self._waits:
             self._waits = why
-            yield Told("Pending", f"waits: {why}", {"message": why})
+            yield ProgressMessage("Pending", f"waits: {why}", {"message": why})
 
     def _code(self, reason: str) -> int:
         codes = list(self._codes.values())
@@ -154,13 +154,13 @@ def has_begun(pod: Obj) -> bool:
     return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in states)
 
 
-def _admitted(workload: Obj) -> Told:
+def _admitted(workload: Obj) -> ProgressMessage:
     admission = (workload.get("status") or {}).get("admission") or {}
     queue = admission.get("clusterQueue", "")
     assigned = [each.get("flavors") or {} for each in admission.get("podSetAssignments") or ()]
     flavors = sorted({flavor for each in assigned for flavor in each.values()})
     on = f", on {', '.join(flavors)}" if flavors else ""
-    return Told("Admitted", f"admitted by {queue}{on}", {"clusterQueue": queue, "flavors": flavors})
+    return ProgressMessage("Admitted", f"admitted by {queue}{on}", {"clusterQueue": queue, "flavors": flavors})
 
 
 def _why(workload: Obj, reserved: Mapping[str, Any]) -> str:
@@ -172,29 +172,29 @@ def _why(workload: Obj, reserved: Mapping[str, Any]) -> str:
     return f"has quota, and waits for {'; '.join(waiting)}" if waiting else ""
 
 
-def _state_of(pod: Obj) -> Told | None:
+def _state_of(pod: Obj) -> ProgressMessage | None:
     """The message for a pod's state, None if there is nothing to report."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     ended = terminated(pod)
     if ended is not None:
         code = ended.get("exitCode", 0)
-        said = [ended[field] for field in ("reason", "message") if ended.get(field)]
-        why = f" ({': '.join(said)})" if said and said != ["Error"] else ""
+        stated = [ended[field] for field in ("reason", "message") if ended.get(field)]
+        why = f" ({': '.join(stated)})" if stated and stated != ["Error"] else ""
         line = f"pod {name} failed with exit code {code}{why}"
-        return Told("PodFailed", line, {"pod": name, "exitCode": code}) if code else None
+        return ProgressMessage("PodFailed", line, {"pod": name, "exitCode": code}) if code else None
     if has_begun(pod):
         node = (pod.get("spec") or {}).get("nodeName") or ""
         on = f" on {node}" if node else ""
-        return Told("PodRunning", f"pod {name} runs{on}", {"pod": name, "node": node})
+        return ProgressMessage("PodRunning", f"pod {name} runs{on}", {"pod": name, "node": node})
     for each in status.get("containerStatuses") or ():
         waiting = (each.get("state") or {}).get("waiting") or {}
         if waiting.get("message"):
             text = f"{waiting.get('reason', '')}: {waiting['message']}"
-            return Told("PodWaiting", f"pod {name} waits: {text}", {"pod": name, "message": text})
+            return ProgressMessage("PodWaiting", f"pod {name} waits: {text}", {"pod": name, "message": text})
     scheduled = find_condition(pod, "PodScheduled")
     if scheduled is not None and scheduled["status"] == "False":
         message = scheduled.get("message") or scheduled.get("reason") or ""
-        return Told("PodWaiting", f"pod {name} waits: {message}", {"pod": name, "message": message})
+        return ProgressMessage("PodWaiting", f"pod {name} waits: {message}", {"pod": name, "message": message})
     return None
 
 

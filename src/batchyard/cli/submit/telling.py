@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.cli import output
-from batchyard.cli.submit.story import Told
+from batchyard.cli.submit.story import ProgressMessage
 
 
-class Telling:
+class SubmitOutput:
     """Prints messages to standard error and logs to standard output; with `is_json` all as JSON lines to the latter."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
 
-    def tell(self, told: Told) -> None:
+    def report(self, reported: ProgressMessage) -> None:
         """Print a message."""
         if self._is_json:
-            self._write({"event": told.event, **told.fields})
+            self._write({"event": reported.event, **reported.fields})
         else:
-            output.tell(f"batchyard: {told.line}")
+            output.report_line(f"batchyard: {reported.line}")
 
     def log(self, pod: str, line: str, *, of_several: bool) -> None:
         """Print a log line, prefixed by the pod if the Job has several."""

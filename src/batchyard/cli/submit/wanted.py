@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchyard.cli.options import Form
-from batchyard.cli.submit.manifests import Asked
+from batchyard.cli.options import DocumentFormat
+from batchyard.cli.submit.manifests import JobRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SubmitRequest:
     """The arguments. `asked` may lack the namespace and the name."""
 
-    asked: Asked
+    asked: JobRequest
     folder: Path | None
     #: '' for the platform of the data directory.
     kubeconfig: str
@@ -19,4 +19,4 @@ class Request:
     data_dir: Path
     dry_run: bool
     detach: bool
-    form: Form | None
+    form: DocumentFormat | None

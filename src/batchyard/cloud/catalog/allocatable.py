@@ -8,7 +8,7 @@ nodetemplate/system_reserved_config.go; kubernetes/autoscaler, cloudprovider/gce
 from collections.abc import Sequence
 from typing import Final
 
-from batchyard.cloud.catalog.machine_types import MachineType, Systems
+from batchyard.cloud.catalog.machine_types import MachineType, NodeSystem
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -27,7 +27,7 @@ _MEMORY_BRACKETS: Final = ((0, 2500), (4000, 2000), (8000, 1000), (16000, 600), 
 Resources = dict[str, int]
 
 
-def capacity(machine: MachineType, systems: Systems, pods: int = PODS) -> Resources:
+def capacity(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
     """Return the capacity of a node: cpu in millicores, everything else in units."""
     memory = machine.memory_bytes
     has = {
@@ -41,7 +41,7 @@ def capacity(machine: MachineType, systems: Systems, pods: int = PODS) -> Resour
     return has
 
 
-def allocatable(machine: MachineType, systems: Systems, pods: int = PODS) -> Resources:
+def allocatable(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
     """Return the allocatable resources of a node."""
     has = capacity(machine, systems, pods)
     disk = has["ephemeral-storage"]
@@ -74,7 +74,7 @@ def interpolated(rows: Sequence[tuple[int, int]], there: int) -> int:
     return kept_low + (there - low) * (kept_high - kept_low) // (high - low)
 
 
-def _disk(machine: MachineType, systems: Systems) -> int:
+def _disk(machine: MachineType, systems: NodeSystem) -> int:
     """Return the bytes of ephemeral storage: on local SSDs if the machine has some, else on the boot disk."""
     if machine.local_ssds:
         return machine.local_ssds * LOCAL_SSD_BYTES - systems.local_ssd_overhead.get(machine.local_ssds, 0)
@@ -82,7 +82,7 @@ def _disk(machine: MachineType, systems: Systems) -> int:
     return disk - interpolated(systems.reserved_disk, disk)
 
 
-def _kept_disk(machine: MachineType, systems: Systems) -> int:
+def _kept_disk(machine: MachineType, systems: NodeSystem) -> int:
     if machine.local_ssds:
         return {1: 50, 2: 75}.get(machine.local_ssds, 100) * GIB
     disk_gib = systems.boot_disk_gib

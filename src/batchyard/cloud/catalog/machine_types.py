@@ -72,7 +72,7 @@ class Prices(NamedTuple):
         return Prices(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
 
 
-class Family(NamedTuple):
+class MachineFamily(NamedTuple):
     """Common properties of a machine family."""
 
     #: Size of a compact placement group; 0: not supported.
@@ -80,14 +80,14 @@ class Family(NamedTuple):
     times: Mapping[str, Any]
 
 
-class Attachable(NamedTuple):
+class AttachableAccelerator(NamedTuple):
     """An accelerator that can be attached: the families, and the prices of one."""
 
     families: tuple[str, ...]
     prices: Prices
 
 
-class Systems(NamedTuple):
+class NodeSystem(NamedTuple):
     """Node software, and the resources that it reserves."""
 
     version: str
@@ -108,18 +108,18 @@ class Catalog:
     """Machine types, families, accelerators, step durations and node software."""
 
     machines: Mapping[str, MachineType]
-    families: Mapping[str, Family]
-    attachable: Mapping[str, Attachable]
+    families: Mapping[str, MachineFamily]
+    attachable: Mapping[str, AttachableAccelerator]
     times: Mapping[str, Any]
-    systems: Systems
+    systems: NodeSystem
 
     def machine(self, name: str) -> MachineType:
         """Return a machine type by name; an unknown one has no resources and no price."""
         return self.machines.get(name) or MachineType(name, "", 0, 0, 0, None, None, 0, Prices(0, 0, 0, 0))
 
-    def family(self, machine: MachineType) -> Family:
+    def family(self, machine: MachineType) -> MachineFamily:
         """Return the family of a machine type; an unknown one has default properties."""
-        return self.families.get(machine.family, Family(0, _NOTHING))
+        return self.families.get(machine.family, MachineFamily(0, _NOTHING))
 
     def can_attach(self, machine: MachineType, accelerator: str) -> bool:
         """Whether an accelerator can be attached to a machine type."""
@@ -153,7 +153,7 @@ def _changed_catalog(added: Mapping[str, Any], prices: Mapping[str, Any]) -> Cat
             machines[name] = replace(machines[name], prices=_changed(machines[name].prices, row, fractions))
         if name in attachable:
             families, known_prices = attachable[name]
-            attachable[name] = Attachable(families, _changed(known_prices, row, fractions))
+            attachable[name] = AttachableAccelerator(families, _changed(known_prices, row, fractions))
     return replace(catalog, machines=machines, attachable=attachable)
 
 
@@ -166,11 +166,11 @@ def builtin_catalog() -> Catalog:
     return Catalog(
         machines={**{each.name: each for each in _shaped_machines(rows["shaped"], fractions)}, **listed},
         families={
-            name: Family(row.get("placementMax", 0), row.get("times", _NOTHING))
+            name: MachineFamily(row.get("placementMax", 0), row.get("times", _NOTHING))
             for name, row in rows["families"].items()
         },
         attachable={
-            name: Attachable(tuple(row["families"]), _prices(row, fractions))
+            name: AttachableAccelerator(tuple(row["families"]), _prices(row, fractions))
             for name, row in rows["attachable"].items()
         },
         times=rows["times"],
@@ -186,8 +186,8 @@ def _builtin_rows() -> Mapping[str, Any]:
     return rows
 
 
-def _systems(row: Mapping[str, Any]) -> Systems:
-    return Systems(
+def _systems(row: Mapping[str, Any]) -> NodeSystem:
+    return NodeSystem(
         version=row["version"],
         os_image=row["osImage"],
         kernel_version=row["kernelVersion"],

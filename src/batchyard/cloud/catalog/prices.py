@@ -85,7 +85,7 @@ def _dollars(text: str | None) -> MicroDollars | None:
 POD_START: Final = "podStart"
 
 
-class Spread(NamedTuple):
+class StepDuration(NamedTuple):
     """Minimum, typical and maximum duration of a step."""
 
     shortest: Duration
@@ -93,10 +93,10 @@ class Spread(NamedTuple):
     longest: Duration
 
 
-def spread_of(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Spread:
+def step_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> StepDuration:
     """Return the duration of a step (`boot`, `drivers`, ...; see catalog.yaml) for a machine type."""
     row = _figures(step, machine, cluster, catalog)
-    return Spread(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
+    return StepDuration(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
 
 
 def in_typical_times(cluster: Obj) -> Obj:
@@ -122,7 +122,7 @@ def preparation(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duratio
     """Return the longest time from the request of a machine until its node is ready."""
     last = "network" if machine.accelerator is None else "drivers"
     steps = ("provisioning", "boot", "registration", last)
-    return sum(spread_of(step, machine, cluster, catalog).longest for step in steps)
+    return sum(step_duration(step, machine, cluster, catalog).longest for step in steps)
 
 
 def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:

@@ -3,24 +3,24 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from batchyard.accounting.accounts import USES, Line
-from batchyard.accounting.report import NOBODY, Row, dollars, report, share
+from batchyard.accounting.accounts import USES, StatementLine
+from batchyard.accounting.report import UNUSED, CostReportRow, dollars, report, share
 from batchyard.api import scheme
-from batchyard.dashboard.access import Scope
-from batchyard.dashboard.comparison import Parted
-from batchyard.dashboard.data_source import Model, Query, Source
+from batchyard.dashboard.access import NamespaceAccess
+from batchyard.dashboard.comparison import SchedulerDivergence
+from batchyard.dashboard.data_source import Model, Query, ViewInputs
 from batchyard.dashboard.models.rows import time_of
 
 #: Maximum rows of each table.
 ROWS_MAX: Final = 200
 
 
-def costs(source: Source, scope: Scope, _query: Query) -> Model:
+def costs(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
     """Return the costs in the namespaces that the user may read; `kept` is False without records."""
     if source.costs is not None:
         found = source.costs
         parts = [("team", _rows(found.by_team, team=True)), ("pool", _rows(found.by_pool, team=False))]
-        return _told(parts, "", "") if scope.all_of(scheme.WORKLOAD) else {"kept": False}
+        return _cost_model(parts, "", "") if scope.all_of(scheme.WORKLOAD) else {"kept": False}
     namespaces = scope.namespaces(scheme.COST_RECORD, source.reader)
     if namespaces is None:
         records = list(source.reader.list(scheme.COST_RECORD))
@@ -30,23 +30,23 @@ def costs(source: Source, scope: Scope, _query: Query) -> Model:
     team = reports["team"]
     if team.begin is None or team.through is None:
         return {"kept": False}
-    return _told([(by, each.rows) for by, each in reports.items()], time_of(team.begin), time_of(team.through))
+    return _cost_model([(by, each.rows) for by, each in reports.items()], time_of(team.begin), time_of(team.through))
 
 
-def _told(parts: Sequence[tuple[str, Sequence[Row]]], begin: str, through: str) -> Model:
+def _cost_model(parts: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> Model:
     tables = [{"by": by, "rows": _lines(rows)} for by, rows in parts]
     total = sum(row.total for row in parts[0][1])
     return {"kept": True, "from": begin, "through": through, "total": f"${dollars(total)}", "tables": tables}
 
 
-def _lines(rows: Sequence[Row]) -> list[Model]:
+def _lines(rows: Sequence[CostReportRow]) -> list[Model]:
     """Return the rows as table lines, the most expensive first."""
     whole = sum(row.total for row in rows)
     lines = [_line(row, whole) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:ROWS_MAX]
 
 
-def _line(row: Row, whole: int) -> Model:
+def _line(row: CostReportRow, whole: int) -> Model:
     return {
         "name": row.name,
         "cents": row.total,
@@ -62,13 +62,13 @@ def _line(row: Row, whole: int) -> Model:
     }
 
 
-def _rows(lines: Iterable[Line], *, team: bool) -> list[Row]:
+def _rows(lines: Iterable[StatementLine], *, team: bool) -> list[CostReportRow]:
     """Merge lines by team or by pool."""
-    together: dict[str, list[Line]] = {}
+    together: dict[str, list[StatementLine]] = {}
     for line in lines:
-        together.setdefault((line.team or NOBODY) if team else line.pool, []).append(line)
+        together.setdefault((line.team or UNUSED) if team else line.pool, []).append(line)
     return [
-        Row(
+        CostReportRow(
             name,
             sum(line.machine_hours for line in some),
             sum(line.accelerator_hours for line in some),
@@ -87,21 +87,21 @@ def _rows(lines: Iterable[Line], *, team: bool) -> list[Row]:
 LINES_MAX: Final = 20
 
 
-def comparison(source: Source, scope: Scope, workload: str = "") -> Model:
+def comparison(source: ViewInputs, scope: NamespaceAccess, workload: str = "") -> Model:
     """Return all divergences, or those of one Workload; empty without shadow mode or permission."""
     found = source.history.comparison
     if found is None or not scope.all_of(scheme.WORKLOAD):
         return {}
     of_it = [each for each in found.partings if workload in ("", each.workload)]
-    told = {
+    reported = {
         "agreed": found.agreed(),
         "parted": found.parted(),
         "partings": [_comparison_line(each) for each in of_it[:LINES_MAX]],
     }
-    return {"comparison": told}
+    return {"comparison": reported}
 
 
-def _comparison_line(parted: Parted) -> Model:
+def _comparison_line(parted: SchedulerDivergence) -> Model:
     return {
         "at": time_of(parted.at),
         "since": time_of(parted.since),

@@ -8,18 +8,18 @@ from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
-from batchyard.dashboard.access import Scope
-from batchyard.dashboard.data_source import Model, Query, Source
+from batchyard.dashboard.access import NamespaceAccess
+from batchyard.dashboard.data_source import Model, Query, ViewInputs
 from batchyard.dashboard.formatting import in_words, share
 
-READY, BOOTING, GOING, NOT_READY = "ready", "booting", "going", "notReady"
+READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
 PODS_MAX: Final = 200
 _SHOWN: Final = ("cpu", "memory")
 _NO_POOL: Final = "nodes"
 
 
-def nodes(source: Source, scope: Scope, _query: Query) -> Model:
+def nodes(source: ViewInputs, scope: NamespaceAccess, _query: Query) -> Model:
     """Return the node map. Utilization is a property of the node and does not reveal whose pods use it."""
     if not scope.all_of(scheme.NODE):
         return {"forbidden": "nodes"}
@@ -40,7 +40,7 @@ def nodes(source: Source, scope: Scope, _query: Query) -> Model:
     }
 
 
-def node(source: Source, scope: Scope, query: Query) -> Model | None:
+def node(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
     """Return one node with the pods that the user may list; None if the node does not exist."""
     if not scope.all_of(scheme.NODE):
         return {"forbidden": "nodes"}
@@ -60,7 +60,7 @@ def node(source: Source, scope: Scope, query: Query) -> Model | None:
     }
 
 
-def cluster_figures(source: Source) -> Model:
+def cluster_figures(source: ViewInputs) -> Model:
     """Return the number of nodes, and the requested share of their capacity."""
     found = [node_view(obj) for obj in source.reader.list(scheme.NODE)]
     capacity = _added(view.allocatable for view in found)
@@ -85,7 +85,7 @@ def pool_of(obj: Obj) -> str:
     return label(obj, well_known.NODE_POOL) or _NO_POOL
 
 
-def _used_by_node(source: Source) -> dict[str, dict[str, int]]:
+def _used_by_node(source: ViewInputs) -> dict[str, dict[str, int]]:
     """Return the resources requested by the pods on each node."""
     used: dict[str, dict[str, int]] = {}
     for obj in source.reader.list(scheme.POD):
@@ -142,20 +142,20 @@ def _cell(view: NodeView, used: Mapping[str, int] | None, obj: Obj) -> Model:
 def _state(view: NodeView, obj: Obj) -> str:
     keys = [taint.key for taint in view.taints]
     if well_known.TO_BE_DELETED in keys or "deletionTimestamp" in obj["metadata"] or view.unschedulable:
-        return GOING
+        return DRAINING
     return READY if view.ready else NOT_READY
 
 
 def _awaited(instance: Obj) -> Model:
     """Return a cell for a machine that has no node yet."""
     spec = instance["spec"]
-    told = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
-    return {**told, "machine": spec["machineType"], "heat": 0.0}
+    reported = {"name": instance["metadata"]["name"], "state": BOOTING, "zone": spec["zone"], "usage": [], "pods": 0}
+    return {**reported, "machine": spec["machineType"], "heat": 0.0}
 
 
-def _pool(source: Source, name: str, cells: list[Model]) -> Model:
+def _pool(source: ViewInputs, name: str, cells: list[Model]) -> Model:
     pool = source.reader.get(Key(scheme.NODE_POOL, "", name))
-    counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, GOING, NOT_READY)}
+    counts = {state: sum(cell["state"] == state for cell in cells) for state in (READY, BOOTING, DRAINING, NOT_READY)}
     return {
         "name": name,
         "machine": cells[0]["machine"],

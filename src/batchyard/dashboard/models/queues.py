@@ -7,17 +7,17 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.access import Scope
-from batchyard.dashboard.data_source import Model, Query, Source
+from batchyard.dashboard.access import NamespaceAccess
+from batchyard.dashboard.data_source import Model, Query, ViewInputs
 from batchyard.dashboard.formatting import in_words
-from batchyard.dashboard.history import CREATED, DELETED, EVICTED, FINISHED, PREEMPTED, RESERVED, Life
+from batchyard.dashboard.history import CREATED, DELETED, EVICTED, FINISHED, PREEMPTED, RESERVED, WorkloadHistory
 from batchyard.dashboard.models.rows import Reasons, row_at, time_of
 from batchyard.dashboard.models.usage import main_usage, usage_of
-from batchyard.dashboard.pagination import Window, window_of
+from batchyard.dashboard.pagination import PageWindow, window_of
 from batchyard.scheduling.cluster_queue import ClusterQueue
 
 
-def queue_line(source: Source, queue: ClusterQueue) -> Model:
+def queue_line(source: ViewInputs, queue: ClusterQueue) -> Model:
     """Return the line of a ClusterQueue, with counts and a usage bar for each flavor."""
     ready = source.standing.readiness(queue.name)
     admitted = sum(held.is_admitted for held in queue.workloads.values())
@@ -34,7 +34,7 @@ def queue_line(source: Source, queue: ClusterQueue) -> Model:
     }
 
 
-def local_queues(source: Source, scope: Scope, cluster_queue: str = "") -> list[Model]:
+def local_queues(source: ViewInputs, scope: NamespaceAccess, cluster_queue: str = "") -> list[Model]:
     """Return the LocalQueues that the user may list, or those of one ClusterQueue."""
     namespaces = scope.namespaces(scheme.LOCAL_QUEUE, source.reader)
     if namespaces is None:
@@ -82,7 +82,7 @@ _WAIT_NO_MORE: Final = (RESERVED, FINISHED, DELETED)
 _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
-def series_of(source: Source, queue: str) -> Model | None:
+def series_of(source: ViewInputs, queue: str) -> Model | None:
     """Return step functions with a fixed number of points; None without history."""
     lives = [life for life in source.history.lives.values() if life.queue == queue]
     if not lives:
@@ -110,11 +110,11 @@ def _amounts(resource: str, values: list[int]) -> Model:
     return {"values": values, "most": in_words(resource, max(values))}
 
 
-def _changes(lives: Iterable[Life], of: Callable[[Life], _Changes]) -> list[tuple[Instant, int]]:
+def _changes(lives: Iterable[WorkloadHistory], of: Callable[[WorkloadHistory], _Changes]) -> list[tuple[Instant, int]]:
     return [change for life in lives for change in of(life)]
 
 
-def _waiting(life: Life) -> _Changes:
+def _waiting(life: WorkloadHistory) -> _Changes:
     """Yield when a Workload became pending, and when it stopped."""
     waits = False
     for mark in life.marks:
@@ -126,15 +126,15 @@ def _waiting(life: Life) -> _Changes:
             yield mark.at, -1
 
 
-def _running(life: Life) -> _Changes:
-    for stint in life.stints:
+def _running(life: WorkloadHistory) -> _Changes:
+    for stint in life.quota_intervals:
         yield stint.start, 1
         if stint.end is not None:
             yield stint.end, -1
 
 
-def _used(life: Life) -> Iterator[tuple[Instant, str, str, int]]:
-    for stint in life.stints:
+def _used(life: WorkloadHistory) -> Iterator[tuple[Instant, str, str, int]]:
+    for stint in life.quota_intervals:
         for flavor, resource, amount in stint.usage:
             yield stint.start, flavor, resource, amount
             if stint.end is not None:
@@ -156,7 +156,7 @@ def _sums(changes: Iterable[tuple[Instant, int]], start: Instant, step: int, cou
 # One ClusterQueue: pending Workloads in order, LocalQueues, quota, history.
 
 
-def queue(source: Source, scope: Scope, query: Query) -> Model | None:
+def queue(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
     """Return one ClusterQueue, or None if it does not exist. Hidden Workloads appear only as positions."""
     if not scope.all_of(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
@@ -190,11 +190,11 @@ def queue(source: Source, scope: Scope, query: Query) -> Model | None:
     }
 
 
-def _line(source: Source, scope: Scope, name: str, window: Window) -> list[Model]:
+def _line(source: ViewInputs, scope: NamespaceAccess, name: str, window: PageWindow) -> list[Model]:
     """Return the pending Workloads in scheduling order."""
     first = source.standing.first_pending(name, window.offset + window.limit)
     lines, reasons = list[Model](), Reasons()
     for place, view in enumerate(first, 1):
         row = row_at(source, view.key) if scope.sees(scheme.WORKLOAD, view.namespace) else None
-        lines.append({"position": place, **({"hidden": True} if row is None else reasons.told(view, row))})
+        lines.append({"position": place, **({"hidden": True} if row is None else reasons.reported(view, row))})
     return lines[window.offset :]

@@ -8,11 +8,11 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.data_source import Model, Source
+from batchyard.dashboard.data_source import Model, ViewInputs
 from batchyard.dashboard.formatting import owner_of, state_of
 
 
-def row_of(source: Source, view: WorkloadView, obj: Obj) -> Model:
+def row_of(source: ViewInputs, view: WorkloadView, obj: Obj) -> Model:
     """Return the row of a Workload."""
     state = state_of(view, obj)
     queue = view.cluster_queue or source.standing.cluster_queue_of(*view.queue.split("/", 1)) or ""
@@ -42,7 +42,7 @@ class Reasons:
     def __init__(self) -> None:
         self._known: dict[tuple[object, str, str], tuple[str, str]] = {}
 
-    def told(self, view: WorkloadView, row: Model) -> Model:
+    def reported(self, view: WorkloadView, row: Model) -> Model:
         """Return the row of a pending Workload with its reason. Call it in scheduling order."""
         place = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
@@ -52,7 +52,7 @@ class Reasons:
         return {**row, "reason": reason, "why": why}
 
 
-def row_at(source: Source, key: str) -> Model | None:
+def row_at(source: ViewInputs, key: str) -> Model | None:
     """Return the row of the Workload with a key; None if it is gone."""
     found = source.reader.get(Key(scheme.WORKLOAD, *key.split("/", 1)))
     return None if found is None else row_of(source, workload_view(found), found)

@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant, seconds
-from batchyard.dashboard.access import Scope
-from batchyard.dashboard.data_source import Model, Query, Source
-from batchyard.dashboard.history import PREEMPTED, Life
+from batchyard.dashboard.access import NamespaceAccess
+from batchyard.dashboard.data_source import Model, Query, ViewInputs
+from batchyard.dashboard.history import PREEMPTED, WorkloadHistory
 from batchyard.dashboard.models.rows import time_of
 
 #: Maximum number of spans shown; the oldest are dropped.
@@ -29,11 +29,11 @@ class _Span(NamedTuple):
     outcome: str
 
 
-def timeline(source: Source, scope: Scope, query: Query) -> Model:
+def timeline(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
     """Return the time line. Times are seconds since `origin`; a bar without end is still running."""
     by = "node" if query.get("by") == "node" and scope.all_of(scheme.NODE) else "flavor"
     since = _since(source, query)
-    begun = (life for life in source.history.lives.values() if life.stints)
+    begun = (life for life in source.history.lives.values() if life.quota_intervals)
     lives = {life.key: life for life in begun if scope.sees(scheme.WORKLOAD, life.namespace)}
     found = _on_nodes(source, scope) if by == "node" else _in_flavors(lives.values())
     spans = [span for span in found if span.end is None or span.end >= since]
@@ -55,7 +55,7 @@ def timeline(source: Source, scope: Scope, query: Query) -> Model:
     }
 
 
-def _since(source: Source, query: Query) -> Instant:
+def _since(source: ViewInputs, query: Query) -> Instant:
     """Return the start of the shown interval, from `last` in seconds or `all`."""
     text = query.get("last", "")
     if text == "all":
@@ -64,16 +64,16 @@ def _since(source: Source, query: Query) -> Instant:
     return (source.now - max(last, _SHORTEST)) // SECOND * SECOND
 
 
-def _in_flavors(lives: Iterable[Life]) -> list[_Span]:
+def _in_flavors(lives: Iterable[WorkloadHistory]) -> list[_Span]:
     return [
         _Span(stint.start, stint.end, flavor, life.key, stint.outcome)
         for life in lives
-        for stint in life.stints
+        for stint in life.quota_intervals
         for flavor in stint.flavors
     ]
 
 
-def _on_nodes(source: Source, scope: Scope) -> list[_Span]:
+def _on_nodes(source: ViewInputs, scope: NamespaceAccess) -> list[_Span]:
     """Return spans by node; pods of a Workload that start together on a node share a span."""
     together: dict[tuple[str, str, Instant], Instant | None] = {}
     for stay in source.history.stays():
@@ -115,12 +115,14 @@ def _in_rows(spans: list[_Span], numbers: dict[str, int], since: Instant) -> tup
     return bars, height
 
 
-def _named(life: Life | None, key: str, queues: list[str]) -> list[object]:
+def _named(life: WorkloadHistory | None, key: str, queues: list[str]) -> list[object]:
     """Return a Workload as [key, queue number, priority]; queue and priority are unknown if it was dropped."""
     return [key, -1, 0] if life is None else [key, queues.index(life.queue), life.priority]
 
 
-def _preemptions(source: Source, lives: dict[str, Life], numbers: dict[str, int], since: Instant) -> list[Model]:
+def _preemptions(
+    source: ViewInputs, lives: dict[str, WorkloadHistory], numbers: dict[str, int], since: Instant
+) -> list[Model]:
     """Return the preemptions between shown Workloads."""
     found = []
     for key, number in numbers.items():

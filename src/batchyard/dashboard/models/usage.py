@@ -40,7 +40,7 @@ def _line(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
     lent = min(_lendable(node, fr), _borrowed_beside(node, fr))
     limit = node.borrowing_limit.get(fr)
     scale = max(quota, used, 1)
-    told: Model = {
+    reported: Model = {
         "flavor": flavor,
         "resource": resource,
         "nominal": in_words(resource, nominal),
@@ -56,7 +56,7 @@ def _line(snapshot: Snapshot, node: QuotaNode, fr: int) -> Model:
         "isLending": lent > 0,
     }
     limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
-    return told | {name: in_words(resource, value) for name, value in limits.items() if value is not None}
+    return reported | {name: in_words(resource, value) for name, value in limits.items() if value is not None}
 
 
 def _lendable(node: QuotaNode, fr: int) -> int:

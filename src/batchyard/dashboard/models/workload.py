@@ -6,25 +6,25 @@ from operator import attrgetter
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import last_told, times_told
+from batchyard.api.conditions import event_count, event_last_time
 from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.dashboard.access import Scope
-from batchyard.dashboard.data_source import Model, Query, Source
+from batchyard.dashboard.access import NamespaceAccess
+from batchyard.dashboard.data_source import Model, Query, ViewInputs
 from batchyard.dashboard.formatting import STATES, in_words
-from batchyard.dashboard.history import Life, Mark
+from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
 from batchyard.dashboard.models.costs import comparison
 from batchyard.dashboard.models.rows import row_of, time_of
 from batchyard.dashboard.pagination import window_of
-from batchyard.dashboard.workload_list_cache import Entry
+from batchyard.dashboard.workload_list_cache import WorkloadListEntry
 
 PODS_MAX: Final = 200
 EVENTS_MAX: Final = 100
 _LABELS_OWN: Final = (well_known.JOB_UID,)
 
 
-def workload(source: Source, scope: Scope, query: Query) -> Model | None:
+def workload(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model | None:
     """Return one Workload; None if it does not exist or the user may not see it."""
     namespace, name = query.get("namespace", ""), query.get("name", "")
     if not scope.sees(scheme.WORKLOAD, namespace):
@@ -36,7 +36,7 @@ def workload(source: Source, scope: Scope, query: Query) -> Model | None:
     row = row_of(source, view, obj)
     place = None if view.quota_reserved else source.standing.place_of(row["clusterQueue"], view.key)
     pods = _pods(source, obj) if scope.sees(scheme.POD, namespace) else None
-    told: Model = {
+    reported: Model = {
         **row,
         "priorityClass": (obj["spec"].get("priorityClassRef") or {}).get("name", ""),
         "labels": {k: v for k, v in (obj["metadata"].get("labels") or {}).items() if k not in _LABELS_OWN},
@@ -46,14 +46,14 @@ def workload(source: Source, scope: Scope, query: Query) -> Model | None:
         "conditions": [_condition(each) for each in (obj.get("status") or {}).get("conditions") or ()],
         "answers": {part: f"{_path_of(view)}/{part}" for part in _answers(view)},
     }
-    told |= comparison(source, scope, view.key)
+    reported |= comparison(source, scope, view.key)
     if place is not None:
-        told["position"] = place + 1
+        reported["position"] = place + 1
     if pods is not None:
-        told |= {"podLines": [_pod(each) for each in pods[:PODS_MAX]], "podsCount": len(pods)}
+        reported |= {"podLines": [_pod(each) for each in pods[:PODS_MAX]], "podsCount": len(pods)}
     if scope.sees(scheme.EVENT, namespace):
-        told["events"] = _events(source, obj)
-    return told
+        reported["events"] = _events(source, obj)
+    return reported
 
 
 def _answers(view: WorkloadView) -> Sequence[str]:
@@ -66,47 +66,47 @@ def _path_of(view: WorkloadView) -> str:
     return f"/apis/{info.group}/{info.storage_version}/namespaces/{view.namespace}/{info.plural}/{view.name}"
 
 
-def _life(source: Source, scope: Scope, view: WorkloadView) -> Iterator[Model]:
+def _life(source: ViewInputs, scope: NamespaceAccess, view: WorkloadView) -> Iterator[Model]:
     """Yield the history of a Workload, with its preemptors where visible, and the preemptions that it caused."""
     life = source.history.lives.get(view.uid)
     if life is None:
         yield {"what": "created", "at": time_of(view.created)}
         return
-    done: list[tuple[Mark, Model]] = [(mark, _mark(source, scope, mark)) for mark in life.marks]
+    done: list[tuple[WorkloadMark, Model]] = [(mark, _mark(source, scope, mark)) for mark in life.marks]
     others = (other for other in source.history.lives.values() if scope.sees(scheme.WORKLOAD, other.namespace))
     done += [(mark, _preempts(mark, other)) for other in others for mark in other.marks if mark.by == view.uid]
-    yield from (told for _, told in sorted(done, key=lambda pair: pair[0].at))
+    yield from (reported for _, reported in sorted(done, key=lambda pair: pair[0].at))
 
 
-def _preempts(mark: Mark, other: Life) -> Model:
+def _preempts(mark: WorkloadMark, other: WorkloadHistory) -> Model:
     return {"what": "preempts", "at": time_of(mark.at), "workload": other.key}
 
 
-def _mark(source: Source, scope: Scope, mark: Mark) -> Model:
-    told: Model = {"what": mark.what, "at": time_of(mark.at), "reason": mark.reason, "message": mark.message}
+def _mark(source: ViewInputs, scope: NamespaceAccess, mark: WorkloadMark) -> Model:
+    reported: Model = {"what": mark.what, "at": time_of(mark.at), "reason": mark.reason, "message": mark.message}
     if mark.by:
         other = source.history.lives.get(mark.by)
         seen = other is not None and scope.sees(scheme.WORKLOAD, other.namespace)
-        told["by"] = other.key if other is not None and seen else ""
+        reported["by"] = other.key if other is not None and seen else ""
         if not seen:
-            told["message"] = ""  # it can name the hidden preemptor
-    return told
+            reported["message"] = ""  # it can name the hidden preemptor
+    return reported
 
 
 def _pod_set(view: WorkloadView, number: int) -> Model:
     pod_set = view.pod_sets[number]
     holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
     requests = {r: in_words(r, amount) for r, amount in pod_set.template.requests if r != "pods"}
-    told: Model = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
+    reported: Model = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
     if holding is not None:
-        told["flavors"] = [
+        reported["flavors"] = [
             {"resource": resource, "flavor": flavor, "used": in_words(resource, dict(holding.usage).get(resource, 0))}
             for resource, flavor in sorted(holding.flavors.items())
         ]
-    return told
+    return reported
 
 
-def _pods(source: Source, workload: Obj) -> Sequence[Obj]:
+def _pods(source: ViewInputs, workload: Obj) -> Sequence[Obj]:
     """Return the pods of the Workload's owners, including pods of the Jobs of a JobSet."""
     metadata = workload["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
@@ -117,7 +117,7 @@ def _pods(source: Source, workload: Obj) -> Sequence[Obj]:
     return sorted(marked, key=lambda obj: str(obj["metadata"]["name"]))
 
 
-def _below(source: Source, owner: tuple[str, str], depth: int) -> list[Obj]:
+def _below(source: ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
     """Return the pods that an object owns, directly or through other objects."""
     found: list[Obj] = []
     for obj in source.reader.owned_by(*owner):
@@ -152,7 +152,7 @@ def _condition(condition: Mapping[str, Any]) -> Model:
     }
 
 
-def _events(source: Source, obj: Obj) -> list[Model]:
+def _events(source: ViewInputs, obj: Obj) -> list[Model]:
     """Return the Events of the Workload and its owners, the latest first."""
     metadata = obj["metadata"]
     about = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
@@ -161,22 +161,22 @@ def _events(source: Source, obj: Obj) -> list[Model]:
         for event in source.reader.list(scheme.EVENT, metadata["namespace"])
         if (event.get("involvedObject") or {}).get("uid") in about
     ]
-    found.sort(key=_told_at, reverse=True)
+    found.sort(key=_event_time, reverse=True)
     return [
         {
-            "at": _told_at(event),
+            "at": _event_time(event),
             "type": event.get("type", ""),
             "about": event["involvedObject"].get("kind", ""),
             "reason": event.get("reason", ""),
             "message": event.get("message", ""),
-            "count": times_told(event),
+            "count": event_count(event),
         }
         for event in found[:EVENTS_MAX]
     ]
 
 
-def _told_at(event: Obj) -> str:
-    return last_told(event) or str(event["metadata"].get("creationTimestamp", ""))
+def _event_time(event: Obj) -> str:
+    return event_last_time(event) or str(event["metadata"].get("creationTimestamp", ""))
 
 
 # --- workloads ---
@@ -188,11 +188,11 @@ _STATE: Final = attrgetter("state")
 _NAMESPACE: Final = attrgetter("namespace")
 
 
-def workloads(source: Source, scope: Scope, query: Query) -> Model:
+def workloads(source: ViewInputs, scope: NamespaceAccess, query: Query) -> Model:
     """Return a page of Workloads, the latest first, with the count by state before the state filter."""
     window = window_of(source, query)
-    seen = source.roster.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
-    found = _meant(source, seen, query)
+    seen = source.workload_list.entries(source.reader, scope.namespaces(scheme.WORKLOAD, source.reader))
+    found = _filtered(source, seen, query)
     states = Counter(map(_STATE, found))
     state = query.get("state", "")
     if state:
@@ -209,7 +209,7 @@ def workloads(source: Source, scope: Scope, query: Query) -> Model:
     }
 
 
-def _meant(source: Source, entries: Sequence[Entry], query: Query) -> Sequence[Entry]:
+def _filtered(source: ViewInputs, entries: Sequence[WorkloadListEntry], query: Query) -> Sequence[WorkloadListEntry]:
     """Filter by namespace, queue, and a text in the name or the owner's name."""
     namespace, queue, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
     if namespace:
@@ -222,7 +222,7 @@ def _meant(source: Source, entries: Sequence[Entry], query: Query) -> Sequence[E
     return [each for each in entries if each.view.cluster_queue == queue or leads[each.view.queue]]
 
 
-def _leads_to(source: Source, local_queue: str, queue: str) -> bool:
+def _leads_to(source: ViewInputs, local_queue: str, queue: str) -> bool:
     """Report whether a LocalQueue has the name, or points to a ClusterQueue of the name."""
     namespace, _, name = local_queue.partition("/")
     return queue in (name, source.standing.cluster_queue_of(namespace, name))

@@ -12,8 +12,8 @@ from batchyard.api.conditions import Condition, find_condition
 from batchyard.api.times import format_time
 from batchyard.api.views.pod_lifecycle import PENDING, RUNNING
 from batchyard.base.instant import Instant
-from batchyard.jobs.job.failure_policy import judgement
-from batchyard.jobs.job.observed import Standing, has_failed
+from batchyard.jobs.job.failure_policy import policy_decision
+from batchyard.jobs.job.observed import ObservedJob, has_failed
 from batchyard.jobs.job.spec import JobSpec, Rule, Spans, in_common, parsed, total
 
 # --- success policy ---
@@ -50,7 +50,7 @@ FAILURE_TARGET: Final = "FailureTarget"
 SUCCESS_CRITERIA_MET: Final = "SuccessCriteriaMet"
 
 
-class Verdict(NamedTuple):
+class JobOutcome(NamedTuple):
     """The outcome of a Job that is to end."""
 
     succeeded: bool
@@ -68,30 +68,30 @@ class Verdict(NamedTuple):
         return "Complete" if self.succeeded else "Failed"
 
 
-COMPLETE: Final = Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods")
-_TOO_MANY_FAILURES: Final = Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
-_TOO_LATE: Final = Verdict(False, "DeadlineExceeded", "Job was active longer than specified deadline")
-_TOO_MANY_INDEXES: Final = Verdict(
+COMPLETE: Final = JobOutcome(True, "CompletionsReached", "Reached expected number of succeeded pods")
+_TOO_MANY_FAILURES: Final = JobOutcome(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+_TOO_LATE: Final = JobOutcome(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+_TOO_MANY_INDEXES: Final = JobOutcome(
     False, "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
 )
-_FAILED_INDEXES: Final = Verdict(False, "FailedIndexes", "Job has failed indexes")
+_FAILED_INDEXES: Final = JobOutcome(False, "FailedIndexes", "Job has failed indexes")
 
 
-def recorded_verdict(standing: Standing) -> Verdict | None:
+def recorded_outcome(standing: ObservedJob) -> JobOutcome | None:
     """Return the recorded outcome. It is final."""
     for succeeded, kind in ((True, SUCCESS_CRITERIA_MET), (False, FAILURE_TARGET)):
         condition = find_condition(standing.status, kind)
         if condition is not None and condition["status"] == "True":
-            return Verdict(succeeded, condition.get("reason", ""), condition.get("message", ""))
+            return JobOutcome(succeeded, condition.get("reason", ""), condition.get("message", ""))
     return None
 
 
-def new_verdict(standing: Standing, started: Instant | None, now: Instant) -> Verdict | None:
+def new_outcome(standing: ObservedJob, started: Instant | None, now: Instant) -> JobOutcome | None:
     """Return the outcome if the Job is to end now; completion is checked later, after its pods are processed."""
     spec = standing.spec
     message = _failing_message(standing)
     if message is not None:
-        return Verdict(False, "PodFailurePolicy", message)
+        return JobOutcome(False, "PodFailurePolicy", message)
     if standing.failed > spec.backoff_limit or _restarted_too_often(standing):
         return _TOO_MANY_FAILURES
     due = deadline(standing, started)
@@ -100,7 +100,7 @@ def new_verdict(standing: Standing, started: Instant | None, now: Instant) -> Ve
     return _index_verdict(standing) if spec.indexed else None
 
 
-def deadline(standing: Standing, started: Instant | None) -> Instant | None:
+def deadline(standing: ObservedJob, started: Instant | None) -> Instant | None:
     """Return when the active deadline of the Job expires."""
     spec = standing.spec
     if spec.active_deadline is None or started is None or spec.suspended:
@@ -108,16 +108,16 @@ def deadline(standing: Standing, started: Instant | None) -> Instant | None:
     return started + spec.active_deadline
 
 
-def _failing_message(standing: Standing) -> str | None:
+def _failing_message(standing: ObservedJob) -> str | None:
     """Return the failure policy's message for the first pod that fails the whole Job."""
     rules = standing.spec.failure_rules
     for pod in standing.pods if rules else ():
-        if has_failed(pod, standing.spec) and (message := judgement(rules, pod.obj).message) is not None:
+        if has_failed(pod, standing.spec) and (message := policy_decision(rules, pod.obj).message) is not None:
             return message
     return None
 
 
-def _restarted_too_often(standing: Standing) -> bool:
+def _restarted_too_often(standing: ObservedJob) -> bool:
     """Report whether container restarts within pods have used up the backoff limit."""
     if not standing.spec.restarts_in_place:
         return False
@@ -130,7 +130,7 @@ def _restarted_too_often(standing: Standing) -> bool:
     return restarts >= max(standing.spec.backoff_limit, 1)
 
 
-def _index_verdict(standing: Standing) -> Verdict | None:
+def _index_verdict(standing: ObservedJob) -> JobOutcome | None:
     """Return the outcome that follows from the failed or succeeded indexes."""
     spec, failed = standing.spec, total(standing.failed_indexes)
     if spec.max_failed_indexes is not None and failed > spec.max_failed_indexes:
@@ -138,7 +138,7 @@ def _index_verdict(standing: Standing) -> Verdict | None:
     if failed and failed + standing.succeeded >= (spec.completions or 0):
         return _FAILED_INDEXES
     rule = rule_met(spec, standing.succeeded_indexes)
-    return None if rule is None else Verdict(True, "SuccessPolicy", f"Matched rules at index {rule}")
+    return None if rule is None else JobOutcome(True, "SuccessPolicy", f"Matched rules at index {rule}")
 
 
 # --- conditions ---
@@ -149,7 +149,7 @@ def _index_verdict(standing: Standing) -> Verdict | None:
 # that never was True. Source: ensureJobConditionStatus in Kubernetes's pkg/controller/job.
 
 
-class Told(NamedTuple):
+class JobEvent(NamedTuple):
     """An Event about the Job."""
 
     type: str
@@ -164,7 +164,7 @@ class JobConditions:
         #: By type, in the order of the status.
         self._conditions: dict[str, Condition] = {c["type"]: c for c in status.get("conditions") or ()}
         self._time = format_time(now)
-        self.told: list[Told] = []
+        self.reported: list[JobEvent] = []
 
     def listed(self) -> Sequence[Condition]:
         """Return all conditions."""
@@ -183,15 +183,15 @@ class JobConditions:
         """Set the Suspended condition; a Job that was never suspended gets none."""
         reason, message = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
         if self.set("Suspended", suspended, reason, message):
-            self.told.append(Told("Normal", reason.removeprefix("Job"), message))
+            self.reported.append(JobEvent("Normal", reason.removeprefix("Job"), message))
 
-    def end(self, verdict: Verdict, *, too_many: bool) -> None:
+    def end(self, verdict: JobOutcome, *, too_many: bool) -> None:
         """End the Job; `too_many` is whether more pods than needed succeeded."""
         self.set(verdict.final, True, verdict.reason, verdict.message)
         if not verdict.succeeded:
-            self.told.append(Told("Warning", verdict.reason, verdict.message))
+            self.reported.append(JobEvent("Warning", verdict.reason, verdict.message))
             return
         if too_many:
             message = "Too many succeeded pods running after completion count reached"
-            self.told.append(Told("Warning", "TooManySucceededPods", message))
-        self.told.append(Told("Normal", "Completed", "Job completed"))
+            self.reported.append(JobEvent("Warning", "TooManySucceededPods", message))
+        self.reported.append(JobEvent("Normal", "Completed", "Job completed"))

@@ -23,10 +23,10 @@ from batchyard.api.selectors import selector
 from batchyard.api.views.pod_lifecycle import is_terminating
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.job.new_pods import new_pods
 from batchyard.jobs.job.observed import is_tracked, job_pods, untracked
-from batchyard.jobs.job.plan import Plan, plan
+from batchyard.jobs.job.plan import JobPlan, plan_job
 from batchyard.jobs.job.pod_index import PodIndex
 from batchyard.jobs.job.spec import is_finished, is_ours, with_selector
 
@@ -41,7 +41,7 @@ from batchyard.jobs.job.spec import is_finished, is_ours, with_selector
 _DELETED: Final = EventType.DELETED
 
 
-class Claims:
+class PodClaims:
     """The orphan pods, and the Jobs that may adopt them."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ def _adopted(pod: Obj, job: Obj) -> Obj:
     return with_finalizer(with_metadata(pod, ownerReferences=owners), well_known.JOB_TRACKING)
 
 
-class JobPods:
+class JobPodController:
     """Runs the decisions for Jobs, from an index of their pods and of orphan pods."""
 
     name = "job-pods"
@@ -129,7 +129,7 @@ class JobPods:
 
     def __init__(self) -> None:
         self._index = PodIndex()
-        self._claims = Claims()
+        self._claims = PodClaims()
         #: Jobs by the PriorityClass of their pods; without the class no pods can be created.
         self._by_class: dict[str, dict[Key, None]] = {}
 
@@ -156,26 +156,26 @@ class JobPods:
             return ()
         return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Reconcile a Job, or release a pod that no Job counts."""
         obj = reader.get(key)
         if obj is None:
-            return Outcome()
+            return ReconcileResult()
         if key.kind == scheme.POD:
-            return _let_go(obj, reader)
+            return _release_pod(obj, reader)
         if is_finished(obj) or not is_ours(obj):
-            return Outcome()
+            return ReconcileResult()
         adoptions = self._claims.adoptions(obj, reader)
         if adoptions:
-            return Outcome([Update(pod) for pod in adoptions], independent=True)
+            return ReconcileResult([Update(pod) for pod in adoptions], independent=True)
         known = self._index.of(obj)
         look_at = known.look_at(now)
         if look_at > now:
-            return Outcome(requeue_at=look_at)
+            return ReconcileResult(requeue_at=look_at)
         if not known.is_complete:
             known.complete(reader.owned_by(obj["metadata"]["uid"], key.namespace))
         pods = job_pods(pod for each in known.pods if (pod := reader.get(each)) is not None)
-        todo = plan(obj, pods, known.failures, now)
+        todo = plan_job(obj, pods, known.failures, now)
         known.looked(todo)
         names = (pod.obj["metadata"]["name"] for pod in pods)
         return _outcome(key, obj, todo, new_pods(obj, todo.change.create, names, known.came, now))
@@ -204,49 +204,49 @@ def _job_of(pod: Obj) -> Mapping[str, Any] | None:
     return owner if owner is not None and owner["kind"] == "Job" and owner["apiVersion"] == "batch/v1" else None
 
 
-def _let_go(pod: Obj, reader: Reader) -> Outcome:
+def _release_pod(pod: Obj, reader: Reader) -> ReconcileResult:
     """Release a pod that its Job does not select; untrack an orphan, or a deleted pod of a finished Job."""
     owner = _job_of(pod)
     if owner is None:
         is_free = controller_of(pod) is None and is_tracked(pod)
-        return Outcome([Update(untracked(pod))] if is_free else [])
+        return ReconcileResult([Update(untracked(pod))] if is_free else [])
     job = reader.get(Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner["name"]))
     if job is not None and job["metadata"]["uid"] == owner["uid"] and not (is_ours(job) and is_finished(job)):
         is_kept = not is_ours(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)
-        return Outcome() if is_kept else Outcome([Update(given_up(pod, job))])
-    return Outcome([Update(untracked(pod))] if is_terminating(pod) and is_tracked(pod) else [])
+        return ReconcileResult() if is_kept else ReconcileResult([Update(given_up(pod, job))])
+    return ReconcileResult([Update(untracked(pod))] if is_terminating(pod) and is_tracked(pod) else [])
 
 
-def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
+def _outcome(key: Key, job: Obj, todo: JobPlan, new: Sequence[Obj]) -> ReconcileResult:
     """Convert a plan to writes. Creations and deletions come first: if the rest is lost, it is computed again.
 
     A rejected pod does not block the others.
     """
     release = [Update(untracked(pod.obj)) for pod in todo.release]
-    outcome = Outcome([*release], requeue_at=todo.wake_at, independent=True)
+    outcome = ReconcileResult([*release], requeue_at=todo.wake_at, independent=True)
     change, writes = todo.change, outcome.writes
     for pod in change.dismiss:
         if pod.tracked:
             writes.append(Update(untracked(pod.obj)))
     for pod in (*change.dismiss, *change.delete):
-        told = _told_of(key, "SuccessfulDelete", "Deleted", pod.obj)
-        outcome.add(Delete(key_of(pod.obj), uid=pod.uid), [told])
+        reported = _pod_event(key, "SuccessfulDelete", "Deleted", pod.obj)
+        outcome.add(Delete(key_of(pod.obj), uid=pod.uid), [reported])
     for born in new:
-        outcome.add(Create(born), [_told_of(key, "SuccessfulCreate", "Created", born)])
+        outcome.add(Create(born), [_pod_event(key, "SuccessfulCreate", "Created", born)])
     if new:
-        outcome.if_refused = partial(_told_of_refusal, key)
+        outcome.if_refused = partial(_rejection_event, key)
     if todo.status is not None and todo.status != job.get("status"):
         writes.append(UpdateStatus({**job, "status": todo.status}))
-    outcome.events += [EventRecord(key, *each) for each in todo.told]
+    outcome.events += [EventRecord(key, *each) for each in todo.reported]
     return outcome
 
 
-def _told_of_refusal(key: Key, _write: Write, error: ApiError) -> EventRecord | None:
+def _rejection_event(key: Key, _write: Write, error: ApiError) -> EventRecord | None:
     """Return an Event for a rejected pod, except if its Namespace is terminating."""
     if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
         return None
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")
 
 
-def _told_of(key: Key, reason: str, done: str, pod: Obj) -> EventRecord:
+def _pod_event(key: Key, reason: str, done: str, pod: Obj) -> EventRecord:
     return EventRecord(key, "Normal", reason, f"{done} pod: {pod['metadata']['name']}")

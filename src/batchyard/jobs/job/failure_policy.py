@@ -14,7 +14,7 @@ FAIL_INDEX: Final = "FailIndex"
 _FAIL_JOB: Final = "FailJob"
 
 
-class Judgement(NamedTuple):
+class PolicyDecision(NamedTuple):
     """The action of the first matching rule; "" if none matches, which is equivalent to Count."""
 
     action: str
@@ -22,25 +22,29 @@ class Judgement(NamedTuple):
     message: str | None = None
 
 
-def judgement(rules: Sequence[Rule] | None, pod: Obj) -> Judgement:
+def policy_decision(rules: Sequence[Rule] | None, pod: Obj) -> PolicyDecision:
     """Return the action for a failed pod."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
         codes, patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
-        what = _exit_told(status, codes, pod) if codes is not None else _condition_told(status, patterns or (), pod)
+        what = (
+            _matching_exit(status, codes, pod)
+            if codes is not None
+            else _matching_condition(status, patterns or (), pod)
+        )
         if what is not None:
             action = rule["action"]
             message = f"{what} matching {action} rule at index {number}" if action == _FAIL_JOB else None
-            return Judgement(action, message)
-    return Judgement("")
+            return PolicyDecision(action, message)
+    return PolicyDecision("")
 
 
 def is_counted(rules: Sequence[Rule] | None, pod: Obj) -> bool:
     """Report whether a failed pod counts as a failure of the Job."""
-    return not rules or judgement(rules, pod).action != IGNORE
+    return not rules or policy_decision(rules, pod).action != IGNORE
 
 
-def _exit_told(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj) -> str | None:
+def _matching_exit(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj) -> str | None:
     """Describe the container that failed with a matching exit code; init containers come last."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
@@ -58,7 +62,7 @@ def _is_about(codes: Mapping[str, Any], container: str, exit_code: int) -> bool:
     return exit_code not in codes["values"]
 
 
-def _condition_told(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
+def _matching_condition(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
     """Describe the pod condition that matches one of the patterns."""
     for condition in status.get("conditions") or ():
         for pattern in patterns:

@@ -13,16 +13,16 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from batchyard.api.views.pod_lifecycle import SUCCEEDED
-from batchyard.jobs.job.completion import Verdict
+from batchyard.jobs.job.completion import JobOutcome
 from batchyard.jobs.job.failure_policy import is_counted
-from batchyard.jobs.job.observed import JobPod, Standing, has_failed
+from batchyard.jobs.job.observed import JobPod, ObservedJob, has_failed
 from batchyard.jobs.job.spec import contains, written
 
 #: The maximum number of uids in a status, to limit its size.
 UNCOUNTED_MAX: Final = 500
 
 
-class End(Enum):
+class PodTerminationRecord(Enum):
     """How the termination of a tracked pod is recorded."""
 
     NOT_YET = auto()  # it is needed, or may still run
@@ -32,20 +32,20 @@ class End(Enum):
 
 
 _NOT_YET, _NOTHING, _SUCCESS, _FAILURE = (
-    End.NOT_YET,
-    End.NOTHING,
-    End.SUCCESS,
-    End.FAILURE,
+    PodTerminationRecord.NOT_YET,
+    PodTerminationRecord.NOTHING,
+    PodTerminationRecord.SUCCESS,
+    PodTerminationRecord.FAILURE,
 )  # enum attribute access is slow
 
 
-def releasable(standing: Standing, verdict: Verdict | None) -> list[JobPod]:
+def releasable(standing: ObservedJob, verdict: JobOutcome | None) -> list[JobPod]:
     """Return the tracked pods whose termination is recorded under that outcome: their finalizer may be removed."""
     ends = [(pod, _end(pod, standing, verdict)) for pod in standing.pods if pod.tracked]
     return [pod for pod, end in ends if end is not _NOT_YET and _is_recorded(pod, end, standing)]
 
 
-def recorded(standing: Standing, verdict: Verdict | None) -> dict[str, Any]:
+def recorded(standing: ObservedJob, verdict: JobOutcome | None) -> dict[str, Any]:
     """Return the status fields about terminated pods, with all due terminations recorded."""
     ends = {pod.uid: _end(pod, standing, verdict) for pod in standing.pods if pod.tracked}
     spec, uncounted = standing.spec, standing.status.get("uncountedTerminatedPods") or {}
@@ -64,7 +64,7 @@ def recorded(standing: Standing, verdict: Verdict | None) -> dict[str, Any]:
     return {**fields, "uncountedTerminatedPods": _bounded(*listed)}
 
 
-def _end(pod: JobPod, standing: Standing, verdict: Verdict | None) -> End:
+def _end(pod: JobPod, standing: ObservedJob, verdict: JobOutcome | None) -> PodTerminationRecord:
     """Return how the termination of a tracked pod is to be recorded."""
     spec = standing.spec
     has_place = not spec.indexed or spec.has_index(pod.index)
@@ -80,7 +80,7 @@ def _end(pod: JobPod, standing: Standing, verdict: Verdict | None) -> End:
     return _NOTHING
 
 
-def _is_recorded(pod: JobPod, end: End, standing: Standing) -> bool:
+def _is_recorded(pod: JobPod, end: PodTerminationRecord, standing: ObservedJob) -> bool:
     """Report whether the status records this termination of a pod."""
     if end is _FAILURE:
         return pod.uid in standing.uncounted_failed

@@ -11,14 +11,14 @@ from batchyard.api.schema import meaning_of
 from batchyard.api.views.ownership import pods_at_once
 from batchyard.interfaces.client import Update, UpdateStatus, Write
 from batchyard.jobframework.podsets import (
-    Injection,
-    InvalidInjection,
+    InvalidPodSetInfo,
+    PodSetInfo,
     inject,
     restore,
     topology_request,
     without_duplicate_env,
 )
-from batchyard.jobframework.workloads import Ending, condition_true
+from batchyard.jobframework.workloads import JobCompletion, condition_true
 from batchyard.jobs.job.spec import parsed, total, union
 
 POD_SET: Final = "main"
@@ -48,10 +48,12 @@ class JobIntegration:
         done = status.get("succeeded", 0) + len(uncounted)
         return bool(status.get("ready", 0) + done >= pods_at_once(job["spec"]))
 
-    def ending(self, job: Obj) -> Ending | None:
+    def ending(self, job: Obj) -> JobCompletion | None:
         """Return the outcome from its Complete or Failed condition."""
         condition = condition_true(job, "Complete", "Failed")
-        return None if condition is None else Ending(condition["type"] == "Complete", condition.get("message", ""))
+        return (
+            None if condition is None else JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
+        )
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
         """Return its template."""
@@ -79,15 +81,15 @@ class JobIntegration:
             return []
         return [{"name": POD_SET, "count": reclaimable}]
 
-    def started(self, job: Obj, injections: Sequence[Injection]) -> Obj:
+    def started(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
         """Return the unsuspended Job; with partial admission its parallelism is the admitted count."""
         if len(injections) != 1:
-            raise InvalidInjection(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
+            raise InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started: Obj = with_path(job, ("spec", "suspend"), False)
         started = _with_parallelism(started, injections[0].count)
         return with_path(started, _TEMPLATE, inject(job["spec"]["template"], injections[0]))
 
-    def stop(self, job: Obj, originals: Sequence[Injection]) -> Write | None:
+    def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
         """Suspend it, then clear its start time so that its template may change, then restore the template.
 
         An annotation marks a Job that is being stopped, so that the stop continues after a restart.
@@ -122,7 +124,7 @@ def _with_parallelism(job: Obj, count: int) -> Obj:
     return job
 
 
-def _restored(job: Obj, originals: Sequence[Injection]) -> Obj:
+def _restored(job: Obj, originals: Sequence[PodSetInfo]) -> Obj:
     if annotation(job, well_known.STOPPING) is not None:
         job = with_path(job, ("metadata", "annotations", well_known.STOPPING), None)
         if not job["metadata"]["annotations"]:

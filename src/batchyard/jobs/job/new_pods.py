@@ -58,11 +58,11 @@ def _template(job: Obj, *, indexed: bool) -> dict[str, Any]:
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a pod spec whose containers get their index as an environment variable."""
-    changed = {f: [_told_index(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
+    changed = {f: [_with_index_variable(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
     return {**spec, **changed}
 
 
-def _told_index(container: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_index_variable(container: Mapping[str, Any]) -> Mapping[str, Any]:
     env = container.get("env") or []
     return container if any(e["name"] == _INDEX_ENV for e in env) else {**container, "env": [*env, _INDEX_FIELD]}
 

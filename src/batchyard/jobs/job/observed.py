@@ -15,7 +15,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.pod_lifecycle import FAILED, READY, SUCCEEDED, deleted_at, is_ready, phase
 from batchyard.base.backoff import backoff
 from batchyard.base.instant import MINUTE, SECOND, Instant
-from batchyard.jobs.job.failure_policy import FAIL_INDEX, IGNORE, is_counted, judgement
+from batchyard.jobs.job.failure_policy import FAIL_INDEX, IGNORE, is_counted, policy_decision
 from batchyard.jobs.job.spec import NONE, JobSpec, Spans, contains, job_spec, parsed, total, with_indexes
 
 # --- pods ---
@@ -156,7 +156,7 @@ def _ended(container: Obj) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ObservedJob:
     """An unfinished Job with its pods."""
 
     spec: JobSpec
@@ -179,7 +179,7 @@ class Standing:
     predecessors: Mapping[int, JobPod]
 
 
-def standing(job: Obj, pods: Sequence[JobPod]) -> Standing:
+def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
     """Return the observed state of a Job with these pods."""
     spec, status = job_spec(job), job.get("status") or {}
     uncounted = status.get("uncountedTerminatedPods") or {}
@@ -192,7 +192,7 @@ def standing(job: Obj, pods: Sequence[JobPod]) -> Standing:
     done = with_indexes(recorded, [pod.index for pod in succeeded]) if spec.indexed else NONE
     lost = _failed_indexes(spec, status, pods)
     successes = status.get("succeeded", 0) + len(uncounted_succeeded) + len(succeeded)
-    return Standing(
+    return ObservedJob(
         spec=spec,
         status=status,
         leaving="deletionTimestamp" in job["metadata"],
@@ -228,7 +228,7 @@ def _is_last_try(pod: JobPod, spec: JobSpec, limit: int) -> bool:
     """Report whether this pod makes its index fail."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
-    action = judgement(spec.failure_rules, pod.obj).action
+    action = policy_decision(spec.failure_rules, pod.obj).action
     return action == FAIL_INDEX or (action != IGNORE and count_noted(pod.obj, well_known.INDEX_FAILURES) >= limit)
 
 

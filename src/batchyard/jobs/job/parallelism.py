@@ -19,7 +19,7 @@ from batchyard.jobs.job.failure_policy import is_counted
 from batchyard.jobs.job.observed import (
     NO_INDEX,
     JobPod,
-    Standing,
+    ObservedJob,
     count_noted,
     due_after,
     finished_at,
@@ -44,7 +44,7 @@ class NewPod:
     ignored: int = 0
 
 
-class Scaling(NamedTuple):
+class PodChanges(NamedTuple):
     """A change of the number of pods."""
 
     create: Sequence[NewPod] = ()
@@ -55,27 +55,27 @@ class Scaling(NamedTuple):
     wake_at: Instant | None = None
 
 
-def scaling(standing: Standing, failures: Iterable[Instant], now: Instant) -> Scaling:
+def plan_pod_changes(standing: ObservedJob, failures: Iterable[Instant], now: Instant) -> PodChanges:
     """Return the change for a continuing Job; `failures` are the times of failures of untracked pods."""
     if standing.spec.suspended:
-        return Scaling(dismiss=standing.active)
+        return PodChanges(dismiss=standing.active)
     wanted = _wanted(standing)
     surplus = _surplus(standing, max(0, len(standing.active) - wanted))
     if surplus:
-        return Scaling(dismiss=surplus)
+        return PodChanges(dismiss=surplus)
     missing = min(wanted - len(standing.active) - len(_awaited(standing)), CREATED_MAX)
     if missing <= 0:
-        return Scaling()
+        return PodChanges()
     if standing.spec.backoff_limit_per_index is not None:
         return _indexes_due(standing, _missing_indexes(standing, missing), now)
     waits_until = due_after(_failures(standing, failures))
     if waits_until > now:
-        return Scaling(wake_at=waits_until)
+        return PodChanges(wake_at=waits_until)
     indexes = _missing_indexes(standing, missing) if standing.spec.indexed else [NO_INDEX] * missing
-    return Scaling(create=[NewPod(index) for index in indexes])
+    return PodChanges(create=[NewPod(index) for index in indexes])
 
 
-def _wanted(standing: Standing) -> int:
+def _wanted(standing: ObservedJob) -> int:
     """Return the desired number of active pods."""
     spec = standing.spec
     if spec.completions is not None:
@@ -83,7 +83,7 @@ def _wanted(standing: Standing) -> int:
     return len(standing.active) if standing.succeeded else spec.parallelism
 
 
-def _surplus(standing: Standing, at_least: int) -> list[JobPod]:
+def _surplus(standing: ObservedJob, at_least: int) -> list[JobPod]:
     """Return the surplus pods: `at_least` of them, and all with an invalid or duplicate index."""
     if not at_least and _all_have_places(standing):
         return []
@@ -95,7 +95,7 @@ def _surplus(standing: Standing, at_least: int) -> list[JobPod]:
     return surplus + kept[: max(0, at_least - len(surplus))]
 
 
-def _all_have_places(standing: Standing) -> bool:
+def _all_have_places(standing: ObservedJob) -> bool:
     """Report whether each active pod has a valid index of its own."""
     if not standing.spec.indexed:
         return True
@@ -118,7 +118,7 @@ def _worth(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
     )
 
 
-def _missing_indexes(standing: Standing, count: int) -> list[int]:
+def _missing_indexes(standing: ObservedJob, count: int) -> list[int]:
     """Return the first indexes that neither succeeded, nor finally failed, nor have a pod."""
     spec = standing.spec
     placed = [pod.index for pod in (*standing.active, *_awaited(standing)) if spec.has_index(pod.index)]
@@ -126,12 +126,12 @@ def _missing_indexes(standing: Standing, count: int) -> list[int]:
     return first_missing(union(taken, standing.failed_indexes), count, spec.completions or 0)
 
 
-def _awaited(standing: Standing) -> list[JobPod]:
+def _awaited(standing: ObservedJob) -> list[JobPod]:
     """Return the terminating pods that are replaced only when they have ended."""
     return [pod for pod in standing.pods if pod.terminating] if standing.spec.waits_for_the_end else []
 
 
-def _failures(standing: Standing, failures: Iterable[Instant]) -> list[Instant]:
+def _failures(standing: ObservedJob, failures: Iterable[Instant]) -> list[Instant]:
     """Return the times of failures since the last success."""
     tracked = [pod for pod in standing.pods if pod.tracked and not pod.active]
     if standing.spec.indexed:
@@ -140,7 +140,7 @@ def _failures(standing: Standing, failures: Iterable[Instant]) -> list[Instant]:
     return since_success([*failures, *failed], [finished_at(p.obj) for p in tracked if p.phase == SUCCEEDED])
 
 
-def _indexes_due(standing: Standing, indexes: Sequence[int], now: Instant) -> Scaling:
+def _indexes_due(standing: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
     """Return new pods for the indexes whose own backoff is over."""
     create: list[NewPod] = []
     waits: list[Instant] = []
@@ -151,10 +151,10 @@ def _indexes_due(standing: Standing, indexes: Sequence[int], now: Instant) -> Sc
             create.append(_successor(index, predecessor, standing))
         else:
             waits.append(due)
-    return Scaling(create=create, wake_at=min(waits, default=None))
+    return PodChanges(create=create, wake_at=min(waits, default=None))
 
 
-def _successor(index: int, failed: JobPod | None, standing: Standing) -> NewPod:
+def _successor(index: int, failed: JobPod | None, standing: ObservedJob) -> NewPod:
     """Return the next pod of an index, with the failure counts of the previous ones."""
     if failed is None:
         return NewPod(index, 0)

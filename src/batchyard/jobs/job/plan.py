@@ -13,56 +13,56 @@ from batchyard.base.instant import Instant
 from batchyard.jobs.job.completion import (
     COMPLETE,
     JobConditions,
-    Told,
-    Verdict,
+    JobEvent,
+    JobOutcome,
     deadline,
-    new_verdict,
-    recorded_verdict,
+    new_outcome,
+    recorded_outcome,
 )
 from batchyard.jobs.job.finalizer_tracking import recorded, releasable
-from batchyard.jobs.job.observed import JobPod, Standing, standing
-from batchyard.jobs.job.parallelism import Scaling, scaling
+from batchyard.jobs.job.observed import JobPod, ObservedJob, observe_job
+from batchyard.jobs.job.parallelism import PodChanges, plan_pod_changes
 
 #: Fields that a status has even if they are empty.
-_SAID_OF_NOTHING: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
+_KEPT_IF_EMPTY: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
 
 
-class Plan(NamedTuple):
+class JobPlan(NamedTuple):
     """The next changes of a Job."""
 
     #: Pods whose finalizer is removed, because their termination is recorded.
     release: Sequence[JobPod] = ()
-    change: Scaling = Scaling()
+    change: PodChanges = PodChanges()
     #: The desired status; None to leave it unchanged.
     status: Mapping[str, Any] | None = None
-    told: Sequence[Told] = ()
+    reported: Sequence[JobEvent] = ()
     wake_at: Instant | None = None
 
 
-def plan(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now: Instant) -> Plan:
+def plan_job(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now: Instant) -> JobPlan:
     """Return the plan of an unfinished Job; `failures` are the times of failures of untracked pods.
 
     Either pods are released or the status is written, never both. A finalizer is thus removed only after the record
     that it protects is known to be written, even if a write is lost. The release triggers the next reconcile.
     """
-    state = standing(job, pods)
-    verdict = recorded_verdict(state)
+    state = observe_job(job, pods)
+    verdict = recorded_outcome(state)
     release = releasable(state, verdict)
     if release:
-        return Plan(release=release)
+        return JobPlan(release=release)
     started = _started(state, now)
     if verdict is None:
-        verdict = new_verdict(state, started, now)
+        verdict = new_outcome(state, started, now)
     change = _change(state, verdict, failures, now)
     if verdict is None and _is_complete(state, change):
         verdict = COMPLETE
     due = (change.wake_at, deadline(state, started) if verdict is None else None)
     wake_at = min((instant for instant in due if instant is not None), default=None)
-    status, told = _status(state, verdict, change, started, now)
-    return Plan(change=change, status=status, told=told, wake_at=wake_at)
+    status, reported = _status(state, verdict, change, started, now)
+    return JobPlan(change=change, status=status, reported=reported, wake_at=wake_at)
 
 
-def _started(state: Standing, now: Instant) -> Instant | None:
+def _started(state: ObservedJob, now: Instant) -> Instant | None:
     """Return since when the Job is active; a resumed Job restarts, and a suspended one has no start time."""
     if state.spec.suspended:
         return None
@@ -70,14 +70,14 @@ def _started(state: Standing, now: Instant) -> Instant | None:
     return now if not text or is_true(state.status, "Suspended") else parse_time(text)
 
 
-def _change(state: Standing, verdict: Verdict | None, failures: Iterable[Instant], now: Instant) -> Scaling:
+def _change(state: ObservedJob, verdict: JobOutcome | None, failures: Iterable[Instant], now: Instant) -> PodChanges:
     """Return the change of pods. Those deleted by a failing Job count as failures; others do not."""
     if verdict is not None:
-        return Scaling(dismiss=state.active) if verdict.succeeded else Scaling(delete=state.active)
-    return Scaling() if state.leaving else scaling(state, failures, now)
+        return PodChanges(dismiss=state.active) if verdict.succeeded else PodChanges(delete=state.active)
+    return PodChanges() if state.leaving else plan_pod_changes(state, failures, now)
 
 
-def _is_complete(state: Standing, change: Scaling) -> bool:
+def _is_complete(state: ObservedJob, change: PodChanges) -> bool:
     """Report whether enough pods succeeded and none is active."""
     if change.create or len(state.active) > len(change.dismiss):
         return False
@@ -85,8 +85,8 @@ def _is_complete(state: Standing, change: Scaling) -> bool:
 
 
 def _status(
-    state: Standing, verdict: Verdict | None, change: Scaling, started: Instant | None, now: Instant
-) -> tuple[Mapping[str, Any], Sequence[Told]]:
+    state: ObservedJob, verdict: JobOutcome | None, change: PodChanges, started: Instant | None, now: Instant
+) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
     """Return the status after the change, and the Events about it."""
     conditions = JobConditions(state.status, now)
     status = {**state.status, **recorded(state, verdict), **_counts(state, change, started)}
@@ -102,10 +102,10 @@ def _status(
         if state.spec.suspended:
             status["startTime"] = None
     status["conditions"] = conditions.listed()
-    return {name: value for name, value in status.items() if value or name in _SAID_OF_NOTHING}, conditions.told
+    return {name: value for name, value in status.items() if value or name in _KEPT_IF_EMPTY}, conditions.reported
 
 
-def _counts(state: Standing, change: Scaling, started: Instant | None) -> dict[str, Any]:
+def _counts(state: ObservedJob, change: PodChanges, started: Instant | None) -> dict[str, Any]:
     """Return the counts of active, ready and terminating pods.
 
     When a Job starts, the pods to be created are counted as active in the same write. Later only existing ones count,
@@ -125,11 +125,11 @@ def _counts(state: Standing, change: Scaling, started: Instant | None) -> dict[s
     }
 
 
-def _most(state: Standing) -> int:
+def _most(state: ObservedJob) -> int:
     """Return how many pods may succeed."""
     return state.succeeded if state.spec.completions is None else state.spec.completions
 
 
-def _nothing_is_left(state: Standing) -> bool:
+def _nothing_is_left(state: ObservedJob) -> bool:
     """Report whether all pods have ended and are counted."""
     return not any(pod.tracked or not pod.ended for pod in state.pods)

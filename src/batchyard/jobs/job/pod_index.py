@@ -17,7 +17,7 @@ from batchyard.api.views.pod_lifecycle import SUCCEEDED, is_ready, is_terminal, 
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.jobs.job.observed import finished_at, is_tracked, since_success
-from batchyard.jobs.job.plan import Plan
+from batchyard.jobs.job.plan import JobPlan
 from batchyard.jobs.job.spec import is_finished, job_spec
 
 _GATHERING: Final = SECOND
@@ -31,7 +31,7 @@ _TERMINATING: Final = 8
 _SUCCEEDED: Final = 16
 
 
-class KnownPods:
+class RelevantPods:
     """The relevant pods of one Job, and when to reconcile it."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class KnownPods:
                 self._note(key_of(obj), 0, _flags(obj))
         self.is_complete = True
 
-    def wants_look(self, at: Instant) -> None:
+    def schedule_reconcile(self, at: Instant) -> None:
         """Schedule a reconcile at that time, or earlier if already scheduled."""
         self._due = at if self._due is None else min(self._due, at)
 
@@ -97,7 +97,7 @@ class KnownPods:
         self.job_is_known = True
         self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
 
-    def looked(self, todo: Plan) -> None:
+    def looked(self, todo: JobPlan) -> None:
         """Record the result of a reconcile of the Job."""
         self._due = None
         self._wake_at = todo.wake_at
@@ -107,12 +107,12 @@ class KnownPods:
         """Process a change of a pod. Return whether it is relevant."""
         before = self._flags.get(event.key, 0)
         after = 0 if event.type is _DELETED else _flags(event.obj)
-        if before == after and not self._is_short and (before == 0 or _says_nothing_new(event)):
+        if before == after and not self._is_short and (before == 0 or _has_same_containers(event)):
             return False
         self._note(event.key, before, after)
         if before & ~after & _TRACKED:
             self._note_end(event.obj)
-        self.wants_look(now if self._cannot_wait(before, after) else now + _GATHERING)
+        self.schedule_reconcile(now if self._cannot_wait(before, after) else now + _GATHERING)
         return True
 
     def _note(self, pod: Key, before: int, after: int) -> None:
@@ -148,9 +148,9 @@ class PodIndex:
 
     def __init__(self) -> None:
         #: By namespace and uid of the Job; pods in other namespaces never belong to it.
-        self._by_job: dict[tuple[str, str], KnownPods] = {}
+        self._by_job: dict[tuple[str, str], RelevantPods] = {}
 
-    def of(self, job: Obj) -> KnownPods:
+    def of(self, job: Obj) -> RelevantPods:
         """Return the pods of a Job."""
         return self._of(_place(job))
 
@@ -162,7 +162,7 @@ class PodIndex:
             return
         known = self.of(job)
         known.note_job(job)
-        known.wants_look(now)
+        known.schedule_reconcile(now)
 
     def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:
         """Process a change of a pod. Return whether it is relevant to its Job."""
@@ -173,10 +173,10 @@ class PodIndex:
             del self._by_job[place]
         return matters
 
-    def _of(self, place: tuple[str, str]) -> KnownPods:
+    def _of(self, place: tuple[str, str]) -> RelevantPods:
         known = self._by_job.get(place)
         if known is None:
-            known = self._by_job[place] = KnownPods()
+            known = self._by_job[place] = RelevantPods()
         return known
 
 
@@ -195,7 +195,7 @@ def _flags(pod: Obj) -> int:
     return tracked | _ACTIVE | (_READY if is_ready(pod) else 0)
 
 
-def _says_nothing_new(event: WatchEvent) -> bool:
+def _has_same_containers(event: WatchEvent) -> bool:
     """Report whether the container statuses are unchanged, as when a pod is scheduled or unschedulable."""
     if event.old is None:
         return False

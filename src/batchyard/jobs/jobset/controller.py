@@ -24,39 +24,39 @@ from batchyard.interfaces.client import (
     WatchEvent,
     Write,
 )
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.job.parallelism import CREATED_MAX
 from batchyard.jobs.jobset import spec
 from batchyard.jobs.jobset import spec as r
 from batchyard.jobs.jobset.child_job import child_jobs, headless_service
 from batchyard.jobs.jobset.policies import (
-    Turn,
+    StartupDecision,
     apply_failure_policy,
     has_start_time,
     has_succeeded,
     resumed_job,
-    turn_of,
+    startup_decision,
     without_start_time,
 )
 from batchyard.jobs.jobset.spec import Children, replicated_job_name, sort_children
-from batchyard.jobs.jobset.status import StatusDraft, are_all_ready, replicated_statuses
+from batchyard.jobs.jobset.status import JobSetStatusDraft, are_all_ready, replicated_statuses
 
 
-class _Look(NamedTuple):
+class _JobSetPass(NamedTuple):
     """A JobSet with its Jobs, the status draft, and the writes so far."""
 
     key: Key
     jobset: Obj
     children: Children
-    draft: StatusDraft
+    draft: JobSetStatusDraft
     writes: list[Write]
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ReconcileResult:
         """Return the writes so far, then the status if it changed, and its Events."""
         if self.draft.is_changed:
             self.writes.append(UpdateStatus(self.draft.result()))
         events = [EventRecord(self.key, *note) for note in self.draft.notes]
-        return Outcome(self.writes, events, if_refused=partial(_told_of_refusal, self.key))
+        return ReconcileResult(self.writes, events, if_refused=partial(_rejection_event, self.key))
 
 
 class JobSetController:
@@ -70,23 +70,23 @@ class JobSetController:
         """Return a JobSet, the owner of a Job or Service, or JobSets that may have waited for a deleted Job's name."""
         key = event.key
         if key.kind == scheme.JOB_SET:
-            return (key,) if _says_more(event, _of_jobset) else ()
+            return (key,) if _is_relevant(event, _of_jobset) else ()
         owner = controller_of(event.obj)
         if owner is not None and owner["kind"] == "JobSet":
-            is_news = key.kind == scheme.SERVICE or _says_more(event, _of_job)
+            is_news = key.kind == scheme.SERVICE or _is_relevant(event, _of_job)
             return (Key(scheme.JOB_SET, key.namespace, owner["name"]),) if is_news else ()
         is_free = event.type is EventType.DELETED and key.kind == scheme.JOB
         return _jobsets_named_in(key) if is_free else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Bring the Jobs into the state that the JobSet requests, and update its status."""
         jobset = reader.get(key)
         if jobset is None or "deletionTimestamp" in jobset["metadata"] or spec.is_managed_elsewhere(jobset):
-            return Outcome()
+            return ReconcileResult()
         children = sort_children(jobset, _jobs_of(jobset, reader))
         if children is None:
-            return Outcome()
-        look = _Look(key, jobset, children, StatusDraft(jobset, now), [])
+            return ReconcileResult()
+        look = _JobSetPass(key, jobset, children, JobSetStatusDraft(jobset, now), [])
         statuses = replicated_statuses(jobset, children)
         look.draft.count(statuses)
         if spec.is_finished(jobset):
@@ -101,10 +101,10 @@ class JobSetController:
         if children.successful and has_succeeded(jobset, children.successful):
             look.draft.complete()
             return look.outcome()
-        return _go_on(look, turn_of(jobset, statuses), reader)
+        return _create_and_resume(look, startup_decision(jobset, statuses), reader)
 
 
-def _go_on(look: _Look, turn: Turn, reader: Reader) -> Outcome:
+def _create_and_resume(look: _JobSetPass, turn: StartupDecision, reader: Reader) -> ReconcileResult:
     """Create missing objects, then suspend or resume the Jobs."""
     jobset, draft, writes = look.jobset, look.draft, look.writes
     writes.extend(_missing_service(jobset, reader))
@@ -112,7 +112,7 @@ def _go_on(look: _Look, turn: Turn, reader: Reader) -> Outcome:
         taken = [key for key in map(key_of, jobs) if reader.get(key) is not None]
         writes.extend(Create(job) for job in jobs if key_of(job) not in taken)
         if taken:  # the following replicated jobs have to wait as well
-            return Outcome(writes, [_creation_failed(look.key, taken)])
+            return ReconcileResult(writes, [_creation_failed(look.key, taken)])
     if spec.is_suspended(jobset):
         writes.extend(_suspensions(look.children.active))
         draft.suspend()
@@ -155,13 +155,13 @@ def _missing_service(jobset: Obj, reader: Reader) -> list[Write]:
     return [] if there is not None else [Create(headless_service(jobset))]
 
 
-def _missing_jobs(look: _Look, turn: Turn) -> list[list[dict[str, Any]]]:
+def _missing_jobs(look: _JobSetPass, turn: StartupDecision) -> list[list[dict[str, Any]]]:
     """Return the Jobs to create for each startable replicated job; a name is free only after its last Job is gone.
 
     The limit is that for pods of a Job; the events of the created Jobs trigger the next reconcile.
     """
     jobset, children = look.jobset, look.children
-    if children.previous and spec.recreates_at_once(jobset):
+    if children.previous and spec.blocks_recreation(jobset):
         return []
     names, room = children.names(), CREATED_MAX
     missing: list[list[dict[str, Any]]] = []
@@ -178,7 +178,7 @@ def _suspensions(active: Sequence[Obj]) -> list[Write]:
     return [Update(with_path(job, ("spec", "suspend"), True)) for job in active if not job["spec"].get("suspend")]
 
 
-def _resumptions(active: Sequence[Obj], turn: Turn) -> list[Write]:
+def _resumptions(active: Sequence[Obj], turn: StartupDecision) -> list[Write]:
     """Resume the suspended Jobs that may start; clear the start time of a Job that ran before first."""
     templates = {each["name"]: each["template"]["spec"]["template"] for each in turn.replicated_jobs}
     writes: list[Write] = []
@@ -197,7 +197,7 @@ def _creation_failed(key: Key, taken: Sequence[Key]) -> EventRecord:
     return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(texts))
 
 
-def _told_of_refusal(key: Key, write: Write, error: ApiError) -> EventRecord | None:
+def _rejection_event(key: Key, write: Write, error: ApiError) -> EventRecord | None:
     """Return an Event for a rejected creation, which only a change of the JobSet can fix."""
     if not isinstance(write, Create) or not isinstance(error, Forbidden | InvalidObject):
         return None
@@ -214,7 +214,7 @@ def _told_of_refusal(key: Key, write: Write, error: ApiError) -> EventRecord | N
 # --- relevant changes ---
 
 
-def _says_more(event: WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
+def _is_relevant(event: WatchEvent, read: Callable[[Obj], tuple[Any, ...]]) -> bool:
     """Report whether a change affects fields that are read here. Most changes are counts and statuses."""
     return event.type is not EventType.MODIFIED or event.old is None or read(event.old) != read(event.obj)
 

@@ -15,7 +15,7 @@ from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, key_of, label, with_metadata, with_path
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.jobs.jobset import spec as r
 
 # --- exclusive placement ---
@@ -230,12 +230,12 @@ class ExclusivePlacement:
         """Return a scheduled leader."""
         return (event.key,) if event.type is not EventType.DELETED and leads(event.obj) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Mark misplaced followers as disrupted, and delete them."""
         leader = reader.get(key)
         owner = None if leader is None else controller_of(leader)
         if leader is None or owner is None or not leads(leader):
-            return Outcome()
+            return ReconcileResult()
         node = reader.get(Key(scheme.NODE, "", leader["spec"]["nodeName"]))
         writes: list[Write] = []
         for pod in misplaced_followers(leader, node, reader.owned_by(owner["uid"], key.namespace)):
@@ -243,4 +243,4 @@ class ExclusivePlacement:
             if marked is not pod:
                 writes.append(UpdateStatus(marked))
             writes.append(Delete(key_of(pod), uid=pod["metadata"]["uid"]))
-        return Outcome(writes)
+        return ReconcileResult(writes)

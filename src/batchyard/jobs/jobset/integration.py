@@ -8,14 +8,14 @@ from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.ownership import pods_at_once
 from batchyard.interfaces.client import Update, Write
 from batchyard.jobframework.podsets import (
-    Injection,
-    InvalidInjection,
+    InvalidPodSetInfo,
+    PodSetInfo,
     inject,
     restore,
     topology_request,
     without_duplicate_env,
 )
-from batchyard.jobframework.workloads import Ending, condition_true
+from batchyard.jobframework.workloads import JobCompletion, condition_true
 
 
 class JobSetIntegration:
@@ -37,10 +37,12 @@ class JobSetIntegration:
         ready = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
         return bool(ready == replicas)
 
-    def ending(self, job: Obj) -> Ending | None:
+    def ending(self, job: Obj) -> JobCompletion | None:
         """Return the outcome from its Completed or Failed condition."""
         condition = condition_true(job, "Completed", "Failed")
-        return None if condition is None else Ending(condition["type"] == "Completed", condition.get("message", ""))
+        return (
+            None if condition is None else JobCompletion(condition["type"] == "Completed", condition.get("message", ""))
+        )
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
         """Return the pod template of each replicated job."""
@@ -59,16 +61,16 @@ class JobSetIntegration:
             if 0 < (done := succeeded.get(replicated["name"], 0)) <= replicated.get("replicas", 1)
         ]
 
-    def started(self, job: Obj, injections: Sequence[Injection]) -> Obj:
+    def started(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
         """Return the unsuspended JobSet with the injections."""
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             expected = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
-            raise InvalidInjection(f"invalid podset infos: {expected}")
+            raise InvalidPodSetInfo(f"invalid podset infos: {expected}")
         templates = [inject(_template(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
-    def stop(self, job: Obj, originals: Sequence[Injection]) -> Write | None:
+    def stop(self, job: Obj, originals: Sequence[PodSetInfo]) -> Write | None:
         """Suspend it with its original templates."""
         if self.is_suspended(job):
             return None

@@ -15,7 +15,7 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant
 from batchyard.jobs.jobset import spec as r
 from batchyard.jobs.jobset.spec import (
-    Why,
+    ReasonMessage,
     ending,
     is_suspended,
     replicas_of,
@@ -23,7 +23,7 @@ from batchyard.jobs.jobset.spec import (
     replicated_jobs,
     starts_in_order,
 )
-from batchyard.jobs.jobset.status import Counts, StatusDraft
+from batchyard.jobs.jobset.status import JobSetStatusDraft, ReplicatedJobCounts
 
 # --- startup ---
 #
@@ -33,14 +33,14 @@ from batchyard.jobs.jobset.status import Counts, StatusDraft
 # suspended JobSet has all its Jobs at once, in whatever order they start later, except those with dependencies.
 
 
-class Turn(NamedTuple):
+class StartupDecision(NamedTuple):
     """The replicated jobs that may start, and whether others wait until these have started."""
 
     replicated_jobs: list[Mapping[str, Any]]
     others_wait: bool
 
 
-def turn_of(jobset: Obj, statuses: Mapping[str, Counts]) -> Turn:
+def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -> StartupDecision:
     """Return the replicated jobs that may start, given the status of the Jobs of all."""
     in_order = starts_in_order(jobset) and not is_suspended(jobset)
     replicas: dict[str, int] = {}
@@ -52,11 +52,13 @@ def turn_of(jobset: Obj, statuses: Mapping[str, Counts]) -> Turn:
         if not in_order:
             free.append(replicated)
         elif not _has_started(replicas_of(replicated), statuses[replicated["name"]]):
-            return Turn([replicated], others_wait=True)
-    return Turn(free, others_wait=False)
+            return StartupDecision([replicated], others_wait=True)
+    return StartupDecision(free, others_wait=False)
 
 
-def _is_reached(dependency: Mapping[str, Any], replicas: Mapping[str, int], statuses: Mapping[str, Counts]) -> bool:
+def _is_reached(
+    dependency: Mapping[str, Any], replicas: Mapping[str, int], statuses: Mapping[str, ReplicatedJobCounts]
+) -> bool:
     """Report whether all Jobs of a dependency have the required status: started, or complete."""
     name = dependency["name"]
     counts = statuses.get(name)
@@ -68,7 +70,7 @@ def _is_reached(dependency: Mapping[str, Any], replicas: Mapping[str, int], stat
     return _has_started(replicas.get(name, 0), counts)
 
 
-def _has_started(replicas: int, counts: Counts) -> bool:
+def _has_started(replicas: int, counts: ReplicatedJobCounts) -> bool:
     """Report whether all its Jobs are ready or have ended."""
     return bool(replicas == counts["failed"] + counts["ready"] + counts["succeeded"])
 
@@ -92,7 +94,7 @@ def has_succeeded(jobset: Obj, successful: Sequence[Obj]) -> bool:
 Rule = Mapping[str, Any]
 
 
-def apply_failure_policy(draft: StatusDraft, jobset: Obj, failed: Sequence[Obj]) -> None:
+def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed: Sequence[Obj]) -> None:
     """Apply the failure policy to these failed Jobs (at least one)."""
     policy = jobset["spec"].get("failurePolicy")
     if policy is None:
@@ -147,9 +149,9 @@ def _restarts_counted(jobset: Obj) -> int:
     return restarts
 
 
-def _naming(why: Why, job: Obj) -> Why:
+def _naming(why: ReasonMessage, job: Obj) -> ReasonMessage:
     """Append the name of the first failed Job."""
-    return Why(why.reason, f"{why.message} (first failed job: {job['metadata']['name']})")
+    return ReasonMessage(why.reason, f"{why.message} (first failed job: {job['metadata']['name']})")
 
 
 # --- resumption ---

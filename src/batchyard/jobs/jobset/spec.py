@@ -12,7 +12,7 @@ from batchyard.api.meta import Obj, label
 # Reasons and messages of a JobSet's conditions and events. Source: pkg/constants of JobSet.
 
 
-class Why(NamedTuple):
+class ReasonMessage(NamedTuple):
     """The reason and the message of a condition or an Event."""
 
     reason: str
@@ -27,20 +27,22 @@ RESTARTING: Final = "RestartingJobSet"
 STARTUP_IN_PROGRESS: Final = "StartupPolicyInProgress"
 STARTUP_COMPLETED: Final = "StartupPolicyCompleted"
 
-JOBS_COMPLETED: Final = Why("AllJobsCompleted", "jobset completed successfully")
-JOBS_SUSPENDED: Final = Why("SuspendedJobs", "jobset is suspended")
-JOBS_RESUMED: Final = Why("ResumeJobs", "jobset is resumed")
-IN_ORDER_IN_PROGRESS: Final = Why("InOrderStartupPolicyInProgress", "in order startup policy is in progress")
-IN_ORDER_COMPLETED: Final = Why("InOrderStartupPolicyCompleted", "in order startup policy has completed")
+JOBS_COMPLETED: Final = ReasonMessage("AllJobsCompleted", "jobset completed successfully")
+JOBS_SUSPENDED: Final = ReasonMessage("SuspendedJobs", "jobset is suspended")
+JOBS_RESUMED: Final = ReasonMessage("ResumeJobs", "jobset is resumed")
+IN_ORDER_IN_PROGRESS: Final = ReasonMessage("InOrderStartupPolicyInProgress", "in order startup policy is in progress")
+IN_ORDER_COMPLETED: Final = ReasonMessage("InOrderStartupPolicyCompleted", "in order startup policy has completed")
 
 # Why a JobSet failed; the message names the Job that failed first.
-JOBS_FAILED: Final = Why("FailedJobs", "jobset failed due to one or more job failures")
-RESTARTS_EXHAUSTED: Final = Why("ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
+JOBS_FAILED: Final = ReasonMessage("FailedJobs", "jobset failed due to one or more job failures")
+RESTARTS_EXHAUSTED: Final = ReasonMessage("ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
 
 # Actions of the failure policy; the message names the Job that failed first.
-FAIL_ACTION: Final = Why("FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
-RESTART_ACTION: Final = Why("RestartJobSetFailurePolicyAction", "applying RestartJobSet failure policy action")
-FREE_RESTART_ACTION: Final = Why(
+FAIL_ACTION: Final = ReasonMessage("FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
+RESTART_ACTION: Final = ReasonMessage(
+    "RestartJobSetFailurePolicyAction", "applying RestartJobSet failure policy action"
+)
+FREE_RESTART_ACTION: Final = ReasonMessage(
     "RestartJobSetAndIgnoreMaxRestartsFailurePolicyAction",
     "applying RestartJobSetAndIgnoreMaxRestarts failure policy action",
 )
@@ -50,14 +52,16 @@ BY_DEFAULT: Final = "DefaultFailurePolicy"
 BY_RULE_PREFIX: Final = "FailurePolicy_"
 
 # Why a restart has ended.
-RESTARTED: Final = Why("JobsReady", "all jobs are ready")
-RESTART_ENDED_BY_FAILURE: Final = Why("JobSetFailed", "jobset failed")
-RESTART_ENDED_BY_COMPLETION: Final = Why("JobSetCompleted", JOBS_COMPLETED.message)
-RESTART_ENDED_BY_SUSPENSION: Final = Why("JobSetSuspended", JOBS_SUSPENDED.message)
+RESTARTED: Final = ReasonMessage("JobsReady", "all jobs are ready")
+RESTART_ENDED_BY_FAILURE: Final = ReasonMessage("JobSetFailed", "jobset failed")
+RESTART_ENDED_BY_COMPLETION: Final = ReasonMessage("JobSetCompleted", JOBS_COMPLETED.message)
+RESTART_ENDED_BY_SUSPENSION: Final = ReasonMessage("JobSetSuspended", JOBS_SUSPENDED.message)
 
 JOB_CREATION_FAILED: Final = "JobCreationFailed"
 SERVICE_CREATION_FAILED: Final = "HeadlessServiceCreationFailed"
-PLACEMENT_VIOLATION: Final = Why("ExclusivePlacementViolation", "Pod violated JobSet exclusive placement policy")
+PLACEMENT_VIOLATION: Final = ReasonMessage(
+    "ExclusivePlacementViolation", "Pod violated JobSet exclusive placement policy"
+)
 
 
 CONTROLLER: Final = "jobset.sigs.k8s.io/jobset-controller"
@@ -105,7 +109,7 @@ def starts_in_order(jobset: Obj) -> bool:
     return (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
 
 
-def recreates_at_once(jobset: Obj) -> bool:
+def blocks_recreation(jobset: Obj) -> bool:
     """Report whether a restart creates Jobs only after all Jobs of the previous attempt are gone."""
     return (jobset["spec"].get("failurePolicy") or {}).get("restartStrategy") == "BlockingRecreate"
 

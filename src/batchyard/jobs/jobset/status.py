@@ -12,20 +12,20 @@ from batchyard.api.times import format_time
 from batchyard.api.views.ownership import pods_at_once
 from batchyard.base.instant import Instant
 from batchyard.jobs.jobset import spec as r
-from batchyard.jobs.jobset.spec import Children, Why, replicas_of, replicated_job_name, replicated_jobs
+from batchyard.jobs.jobset.spec import Children, ReasonMessage, replicas_of, replicated_job_name, replicated_jobs
 
 # --- replicated job statuses ---
 #
 # The counts of the Jobs of each replicated job, for a JobSet's status.
 
 
-Counts = dict[str, Any]
+ReplicatedJobCounts = dict[str, Any]
 """One entry of status.replicatedJobsStatus: its name, and counts of Jobs."""
 
 
-def replicated_statuses(jobset: Obj, children: Children) -> dict[str, Counts]:
+def replicated_statuses(jobset: Obj, children: Children) -> dict[str, ReplicatedJobCounts]:
     """Return the entries by name. Jobs of earlier restart attempts do not count."""
-    counts: dict[str, Counts] = {
+    counts: dict[str, ReplicatedJobCounts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
     }
@@ -43,7 +43,7 @@ def replicated_statuses(jobset: Obj, children: Children) -> dict[str, Counts]:
     return counts
 
 
-def are_all_ready(jobset: Obj, statuses: dict[str, Counts]) -> bool:
+def are_all_ready(jobset: Obj, statuses: dict[str, ReplicatedJobCounts]) -> bool:
     """Report whether all Jobs exist and are ready or succeeded."""
     wanted = sum(map(replicas_of, replicated_jobs(jobset)))
     there: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
@@ -63,7 +63,7 @@ WARNING: Final = "Warning"
 _OTHER: Final = {r.STARTUP_IN_PROGRESS: r.STARTUP_COMPLETED, r.STARTUP_COMPLETED: r.STARTUP_IN_PROGRESS}
 
 
-class Note(NamedTuple):
+class JobSetEvent(NamedTuple):
     """An Event about the JobSet."""
 
     type: str
@@ -71,7 +71,7 @@ class Note(NamedTuple):
     message: str
 
 
-class StatusDraft:
+class JobSetStatusDraft:
     """The status of one JobSet during a reconcile, and the Events of its changes."""
 
     __slots__ = ("_conditions", "_jobset", "_status", "_time", "is_changed", "notes")
@@ -82,7 +82,7 @@ class StatusDraft:
         self._status: dict[str, Any] = {"restarts": 0, **(jobset.get("status") or {})}
         self._conditions: list[Mapping[str, Any]] = list(self._status.get("conditions") or ())
         self.is_changed = False
-        self.notes: list[Note] = []
+        self.notes: list[JobSetEvent] = []
 
     def result(self) -> Obj:
         """Return the JobSet with the drafted status."""
@@ -90,7 +90,7 @@ class StatusDraft:
             self._status["conditions"] = self._conditions
         return {**self._jobset, "status": self._status}
 
-    def count(self, statuses: Mapping[str, Counts]) -> None:
+    def count(self, statuses: Mapping[str, ReplicatedJobCounts]) -> None:
         """Set the counts of each replicated job; like upstream, sorted by name in descending order."""
         entries = [statuses[name] for name in sorted(statuses, reverse=True)]
         if entries != (self._status.get("replicatedJobsStatus") or []):
@@ -103,20 +103,20 @@ class StatusDraft:
         self._set(r.RESTARTING, False, r.RESTART_ENDED_BY_COMPLETION)
         self._status["terminalState"] = r.COMPLETED
 
-    def fail(self, why: Why) -> None:
+    def fail(self, why: ReasonMessage) -> None:
         """Set the JobSet to failed."""
         self._set(r.FAILED, True, why, WARNING)
         self._set(r.RESTARTING, False, r.RESTART_ENDED_BY_FAILURE)
         self._status["terminalState"] = r.FAILED
 
-    def restart(self, cause: str, action: Why, *, counts: bool) -> None:
+    def restart(self, cause: str, action: ReasonMessage, *, counts: bool) -> None:
         """Begin the next restart attempt. `counts` is whether it counts towards the maximum."""
         self._status["restarts"] += 1
         if counts:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
         self.is_changed = True
-        self._set(r.RESTARTING, True, Why(cause, action.message), WARNING)
-        self.notes.append(Note(WARNING, *action))
+        self._set(r.RESTARTING, True, ReasonMessage(cause, action.message), WARNING)
+        self.notes.append(JobSetEvent(WARNING, *action))
 
     def end_restart(self) -> None:
         """End a restart, if there is one, because all Jobs are ready."""
@@ -139,7 +139,7 @@ class StatusDraft:
         """Record that the in-order startup has completed."""
         self._set(r.STARTUP_COMPLETED, True, r.IN_ORDER_COMPLETED)
 
-    def _set(self, kind: str, holds: bool, why: Why, event_type: str = NORMAL) -> None:
+    def _set(self, kind: str, holds: bool, why: ReasonMessage, event_type: str = NORMAL) -> None:
         """Set a condition, and record an Event if it changed."""
         index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
         changed = holds and self._end_other(kind)
@@ -155,7 +155,7 @@ class StatusDraft:
                 changed = True
         if changed:
             self.is_changed = True
-            self.notes.append(Note(event_type, *why))
+            self.notes.append(JobSetEvent(event_type, *why))
 
     def _end_other(self, kind: str) -> bool:
         """Set the other one of two exclusive conditions to False, unchanged otherwise. Return whether it was True."""
@@ -165,7 +165,7 @@ class StatusDraft:
                 return True
         return False
 
-    def _condition(self, kind: str, status: str, since: str, why: Why) -> dict[str, Any]:
+    def _condition(self, kind: str, status: str, since: str, why: ReasonMessage) -> dict[str, Any]:
         return {
             "type": kind,
             "status": status,

@@ -12,7 +12,7 @@ from batchyard.api.meta import Key
 from batchyard.interfaces.client import Reader
 
 
-class Config(NamedTuple):
+class ConfigData(NamedTuple):
     """The entries of a ConfigMap or Secret."""
 
     #: Values for environment variables. Bytes that are not UTF-8 use surrogate escapes, as in `os.environ`.
@@ -21,22 +21,22 @@ class Config(NamedTuple):
     contents: Mapping[str, bytes]
 
 
-def find_config_map(reader: Reader, namespace: str, name: str) -> Config | None:
+def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | None:
     """Return a ConfigMap; None if it does not exist. Its binary data is not available to variables."""
     obj = reader.get(Key(scheme.CONFIG_MAP, namespace, name))
     if obj is None:
         return None
     texts: Mapping[str, str] = obj.get("data") or {}
-    return Config(texts, {**{key: text.encode() for key, text in texts.items()}, **_decoded(obj.get("binaryData"))})
+    return ConfigData(texts, {**{key: text.encode() for key, text in texts.items()}, **_decoded(obj.get("binaryData"))})
 
 
-def find_secret(reader: Reader, namespace: str, name: str) -> Config | None:
+def find_secret(reader: Reader, namespace: str, name: str) -> ConfigData | None:
     """Return a Secret; None if it does not exist."""
     obj = reader.get(Key(scheme.SECRET, namespace, name))
     if obj is None:
         return None
     contents = _decoded(obj.get("data"))
-    return Config({key: value.decode("utf-8", "surrogateescape") for key, value in contents.items()}, contents)
+    return ConfigData({key: value.decode("utf-8", "surrogateescape") for key, value in contents.items()}, contents)
 
 
 def no_config_map(name: str) -> str:

@@ -11,15 +11,15 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import quantity
 from batchyard.api.meta import Obj
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.devices import Devices
+from batchyard.kubelet.local.devices import ContainerDevices
 from batchyard.kubelet.local.environment import command_line, environment
 from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError, InputError, quoted
 from batchyard.kubelet.local.images import ImageRow, find_row
 from batchyard.kubelet.local.names import hostname_of
 from batchyard.kubelet.local.security import (
     ROOT,
-    User,
-    refuse_what_cannot_be,
+    ContainerUser,
+    reject_unsupported,
     seccomp_of,
     shared_group,
     user_in_image,
@@ -62,7 +62,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         if not any(probe.get(action) for action in ("exec", *_OF_ACTIONS)):
             raise ContainerError(CONFIG, f"{name} probe: must specify a handler type")
     return {
-        name: {**_DEFAULTS, **_said(probe), **_actions(probe, container, f"{name} probe")}
+        name: {**_DEFAULTS, **_without_nulls(probe), **_actions(probe, container, f"{name} probe")}
         for name, probe in found.items()
     }
 
@@ -71,17 +71,21 @@ def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the hooks by `postStart` and `preStop`; ContainerError if a port is unknown."""
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     found = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
-    return {name: {**_said(hook), **_actions(hook, container, f"{name} hook")} for name, hook in found.items()}
+    return {name: {**_without_nulls(hook), **_actions(hook, container, f"{name} hook")} for name, hook in found.items()}
 
 
-def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in fields.items() if value is not None}
 
 
 def _actions(fields: Mapping[str, Any], container: Mapping[str, Any], whose: str) -> dict[str, Mapping[str, Any]]:
     """Return the handlers of a probe or hook that use a port."""
     return {
-        action: {**defaults, **_said(fields[action]), "port": _port(fields[action].get("port"), container, whose)}
+        action: {
+            **defaults,
+            **_without_nulls(fields[action]),
+            "port": _port(fields[action].get("port"), container, whose),
+        }
         for action, defaults in _OF_ACTIONS.items()
         if fields.get(action) is not None
     }
@@ -116,7 +120,7 @@ class NodeSettings:
     #: The machine's directories that pods may mount by hostPath.
     host_paths: Sequence[str] = ()
     #: The user of containers that name none.
-    default_user: User = ROOT
+    default_user: ContainerUser = ROOT
     #: The maximum number of processes of a container.
     pids: int = 32768
     #: The number and size of a container's log files, as the kubelet's containerLogMaxFiles and containerLogMaxSize.
@@ -133,7 +137,7 @@ class NodeSettings:
     profile_fault: Callable[[str], str] = no_fault
 
 
-class Standing(NamedTuple):
+class ResolvedImage(NamedTuple):
     """The mapping of a container's image, and the metadata of an engine's image."""
 
     row: ImageRow
@@ -141,7 +145,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ContainerInputs:
     """What a pod has before its containers are created: addresses, volumes, devices and the image."""
 
     #: Its addresses, the primary one first.
@@ -149,12 +153,12 @@ class Given:
     #: Its volumes, by name.
     volumes: Mapping[str, Plan] = field(default_factory=dict)
     #: Devices by container name.
-    devices: Mapping[str, Devices] = field(default_factory=dict)
+    devices: Mapping[str, ContainerDevices] = field(default_factory=dict)
     #: The image of the container to create; None for a mapped image.
-    standing: Standing | None = None
+    standing: ResolvedImage | None = None
 
 
-class ContainerRun(NamedTuple):
+class ContainerRunSpec(NamedTuple):
     """The spec of a run, and its mounts."""
 
     #: Complete, except that the mounts are not yet resolved in the pod's directory.
@@ -163,14 +167,14 @@ class ContainerRun(NamedTuple):
 
 
 def container_run(
-    pod: Obj, container: Mapping[str, Any], attempt: int, given: Given, settings: NodeSettings, reader: Reader
-) -> ContainerRun:
+    pod: Obj, container: Mapping[str, Any], attempt: int, given: ContainerInputs, settings: NodeSettings, reader: Reader
+) -> ContainerRunSpec:
     """Return a container's run spec, attempts counted from 0; ContainerError if it cannot be created."""
     name: str = container["name"]
-    standing = given.standing or Standing(find_row(container.get("image") or "", settings.images), {})
-    refuse_what_cannot_be(pod, container, reader, host_network=settings.host_network)
+    standing = given.standing or ResolvedImage(find_row(container.get("image") or "", settings.images), {})
+    reject_unsupported(pod, container, reader, host_network=settings.host_network)
     seccomp = seccomp_of(pod, container, settings.profile_fault)
-    devices = given.devices.get(name, Devices())
+    devices = given.devices.get(name, ContainerDevices())
     variables = {**devices.variables, **environment(pod, container, given.addresses, reader)}
     mounts = mounts_of(container, variables, given.volumes)
     metadata, context = pod["metadata"], container.get("securityContext") or {}
@@ -198,7 +202,7 @@ def container_run(
         "terminationMessagePolicy": container.get("terminationMessagePolicy") or _MESSAGE_POLICY,
         "log": {"maxBytes": settings.log_max_bytes, "maxFiles": settings.log_max_files},
     }
-    return ContainerRun(spec, mounts)
+    return ContainerRunSpec(spec, mounts)
 
 
 def _mounts_of_image(row: ImageRow) -> list[dict[str, Any]]:
@@ -207,7 +211,7 @@ def _mounts_of_image(row: ImageRow) -> list[dict[str, Any]]:
     return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
 
 
-def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: User) -> dict[str, Any]:
+def _place(pod: Obj, container: Mapping[str, Any], standing: ResolvedImage, default: ContainerUser) -> dict[str, Any]:
     """Return the image, working directory and user fields of a container."""
     row, image = standing
     name, folder = container.get("image") or "", container.get("workingDir")

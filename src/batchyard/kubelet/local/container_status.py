@@ -11,8 +11,8 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Duration
 from batchyard.interfaces.containers import SANDBOX
-from batchyard.kubelet.local.pod_state import Container, Part
-from batchyard.kubelet.local.runs import STARTING, Run
+from batchyard.kubelet.local.pod_state import ContainerRole, PodContainer
+from batchyard.kubelet.local.runs import STARTING, ObservedRun
 
 UNKNOWN: Final = "ContainerStatusUnknown"
 _LOST: Final = "The container could not be located when the pod was terminated"
@@ -20,7 +20,7 @@ _GONE: Final = "The container could not be located when the pod was deleted.  Th
 _KILLED: Final = 137
 
 
-class Trouble(NamedTuple):
+class StartProblem(NamedTuple):
     """Why a container cannot start now: reason and message of its `waiting` state."""
 
     reason: str
@@ -32,7 +32,12 @@ class Trouble(NamedTuple):
 
 
 def container_status(
-    container: Container, pod: Obj, trouble: Trouble | None, backoff: Duration | None, *, is_starting: bool = False
+    container: PodContainer,
+    pod: Obj,
+    trouble: StartProblem | None,
+    backoff: Duration | None,
+    *,
+    is_starting: bool = False,
 ) -> dict[str, Any]:
     """Return the status of a container; `backoff` is its current restart delay.
 
@@ -50,13 +55,14 @@ def container_status(
     if "waiting" in state and not run.is_alive:
         last_state = terminated(run)
     is_running = "running" in state
-    has_ended_well = container.part is Part.INIT and not run.is_alive and run.exit_code == 0
+    has_ended_well = container.part is ContainerRole.INIT and not run.is_alive and run.exit_code == 0
     return {
         **_outline(container),
         **_image_of(run),
         "state": state,
         "lastState": last_state,
-        "ready": has_ended_well or (is_running and container.part is not Part.INIT and bool(run.status.get("ready"))),
+        "ready": has_ended_well
+        or (is_running and container.part is not ContainerRole.INIT and bool(run.status.get("ready"))),
         "started": is_running and run.is_started,
         "restartCount": run.attempt,
         **({} if run.phase == STARTING else {"containerID": _id_of(run)}),
@@ -68,11 +74,13 @@ def unknown(message: str = _LOST) -> Mapping[str, Any]:
     return {"terminated": {"exitCode": _KILLED, "reason": UNKNOWN, "message": message}}
 
 
-def backing_off(pod: Obj, container: str, wait: Duration) -> Trouble:
+def backing_off(pod: Obj, container: str, wait: Duration) -> StartProblem:
     """Return the CrashLoopBackOff of a container that ended too soon."""
     minutes, seconds = divmod(wait // SECOND, 60)
     text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
-    return Trouble("CrashLoopBackOff", f"back-off {text} restarting failed container={container} pod={full_name(pod)}")
+    return StartProblem(
+        "CrashLoopBackOff", f"back-off {text} restarting failed container={container} pod={full_name(pod)}"
+    )
 
 
 def full_name(pod: Obj) -> str:
@@ -81,7 +89,7 @@ def full_name(pod: Obj) -> str:
     return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
 
 
-def _state(run: Run, why: Trouble | None, pod: Obj) -> Mapping[str, Any]:
+def _state(run: ObservedRun, why: StartProblem | None, pod: Obj) -> Mapping[str, Any]:
     if run.phase == STARTING:
         return _waiting(pod)
     if run.is_alive:
@@ -89,7 +97,7 @@ def _state(run: Run, why: Trouble | None, pod: Obj) -> Mapping[str, Any]:
     return terminated(run) if why is None else why.state()
 
 
-def _not_begun(container: Container, pod: Obj, why: Trouble | None) -> dict[str, Any]:
+def _not_begun(container: PodContainer, pod: Obj, why: StartProblem | None) -> dict[str, Any]:
     """Return the status of a container without runs, based on its last reported status."""
     reported = container.reported
     if reported and "terminated" in reported["state"]:
@@ -112,13 +120,13 @@ def _waiting(pod: Obj) -> Mapping[str, Any]:
     return {"waiting": {"reason": "PodInitializing" if has_others_first else "ContainerCreating"}}
 
 
-def _outline(container: Container) -> dict[str, Any]:
+def _outline(container: PodContainer) -> dict[str, Any]:
     outline = {"name": container.name, "image": container.spec.get("image") or "", "imageID": ""}
     mounts = [dict(_mount(mount)) for mount in container.spec.get("volumeMounts") or ()]
     return {**outline, "volumeMounts": mounts} if mounts else outline
 
 
-def _image_of(run: Run) -> Mapping[str, str]:
+def _image_of(run: ObservedRun) -> Mapping[str, str]:
     """Return the image as the engine resolved it; empty for an image that is mapped to this machine."""
     image: Mapping[str, str] = run.obj["spec"].get("image") or {}
     return {"image": image["resolved"], "imageID": image["digest"]} if "engine" in image else {}
@@ -130,7 +138,7 @@ def _mount(mount: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from {"readOnly": True, "recursiveReadOnly": "Disabled"}.items()
 
 
-def terminated(run: Run) -> Mapping[str, Any]:
+def terminated(run: ObservedRun) -> Mapping[str, Any]:
     """Return the `terminated` state of a run."""
     if run.status.get("reason") == UNKNOWN:
         return unknown()
@@ -147,6 +155,6 @@ def _reason(code: int) -> str:
     return "Error" if code else "Completed"
 
 
-def _id_of(run: Run) -> str:
+def _id_of(run: ObservedRun) -> str:
     metadata = run.obj["metadata"]
     return f"batchyard://{metadata['namespace']}/{metadata['name'] if run.container else SANDBOX}"

@@ -32,7 +32,7 @@ class Gpu(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class ContainerDevices:
     """The device files and environment variables that a container gets."""
 
     paths: Sequence[str] = ()
@@ -68,16 +68,16 @@ def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping
     return found
 
 
-def gpu_devices(gpus: Sequence[Gpu]) -> Devices:
+def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
     """Return what a container with these GPUs gets; without GPUs, variables that hide all of the machine's.
 
     The variables name GPUs by uuid, because indices differ in a container that sees only its own GPUs.
     """
     if not gpus:
-        return Devices((), {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"})
+        return ContainerDevices((), {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"})
     listed = ",".join(gpu.uuid for gpu in gpus)
     paths = dict.fromkeys(path for gpu in gpus for path in gpu.paths)
-    return Devices(list(paths), {"CUDA_VISIBLE_DEVICES": listed, "NVIDIA_VISIBLE_DEVICES": listed})
+    return ContainerDevices(list(paths), {"CUDA_VISIBLE_DEVICES": listed, "NVIDIA_VISIBLE_DEVICES": listed})
 
 
 def _wanted(container: Mapping[str, Any], resource: str) -> int:

@@ -18,7 +18,7 @@ from batchyard.kubelet.local.errors import InputError, quoted
 _DEFAULTED: Final = ("cpu", "memory", "ephemeral-storage")
 
 
-class Facts(NamedTuple):
+class PodFields(NamedTuple):
     """A pod, its addresses, and its node."""
 
     pod: Obj
@@ -28,15 +28,15 @@ class Facts(NamedTuple):
     node: Obj | None
 
 
-def facts_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> Facts:
+def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFields:
     """Return the fields' sources for a bound pod."""
-    return Facts(pod, addresses, reader.get(Key(scheme.NODE, "", pod["spec"].get("nodeName") or "")))
+    return PodFields(pod, addresses, reader.get(Key(scheme.NODE, "", pod["spec"].get("nodeName") or "")))
 
 
 # --- fields ---
 
 
-def variable_of_field(facts: Facts, path: str) -> str:
+def variable_of_field(facts: PodFields, path: str) -> str:
     """Return a field as the value of an environment variable. InputError if it is not supported."""
     spec: Mapping[str, Any] = facts.pod["spec"]
     match path:
@@ -98,7 +98,7 @@ def _host_addresses(node: Obj | None) -> list[str]:
 # --- resources ---
 
 
-def text_of_resource(facts: Facts, selector: Mapping[str, Any], own: str = "") -> str:
+def text_of_resource(facts: PodFields, selector: Mapping[str, Any], own: str = "") -> str:
     """Return a container's request or limit in units of the divisor, rounded up. InputError if it is not supported.
 
     `own` is the container to use if the selector names none. An unset limit defaults to the smaller of the pod's limit
@@ -119,7 +119,7 @@ def text_of_resource(facts: Facts, selector: Mapping[str, Any], own: str = "") -
     return str(-(-_whole(nano, unit) // _whole(divisor, unit)))
 
 
-def _ceiling(facts: Facts, name: str) -> int:
+def _ceiling(facts: PodFields, name: str) -> int:
     """Return the default of an unset limit, in billionths; 0 if unknown."""
     allocatable: Mapping[str, Any] = ((facts.node or {}).get("status") or {}).get("allocatable") or {}
     pods_own: Mapping[str, Any] = (facts.pod["spec"].get("resources") or {}).get("limits") or {}

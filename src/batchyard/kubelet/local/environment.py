@@ -13,8 +13,8 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.configs import Config, find_config_map, find_secret, no_config_map, no_secret
-from batchyard.kubelet.local.downward_api import Facts, facts_of, text_of_resource, variable_of_field
+from batchyard.kubelet.local.configs import ConfigData, find_config_map, find_secret, no_config_map, no_secret
+from batchyard.kubelet.local.downward_api import PodFields, pod_fields_of, text_of_resource, variable_of_field
 from batchyard.kubelet.local.errors import CONFIG, CREATE, ContainerError, InputError
 
 # --- expansion ---
@@ -146,7 +146,7 @@ def _upper(name: str) -> str:
     return name.replace("-", "_").upper()
 
 
-_Find = Callable[[Reader, str, str], Config | None]
+_Find = Callable[[Reader, str, str], ConfigData | None]
 #: For each reference field: the lookup, the kind in messages, and the message if the object is missing.
 _REFERENCES: Final[Mapping[str, tuple[_Find, str, Callable[[str], str]]]] = {
     "configMapRef": (find_config_map, "ConfigMap", no_config_map),
@@ -162,7 +162,7 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
     `addresses` are those of the pod. The image's variables, HOME and HOSTNAME are not included.
     """
     try:
-        variables = _environment_variables(facts_of(pod, addresses, reader), container, reader)
+        variables = _environment_variables(pod_fields_of(pod, addresses, reader), container, reader)
     except InputError as error:
         raise ContainerError(CONFIG, str(error)) from error
     for name, value in variables.items():
@@ -189,7 +189,7 @@ def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> 
     return found
 
 
-def _environment_variables(facts: Facts, container: Mapping[str, Any], reader: Reader) -> dict[str, str]:
+def _environment_variables(facts: PodFields, container: Mapping[str, Any], reader: Reader) -> dict[str, str]:
     spec, namespace = facts.pod["spec"], facts.pod["metadata"].get("namespace") or ""
     has_links, has_network = spec.get("enableServiceLinks") is not False, bool(facts.addresses)
     services = service_variables(namespace, reader, has_links=has_links, has_network=has_network)
@@ -225,7 +225,9 @@ def _from_whole(source: Mapping[str, Any], namespace: str, reader: Reader) -> di
     return {prefix + key: text for key, text in sorted(config.texts.items())} if config is not None else {}
 
 
-def _from_source(facts: Facts, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader) -> str | None:
+def _from_source(
+    facts: PodFields, container: Mapping[str, Any], source: Mapping[str, Any], reader: Reader
+) -> str | None:
     """Return the value of a variable with a source or without a value; None if it stays unset."""
     if source.get("fieldRef"):
         return variable_of_field(facts, source["fieldRef"]["fieldPath"])
@@ -250,7 +252,7 @@ def _from_key(field: str, reference: Mapping[str, Any], namespace: str, reader: 
     return config.texts.get(key)
 
 
-def _find(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> Config | None:
+def _find(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> ConfigData | None:
     """Return the referenced object; None if it is optional and missing."""
     find, _, not_found = _REFERENCES[field]
     name: str = reference.get("name") or ""

@@ -12,16 +12,16 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import POD
 from batchyard.base.instant import Instant
 from batchyard.interfaces.controller import EventRecord
-from batchyard.kubelet.local.container_status import Trouble, full_name
+from batchyard.kubelet.local.container_status import StartProblem, full_name
 from batchyard.kubelet.local.errors import quoted
 from batchyard.kubelet.local.images import ERR_IMAGE_NEVER_PULL, ERR_IMAGE_PULL, IMAGE_PULL_BACK_OFF, INVALID_IMAGE_NAME
-from batchyard.kubelet.local.pod_actions import Steps
-from batchyard.kubelet.local.pod_state import Container, Situation, statuses_by_name
-from batchyard.kubelet.local.termination import EXPIRED, ending_of
+from batchyard.kubelet.local.pod_actions import PodActions
+from batchyard.kubelet.local.pod_state import PodContainer, PodState, statuses_by_name
+from batchyard.kubelet.local.termination import EXPIRED, termination_of
 
 
-def happenings(
-    situation: Situation, steps: Steps, troubles: Mapping[str, Trouble], after: Obj, now: Instant
+def pod_events(
+    situation: PodState, steps: PodActions, troubles: Mapping[str, StartProblem], after: Obj, now: Instant
 ) -> Iterator[EventRecord]:
     """Yield the Events for the transition from the pod's status to the next one."""
     key = _key(after)
@@ -29,7 +29,7 @@ def happenings(
     for name, status in statuses_by_name(after).items():
         yield from _of_container(key, old.get(name) or {}, status, after)
     yield from _of_sandbox(key, situation, steps)
-    ending = ending_of(situation, now)
+    ending = termination_of(situation, now)
     if (
         ending is not None
         and ending.why
@@ -58,7 +58,7 @@ def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
     return [] if run is None else (run.get("status") or {}).get("warnings") or []
 
 
-def _of_sandbox(key: Key, situation: Situation, steps: Steps) -> Iterator[EventRecord]:
+def _of_sandbox(key: Key, situation: PodState, steps: PodActions) -> Iterator[EventRecord]:
     """Yield the Events for a sandbox that is replaced."""
     sandbox = situation.sandbox
     if not steps.makes_sandbox or sandbox is None:
@@ -86,7 +86,7 @@ def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod:
         yield EventRecord(key, "Warning", "BackOff", message)
 
 
-def _of_trouble(key: Key, container: Container, trouble: Trouble) -> Iterator[EventRecord]:
+def _of_trouble(key: Key, container: PodContainer, trouble: StartProblem) -> Iterator[EventRecord]:
     """Yield the Events for a container that cannot be created; the image is checked first."""
     image = container.spec.get("image") or ""
     if trouble.reason == ERR_IMAGE_PULL:

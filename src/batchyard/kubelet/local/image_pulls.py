@@ -16,36 +16,36 @@ from batchyard.api.schema.computed import pull_policy
 from batchyard.base.instant import MINUTE, SECOND, Instant
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.configs import find_secret
-from batchyard.kubelet.local.container_status import UNKNOWN, Trouble
+from batchyard.kubelet.local.container_status import UNKNOWN, StartProblem
 from batchyard.kubelet.local.errors import ContainerError
 from batchyard.kubelet.local.images import ERR_IMAGE_NEVER_PULL, ERR_IMAGE_PULL, ImageRow, backing_off, reference
-from batchyard.kubelet.local.pod_actions import Start
-from batchyard.kubelet.local.runs import Run, image_wish
+from batchyard.kubelet.local.pod_actions import ContainerStart
+from batchyard.kubelet.local.runs import ObservedRun, image_run_request
 
 _BACKOFF_MIN: Final = 10 * SECOND
 _BACKOFF_MAX: Final = 5 * MINUTE
 _DOUBLINGS_MAX: Final = 8
 #: How long ErrImagePull is reported before ImagePullBackOff.
-_TOLD: Final = SECOND
+_ERROR_REPORTED_FOR: Final = SECOND
 #: The data keys of Secrets of types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg.
 _KEYS: Final = (".dockerconfigjson", ".dockercfg")
 
 
-class Waits(NamedTuple):
+class ImageWait(NamedTuple):
     """A missing image: the reported reason, and when to check again; None means on the next change."""
 
-    trouble: Trouble | None
+    trouble: StartProblem | None
     until: Instant | None = None
 
 
-class Ask(NamedTuple):
+class ImageRequest(NamedTuple):
     """An image that should be requested: the number of the request, and the failures so far for this start."""
 
     number: int
     failures: int
 
 
-class Sources(NamedTuple):
+class ImageSources(NamedTuple):
     """The inputs of an image request beside its pod."""
 
     reader: Reader
@@ -53,21 +53,21 @@ class Sources(NamedTuple):
     cache_bytes: int
 
 
-def image_of(start: Start, now: Instant) -> Mapping[str, Any] | Waits | Ask:
+def image_of(start: ContainerStart, now: Instant) -> Mapping[str, Any] | ImageWait | ImageRequest:
     """Return a present image's metadata as the engine reports it, or what to wait for or request."""
     container = start.container
     last = container.images[-1] if container.images else None
     if last is None or last.attempt != start.attempt:
-        return Ask(_number(last) + 1, 0)
+        return ImageRequest(_number(last) + 1, 0)
     if last.is_alive:
-        return Waits(told_before(container.reported))
+        return ImageWait(previous_image_trouble(container.reported))
     if last.exit_code == 0:
         found: Mapping[str, Any] = last.status["image"]
         return found
     return _after_failure(last, now)
 
 
-def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, sources: Sources) -> Obj:
+def image_pull_request(pod: Obj, start: ContainerStart, row: ImageRow, ask: ImageRequest, sources: ImageSources) -> Obj:
     """Return the run request for an image pull."""
     name: str = start.container.spec.get("image") or ""
     spec = {
@@ -86,7 +86,7 @@ def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, sources: Sources) 
         "workingDir": start.container.spec.get("workingDir") or "",
         "auth": credentials(pod, sources.reader),
     }
-    return image_wish(pod, spec)
+    return image_run_request(pod, spec)
 
 
 def effective_policy(policy: str, row: ImageRow) -> str:
@@ -121,28 +121,28 @@ def _auth(entry: Mapping[str, Any]) -> str:
     return entry.get("auth") or base64.b64encode(plain.encode()).decode()
 
 
-def _after_failure(last: Run, now: Instant) -> Waits | Ask:
+def _after_failure(last: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
     failures = int(last.obj["spec"]["failures"])
-    again = Ask(_number(last) + 1, failures + 1)
+    again = ImageRequest(_number(last) + 1, failures + 1)
     wait = min(_BACKOFF_MIN << min(failures, _DOUBLINGS_MAX), _BACKOFF_MAX)
     reason = last.status.get("reason") or ERR_IMAGE_PULL
     error = ContainerError(ERR_IMAGE_PULL if reason == UNKNOWN else reason, last.status.get("message") or "")
     if reason == ERR_IMAGE_NEVER_PULL:
         wait = _BACKOFF_MIN
-    elif now >= last.ended_at + _TOLD:
+    elif now >= last.ended_at + _ERROR_REPORTED_FOR:
         error = backing_off(str(last.obj["spec"]["image"]), error)
     if now >= last.ended_at + wait:
         return again
-    until = last.ended_at + (_TOLD if error.reason == ERR_IMAGE_PULL else wait)
-    return Waits(Trouble(error.reason, error.message), until)
+    until = last.ended_at + (_ERROR_REPORTED_FOR if error.reason == ERR_IMAGE_PULL else wait)
+    return ImageWait(StartProblem(error.reason, error.message), until)
 
 
-def told_before(reported: Mapping[str, Any]) -> Trouble | None:
+def previous_image_trouble(reported: Mapping[str, Any]) -> StartProblem | None:
     """Return the reason reported for the previous attempt; it stays until this attempt ends."""
     waiting = (reported.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting.get("reason", "")
-    return Trouble(waiting["reason"], waiting.get("message", "")) if is_about_image else None
+    return StartProblem(waiting["reason"], waiting.get("message", "")) if is_about_image else None
 
 
-def _number(last: Run | None) -> int:
+def _number(last: ObservedRun | None) -> int:
     return -1 if last is None else int(last.obj["spec"]["number"])

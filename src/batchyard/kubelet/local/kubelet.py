@@ -14,18 +14,18 @@ from batchyard.api.views.pod_lifecycle import is_terminal, is_terminating, node_
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.containers import RUN
-from batchyard.interfaces.controller import EventRecord, Outcome
-from batchyard.kubelet.local.container_status import Trouble
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.kubelet.local.container_status import StartProblem
 from batchyard.kubelet.local.errors import VolumeError
-from batchyard.kubelet.local.events import happenings, warnings_of
-from batchyard.kubelet.local.image_pulls import Waits, told_before
-from batchyard.kubelet.local.pod_actions import Start, Steps, next_steps, stopping
-from batchyard.kubelet.local.pod_state import Situation, situation_of
-from batchyard.kubelet.local.run_requests import Wishes
-from batchyard.kubelet.local.runs import READY, Stop, key_of_run, pod_of, run_of, stopped
-from batchyard.kubelet.local.status import Seen, rejected, status_of
-from batchyard.kubelet.local.termination import GRACE_MIN, Halt, ending_by_itself, ending_of
-from batchyard.kubelet.simulated.checkpointing import is_held, let_go
+from batchyard.kubelet.local.events import pod_events, warnings_of
+from batchyard.kubelet.local.image_pulls import ImageWait, previous_image_trouble
+from batchyard.kubelet.local.pod_actions import ContainerStart, PodActions, compute_pod_actions, stop_actions
+from batchyard.kubelet.local.pod_state import PodState, observed_pod_state
+from batchyard.kubelet.local.run_requests import RunRequests
+from batchyard.kubelet.local.runs import READY, StopRequest, key_of_run, pod_of, run_of, stopped
+from batchyard.kubelet.local.status import StatusInputs, rejected, status_of
+from batchyard.kubelet.local.termination import GRACE_MIN, ContainerStop, graceful_termination, termination_of
+from batchyard.kubelet.simulated.checkpointing import is_held, remove_work_finalizer
 from batchyard.kubelet.simulated.node_machine import machine_of
 from batchyard.nodes.pods_by_node import PodsByNode
 
@@ -81,7 +81,7 @@ class LocalKubelet:
     rank = 0
     kinds: Sequence[str] = (scheme.POD, RUN, scheme.CONFIG_MAP, scheme.SECRET)
 
-    def __init__(self, node: str, requests: Wishes) -> None:
+    def __init__(self, node: str, requests: RunRequests) -> None:
         self._node = node
         self._requests = requests
         #: Pods that have not ended.
@@ -101,7 +101,7 @@ class LocalKubelet:
         key = event.key
         if key.kind == RUN:
             pod = self._note(event)
-            return () if _is_own_wish(event) else (pod,)
+            return () if _is_own_stop_request(event) else (pod,)
         if key.kind != scheme.POD:
             return tuple(self._troubled.get(key.namespace, ()))
         is_gone = event.type is _DELETED or is_terminal(event.obj)
@@ -128,7 +128,7 @@ class LocalKubelet:
                 self._warnings.setdefault(key, []).extend(warnings)
         return key
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Take the next actions for a pod, and clean up the runs of deleted pods with its name."""
         pod = reader.get(key)
         is_ours = pod is not None and node_of(pod) == self._node
@@ -139,51 +139,53 @@ class LocalKubelet:
         if pod is None or not is_ours:
             self._remember_trouble(key, "")
             self._warnings.pop(key, None)
-            return Outcome(writes)
+            return ReconcileResult(writes)
         runs = reader.list(RUN, uid)
         outcome = self._after_end(pod, runs, reader, now) if is_terminal(pod) else self._next(pod, runs, reader, now)
         outcome.writes[:0] = writes
         return outcome
 
-    def _after_end(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> Outcome:
+    def _after_end(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         """Clean up after a pod that has ended: stop its sandbox, then delete the pod if it is terminating.
 
         If another component ended the pod, its containers first stop with their grace period.
         """
-        situation = situation_of(pod, runs)
+        situation = observed_pod_state(pod, runs)
         if situation.alive():
-            steps = stopping(situation, ending_of(situation, now) or ending_by_itself(pod, 0), now)
+            steps = stop_actions(situation, termination_of(situation, now) or graceful_termination(pod, 0), now)
             return self._outcome(situation, steps, reader, now)
         alive = [run for run in map(run_of, runs) if run.is_alive]
-        halts: list[Write] = [Update(stopped(run, Stop(now, 0))) for run in alive if run.stop is None]
+        halts: list[Write] = [Update(stopped(run, StopRequest(now, 0))) for run in alive if run.stop is None]
         if any("terminated" not in each.reported.get("state", {}) for each in situation.containers if each.runs):
-            ended = self._outcome(situation, Steps(has_ended=True), reader, now)
-            return Outcome([*halts, *ended.writes], ended.events)
+            ended = self._outcome(situation, PodActions(has_ended=True), reader, now)
+            return ReconcileResult([*halts, *ended.writes], ended.events)
         if is_held(pod):  # the finalizer is for simulated pods, which save their work; real pods do that themselves
-            return Outcome([*halts, *let_go(pod)])
+            return ReconcileResult([*halts, *remove_work_finalizer(pod)])
         if alive or not _is_waited_for(pod):
-            return Outcome(halts)
+            return ReconcileResult(halts)
         metadata = pod["metadata"]
-        return Outcome([Delete(Key(scheme.POD, metadata["namespace"], metadata["name"]), grace=0, uid=metadata["uid"])])
+        return ReconcileResult(
+            [Delete(Key(scheme.POD, metadata["namespace"], metadata["name"]), grace=0, uid=metadata["uid"])]
+        )
 
-    def _next(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> Outcome:
+    def _next(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if "startTime" not in (pod.get("status") or {}) and not is_terminating(pod):
             refusal = self._requests.refusal(pod, self._others(key, reader), reader)
             if refusal is not None:
                 status = rejected(pod, refusal.status, now)
                 warning = EventRecord(key, "Warning", refusal.reason, refusal.message)
-                return Outcome([UpdateStatus(with_status(pod, status))], [warning])
-        situation = situation_of(pod, runs)
-        return self._outcome(situation, next_steps(situation, now), reader, now)
+                return ReconcileResult([UpdateStatus(with_status(pod, status))], [warning])
+        situation = observed_pod_state(pod, runs)
+        return self._outcome(situation, compute_pod_actions(situation, now), reader, now)
 
-    def _outcome(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> Outcome:
+    def _outcome(self, situation: PodState, steps: PodActions, reader: Reader, now: Instant) -> ReconcileResult:
         """Return the actions as writes, with the resulting status and Events."""
         pod = situation.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         wanted = self._wanted(situation, steps, reader, now)
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
-        after = with_status(pod, status_of(Seen(situation, steps, wanted.troubles, host_ip), now))
+        after = with_status(pod, status_of(StatusInputs(situation, steps, wanted.troubles, host_ip), now))
         events = [*self._warnings.pop(key, ())]
         if wanted.fault and wanted.fault != self._troubled.get(key.namespace, {}).get(key):
             events.append(EventRecord(key, "Warning", "FailedMount", wanted.fault))
@@ -192,14 +194,14 @@ class LocalKubelet:
         waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if trouble else None]
         waits += [self._refresh(situation, reader, wanted, now), *wanted.looks]
         news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
-        events += happenings(situation, steps, wanted.troubles, after, now)
-        return Outcome(
+        events += pod_events(situation, steps, wanted.troubles, after, now)
+        return ReconcileResult(
             [*wanted.writes, *news], events, requeue_at=min((at for at in waits if at is not None), default=None)
         )
 
-    def _wanted(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> "_Wanted":
+    def _wanted(self, situation: PodState, steps: PodActions, reader: Reader, now: Instant) -> "_DesiredRuns":
         """Return the writes for runs, and why some containers or volumes cannot be created."""
-        wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, "", [])
+        wanted = _DesiredRuns([_halted(halt) for halt in steps.halts], {}, "", [])
         if steps.makes_sandbox:
             try:
                 wanted.writes.append(Create(self._requests.sandbox(situation, reader)))
@@ -207,17 +209,17 @@ class LocalKubelet:
                 return wanted._replace(fault=str(error))
         for start in steps.starts:
             request = self._requests.container(situation, start, reader, now)
-            if isinstance(request, Waits):
+            if isinstance(request, ImageWait):
                 wanted.looks.append(request.until)
                 trouble = request.trouble
             else:
                 wanted.writes.extend([*_outdated(start, request), Create(request)])
-                trouble = told_before(start.container.reported) if run_of(request).image_for else None
+                trouble = previous_image_trouble(start.container.reported) if run_of(request).image_for else None
             if trouble is not None:
                 wanted.troubles[start.container.name] = trouble
         return wanted
 
-    def _refresh(self, situation: Situation, reader: Reader, wanted: "_Wanted", now: Instant) -> Instant | None:
+    def _refresh(self, situation: PodState, reader: Reader, wanted: "_DesiredRuns", now: Instant) -> Instant | None:
         """Refresh a running pod's volume files if due; return when the next refresh is due."""
         sandbox, every = situation.sandbox, refreshed_every(situation.pod)
         if sandbox is None or sandbox.phase != READY or every is None or not situation.alive():
@@ -244,23 +246,23 @@ class LocalKubelet:
                 del self._troubled[key.namespace]
 
 
-class _Wanted(NamedTuple):
+class _DesiredRuns(NamedTuple):
     """The result of one reconciliation of a pod."""
 
     writes: list[Write]
     #: Why containers cannot be started, by container name.
-    troubles: dict[str, Trouble]
+    troubles: dict[str, StartProblem]
     #: Why the pod's volumes cannot be created; empty if they can.
     fault: str
     #: When missing images are checked again.
     looks: list[Instant | None]
 
 
-def _halted(halt: Halt) -> Write:
+def _halted(halt: ContainerStop) -> Write:
     return Update(stopped(halt.run, halt.stop))
 
 
-def _outdated(start: Start, request: Obj) -> Iterator[Write]:
+def _outdated(start: ContainerStart, request: Obj) -> Iterator[Write]:
     """Delete old runs: keep only the container's last run before a new one, and none of an image."""
     for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
@@ -270,12 +272,12 @@ def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
     """Stop the runs of a deleted pod, then delete them, the sandbox last."""
     alive = [run for run in map(run_of, runs) if run.is_alive]
     containers = [run for run in alive if run.container] or alive
-    yield from (Update(stopped(run, Stop(now, GRACE_MIN))) for run in containers if run.stop is None)
+    yield from (Update(stopped(run, StopRequest(now, GRACE_MIN))) for run in containers if run.stop is None)
     if not alive:
         yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
 
 
-def _is_own_wish(event: WatchEvent) -> bool:
+def _is_own_stop_request(event: WatchEvent) -> bool:
     """Whether only the stop request of a run changed."""
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 

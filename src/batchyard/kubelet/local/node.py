@@ -13,7 +13,7 @@ from batchyard.api.meta import Key, Obj, with_path, with_status
 from batchyard.api.times import format_micro_time, format_time, parse_time
 from batchyard.base.instant import MINUTE, Instant
 from batchyard.interfaces.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.nodes import conditions as lifecycle
 from batchyard.nodes import leases
 
@@ -23,7 +23,7 @@ _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NodeInventory:
     """The name, address, resources (as quantities) and info of a node."""
 
     name: str
@@ -43,7 +43,7 @@ class LocalNode:
     rank = 0
     kinds: Sequence[str] = (scheme.CLUSTER, scheme.NODE, scheme.LEASE, scheme.NAMESPACE)
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: NodeInventory) -> None:
         self._facts = facts
         self._key = Key(scheme.NODE, "", facts.name)
 
@@ -60,11 +60,11 @@ class LocalNode:
             return ()
         return (self._key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Register the node if it does not exist; otherwise report its status and renew its Lease."""
         node = reader.get(key)
         if node is None:
-            return Outcome([Create(self._new())], [EventRecord(key, "Normal", "Starting", "Starting kubelet.")])
+            return ReconcileResult([Create(self._new())], [EventRecord(key, "Normal", "Starting", "Starting kubelet.")])
         writes: list[Write] = []
         reported = self._with_current_status(node, now)
         if reported is not node:
@@ -74,7 +74,7 @@ class LocalNode:
         if renewed is not lease and reader.get(Key(scheme.NAMESPACE, "", leases.LEASE_NAMESPACE)) is not None:
             writes.append(Create(renewed) if lease is None else Update(renewed))
         events = [] if lifecycle.readiness(node) == "True" else [_ready(key)]
-        return Outcome(writes, events, parse_time(renewed["spec"]["renewTime"]) + leases.BEAT)
+        return ReconcileResult(writes, events, parse_time(renewed["spec"]["renewTime"]) + leases.BEAT)
 
     def _new(self) -> Obj:
         facts = self._facts
@@ -93,7 +93,7 @@ class LocalNode:
             "nodeInfo": dict(facts.info),
         }
         is_known = all(old.get(name) == value for name, value in own.items())
-        current = lifecycle.heard_of_again(node if is_known else with_status(node, {**old, **own}), now)
+        current = lifecycle.with_resumed_heartbeats(node if is_known else with_status(node, {**old, **own}), now)
         return _reported(current, now) if current is not node or _is_due(node, now) else node
 
 

@@ -5,12 +5,12 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from batchyard.api.meta import Obj
-from batchyard.kubelet.local.runs import Run, by_container, images_by_container, run_of
+from batchyard.kubelet.local.runs import ObservedRun, by_container, images_by_container, run_of
 
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
-class Part(Enum):
+class ContainerRole(Enum):
     """The role of a container in its pod."""
 
     INIT = "init"
@@ -18,18 +18,18 @@ class Part(Enum):
     MAIN = "main"
 
 
-class Container(NamedTuple):
+class PodContainer(NamedTuple):
     """A container of a pod, with its last runs, the oldest first."""
 
     spec: Mapping[str, Any]
-    part: Part
-    runs: Sequence[Run]
+    part: ContainerRole
+    runs: Sequence[ObservedRun]
     #: The number of the current sandbox.
     sandbox: int
     #: Its status in the pod's status; empty if it has none.
     reported: Mapping[str, Any]
     #: The image pulls for it, the oldest first.
-    images: Sequence[Run] = ()
+    images: Sequence[ObservedRun] = ()
 
     @property
     def name(self) -> str:
@@ -38,12 +38,12 @@ class Container(NamedTuple):
         return name
 
     @property
-    def last(self) -> Run | None:
+    def last(self) -> ObservedRun | None:
         """The last run; None before the first."""
         return self.runs[-1] if self.runs else None
 
     @property
-    def here(self) -> Run | None:
+    def here(self) -> ObservedRun | None:
         """The last run if it is in the current sandbox: in a new sandbox all containers start again."""
         return self.runs[-1] if self.runs and self.runs[-1].sandbox == self.sandbox else None
 
@@ -58,7 +58,7 @@ class Container(NamedTuple):
         run = self.here
         if run is None:
             return False
-        return run.is_started if self.part is Part.SIDECAR else not run.is_alive and run.exit_code == 0
+        return run.is_started if self.part is ContainerRole.SIDECAR else not run.is_alive and run.exit_code == 0
 
     @property
     def next_attempt(self) -> int:
@@ -69,21 +69,21 @@ class Container(NamedTuple):
         return int(self.reported.get("restartCount", 0)) + 1 if has_run else 0
 
 
-class Situation(NamedTuple):
+class PodState(NamedTuple):
     """A pod, its sandbox, and its containers with their runs."""
 
     pod: Obj
-    sandbox: Run | None
+    sandbox: ObservedRun | None
     #: Init containers and sidecars in order, then the main containers.
-    containers: Sequence[Container]
+    containers: Sequence[PodContainer]
     #: The number of the next sandbox.
     next_sandbox: int
 
-    def of(self, part: Part) -> Iterator[Container]:
+    def of(self, part: ContainerRole) -> Iterator[PodContainer]:
         """Yield the containers with a role, in order."""
         return (each for each in self.containers if each.part is part)
 
-    def alive(self) -> Sequence[Container]:
+    def alive(self) -> Sequence[PodContainer]:
         """Return the containers that run or are starting."""
         return [each for each in self.containers if each.is_alive]
 
@@ -94,7 +94,7 @@ class Situation(NamedTuple):
         return policy
 
 
-def situation_of(pod: Obj, runs: Sequence[Obj]) -> Situation:
+def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     """Return the observed state of a pod from its runs."""
     seen = [run_of(run) for run in runs]
     sandbox = next((run for run in seen if not run.container and not run.image_for), None)
@@ -103,15 +103,17 @@ def situation_of(pod: Obj, runs: Sequence[Obj]) -> Situation:
     ran, statuses, spec = by_container(seen), statuses_by_name(pod), pod["spec"]
     images = images_by_container(seen)
 
-    def container(each: Mapping[str, Any], part: Part) -> Container:
+    def container(each: Mapping[str, Any], part: ContainerRole) -> PodContainer:
         name: str = each["name"]
-        return Container(each, part, ran.get(name, ()), number, statuses.get(name) or {}, images.get(name, ()))
+        return PodContainer(each, part, ran.get(name, ()), number, statuses.get(name) or {}, images.get(name, ()))
 
     firsts = [
-        container(each, Part.SIDECAR if each.get("restartPolicy") == "Always" else Part.INIT)
+        container(each, ContainerRole.SIDECAR if each.get("restartPolicy") == "Always" else ContainerRole.INIT)
         for each in spec.get("initContainers") or ()
     ]
-    return Situation(pod, sandbox, [*firsts, *(container(each, Part.MAIN) for each in spec["containers"])], last + 1)
+    return PodState(
+        pod, sandbox, [*firsts, *(container(each, ContainerRole.MAIN) for each in spec["containers"])], last + 1
+    )
 
 
 def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:

@@ -12,22 +12,28 @@ from batchyard.api.views.pods import PODS, PodView, pod_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.containers import RUN
-from batchyard.kubelet.local.container_spec import Given, NodeSettings, Standing, container_run, no_fault
-from batchyard.kubelet.local.container_status import Trouble
-from batchyard.kubelet.local.devices import GPU, Allocation, Devices, Gpu, allocation_of, gpu_devices
+from batchyard.kubelet.local.container_spec import ContainerInputs, NodeSettings, ResolvedImage, container_run, no_fault
+from batchyard.kubelet.local.container_status import StartProblem
+from batchyard.kubelet.local.devices import GPU, Allocation, ContainerDevices, Gpu, allocation_of, gpu_devices
 from batchyard.kubelet.local.errors import ContainerError, InputError, VolumeError
-from batchyard.kubelet.local.image_pulls import Ask, Waits, image_of, wish_for
-from batchyard.kubelet.local.image_pulls import Sources as ImageSources
+from batchyard.kubelet.local.image_pulls import ImageRequest, ImageSources, ImageWait, image_of, image_pull_request
 from batchyard.kubelet.local.images import find_row, image_row
 from batchyard.kubelet.local.names import hostname_of
-from batchyard.kubelet.local.pod_actions import Start
-from batchyard.kubelet.local.pod_state import Situation
-from batchyard.kubelet.local.runs import Run, refreshed, run_of, run_wish, sandbox_wish
+from batchyard.kubelet.local.pod_actions import ContainerStart
+from batchyard.kubelet.local.pod_state import PodState
+from batchyard.kubelet.local.runs import ObservedRun, container_run_request, refreshed, run_of, sandbox_run_request
 from batchyard.kubelet.local.security import containers_of
-from batchyard.kubelet.local.volume_plans import Files
-from batchyard.kubelet.local.volumes import Sources, Token, limited_volumes, memory_volumes, outlines, volume_plans
+from batchyard.kubelet.local.volume_plans import VolumeFiles
+from batchyard.kubelet.local.volumes import (
+    Token,
+    VolumeSources,
+    limited_volumes,
+    memory_volumes,
+    outlines,
+    volume_plans,
+)
 from batchyard.placement.node_filters import selects, tolerates
-from batchyard.placement.node_info import Node
+from batchyard.placement.node_info import NodeInfo
 
 # --- admission ---
 # Kubelet admission: rejects pods whose devices are taken, that exceed the node's free resources, or that do not match.
@@ -42,7 +48,7 @@ _ORDER: Final = (PODS, "cpu", "memory", "ephemeral-storage")
 _OS: Final = "kubernetes.io/os"
 
 
-class Refusal(NamedTuple):
+class KubeletRejection(NamedTuple):
     """Why a pod is rejected."""
 
     #: The reason in its status and in an Event of type Warning.
@@ -56,7 +62,9 @@ class Refusal(NamedTuple):
         return {"phase": "Failed", "reason": self.reason, "message": f"Pod was rejected: {self.message}"}
 
 
-def allocate(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]) -> Allocation | Refusal:
+def allocate(
+    pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]
+) -> Allocation | KubeletRejection:
     """Allocate devices to a pod's containers, or return why that fails; a kubelet checks this first.
 
     See batchyard.kubelet.local.devices.allocation_of for the parameters.
@@ -64,42 +72,42 @@ def allocate(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str,
     try:
         return allocation_of(pod, resource, numbers, held)
     except InputError as error:
-        return Refusal("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
+        return KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected")
 
 
-def find_refusal(pod: Obj, node: Obj, others: Sequence[Obj]) -> Refusal | None:
+def find_rejection(pod: Obj, node: Obj, others: Sequence[Obj]) -> KubeletRejection | None:
     """Return why a node rejects a pod; None if it admits it. `others` are the admitted pods that have not ended."""
     for refusal in _refusals(pod, node, others):
         return refusal
     return None
 
 
-def _refusals(pod: Obj, node: Obj, others: Sequence[Obj]) -> Iterator[Refusal]:
+def _refusals(pod: Obj, node: Obj, others: Sequence[Obj]) -> Iterator[KubeletRejection]:
     """Yield the reasons for a rejection, in the kubelet's order."""
     yield from _of_system(pod, node)
     view, asking = node_view(node), pod_view(pod)
-    here = Node(view)
+    here = NodeInfo(view)
     for other in others:
         here.take(pod_view(other))
     yield from _of_room(asking, here)
     yield from _of_rules(asking, here)
 
 
-def _of_system(pod: Obj, node: Obj) -> Iterator[Refusal]:
+def _of_system(pod: Obj, node: Obj) -> Iterator[KubeletRejection]:
     spec: Mapping[str, Any] = pod["spec"]
     system = (pod["metadata"].get("labels") or {}).get(_OS, "linux")
     if system != "linux":
         message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
-        yield Refusal("PodOSSelectorNodeLabelDoesNotMatch", message)
+        yield KubeletRejection("PodOSSelectorNodeLabelDoesNotMatch", message)
     if (spec.get("os") or {}).get("name", "linux") != "linux":
-        yield Refusal("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+        yield KubeletRejection("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     policy = (spec.get("securityContext") or {}).get("supplementalGroupsPolicy")
     if policy == "Strict" and not ((node.get("status") or {}).get("features") or {}).get("supplementalGroupsPolicy"):
         message = "SupplementalGroupsPolicy=Strict is not supported in this node"
-        yield Refusal("SupplementalGroupsPolicyNotSupported", message)
+        yield KubeletRejection("SupplementalGroupsPolicyNotSupported", message)
 
 
-def _of_room(pod: PodView, node: Node) -> Iterator[Refusal]:
+def _of_room(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
     """Yield insufficient resources. Extended resources that the node does not have are ignored, as in the kubelet."""
     total = node.view.allocatable
     wanted = {name: amount for name, amount in pod.requests if name in total or not is_extended(name)}
@@ -107,10 +115,10 @@ def _of_room(pod: PodView, node: Node) -> Iterator[Refusal]:
         capacity, left = total.get(name, 0), node.left.get(name, 0)
         if wanted[name] > left:
             amounts = f"requested: {wanted[name]}, used: {capacity - left}, capacity: {capacity}"
-            yield Refusal(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
+            yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
 
 
-def _of_rules(pod: PodView, node: Node) -> Iterator[Refusal]:
+def _of_rules(pod: PodView, node: NodeInfo) -> Iterator[KubeletRejection]:
     view: NodeView = node.view
     if not selects(pod.shape.rules, view):
         yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
@@ -122,11 +130,11 @@ def _of_rules(pod: PodView, node: Node) -> Iterator[Refusal]:
         yield _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
 
 
-def _failed(rule: str, why: str) -> Refusal:
-    return Refusal(rule, f"Predicate {rule} failed: {why}")
+def _failed(rule: str, why: str) -> KubeletRejection:
+    return KubeletRejection(rule, f"Predicate {rule} failed: {why}")
 
 
-class Wishes:
+class RunRequests:
     """The settings and GPUs of a node, and `token`, which issues ServiceAccount tokens."""
 
     def __init__(self, node: str, settings: NodeSettings, token: Token, gpus: Sequence[Gpu] = ()) -> None:
@@ -135,15 +143,15 @@ class Wishes:
         self._token = token
         self._gpus = {gpu.number: gpu for gpu in gpus}
 
-    def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> Refusal | None:
+    def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> KubeletRejection | None:
         """Return why this node rejects a pod; None if it admits it, or if the node's status is not known yet."""
         node = reader.get(self._node)
         if node is None or "status" not in node:
             return None
         given = self._allocated(pod, reader)
-        return given if isinstance(given, Refusal) else find_refusal(pod, node, others)
+        return given if isinstance(given, KubeletRejection) else find_rejection(pod, node, others)
 
-    def _allocated(self, pod: Obj, reader: Reader) -> Allocation | Refusal:
+    def _allocated(self, pod: Obj, reader: Reader) -> Allocation | KubeletRejection:
         """Return the GPUs of a pod's containers; the sandboxes of other pods record their allocations."""
         if not any(GPU in amounts for amounts in _amounts(pod)):
             return {}
@@ -151,17 +159,17 @@ class Wishes:
         held = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
         return allocate(pod, GPU, list(self._gpus), held)
 
-    def sandbox(self, situation: Situation, reader: Reader) -> Obj:
+    def sandbox(self, situation: PodState, reader: Reader) -> Obj:
         """Return the run request for a pod's next sandbox. VolumeError if a volume cannot be created."""
         pod = situation.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
-        plans = volume_plans(pod, Sources(reader, self._token, self._settings.host_paths))
+        plans = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
         try:
             names = hostname_of(pod, domain)
         except InputError as error:
             raise VolumeError("", str(error)) from error
         gpus = self._allocated(pod, reader) if self._gpus else {}
-        if isinstance(gpus, Refusal):
+        if isinstance(gpus, KubeletRejection):
             raise VolumeError("", gpus.message)
         searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
         spec = {
@@ -176,39 +184,41 @@ class Wishes:
             "limited": limited_volumes(plans),
             **({"gpus": gpus} if gpus else {}),
         }
-        return sandbox_wish(pod, spec, plans)
+        return sandbox_run_request(pod, spec, plans)
 
-    def refreshed(self, situation: Situation, reader: Reader, now: Instant) -> Obj | None:
+    def refreshed(self, situation: PodState, reader: Reader, now: Instant) -> Obj | None:
         """Return the sandbox with refreshed volume files; None if they cannot be read now and stay unchanged."""
         assert situation.sandbox is not None, "volumes are made with a sandbox"
         try:
-            plans = volume_plans(situation.pod, Sources(reader, self._token, self._settings.host_paths))
+            plans = volume_plans(situation.pod, VolumeSources(reader, self._token, self._settings.host_paths))
         except VolumeError:
             return None
-        files = {name: plan for name, plan in plans.items() if isinstance(plan, Files)}
+        files = {name: plan for name, plan in plans.items() if isinstance(plan, VolumeFiles)}
         return refreshed(situation.sandbox, files, now)
 
-    def container(self, situation: Situation, start: Start, reader: Reader, now: Instant) -> Obj | Waits:
+    def container(self, situation: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
         """Return the run request for a container or its image, or what the start waits for."""
         pod, sandbox = situation.pod, situation.sandbox
         assert sandbox is not None, "containers are started in a sandbox"
         try:
             row = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engines)
             image = image_of(start, now) if row.engine else {}
-            if isinstance(image, Ask):
-                return wish_for(pod, start, row, image, ImageSources(reader, self._settings.cache_bytes))
-            if isinstance(image, Waits):
+            if isinstance(image, ImageRequest):
+                return image_pull_request(pod, start, row, image, ImageSources(reader, self._settings.cache_bytes))
+            if isinstance(image, ImageWait):
                 return image
             plans = outlines(pod, self._settings.host_paths)
             devices = {start.container.name: self._devices(sandbox, start.container.name)} if self._gpus else {}
-            given = Given([sandbox.address] if sandbox.address else [], plans, devices, Standing(row, image))
+            given = ContainerInputs(
+                [sandbox.address] if sandbox.address else [], plans, devices, ResolvedImage(row, image)
+            )
             run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
         except ContainerError as error:
-            return Waits(Trouble(error.reason, error.message))
+            return ImageWait(StartProblem(error.reason, error.message))
         spec = {**run.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
-        return run_wish(pod, spec, run.mounts, plans)
+        return container_run_request(pod, spec, run.mounts, plans)
 
-    def _devices(self, sandbox: Run, container: str) -> Devices:
+    def _devices(self, sandbox: ObservedRun, container: str) -> ContainerDevices:
         """Return the GPUs of a container."""
         numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
         return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])

@@ -15,7 +15,7 @@ EXITED: Final = "Exited"
 STARTING: Final = "Starting"
 
 
-class Stop(NamedTuple):
+class StopRequest(NamedTuple):
     """A stop request for a run."""
 
     at: Instant
@@ -28,7 +28,7 @@ class Stop(NamedTuple):
         return self.at + self.grace * SECOND
 
 
-class Run(NamedTuple):
+class ObservedRun(NamedTuple):
     """One run of a container, sandbox or image pull. A sandbox is `Ready` where a container is `Running`."""
 
     obj: Obj
@@ -36,7 +36,7 @@ class Run(NamedTuple):
     container: str
     attempt: int
     status: Mapping[str, Any]
-    stop: Stop | None
+    stop: StopRequest | None
 
     @property
     def image_for(self) -> str:
@@ -103,57 +103,57 @@ class Run(NamedTuple):
         return int(self.obj["spec"].get("restartsInRow", 0))
 
 
-def run_of(obj: Obj) -> Run:
+def run_of(obj: Obj) -> ObservedRun:
     """Parse a run."""
     stop = obj.get("stop")
-    return Run(
+    return ObservedRun(
         obj,
         obj["spec"].get("container", ""),
         obj["spec"].get("attempt", 0),
         obj.get("status") or {},
-        None if stop is None else Stop(stop["at"], stop["grace"], stop["why"]),
+        None if stop is None else StopRequest(stop["at"], stop["grace"], stop["why"]),
     )
 
 
-def images_by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
+def images_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Return the image pulls for each container, the oldest first."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda each: int(each.obj["spec"].get("number", 0))):
         if run.image_for:
             found.setdefault(run.image_for, []).append(run)
     return found
 
 
-def by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
+def by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Return the runs of each container, the oldest first."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda each: each.attempt):
         if run.container:
             found.setdefault(run.container, []).append(run)
     return found
 
 
-def run_wish(pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, Plan]) -> Obj:
+def container_run_request(pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, Plan]) -> Obj:
     """Return the request to start a container. The sources of its mounts are resolved where the volumes are."""
     return {**_new(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
 
 
-def image_wish(pod: Obj, spec: Mapping[str, Any]) -> Obj:
+def image_run_request(pod: Obj, spec: Mapping[str, Any]) -> Obj:
     """Return the request to pull a container's image."""
     return _new(pod, f"{IMAGES}/{spec['for']}/{spec['number']}", spec)
 
 
-def sandbox_wish(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -> Obj:
+def sandbox_run_request(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -> Obj:
     """Return the request for a pod's sandbox, with its volumes."""
     return {**_new(pod, SANDBOX, spec), "volumes": plans}
 
 
-def stopped(run: Run, stop: Stop) -> Obj:
+def stopped(run: ObservedRun, stop: StopRequest) -> Obj:
     """Return the run with a stop request."""
     return {**run.obj, "stop": stop._asdict()}
 
 
-def refreshed(run: Run, plans: Mapping[str, Plan], now: Instant) -> Obj:
+def refreshed(run: ObservedRun, plans: Mapping[str, Plan], now: Instant) -> Obj:
     """Return the sandbox with refreshed volume files."""
     return {**run.obj, "volumes": plans, "filesFrom": now}
 
@@ -164,7 +164,7 @@ def pod_of(run: Obj) -> Mapping[str, str]:
     return pod
 
 
-def key_of_run(run: Run) -> Key:
+def key_of_run(run: ObservedRun) -> Key:
     """Return the key of a run."""
     return key_of(run.obj)
 
@@ -174,7 +174,7 @@ def _new(pod: Obj, name: str, spec: Mapping[str, Any]) -> Obj:
     whose = {"uid": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
     return {
         "apiVersion": API_VERSION,
-        "kind": "Run",
+        "kind": "ObservedRun",
         "metadata": {"namespace": metadata["uid"], "name": name},
         "spec": {"pod": whose, **spec},
     }

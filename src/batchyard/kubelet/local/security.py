@@ -20,14 +20,14 @@ _PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-class User(NamedTuple):
+class ContainerUser(NamedTuple):
     """The user of a container, as seen from inside."""
 
     uid: int
     gid: int
 
 
-ROOT: Final = User(0, 0)
+ROOT: Final = ContainerUser(0, 0)
 
 
 def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
@@ -39,7 +39,7 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 # --- users ---
 
 
-def user_of(pod: Obj, container: Mapping[str, Any], default: User) -> dict[str, int] | None:
+def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> dict[str, int] | None:
     """Return the user, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
 
     ContainerError if the user would be root despite runAsNonRoot. Volume files belong to the container's user in any
@@ -66,7 +66,7 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], own: str) -> str | Non
             whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
             reason = f"image has non-numeric user ({name}), cannot verify user is non-root"
             raise ContainerError(CONFIG, f"container has runAsNonRoot and {reason} {whose}")
-        _refuse_root(pod, container, uid, User(int(name or 0), 0))
+        _refuse_root(pod, container, uid, ContainerUser(int(name or 0), 0))
     if uid is None and gid is None:
         return None
     user = str(uid) if uid is not None else name or "0"
@@ -95,7 +95,7 @@ def shared_group(pod: Obj) -> int | None:
     return fs_user(pod) if group is None else group
 
 
-def _refuse_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: User) -> None:
+def _refuse_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: ContainerUser) -> None:
     whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
     if uid == 0:
         raise ContainerError(CONFIG, f"container's runAsUser breaks non-root policy {whose}")
@@ -135,9 +135,7 @@ def seccomp_of(pod: Obj, container: Mapping[str, Any], fault: Callable[[str], st
 # --- unsupported settings ---
 
 
-def refuse_what_cannot_be(
-    pod: Obj, container: Mapping[str, Any], reader: Reader, *, host_network: bool = False
-) -> None:
+def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *, host_network: bool = False) -> None:
     """Raise ContainerError if a pod or container has unsupported settings; the message lists all of them.
 
     `host_network` is whether pods may use the machine's network.

@@ -12,11 +12,11 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.api.views.pod_lifecycle import FAILED, PENDING, RUNNING, SUCCEEDED, condition, is_terminal
 from batchyard.base.instant import Instant
-from batchyard.kubelet.local.container_status import Trouble, container_status, unknown
-from batchyard.kubelet.local.pod_actions import Steps
-from batchyard.kubelet.local.pod_state import Part, Situation
+from batchyard.kubelet.local.container_status import StartProblem, container_status, unknown
+from batchyard.kubelet.local.pod_actions import PodActions
+from batchyard.kubelet.local.pod_state import ContainerRole, PodState
 from batchyard.kubelet.local.runs import READY
-from batchyard.kubelet.local.termination import ending_of
+from batchyard.kubelet.local.termination import termination_of
 from batchyard.kubelet.simulated.pod_status import qos_class
 
 # --- conditions ---
@@ -28,7 +28,7 @@ from batchyard.kubelet.simulated.pod_status import qos_class
 _OWN: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-class Verdict(NamedTuple):
+class ConditionVerdict(NamedTuple):
     """Whether a condition holds, and why."""
 
     holds: bool
@@ -41,18 +41,18 @@ class Verdict(NamedTuple):
 
 
 def conditions_of(
-    situation: Situation, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
+    situation: PodState, statuses: Sequence[Mapping[str, Any]], phase: str, has_sandbox: bool, now: Instant
 ) -> list[Mapping[str, Any]]:
     """Return the conditions of other controllers, then the kubelet's own; `statuses` are those of all containers."""
     pod = situation.pod
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     containers_ready = _containers_ready(situation, statuses, phase)
     own = {
-        "PodReadyToStartContainers": Verdict(has_sandbox),
+        "PodReadyToStartContainers": ConditionVerdict(has_sandbox),
         "Initialized": _initialized(situation, statuses, phase),
         "Ready": _gated(pod, containers_ready),
         "ContainersReady": containers_ready,
-        "PodScheduled": Verdict(True),
+        "PodScheduled": ConditionVerdict(True),
     }
     return [*_of_others(old), *(verdict.of(kind, old.get(kind), now) for kind, verdict in own.items())]
 
@@ -60,7 +60,7 @@ def conditions_of(
 def conditions_of_rejected(pod: Obj, now: Instant) -> list[Mapping[str, Any]]:
     """Return the conditions of a rejected pod."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    failed = Verdict(False, "PodFailed")
+    failed = ConditionVerdict(False, "PodFailed")
     return [*_of_others(old), *(failed.of(kind, old.get(kind), now) for kind in ("Ready", "ContainersReady"))]
 
 
@@ -68,17 +68,19 @@ def _of_others(old: Mapping[str, Mapping[str, Any]]) -> Iterable[Mapping[str, An
     return (c for kind, c in old.items() if kind not in _OWN)
 
 
-def _containers_ready(situation: Situation, statuses: Sequence[Mapping[str, Any]], phase: str) -> Verdict:
+def _containers_ready(situation: PodState, statuses: Sequence[Mapping[str, Any]], phase: str) -> ConditionVerdict:
     if phase in {SUCCEEDED, FAILED}:
-        return Verdict(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
+        return ConditionVerdict(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
     is_ready = {status["name"]: status["ready"] for status in statuses}
-    unready = [each.name for each in situation.containers if each.part is not Part.INIT and not is_ready[each.name]]
+    unready = [
+        each.name for each in situation.containers if each.part is not ContainerRole.INIT and not is_ready[each.name]
+    ]
     if unready:
-        return Verdict(False, "ContainersNotReady", f"containers with unready status: {_names(unready)}")
-    return Verdict(True)
+        return ConditionVerdict(False, "ContainersNotReady", f"containers with unready status: {_names(unready)}")
+    return ConditionVerdict(True)
 
 
-def _gated(pod: Obj, containers_ready: Verdict) -> Verdict:
+def _gated(pod: Obj, containers_ready: ConditionVerdict) -> ConditionVerdict:
     """Return the Ready condition: containers are ready, and all readiness gates are true."""
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
     if not containers_ready.holds or not gates:
@@ -90,21 +92,21 @@ def _gated(pod: Obj, containers_ready: Verdict) -> Verdict:
             messages.append(f'corresponding condition of pod readiness gate "{gate}" does not exist.')
         elif found["status"] != "True":
             messages.append(f'the status of pod readiness gate "{gate}" is not "True", but {found["status"]}')
-    return Verdict(False, "ReadinessGatesNotReady", ", ".join(messages)) if messages else containers_ready
+    return ConditionVerdict(False, "ReadinessGatesNotReady", ", ".join(messages)) if messages else containers_ready
 
 
-def _initialized(situation: Situation, statuses: Sequence[Mapping[str, Any]], phase: str) -> Verdict:
+def _initialized(situation: PodState, statuses: Sequence[Mapping[str, Any]], phase: str) -> ConditionVerdict:
     if phase == SUCCEEDED:
-        return Verdict(True, "PodCompleted")
+        return ConditionVerdict(True, "PodCompleted")
     by_name = {status["name"]: status for status in statuses}
-    if any("waiting" not in by_name[each.name]["state"] for each in situation.of(Part.MAIN)):
-        return Verdict(True)
-    marks = {Part.INIT: "ready", Part.SIDECAR: "started"}
-    firsts = [each for each in situation.containers if each.part is not Part.MAIN]
+    if any("waiting" not in by_name[each.name]["state"] for each in situation.of(ContainerRole.MAIN)):
+        return ConditionVerdict(True)
+    marks = {ContainerRole.INIT: "ready", ContainerRole.SIDECAR: "started"}
+    firsts = [each for each in situation.containers if each.part is not ContainerRole.MAIN]
     left = [each.name for each in firsts if not by_name[each.name].get(marks[each.part])]
     if left:
-        return Verdict(False, "ContainersNotInitialized", f"containers with incomplete status: {_names(left)}")
-    return Verdict(True)
+        return ConditionVerdict(False, "ContainersNotInitialized", f"containers with incomplete status: {_names(left)}")
+    return ConditionVerdict(True)
 
 
 def _names(names: Iterable[str]) -> str:
@@ -115,23 +117,23 @@ def _names(names: Iterable[str]) -> str:
 Statuses = Sequence[Mapping[str, Any]]
 
 
-class Seen(NamedTuple):
+class StatusInputs(NamedTuple):
     """The inputs of a pod status."""
 
-    situation: Situation
-    steps: Steps
+    situation: PodState
+    steps: PodActions
     #: Why containers cannot be started, by container name.
-    troubles: Mapping[str, Trouble]
+    troubles: Mapping[str, StartProblem]
     host_ip: str
 
 
-def status_of(seen: Seen, now: Instant) -> dict[str, Any]:
+def status_of(seen: StatusInputs, now: Instant) -> dict[str, Any]:
     """Return the status of a pod; fields of other controllers are kept."""
     situation, has_ended = seen.situation, seen.steps.has_ended
     pod = situation.pod
     old = pod.get("status") or {}
-    firsts: Statuses = _statuses(seen, (Part.INIT, Part.SIDECAR))
-    mains: Statuses = sorted(_statuses(seen, (Part.MAIN,)), key=lambda status: str(status["name"]))
+    firsts: Statuses = _statuses(seen, (ContainerRole.INIT, ContainerRole.SIDECAR))
+    mains: Statuses = sorted(_statuses(seen, (ContainerRole.MAIN,)), key=lambda status: str(status["name"]))
     phase, why = _judged(seen, firsts, mains, now)
     has_sandbox = situation.sandbox is not None and situation.sandbox.phase == READY and not has_ended
     status = {
@@ -161,7 +163,7 @@ def rejected(pod: Obj, rejection: Mapping[str, Any], now: Instant) -> dict[str, 
     return {**old, **rejection, **times, "conditions": conditions_of_rejected(pod, now)}
 
 
-def _statuses(seen: Seen, parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _statuses(seen: StatusInputs, parts: Sequence[ContainerRole]) -> list[dict[str, Any]]:
     pod, steps = seen.situation.pod, seen.steps
     starting = {start.container.name for start in steps.starts}
     return [
@@ -173,7 +175,7 @@ def _statuses(seen: Seen, parts: Sequence[Part]) -> list[dict[str, Any]]:
     ]
 
 
-def _addresses(seen: Seen, old: Mapping[str, Any]) -> Mapping[str, Any]:
+def _addresses(seen: StatusInputs, old: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the sandbox's address, or the node's for a pod on the host network."""
     sandbox = seen.situation.sandbox
     is_on_node = bool(seen.situation.pod["spec"].get("hostNetwork"))
@@ -187,24 +189,24 @@ def _addresses(seen: Seen, old: Mapping[str, Any]) -> Mapping[str, Any]:
 # --- phase ---
 
 
-def _judged(seen: Seen, firsts: Statuses, mains: Statuses, now: Instant) -> tuple[str, Mapping[str, str]]:
+def _judged(seen: StatusInputs, firsts: Statuses, mains: Statuses, now: Instant) -> tuple[str, Mapping[str, str]]:
     """Return the phase of a pod, with reason and message."""
     pod = seen.situation.pod
     if is_terminal(pod):
         return pod["status"]["phase"], {}
-    ending = ending_of(seen.situation, now)
+    ending = termination_of(seen.situation, now)
     if ending is not None and ending.why:
         return FAILED, {"reason": ending.why, "message": ending.message}
     phase = _phase(seen, firsts, mains)
     return (FAILED if seen.steps.has_ended and phase not in {SUCCEEDED, FAILED} else phase), {}
 
 
-def _phase(seen: Seen, firsts: Statuses, mains: Statuses) -> str:
+def _phase(seen: StatusInputs, firsts: Statuses, mains: Statuses) -> str:
     """Return the phase that follows from the container statuses."""
     situation, policy = seen.situation, seen.situation.restart_policy
     parts = {each.name: each.part for each in situation.containers}
-    inits = [status for status in firsts if parts[status["name"]] is Part.INIT]
-    sidecars = [status for status in firsts if parts[status["name"]] is Part.SIDECAR]
+    inits = [status for status in firsts if parts[status["name"]] is ContainerRole.INIT]
+    sidecars = [status for status in firsts if parts[status["name"]] is ContainerRole.SIDECAR]
     codes = [_code(status) for status in mains]
     if policy == "Never" and any(_code(status) for status in inits):
         return FAILED
@@ -231,7 +233,7 @@ def _code(status: Mapping[str, Any]) -> int | None:
 # --- terminated pods ---
 
 
-def _concluded(situation: Situation, firsts: Statuses, mains: Statuses) -> tuple[Statuses, Statuses]:
+def _concluded(situation: PodState, firsts: Statuses, mains: Statuses) -> tuple[Statuses, Statuses]:
     """Mark all containers that may have started as ended; the outcome of waiting ones is unknown."""
     if not firsts or _has_initialized(situation, firsts, mains):
         mains = [_ended(status) for status in mains]
@@ -239,13 +241,15 @@ def _concluded(situation: Situation, firsts: Statuses, mains: Statuses) -> tuple
     return [*map(_ended, firsts[: begun + 1]), *firsts[begun + 1 :]], mains
 
 
-def _has_initialized(situation: Situation, firsts: Statuses, mains: Statuses) -> bool:
+def _has_initialized(situation: PodState, firsts: Statuses, mains: Statuses) -> bool:
     last = list(_firsts(situation))[-1]
-    return any(_has_begun(status) for status in mains) or bool(last.part is Part.INIT and _code(firsts[-1]) == 0)
+    return any(_has_begun(status) for status in mains) or bool(
+        last.part is ContainerRole.INIT and _code(firsts[-1]) == 0
+    )
 
 
-def _firsts(situation: Situation) -> Iterator[Any]:
-    return (each for each in situation.containers if each.part is not Part.MAIN)
+def _firsts(situation: PodState) -> Iterator[Any]:
+    return (each for each in situation.containers if each.part is not ContainerRole.MAIN)
 
 
 def _has_begun(status: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from batchyard.kubelet.local.errors import CONFIG, ContainerError, InputError, q
 # engine. For these, non-public files also belong to a group that the container's user is in.
 
 
-class File(NamedTuple):
+class VolumeFile(NamedTuple):
     """A file of a volume."""
 
     content: bytes
@@ -27,10 +27,10 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class VolumeFiles:
     """Files by path, read-only for containers, and refreshed when their sources change."""
 
-    files: Mapping[str, File]
+    files: Mapping[str, VolumeFile]
     #: Directories in it where containers mount other volumes.
     mount_points: tuple[str, ...] = ()
     #: The group of the files; None for the group of the user that runs the node.
@@ -38,7 +38,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Empty:
+class EmptyDirPlan:
     """An emptyDir, which exists as long as the pod."""
 
     #: Whether it is in memory.
@@ -49,7 +49,7 @@ class Empty:
 
 
 @dataclass(frozen=True, slots=True)
-class HostPath:
+class HostPathPlan:
     """A file or directory of the machine."""
 
     path: str
@@ -59,7 +59,7 @@ class HostPath:
     allowed: tuple[str, ...] = field(default=(), compare=False)
 
 
-Plan: TypeAlias = Files | Empty | HostPath
+Plan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
 
 
 class Mount(NamedTuple):
@@ -109,8 +109,10 @@ def _mount(container: str, mount: Mapping[str, Any], variables: Mapping[str, str
             f"volume {quoted(volume)} requested recursive read-only mode, but it is not supported by the runtime"
         )
     target = posixpath.normpath("/" + mount["mountPath"].lstrip("/"))
-    folder = plan.path if isinstance(plan, HostPath) else f"volumes/{volume}"
-    return Mount(volume, container, folder, sub_path, target, bool(mount.get("readOnly")) or isinstance(plan, Files))
+    folder = plan.path if isinstance(plan, HostPathPlan) else f"volumes/{volume}"
+    return Mount(
+        volume, container, folder, sub_path, target, bool(mount.get("readOnly")) or isinstance(plan, VolumeFiles)
+    )
 
 
 def _sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:

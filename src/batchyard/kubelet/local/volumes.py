@@ -13,11 +13,11 @@ from batchyard.api import quantity
 from batchyard.api.meta import Obj
 from batchyard.api.views.pod import container_limits, pod_total
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.configs import Config, find_config_map, find_secret, no_config_map, no_secret
-from batchyard.kubelet.local.downward_api import Facts, facts_of, text_of_field, text_of_resource
+from batchyard.kubelet.local.configs import ConfigData, find_config_map, find_secret, no_config_map, no_secret
+from batchyard.kubelet.local.downward_api import PodFields, pod_fields_of, text_of_field, text_of_resource
 from batchyard.kubelet.local.errors import InputError, VolumeError, quoted
 from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
-from batchyard.kubelet.local.volume_plans import Empty, File, Files, HostPath, Plan
+from batchyard.kubelet.local.volume_plans import EmptyDirPlan, HostPathPlan, Plan, VolumeFile, VolumeFiles
 
 Token: TypeAlias = Callable[[str, str, str, int], str]
 """Returns a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API's own.
@@ -34,7 +34,7 @@ _NAME_MAX: Final = 255
 _KINDS: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPath"
 
 
-class Sources(NamedTuple):
+class VolumeSources(NamedTuple):
     """The inputs of volume contents."""
 
     reader: Reader
@@ -43,7 +43,7 @@ class Sources(NamedTuple):
     host_paths: Sequence[str] = ()
 
 
-def volume_plans(pod: Obj, sources: Sources) -> dict[str, Plan]:
+def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, Plan]:
     """Return the plan of each volume of a pod, by name; VolumeError for the first that cannot be created."""
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
@@ -58,12 +58,12 @@ def outlines(pod: Obj, host_paths: Sequence[str]) -> dict[str, Plan]:
 
 def _outline(volume: Mapping[str, Any], host_paths: Sequence[str]) -> Plan:
     if volume.get("hostPath"):
-        return HostPath(_host_folder(volume["hostPath"]["path"]), allowed=tuple(host_paths))
+        return HostPathPlan(_host_folder(volume["hostPath"]["path"]), allowed=tuple(host_paths))
     kind = _kind_of(volume)
-    return Empty((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else Files({})
+    return EmptyDirPlan((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else VolumeFiles({})
 
 
-def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
+def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> Plan:
     """Return the plan of a volume; VolumeError if it cannot be created or is not supported."""
     name: str = volume["name"]
     try:
@@ -72,7 +72,7 @@ def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
         raise VolumeError(name, str(error)) from error
 
 
-def _plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
+def _plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> Plan:
     kind = _kind_of(volume)
     source: Mapping[str, Any] = volume.get(kind) or {}
     match kind:
@@ -88,7 +88,7 @@ def _plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
             raise InputError(f"volumes of type {kind} are not supported here: use one of {_KINDS}")
     mask = 0 if fs_group(pod) is None else _GROUP_READS
     files = {_checked(path): file._replace(mode=file.mode | mask) for path, file in made.items()}
-    return Files(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
+    return VolumeFiles(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
 
 
 def _kind_of(volume: Mapping[str, Any]) -> str:
@@ -97,22 +97,22 @@ def _kind_of(volume: Mapping[str, Any]) -> str:
 
 def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     """Return the volumes in memory, in the format of a sandbox's spec."""
-    empty = {name: plan for name, plan in plans.items() if isinstance(plan, Empty) and plan.is_memory}
+    empty = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items()]
 
 
 def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     """Return the volumes on disk that have a size limit, in the format of a sandbox's spec."""
-    empty = {name: plan for name, plan in plans.items() if isinstance(plan, Empty) and not plan.is_memory}
+    empty = {name: plan for name, plan in plans.items() if isinstance(plan, EmptyDirPlan) and not plan.is_memory}
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items() if plan.size_bytes]
 
 
 # --- files ---
 
 
-def _of_all(parts: Iterable[Mapping[str, Any]], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+def _of_all(parts: Iterable[Mapping[str, Any]], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the files of a projected volume; InputError with all errors at once."""
-    files: dict[str, File] = {}
+    files: dict[str, VolumeFile] = {}
     wrong: list[str] = []
     for part in parts:
         try:
@@ -123,7 +123,7 @@ def _of_all(parts: Iterable[Mapping[str, Any]], pod: Obj, sources: Sources, mode
     return files
 
 
-def _of_part(part: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+def _of_part(part: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     kind = next((field for field in part if part[field] is not None), "")
     if not kind:
         return {}
@@ -139,7 +139,7 @@ def _raise_all(wrong: Sequence[str]) -> None:
         raise InputError(messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]")
 
 
-def _of_config_map(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+def _of_config_map(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     name = source.get("name") or ""
     config = find_config_map(sources.reader, _namespace(pod), name)
     if config is None and not source.get("optional"):
@@ -147,7 +147,7 @@ def _of_config_map(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: 
     return _of_config(source, config, mode, "configmap references non-existent config key")
 
 
-def _of_secret(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+def _of_secret(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the files of a Secret; a volume has `secretName`, a projected source `name`."""
     name = source.get("secretName") or source.get("name") or ""
     config = find_secret(sources.reader, _namespace(pod), name)
@@ -156,24 +156,26 @@ def _of_secret(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int)
     return _of_config(source, config, mode, "references non-existent secret key")
 
 
-def _of_config(source: Mapping[str, Any], config: Config | None, mode: int, no_such_key: str) -> dict[str, File]:
+def _of_config(
+    source: Mapping[str, Any], config: ConfigData | None, mode: int, no_such_key: str
+) -> dict[str, VolumeFile]:
     """Return all entries, or those in `items`."""
     contents: Mapping[str, bytes] = config.contents if config is not None else {}
     if not source.get("items"):
-        return {key: File(content, mode) for key, content in sorted(contents.items())}
-    files: dict[str, File] = {}
+        return {key: VolumeFile(content, mode) for key, content in sorted(contents.items())}
+    files: dict[str, VolumeFile] = {}
     for item in source["items"]:
         if item["key"] in contents:
-            files[item["path"]] = File(contents[item["key"]], _or(item.get("mode"), mode))
+            files[item["path"]] = VolumeFile(contents[item["key"]], _or(item.get("mode"), mode))
         elif not source.get("optional"):
             raise InputError(f"{no_such_key}: {item['key']}")
     return files
 
 
-def _of_pod(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+def _of_pod(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the files of a downwardAPI volume; InputError with all errors at once."""
-    facts = facts_of(pod, (), sources.reader)
-    files: dict[str, File] = {}
+    facts = pod_fields_of(pod, (), sources.reader)
+    files: dict[str, VolumeFile] = {}
     wrong: list[str] = []
     for item in source.get("items") or ():
         try:
@@ -182,27 +184,27 @@ def _of_pod(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) ->
             wrong.append(str(error))
         else:
             content = "\n".join(sorted(lines)).encode()
-            files[posixpath.normpath(item["path"])] = File(content, _or(item.get("mode"), mode))
+            files[posixpath.normpath(item["path"])] = VolumeFile(content, _or(item.get("mode"), mode))
     _raise_all(wrong)
     return files
 
 
-def _text(facts: Facts, item: Mapping[str, Any]) -> str:
+def _text(facts: PodFields, item: Mapping[str, Any]) -> str:
     if item.get("fieldRef"):
         return text_of_field(facts.pod, item["fieldRef"]["fieldPath"])
     return text_of_resource(facts, item["resourceFieldRef"]) if item.get("resourceFieldRef") else ""
 
 
-def _of_token(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
+def _of_token(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the token file; only the pod's user may read it if that user is known."""
     account = pod["spec"].get("serviceAccountName") or "default"
     seconds = _or(source.get("expirationSeconds"), _TOKEN_SECONDS)
     token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
     is_private = shared_group(pod) is not None
-    return {source["path"]: File(token.encode(), 0o640 if is_private else mode)}
+    return {source["path"]: VolumeFile(token.encode(), 0o640 if is_private else mode)}
 
 
-_SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, Sources, int], dict[str, File]]]] = {
+_SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, VolumeSources, int], dict[str, VolumeFile]]]] = {
     "configMap": _of_config_map,
     "secret": _of_secret,
     "downwardAPI": _of_pod,
@@ -245,7 +247,7 @@ def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
 # --- directories ---
 
 
-def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empty:
+def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> EmptyDirPlan:
     medium: str = source.get("medium") or ""
     if medium not in {"", "Memory"}:
         raise InputError(f"storage medium {quoted(medium)} is not supported here: use Memory, or none")
@@ -253,8 +255,8 @@ def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empty:
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
         sizes = [size for size in (limit, _memory_of_pod(pod), _memory_of_node(pod, reader)) if size]
-        return Empty(True, min(sizes, default=None), mode)
-    return Empty(False, limit, mode)
+        return EmptyDirPlan(True, min(sizes, default=None), mode)
+    return EmptyDirPlan(False, limit, mode)
 
 
 def _memory_of_pod(pod: Obj) -> int:
@@ -267,12 +269,12 @@ def _memory_of_pod(pod: Obj) -> int:
 
 
 def _memory_of_node(pod: Obj, reader: Reader) -> int:
-    node = facts_of(pod, (), reader).node or {}
+    node = pod_fields_of(pod, (), reader).node or {}
     allocatable: Mapping[str, Any] = (node.get("status") or {}).get("allocatable") or {}
     return quantity.amount("memory", allocatable.get("memory") or "0")
 
 
-def _host_path(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPath:
+def _host_path(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPathPlan:
     path: str = source["path"]
     if ".." in path.split("/"):
         raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
@@ -280,7 +282,7 @@ def _host_path(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPath:
     if not lies_below(whole, allowed):
         remedy = "name it, or a folder above it, in spec.local.hostPaths of the Cluster"
         raise InputError(f"hostPath {path} is not allowed here: {remedy}")
-    return HostPath(whole, source.get("type") or "", tuple(allowed))
+    return HostPathPlan(whole, source.get("type") or "", tuple(allowed))
 
 
 def _host_folder(path: str) -> str:

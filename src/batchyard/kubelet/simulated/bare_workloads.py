@@ -12,7 +12,7 @@ from batchyard.api.meta import Key, controller_of
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.kubelet.simulated.durations import annotated_runtime
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload import lifecycle as r
@@ -31,19 +31,19 @@ class BareWorkloads:
         holds = "admission" in (obj.get("status") or ()) and controller_of(obj) is None
         return (event.key,) if holds and not lifecycle.is_finished(obj) else ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Release the quota of an evicted Workload, or finish it after its run time."""
         workload = reader.get(key)
         if workload is None or lifecycle.is_finished(workload) or controller_of(workload) is not None:
-            return Outcome()
+            return ReconcileResult()
         released = lifecycle.release_after_eviction(workload, now)
         if released is not workload:
-            return Outcome([UpdateStatus(released)])
+            return ReconcileResult([UpdateStatus(released)])
         admitted, runtime = find_condition(workload, r.ADMITTED), annotated_runtime(workload)
         if admitted is None or admitted["status"] != "True" or runtime is None:
-            return Outcome()
+            return ReconcileResult()
         due = parse_time(admitted["lastTransitionTime"]) + runtime
         if due > now:
-            return Outcome(requeue_at=due)
+            return ReconcileResult(requeue_at=due)
         finished = lifecycle.finish(workload, r.SUCCEEDED, "Job finished successfully", now)
-        return Outcome([UpdateStatus(finished)])
+        return ReconcileResult([UpdateStatus(finished)])

@@ -22,15 +22,15 @@ from batchyard.api.views.checkpoints import (
     with_resumption,
     with_saved_work,
 )
-from batchyard.api.views.ownership import jobs_above
+from batchyard.api.views.ownership import owning_jobs
 from batchyard.api.views.pod_lifecycle import FAILED, SUCCEEDED, is_terminal, is_terminating, phase
 from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import Reader, Update, Write
 
 
-def held_until_saved(pod: Obj, reader: Reader) -> Obj:
+def with_work_finalizer(pod: Obj, reader: Reader) -> Obj:
     """Return a new pod with a finalizer if it saves work; otherwise the pod itself."""
-    above = list(jobs_above(pod, reader.get))
+    above = list(owning_jobs(pod, reader.get))
     if not above or checkpoint_interval([pod, *above]) is None:
         return pod
     return with_finalizer(pod, well_known.WORK_FINALIZER)
@@ -41,14 +41,14 @@ def is_held(pod: Obj) -> bool:
     return is_terminating(pod) and well_known.WORK_FINALIZER in finalizers_of(pod)
 
 
-def let_go(pod: Obj) -> list[Write]:
+def remove_work_finalizer(pod: Obj) -> list[Write]:
     """Return the write that removes the finalizer of a deleted pod."""
     return [Update(without_finalizer(pod, well_known.WORK_FINALIZER))] if is_held(pod) else []
 
 
 def saved_at_end(pod: Obj, after: Obj, every: Duration, reader: Reader) -> list[Write]:
     """Return the writes that record the work of a pod that has ended."""
-    job = _keeper(pod, reader) if is_terminal(after) else None
+    job = _work_owner(pod, reader) if is_terminal(after) else None
     if job is None:
         return []
     if phase(after) == SUCCEEDED and (is_interchangeable(pod) or group_kind(job) != scheme.JOB_SET):
@@ -58,13 +58,13 @@ def saved_at_end(pod: Obj, after: Obj, every: Duration, reader: Reader) -> list[
 
 def saved_at_loss(pod: Obj, lost_at: Instant, every: Duration, reader: Reader) -> list[Write]:
     """Return the writes that record the work of a pod whose machine is lost."""
-    job, started = _keeper(pod, reader), running_since(pod)
+    job, started = _work_owner(pod, reader), running_since(pod)
     if job is None or started is None:
         return []
     return _saved(job, place_of(pod), resumed_work(pod) + kept_work(started, every, lost_at))
 
 
-def going_on(pod: Obj, after: Obj, every: Duration, reader: Reader, now: Instant) -> Obj:
+def resume_from_checkpoint(pod: Obj, after: Obj, every: Duration, reader: Reader, now: Instant) -> Obj:
     """Return the pod after an event; when its containers start they resume from the saved work."""
     if is_terminal(after):
         return after
@@ -91,7 +91,7 @@ def _work_after(pod: Obj, after: Obj, every: Duration) -> Duration:
 
 def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | None:
     """Return where starting containers resume: the most of their own work and the work recorded for their place."""
-    job, place = _keeper(pod, reader), place_of(pod)
+    job, place = _work_owner(pod, reader), place_of(pod)
     if job is None:
         return own
     saved = saved_work(job, place)
@@ -111,9 +111,9 @@ def _taken(pod: Obj, reader: Reader) -> dict[str, None]:
     return {place_of(other): None for other in others if group_kind(other) == scheme.POD and phase(other) != FAILED}
 
 
-def _keeper(pod: Obj, reader: Reader) -> Obj | None:
+def _work_owner(pod: Obj, reader: Reader) -> Obj | None:
     """Return the Job or JobSet that records the pod's work; None without a Job, or if it was deleted."""
-    above = list(jobs_above(pod, reader.get))
+    above = list(owning_jobs(pod, reader.get))
     owner = controller_of(pod)
     if owner is None or not above or above[0]["metadata"]["uid"] != owner["uid"]:
         return None

@@ -15,9 +15,17 @@ from batchyard.api.views.checkpoints import resumption
 from batchyard.api.views.pod_lifecycle import DISRUPTION_TARGET, is_terminating
 from batchyard.base.instant import Duration, Instant, duration_text
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.interfaces.containers import ByteStream, LogLine, Measured, ProcessSession, Streams, Talker, Usage
+from batchyard.interfaces.containers import (
+    ByteStream,
+    LogLine,
+    MeasuredUsage,
+    ProcessSession,
+    SessionClient,
+    Streams,
+    Usage,
+)
 from batchyard.interfaces.controller import Kernel, Ticket
-from batchyard.kubelet.simulated.durations import FOR_EVER, Plan, plan_of
+from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan, plan_of
 
 # --- pod log ---
 # Generated log of a simulated container; no process writes it.
@@ -31,7 +39,7 @@ SAVES_MAX: Final = 1000
 _STOPPED: Final = (137, 143)
 
 
-class Run(NamedTuple):
+class SimulatedRun(NamedTuple):
     """One run of a container."""
 
     started: Instant
@@ -39,14 +47,14 @@ class Run(NamedTuple):
     ended: Mapping[str, Any] | None
 
 
-def run_in(pod: Obj, container: str, *, previous: bool) -> Run | None:
+def run_in(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
     """Return the last run of a container, or the previous one; None if there is none."""
     status = status_of(pod, container)
     states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
     return next(filter(None, map(_run, states)), None)
 
 
-def run_since(pod: Obj, container: str, started: Instant) -> Run | None:
+def run_since(pod: Obj, container: str, started: Instant) -> SimulatedRun | None:
     """Return the run of a container that started at this instant; None if its status has no such run."""
     status = status_of(pod, container)
     runs = (_run(status.get(field)) for field in ("state", "lastState"))
@@ -63,7 +71,7 @@ def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
 _STATUSES: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
-def first_lines(pod: Obj, started: Instant, plan: Plan, *, previous: bool) -> Sequence[LogLine]:
+def first_lines(pod: Obj, started: Instant, plan: RunPlan, *, previous: bool) -> Sequence[LogLine]:
     """Return the first lines of a run's log."""
     works = "until it is stopped" if plan.runtime >= FOR_EVER else f"for {duration_text(plan.runtime)} in all"
     texts = [f"started: a simulated container, which works {works} and runs no process"]
@@ -84,7 +92,7 @@ def saves(started: Instant, every: Duration | None, after: Instant, until: Insta
         yield _line(started + number * every, f"saved: the work of {done} since the start")
 
 
-def last_line(pod: Obj, ended: Mapping[str, Any], plan: Plan, *, previous: bool) -> LogLine:
+def last_line(pod: Obj, ended: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> LogLine:
     """Return the last line of a run's log."""
     code = ended["exitCode"]
     why = "" if previous else _why_stopped(pod)
@@ -109,12 +117,12 @@ def _why_stopped(pod: Obj) -> str:
     return message or ("the pod was deleted" if is_terminating(pod) else "")
 
 
-def _run(state: Mapping[str, Any] | None) -> Run | None:
+def _run(state: Mapping[str, Any] | None) -> SimulatedRun | None:
     state = state or {}
     if "running" in state:
-        return Run(parse_time(state["running"]["startedAt"]), None)
+        return SimulatedRun(parse_time(state["running"]["startedAt"]), None)
     ended = state.get("terminated")
-    return Run(parse_time(ended["startedAt"]), ended) if ended and ended.get("startedAt") else None
+    return SimulatedRun(parse_time(ended["startedAt"]), ended) if ended and ended.get("startedAt") else None
 
 
 def _line(at: Instant, text: str) -> LogLine:
@@ -122,7 +130,7 @@ def _line(at: Instant, text: str) -> LogLine:
 
 
 #: The plan of init containers, which take no time.
-_AT_ONCE: Final = Plan(0, 0)
+_AT_ONCE: Final = RunPlan(0, 0)
 _SIMULATED: Final = "is simulated: it has no process"
 
 
@@ -148,11 +156,11 @@ class SimulatedContainers:
             self._follow(key_of(pod), log)
         return log
 
-    def usage(self, pod: Obj) -> Measured:
+    def usage(self, pod: Obj) -> MeasuredUsage:
         """Return the usage of each container, which equals its requests."""
         spec = pod["spec"]
         sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
-        return Measured({each["name"]: _requested(each) for each in (*spec["containers"], *sidecars)})
+        return MeasuredUsage({each["name"]: _requested(each) for each in (*spec["containers"], *sidecars)})
 
     def node_usage(self, node: str) -> None:
         """Return no usage: a simulated node uses what its pods use."""
@@ -162,16 +170,16 @@ class SimulatedContainers:
         return f"pod {pod['metadata']['name']} {_SIMULATED}"
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
         """Fail: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
-    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
         """Fail: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
-    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+    def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
         """Fail: a simulated pod has no process."""
         raise AssertionError(self.why_no_process(pod))
 
@@ -205,20 +213,22 @@ class SimulatedContainers:
 class SimulatedLog:
     """The log of one run: pending lines, and the time up to which checkpoints were reported."""
 
-    def __init__(self, pod: Obj, container: str, run: Run, plan: Plan, kernel: Kernel, *, previous: bool) -> None:
+    def __init__(
+        self, pod: Obj, container: str, run: SimulatedRun, plan: RunPlan, kernel: Kernel, *, previous: bool
+    ) -> None:
         self._pod = pod
         self._container = container
         self._started = run.started
         self._plan = plan
         self._kernel = kernel
         self._previous = previous
-        self._told_until: Instant = run.started
+        self._reported_until: Instant = run.started
         self._waiting: list[LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
         self._ticket: Ticket | None = None
         self._is_over = False
-        self.on_news: Callable[[], None] = _nobody
+        self.on_news: Callable[[], None] = _do_nothing
         #: Called once when the log ends or is closed.
-        self.on_close: Callable[[], None] = _nobody
+        self.on_close: Callable[[], None] = _do_nothing
         self._take_in(run)
 
     @property
@@ -247,7 +257,7 @@ class SimulatedLog:
         self._is_over = True
         if self._ticket is not None:
             self._kernel.cancel(self._ticket)
-        on_close, self.on_close = self.on_close, _nobody  # breaks the reference cycle
+        on_close, self.on_close = self.on_close, _do_nothing  # breaks the reference cycle
         on_close()
         self.on_news()
 
@@ -261,7 +271,7 @@ class SimulatedLog:
         else:
             self._take_in(run)
 
-    def _take_in(self, run: Run) -> None:
+    def _take_in(self, run: SimulatedRun) -> None:
         """Write the last line if the run has ended."""
         if run.ended is None:
             return
@@ -272,14 +282,14 @@ class SimulatedLog:
 
     def _save(self, until: Instant) -> None:
         """Write the checkpoint lines since the last ones."""
-        if until > self._told_until:
-            self._waiting += saves(self._started, self._plan.checkpoint_every, self._told_until, until)
-            self._told_until = until
+        if until > self._reported_until:
+            self._waiting += saves(self._started, self._plan.checkpoint_every, self._reported_until, until)
+            self._reported_until = until
 
     def _wake_at_next_save(self) -> None:
         every = self._plan.checkpoint_every
         if every is not None and self._ticket is None:
-            done = (self._told_until - self._started) // every
+            done = (self._reported_until - self._started) // every
             self._ticket = self._kernel.call_at(self._started + (done + 1) * every, self._wake)
 
     def _wake(self) -> None:
@@ -298,5 +308,5 @@ def _requested(container: Mapping[str, Any]) -> Usage:
     return {name: amount(name, requests[name]) for name in ("cpu", "memory") if name in requests}
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     pass

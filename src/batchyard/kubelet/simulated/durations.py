@@ -19,14 +19,14 @@ from batchyard.api import scheme, well_known
 from batchyard.api.annotations import duration, whole_number
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.views.checkpoints import checkpoint_interval
-from batchyard.api.views.ownership import job_above, jobs_above
+from batchyard.api.views.ownership import job_above, owning_jobs
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
 from batchyard.base.memoize import LENGTH_MAX
 from batchyard.cloud.catalog.prices import default_runtime, named_runtime
 from batchyard.interfaces.client import Reader
 
 #: The default run time.
-UNTOLD: Final = MINUTE
+DEFAULT_RUNTIME: Final = MINUTE
 #: Longer than any simulation: `sleep infinity`.
 FOR_EVER: Final = 1 << 62
 
@@ -41,7 +41,7 @@ _SLEEP: Final = re.compile(r"(\d{1,9})(?:\.(\d{1,6}))?([smhd]?)", re.ASCII)
 _SLEEP_IMAGE: Final = re.compile(r"(?:.*/)?sleep(?::[^/@]*)?(?:@.*)?")
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """The planned run time and exit code of a pod's containers."""
 
     runtime: Duration
@@ -50,12 +50,12 @@ class Plan(NamedTuple):
     checkpoint_every: Duration | None = None
 
 
-def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> Plan:
+def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> RunPlan:
     """Return the run time, exit code and checkpoint interval of a pod.
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
-    objects = [pod, *jobs_above(pod, reader.get)]
+    objects = [pod, *owning_jobs(pod, reader.get)]
     runtime = next((time for obj in objects if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
         container = pod["spec"]["containers"][0]
@@ -66,7 +66,7 @@ def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> Plan:
         # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
         runtime = FOR_EVER if job_above(objects[-1]) else _runtime_by_cluster(objects, reader, default)
     exit_code = next(chain.from_iterable(map(_exit_codes, objects)), 0)
-    return Plan(runtime, exit_code, checkpoint_interval(objects))
+    return RunPlan(runtime, exit_code, checkpoint_interval(objects))
 
 
 def _runtime_by_cluster(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:
@@ -75,7 +75,7 @@ def _runtime_by_cluster(objects: Sequence[Obj], reader: Reader, default: Duratio
     runtime = named_runtime(cluster, [_name_of(obj) for obj in objects])
     if runtime is None:
         runtime = default_runtime(cluster) if default is None else default
-    return UNTOLD if runtime is None else runtime
+    return DEFAULT_RUNTIME if runtime is None else runtime
 
 
 def _name_of(obj: Obj) -> str:

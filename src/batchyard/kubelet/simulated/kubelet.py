@@ -16,13 +16,27 @@ from batchyard.base.instant import Duration, Instant
 from batchyard.base.seeded_draws import triangular
 from batchyard.cloud.catalog.instances import CRASHED, phase_of, since
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.prices import POD_START, spread_of
+from batchyard.cloud.catalog.prices import POD_START, step_duration
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import EventRecord, Outcome
-from batchyard.kubelet.simulated.checkpointing import going_on, is_held, let_go, saved_at_end, saved_at_loss
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.kubelet.simulated.checkpointing import (
+    is_held,
+    remove_work_finalizer,
+    resume_from_checkpoint,
+    saved_at_end,
+    saved_at_loss,
+)
 from batchyard.kubelet.simulated.durations import plan_of
-from batchyard.kubelet.simulated.node_machine import ANYWHERE, Machine, machine_of
-from batchyard.kubelet.simulated.pod_timeline import EXPIRED, REJECTED, Life, Pace, What, next_turn, status_after
+from batchyard.kubelet.simulated.node_machine import ANYWHERE, NodeMachine, machine_of
+from batchyard.kubelet.simulated.pod_timeline import (
+    EXPIRED,
+    REJECTED,
+    ContainerDelays,
+    PodEventKind,
+    SimulatedPod,
+    next_pod_event,
+    status_after,
+)
 from batchyard.nodes.conditions import readiness
 from batchyard.nodes.pods_by_node import PodsByNode
 
@@ -36,10 +50,15 @@ class Kubelets:
     rank = 0
 
     def __init__(
-        self, pace: Pace | None = None, *, with_nodes: bool = True, local: str = "", runtime: Duration | None = None
+        self,
+        pace: ContainerDelays | None = None,
+        *,
+        with_nodes: bool = True,
+        local: str = "",
+        runtime: Duration | None = None,
     ) -> None:
         self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
-        self._pace = pace or Pace()
+        self._pace = pace or ContainerDelays()
         self._with_nodes = with_nodes
         #: The node that is not simulated; empty if all are.
         self._local = local
@@ -65,33 +84,33 @@ class Kubelets:
         is_let_go = bool(node) if self._with_nodes else not pod["spec"].get("schedulingGates")
         return is_let_go or is_held(pod)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Apply the next event of a pod if it is due; otherwise requeue."""
         pod = reader.get(key)
         if pod is None:
-            return Outcome()
+            return ReconcileResult()
         machine = self._machine(pod, reader, now)
         if not machine.is_on:
-            return Outcome([*_saved_before_crash(pod, reader), *let_go(pod)])
+            return ReconcileResult([*_saved_before_crash(pod, reader), *remove_work_finalizer(pod)])
         if is_terminal(pod) and is_held(pod):
-            return Outcome(let_go(pod))
+            return ReconcileResult(remove_work_finalizer(pod))
         if is_terminal(pod):
-            return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if _is_waited_for(pod) else [])
+            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if _is_waited_for(pod) else [])
         plan = plan_of(pod, reader, self._runtime)
-        life = Life(pod, machine, plan, self._pace)
-        turn = next_turn(life, now)
+        life = SimulatedPod(pod, machine, plan, self._pace)
+        turn = next_pod_event(life, now)
         if turn is None or turn.at > now:
-            return Outcome(requeue_at=None if turn is None else turn.at)
+            return ReconcileResult(requeue_at=None if turn is None else turn.at)
         after: Obj = with_status(pod, status_after(life, turn, now))
         writes: list[Write] = []
         if plan.checkpoint_every is not None:
             writes += saved_at_end(pod, after, plan.checkpoint_every, reader)
-            after = going_on(pod, after, plan.checkpoint_every, reader, now)
-        following = None if is_terminal(after) else next_turn(life._replace(pod=after), now)
+            after = resume_from_checkpoint(pod, after, plan.checkpoint_every, reader, now)
+        following = None if is_terminal(after) else next_pod_event(life._replace(pod=after), now)
         events = _events(key, turn.what, after)
-        return Outcome([*writes, UpdateStatus(after)], events, None if following is None else following.at)
+        return ReconcileResult([*writes, UpdateStatus(after)], events, None if following is None else following.at)
 
-    def _machine(self, pod: Obj, reader: Reader, now: Instant) -> Machine:
+    def _machine(self, pod: Obj, reader: Reader, now: Instant) -> NodeMachine:
         if not self._with_nodes:
             return ANYWHERE
         name = node_of(pod)
@@ -138,13 +157,17 @@ def _fate(instance: Obj) -> tuple[Any, Any, bool]:
     return status.get("phase"), status.get("stopAt"), "deletionTimestamp" in instance["metadata"]
 
 
-def _events(key: Key, what: What, after: Obj) -> list[EventRecord]:
+def _events(key: Key, what: PodEventKind, after: Obj) -> list[EventRecord]:
     """Return the Events for a pod, only for problems."""
-    if what is What.EXPIRE:
+    if what is PodEventKind.EXPIRE:
         return [EventRecord(key, "Normal", "DeadlineExceeded", EXPIRED)]
-    if what is What.REJECT:
+    if what is PodEventKind.REJECT:
         return [EventRecord(key, "Warning", "NodeShutdown", REJECTED)]
-    if what is What.EXIT and not is_terminal(after) and "waiting" in after["status"]["containerStatuses"][0]["state"]:
+    if (
+        what is PodEventKind.EXIT
+        and not is_terminal(after)
+        and "waiting" in after["status"]["containerStatuses"][0]["state"]
+    ):
         return [EventRecord(key, "Warning", "BackOff", f"Back-off restarting failed container {_name(after)}")]
     return []
 
@@ -162,14 +185,14 @@ def _name(pod: Obj) -> str:
 # They are drawn per pod from the seed and its uid, with the distribution in the Cluster's `times.podStart`.
 
 
-def pace_of(cluster: Obj | None, seed: int) -> Pace:
+def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
     """Return the delays of a cluster; without a Cluster object all containers start immediately."""
-    return Pace() if cluster is None else Pace(_start_delay(cluster, seed))
+    return ContainerDelays() if cluster is None else ContainerDelays(_start_delay(cluster, seed))
 
 
 def _start_delay(cluster: Obj, seed: int) -> Callable[[Obj], Duration]:
     catalog = catalog_of(cluster)
-    spread = spread_of(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
+    spread = step_duration(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
 
     def delay(pod: Obj) -> Duration:
         return triangular(*spread, seed, POD_START, pod["metadata"]["uid"])

@@ -14,7 +14,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.kubelet.simulated.node_machine import notice_at
 from batchyard.nodes import conditions as lifecycle
 from batchyard.nodes import leases
@@ -55,22 +55,22 @@ class NodeAgents:
         else:
             self._nodes[event.key] = None
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the Lease and readiness of a node according to its machine."""
         node, instance = reader.get(key), reader.get(Key(scheme.INSTANCE, "", key.name))
         if node is None:
-            return Outcome()
+            return ReconcileResult()
         lease = reader.get(leases.lease_key(key.name))
         if lease is not None and not leases.is_lease_of(lease, node):
-            return Outcome()  # the Lease of an earlier node with this name, about to be deleted
+            return ReconcileResult()  # the Lease of an earlier node with this name, about to be deleted
         writes: list[Write] = []
         beating = _lease(node, lease, instance, now)
         if beating is not lease:
             writes.append(Create(beating) if lease is None else Update(beating))
-        reported = _said(node, instance, now)
+        reported = _with_readiness(node, instance, now)
         if reported is node:
-            return Outcome(writes)
-        return Outcome([*writes, UpdateStatus(reported)], _events(key, node, reported))
+            return ReconcileResult(writes)
+        return ReconcileResult([*writes, UpdateStatus(reported)], _events(key, node, reported))
 
 
 def _is_news_of_node(event: WatchEvent) -> bool:
@@ -87,13 +87,13 @@ def _lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> 
     return leases.resumed(current, now) if phase == "Running" and not beats else current
 
 
-def _said(node: Obj, instance: Obj | None, now: Instant) -> Obj:
+def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
     """Return the node with the readiness that its kubelet reports; the same object if nothing changes."""
     readiness = lifecycle.readiness(node)
     if instance is not None and notice_at(instance) is not None:
         return lifecycle.shutting_down(node, now) if readiness == "True" else node
     unheard = readiness == "Unknown" or (not readiness and instance is None)
-    return lifecycle.heard_of_again(node, now) if unheard and _phase(instance) == "Running" else node
+    return lifecycle.with_resumed_heartbeats(node, now) if unheard and _phase(instance) == "Running" else node
 
 
 def _phase(instance: Obj | None) -> str:

@@ -14,7 +14,7 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant
 
 
-class Machine(NamedTuple):
+class NodeMachine(NamedTuple):
     """The power state and Node of a machine at an instant."""
 
     is_on: bool
@@ -39,23 +39,23 @@ class Machine(NamedTuple):
         return _host_address(self.node["metadata"]["name"])
 
 
-OFF: Final = Machine(is_on=False)
-ANYWHERE: Final = Machine(is_on=True)
+OFF: Final = NodeMachine(is_on=False)
+ANYWHERE: Final = NodeMachine(is_on=True)
 
 
-def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> Machine:
+def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMachine:
     """Return the machine of a node at an instant."""
     if node is None:
         return OFF
     if instance is None:
-        return Machine(True, node, parse_time(node["metadata"]["creationTimestamp"]))
+        return NodeMachine(True, node, parse_time(node["metadata"]["creationTimestamp"]))
     status: Mapping[str, Any] = instance.get("status") or {}
     if not _is_on(status, now):
         return OFF
     booted_at = parse_time(node["metadata"]["creationTimestamp"])
     if status["phase"] == "Running":
         booted_at = max(booted_at, parse_time(status["since"]))
-    return Machine(True, node, booted_at, notice_at(instance))
+    return NodeMachine(True, node, booted_at, notice_at(instance))
 
 
 def notice_at(instance: Obj) -> Instant | None:

@@ -13,7 +13,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.api.views.pod_lifecycle import FAILED, SUCCEEDED, condition
 from batchyard.base.instant import Instant
-from batchyard.kubelet.simulated.node_machine import Machine, pod_address
+from batchyard.kubelet.simulated.node_machine import NodeMachine, pod_address
 
 State = Mapping[str, Mapping[str, Any]]
 
@@ -24,7 +24,7 @@ _NOTHING: Final[State] = {}
 _QOS_RESOURCES: Final = ("cpu", "memory")
 
 
-class Run(NamedTuple):
+class SimulatedRunState(NamedTuple):
     """The common state of a pod's containers."""
 
     #: waiting, running or terminated, with its details.
@@ -56,16 +56,16 @@ def missing(message: str) -> State:
     return {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}
 
 
-def run_of(pod: Obj) -> Run | None:
+def run_of(pod: Obj) -> SimulatedRunState | None:
     """Return the container state from a pod's status; None if no kubelet has accepted the pod."""
     statuses = (pod.get("status") or {}).get("containerStatuses")
     if not statuses:
         return None
     first = statuses[0]
-    return Run(first["state"], first.get("lastState") or _NOTHING, first.get("restartCount", 0))
+    return SimulatedRunState(first["state"], first.get("lastState") or _NOTHING, first.get("restartCount", 0))
 
 
-def pod_status(pod: Obj, phase: str, run: Run, machine: Machine, now: Instant) -> dict[str, Any]:
+def pod_status(pod: Obj, phase: str, run: SimulatedRunState, machine: NodeMachine, now: Instant) -> dict[str, Any]:
     """Return a pod's status with this phase and container state; fields of other controllers are kept."""
     old = pod.get("status") or {}
     status = {**old, "phase": phase, "conditions": _conditions(pod, phase, run, now)}
@@ -100,7 +100,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 # --- conditions ---
 
 
-def _conditions(pod: Obj, phase: str, run: Run, now: Instant) -> list[Mapping[str, Any]]:
+def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
     """Return the conditions of other controllers, then the kubelet's own."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     is_creating = "waiting" in run.state and not run.last
@@ -118,7 +118,7 @@ def _conditions(pod: Obj, phase: str, run: Run, now: Instant) -> list[Mapping[st
     ]
 
 
-def _why_not_ready(pod: Obj, phase: str, run: Run) -> tuple[str, str]:
+def _why_not_ready(pod: Obj, phase: str, run: SimulatedRunState) -> tuple[str, str]:
     if phase in {SUCCEEDED, FAILED}:
         return ("PodCompleted" if phase == SUCCEEDED else "PodFailed"), ""
     if "running" in run.state:
@@ -142,7 +142,7 @@ def _names(containers: Iterable[Mapping[str, Any]]) -> str:
 # --- containers ---
 
 
-def _container_status(container: Mapping[str, Any], run: Run) -> dict[str, Any]:
+def _container_status(container: Mapping[str, Any], run: SimulatedRunState) -> dict[str, Any]:
     runs = "running" in run.state
     return {
         "name": container["name"],
@@ -156,15 +156,15 @@ def _container_status(container: Mapping[str, Any], run: Run) -> dict[str, Any]:
     }
 
 
-def _init_container_statuses(pod: Obj, run: Run, now: Instant) -> list[Mapping[str, Any]]:
+def _init_container_statuses(pod: Obj, run: SimulatedRunState, now: Instant) -> list[Mapping[str, Any]]:
     """Return statuses of sidecars equal to the main containers', and of init containers as done when these start."""
     old = {s["name"]: s for s in (pod.get("status") or {}).get("initContainerStatuses") or ()}
-    done = Run(exited(0, format_time(now), now))
+    done = SimulatedRunState(exited(0, format_time(now), now))
     return [_init_container_status(c, run, done, old.get(c["name"])) for c in pod["spec"]["initContainers"]]
 
 
 def _init_container_status(
-    container: Mapping[str, Any], run: Run, done: Run, old: Mapping[str, Any] | None
+    container: Mapping[str, Any], run: SimulatedRunState, done: SimulatedRunState, old: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
     if _is_sidecar(container) or ("waiting" in run.state and not run.last):
         return _container_status(container, run)
@@ -177,7 +177,7 @@ def _is_sidecar(container: Mapping[str, Any]) -> bool:
     return container.get("restartPolicy") == "Always"
 
 
-def _pod_ip(pod: Obj, machine: Machine) -> str:
+def _pod_ip(pod: Obj, machine: NodeMachine) -> str:
     if pod["spec"].get("hostNetwork") and machine.node is not None:
         return machine.host_ip()
     return pod_address(pod["metadata"]["uid"])

@@ -18,10 +18,10 @@ from batchyard.api.views import pod_lifecycle as lifecycle
 from batchyard.api.views.checkpoints import resumed_work
 from batchyard.api.views.pod_lifecycle import FAILED, PENDING, RUNNING, SUCCEEDED
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
-from batchyard.kubelet.simulated.durations import FOR_EVER, Plan
-from batchyard.kubelet.simulated.node_machine import Machine
+from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan
+from batchyard.kubelet.simulated.node_machine import NodeMachine
 from batchyard.kubelet.simulated.pod_status import (
-    Run,
+    SimulatedRunState,
     creating,
     exited,
     missing,
@@ -51,7 +51,7 @@ _LOST_AND_RESTARTED: Final = (
 )
 
 
-class What(StrEnum):
+class PodEventKind(StrEnum):
     """The kinds of events of a pod."""
 
     TAKE_UP = "TakeUp"
@@ -64,11 +64,11 @@ class What(StrEnum):
     EXPIRE = "Expire"
 
 
-class Turn(NamedTuple):
+class PodEvent(NamedTuple):
     """An event of a pod, and when it is due."""
 
     at: Instant
-    what: What
+    what: PodEventKind
 
 
 def no_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a delay per pod
@@ -77,7 +77,7 @@ def no_delay(pod: Obj) -> Duration:  # noqa: ARG001 - the signature of a delay p
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ContainerDelays:
     """The start and stop delays of containers."""
 
     #: From accepting a pod to its containers running; constant per pod.
@@ -86,96 +86,96 @@ class Pace:
     stop_time: Duration = SECOND
 
 
-class Life(NamedTuple):
+class SimulatedPod(NamedTuple):
     """A pod, its machine, and its planned run."""
 
     pod: Obj
-    machine: Machine
-    plan: Plan
-    pace: Pace
+    machine: NodeMachine
+    plan: RunPlan
+    pace: ContainerDelays
 
 
-def next_turn(life: Life, now: Instant) -> Turn | None:
+def next_pod_event(life: SimulatedPod, now: Instant) -> PodEvent | None:
     """Return the next event of a pod that has not ended, on a machine that is on; None if none can be predicted."""
     run = run_of(life.pod)
     turns = _arrivals(life, now) if run is None else [*_own_turns(life, run), *_ends(life, run)]
     return min(turns, key=lambda turn: turn.at, default=None)  # the first of several due at the same time
 
 
-def status_after(life: Life, turn: Turn, now: Instant) -> Mapping[str, Any]:
+def status_after(life: SimulatedPod, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
     """Return the status of the pod after an event."""
-    run = run_of(life.pod) or Run(creating(life.pod))
+    run = run_of(life.pod) or SimulatedRunState(creating(life.pod))
     match turn.what:
-        case What.TAKE_UP:
+        case PodEventKind.TAKE_UP:
             runs_at_once = life.pace.start_delay(life.pod) == 0
             return _running(life, run, now) if runs_at_once else _status(life, PENDING, run, now)
-        case What.START:
+        case PodEventKind.START:
             return _running(life, run._replace(restarts=run.restarts + bool(run.last)), now)
-        case What.EXIT:
+        case PodEventKind.EXIT:
             return _after_exit(life, run, turn.at, now)
-        case What.LOSE:
+        case PodEventKind.LOSE:
             return _after_loss(life, run, now)
-        case What.REJECT:
+        case PodEventKind.REJECT:
             return _rejected(life, now)
-        case What.DELETE:
+        case PodEventKind.DELETE:
             return _made_to_end(life, run, turn, now)
-        case What.EXPIRE:
+        case PodEventKind.EXPIRE:
             return {**_made_to_end(life, run, turn, now), "reason": "DeadlineExceeded", "message": EXPIRED}
-        case What.SHUT_DOWN:
+        case PodEventKind.SHUT_DOWN:
             return _shut_down(life, run, turn, now)
 
 
 # --- due events ---
 
 
-def _arrivals(life: Life, now: Instant) -> Iterable[Turn]:
+def _arrivals(life: SimulatedPod, now: Instant) -> Iterable[PodEvent]:
     """Return the events of a pod that its kubelet has not accepted yet."""
     pod, machine = life.pod, life.machine
     deleted_at = lifecycle.deleted_at(pod)
     if deleted_at is not None:
-        return [Turn(deleted_at, What.DELETE)]
+        return [PodEvent(deleted_at, PodEventKind.DELETE)]
     if machine.notice_at is not None:
-        return [Turn(machine.notice_at, What.REJECT)]
-    return [Turn(now, What.TAKE_UP)] if machine.is_ready() else []
+        return [PodEvent(machine.notice_at, PodEventKind.REJECT)]
+    return [PodEvent(now, PodEventKind.TAKE_UP)] if machine.is_ready() else []
 
 
-def _own_turns(life: Life, run: Run) -> Iterable[Turn]:
+def _own_turns(life: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
     """Return the events that containers cause themselves."""
     if "running" in run.state:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < life.machine.booted_at:
-            return [Turn(started_at, What.LOSE)]
+            return [PodEvent(started_at, PodEventKind.LOSE)]
         left = max(0, life.plan.runtime - resumed_work(life.pod))
-        return [Turn(started_at + left, What.EXIT)] if life.plan.runtime < FOR_EVER else []
+        return [PodEvent(started_at + left, PodEventKind.EXIT)] if life.plan.runtime < FOR_EVER else []
     if run.last:
-        return [Turn(parse_time(run.last["terminated"]["finishedAt"]) + _backoff(run), What.START)]
+        return [PodEvent(parse_time(run.last["terminated"]["finishedAt"]) + _backoff(run), PodEventKind.START)]
     begun_at = max(parse_time(life.pod["status"]["startTime"]), life.machine.booted_at)
-    return [Turn(begun_at + life.pace.start_delay(life.pod), What.START)]
+    return [PodEvent(begun_at + life.pace.start_delay(life.pod), PodEventKind.START)]
 
 
-def _ends(life: Life, run: Run) -> Iterable[Turn]:
+def _ends(life: SimulatedPod, run: SimulatedRunState) -> Iterable[PodEvent]:
     """Return the events that end a pod; running containers need the stop delay."""
     moment = life.pace.stop_time if "running" in run.state else 0
-    return [Turn(asked_at + min(moment, grace), what) for asked_at, grace, what in _demands(life)]
+    return [PodEvent(asked_at + min(moment, grace), what) for asked_at, grace, what in _demands(life)]
 
 
-def _demands(life: Life) -> Iterable[tuple[Instant, Duration, What]]:
+def _demands(life: SimulatedPod) -> Iterable[tuple[Instant, Duration, PodEventKind]]:
     """Yield the requests to end a pod: from when, with which grace period, and why."""
     pod, deleted_at = life.pod, lifecycle.deleted_at(life.pod)
     if deleted_at is not None:
-        yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, What.DELETE
+        yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, PodEventKind.DELETE
     grace = lifecycle.grace_period(pod)
     if life.machine.notice_at is not None:
         is_critical = lifecycle.priority(pod) >= lifecycle.SYSTEM_CRITICAL
         limit = SHUTDOWN_GRACE_CRITICAL if is_critical else SHUTDOWN_GRACE
         begins_at = life.machine.notice_at + (SHUTDOWN_GRACE * SECOND if is_critical else 0)
-        yield begins_at, min(grace, limit) * SECOND, What.SHUT_DOWN
+        yield begins_at, min(grace, limit) * SECOND, PodEventKind.SHUT_DOWN
     deadline = pod["spec"].get("activeDeadlineSeconds")
     if deadline is not None:
-        yield parse_time(pod["status"]["startTime"]) + deadline * SECOND, grace * SECOND, What.EXPIRE
+        yield parse_time(pod["status"]["startTime"]) + deadline * SECOND, grace * SECOND, PodEventKind.EXPIRE
 
 
-def _backoff(run: Run) -> Duration:
+def _backoff(run: SimulatedRunState) -> Duration:
     """Return the restart delay: 0 the first time and after a long run."""
     ended = run.last["terminated"]
     ran = parse_time(ended["finishedAt"]) - parse_time(ended["startedAt"])
@@ -187,15 +187,15 @@ def _backoff(run: Run) -> Duration:
 # --- statuses ---
 
 
-def _status(life: Life, phase: str, run: Run, now: Instant) -> dict[str, Any]:
+def _status(life: SimulatedPod, phase: str, run: SimulatedRunState, now: Instant) -> dict[str, Any]:
     return pod_status(life.pod, phase, run, life.machine, now)
 
 
-def _running(life: Life, run: Run, now: Instant) -> Mapping[str, Any]:
+def _running(life: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
     return _status(life, RUNNING, run._replace(state=running(now)), now)
 
 
-def _after_exit(life: Life, run: Run, at: Instant, now: Instant) -> Mapping[str, Any]:
+def _after_exit(life: SimulatedPod, run: SimulatedRunState, at: Instant, now: Instant) -> Mapping[str, Any]:
     """Return the status after an exit; containers restart if the policy allows it and nothing ends the pod."""
     code = life.plan.exit_code
     ended = exited(code, run.state["running"]["startedAt"], at)
@@ -223,14 +223,14 @@ def _go_text(duration: Duration) -> str:
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
-def _after_loss(life: Life, run: Run, now: Instant) -> Mapping[str, Any]:
+def _after_loss(life: SimulatedPod, run: SimulatedRunState, now: Instant) -> Mapping[str, Any]:
     """Return the status after the machine was lost and returned: its containers are gone."""
     if life.pod["spec"].get("restartPolicy", "Always") == "Never" or lifecycle.is_terminating(life.pod):
         return _status(life, FAILED, run._replace(state=missing(_LOST)), now)
-    return _running(life, Run({}, missing(_LOST_AND_RESTARTED), run.restarts + 1), now)
+    return _running(life, SimulatedRunState({}, missing(_LOST_AND_RESTARTED), run.restarts + 1), now)
 
 
-def _rejected(life: Life, now: Instant) -> Mapping[str, Any]:
+def _rejected(life: SimulatedPod, now: Instant) -> Mapping[str, Any]:
     """Return the status of a pod that is rejected because its machine is shutting down."""
     return {
         **(life.pod.get("status") or {}),
@@ -242,19 +242,19 @@ def _rejected(life: Life, now: Instant) -> Mapping[str, Any]:
     }
 
 
-def _shut_down(life: Life, run: Run, turn: Turn, now: Instant) -> Mapping[str, Any]:
+def _shut_down(life: SimulatedPod, run: SimulatedRunState, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
     """Return the status of a pod ended by a shutdown, which counts as a disruption."""
     ended = with_status(life.pod, _made_to_end(life, run, turn, now))
     status: Mapping[str, Any] = lifecycle.disrupted(ended, lifecycle.BY_KUBELET, now)["status"]
     return {**status, "reason": "Terminated", "message": lifecycle.BY_KUBELET.message}
 
 
-def _made_to_end(life: Life, run: Run, turn: Turn, now: Instant) -> Mapping[str, Any]:
+def _made_to_end(life: SimulatedPod, run: SimulatedRunState, turn: PodEvent, now: Instant) -> Mapping[str, Any]:
     """Return the status of a failed pod whose containers were stopped, or killed at the end of the grace period."""
     return _status(life, FAILED, run._replace(state=_state_at_end(life, run, turn)), now)
 
 
-def _state_at_end(life: Life, run: Run, turn: Turn) -> Mapping[str, Mapping[str, Any]]:
+def _state_at_end(life: SimulatedPod, run: SimulatedRunState, turn: PodEvent) -> Mapping[str, Mapping[str, Any]]:
     if "running" not in run.state:
         return run.last or missing(_LOST)
     grace = next(grace for _, grace, what in _demands(life) if what is turn.what)

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
 from batchyard.provision.manifests.queues import checks, cohorts, flavors, priorities, queues
-from batchyard.provision.manifests.rendered import Made
+from batchyard.provision.manifests.rendered import RenderedObject
 from batchyard.provision.manifests.stack import stack_objects
 from batchyard.provision.manifests.teams import shared_rights, team_objects
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 
-__all__ = ["Made", "faults", "made"]
+__all__ = ["RenderedObject", "faults", "made"]
 
 
-def made(platform: Platform) -> Mapping[str, Sequence[Made]]:
+def made(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
     """Return the objects by file name, such as `20-teams/team-a`; empty files are omitted."""
     found = {
         "10-priorities": priorities(platform),
@@ -32,7 +32,7 @@ def made(platform: Platform) -> Mapping[str, Sequence[Made]]:
     return {name: objects for name, objects in found.items() if objects}
 
 
-def faults(platform: Platform) -> Iterator[tuple[Made, FieldError]]:
+def faults(platform: PlatformModel) -> Iterator[tuple[RenderedObject, FieldError]]:
     """Yield the errors of the objects, with the objects' own paths."""
     for objects in made(platform).values():
         for each in objects:

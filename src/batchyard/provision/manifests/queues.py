@@ -7,8 +7,17 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pools import zones_of
-from batchyard.provision.manifests.rendered import Made, obj_of
-from batchyard.provision.model import AdmissionCheck, Cohort, Flavor, FlavorQuotas, Part, Platform, PriorityClass, Queue
+from batchyard.provision.manifests.rendered import RenderedObject, obj_of
+from batchyard.provision.model import (
+    AdmissionCheck,
+    Cohort,
+    FlavorQuotas,
+    Part,
+    PlatformFlavor,
+    PlatformModel,
+    PriorityClass,
+    Queue,
+)
 
 # --- flavors ---
 #
@@ -19,7 +28,7 @@ from batchyard.provision.model import AdmissionCheck, Cohort, Flavor, FlavorQuot
 
 
 #: GKE's labels that distinguish nodes.
-_TELLING: Final = (
+_DISTINGUISHING_LABELS: Final = (
     well_known.ACCELERATOR,
     well_known.TPU_ACCELERATOR,
     well_known.TPU_TOPOLOGY,
@@ -28,7 +37,7 @@ _TELLING: Final = (
 _KEEPING_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
-def node_labels(flavor: Flavor, platform: Platform) -> Mapping[str, str]:
+def node_labels(flavor: PlatformFlavor, platform: PlatformModel) -> Mapping[str, str]:
     """Return the nodeLabels of a flavor: those common to all nodes of its pools, and its own.
 
     If nodes of other pools match them too, and the flavor has one pool, the pool's name is added.
@@ -38,7 +47,7 @@ def node_labels(flavor: Flavor, platform: Platform) -> Mapping[str, str]:
     nodes = _nodes(platform)
     own = [nodes[name] for name in flavor.pools]
     others = [node for name, node in nodes.items() if name not in flavor.pools]
-    keys = {*_TELLING, *(key for row in platform.node_pools for key in row.get("labels") or ())}
+    keys = {*_DISTINGUISHING_LABELS, *(key for row in platform.node_pools for key in row.get("labels") or ())}
     common = {key: value for key, value in _labels(own[0]).items() if key in keys}
     common = {key: value for key, value in common.items() if all(_labels(node).get(key) == value for node in own)}
     found = {**common, **flavor.node_labels}
@@ -47,7 +56,7 @@ def node_labels(flavor: Flavor, platform: Platform) -> Mapping[str, str]:
     return dict(sorted(found.items()))
 
 
-def node_taints(flavor: Flavor, platform: Platform) -> Sequence[Part]:
+def node_taints(flavor: PlatformFlavor, platform: PlatformModel) -> Sequence[Part]:
     """Return the nodeTaints of a flavor: those common to all nodes of its pools, and its own."""
     if not flavor.pools:
         return flavor.node_taints
@@ -70,7 +79,7 @@ def _labels(node: Obj) -> Mapping[str, str]:
     return labels
 
 
-def _nodes(platform: Platform) -> Mapping[str, Obj]:
+def _nodes(platform: PlatformModel) -> Mapping[str, Obj]:
     """Return a node of each pool, by pool name."""
     cluster = platform.cluster
     if cluster is None:
@@ -79,23 +88,23 @@ def _nodes(platform: Platform) -> Mapping[str, Obj]:
     return {pool["metadata"]["name"]: node_template(pool, zones_of(pool, cluster)[0], cluster) for pool in pools}
 
 
-def priorities(platform: Platform) -> Sequence[Made]:
+def priorities(platform: PlatformModel) -> Sequence[RenderedObject]:
     """Return the PriorityClasses and WorkloadPriorityClasses."""
     of_pods = [
-        Made(_priority_class(each, platform), f"spec.priorities[{index}]")
+        RenderedObject(_priority_class(each, platform), f"spec.priorities[{index}]")
         for index, each in enumerate(platform.priorities)
     ]
     of_workloads = [
-        Made(_workload_priority_class(each, platform), f"spec.workloadPriorities[{index}]")
+        RenderedObject(_workload_priority_class(each, platform), f"spec.workloadPriorities[{index}]")
         for index, each in enumerate(platform.workload_priorities)
     ]
     return [*of_pods, *of_workloads]
 
 
-def flavors(platform: Platform) -> Sequence[Made]:
+def flavors(platform: PlatformModel) -> Sequence[RenderedObject]:
     """Return the Topologies and the ResourceFlavors."""
     topologies = [
-        Made(
+        RenderedObject(
             obj_of(
                 scheme.TOPOLOGY,
                 platform.name,
@@ -106,30 +115,34 @@ def flavors(platform: Platform) -> Sequence[Made]:
         )
         for index, each in enumerate(platform.topologies)
     ]
-    made = [Made(_flavor(each, platform), f"spec.flavors[{index}]") for index, each in enumerate(platform.flavors)]
+    made = [
+        RenderedObject(_flavor(each, platform), f"spec.flavors[{index}]") for index, each in enumerate(platform.flavors)
+    ]
     return [*topologies, *made]
 
 
-def checks(platform: Platform) -> Sequence[Made]:
+def checks(platform: PlatformModel) -> Sequence[RenderedObject]:
     """Return the AdmissionChecks, each after its configuration."""
     return [
-        Made(obj, f"spec.admissionChecks[{index}]")
+        RenderedObject(obj, f"spec.admissionChecks[{index}]")
         for index, check in enumerate(platform.admission_checks)
         for obj in _check(check, platform)
     ]
 
 
-def cohorts(platform: Platform) -> Sequence[Made]:
+def cohorts(platform: PlatformModel) -> Sequence[RenderedObject]:
     """Return the listed Cohorts; those that are only referenced need no object."""
-    return [Made(_cohort(each, platform), f"spec.cohorts[{index}]") for index, each in enumerate(platform.cohorts)]
+    return [
+        RenderedObject(_cohort(each, platform), f"spec.cohorts[{index}]") for index, each in enumerate(platform.cohorts)
+    ]
 
 
-def queues(platform: Platform) -> Sequence[Made]:
+def queues(platform: PlatformModel) -> Sequence[RenderedObject]:
     """Return every ClusterQueue, followed by its LocalQueues."""
-    return [Made(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
+    return [RenderedObject(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
 
 
-def _priority_class(priority: PriorityClass, platform: Platform) -> Obj:
+def _priority_class(priority: PriorityClass, platform: PlatformModel) -> Obj:
     return obj_of(
         scheme.PRIORITY_CLASS,
         platform.name,
@@ -141,7 +154,7 @@ def _priority_class(priority: PriorityClass, platform: Platform) -> Obj:
     )
 
 
-def _workload_priority_class(priority: PriorityClass, platform: Platform) -> Obj:
+def _workload_priority_class(priority: PriorityClass, platform: PlatformModel) -> Obj:
     kind = scheme.WORKLOAD_PRIORITY_CLASS
     return obj_of(kind, platform.name, priority.name, value=priority.value, **_described(priority))
 
@@ -150,7 +163,7 @@ def _described(priority: PriorityClass) -> dict[str, Any]:
     return {"description": priority.description} if priority.description else {}
 
 
-def _flavor(flavor: Flavor, platform: Platform) -> Obj:
+def _flavor(flavor: PlatformFlavor, platform: PlatformModel) -> Obj:
     spec: dict[str, Any] = {
         "nodeLabels": dict(node_labels(flavor, platform)),
         "nodeTaints": list(node_taints(flavor, platform)),
@@ -161,7 +174,7 @@ def _flavor(flavor: Flavor, platform: Platform) -> Obj:
     return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=kept)
 
 
-def _check(check: AdmissionCheck, platform: Platform) -> Iterator[Obj]:
+def _check(check: AdmissionCheck, platform: PlatformModel) -> Iterator[Obj]:
     parameters = check.parameters
     if check.provisioning is not None:
         kind = scheme.kind_info(scheme.PROVISIONING_REQUEST_CONFIG)
@@ -172,7 +185,7 @@ def _check(check: AdmissionCheck, platform: Platform) -> Iterator[Obj]:
     yield obj_of(scheme.ADMISSION_CHECK, platform.name, check.name, spec=spec)
 
 
-def _cohort(cohort: Cohort, platform: Platform) -> Obj:
+def _cohort(cohort: Cohort, platform: PlatformModel) -> Obj:
     spec: dict[str, Any] = {}
     if cohort.parent:
         spec["parentName"] = cohort.parent
@@ -183,7 +196,7 @@ def _cohort(cohort: Cohort, platform: Platform) -> Obj:
     return obj_of(scheme.COHORT, platform.name, cohort.name, spec=spec)
 
 
-def _queue(queue: Queue, platform: Platform) -> Iterator[Obj]:
+def _queue(queue: Queue, platform: PlatformModel) -> Iterator[Obj]:
     spec: dict[str, Any] = {"cohortName": queue.cohort} if queue.cohort else {}
     spec |= {**queue.spec, "namespaceSelector": queue.namespace_selector}
     if queue.admission_checks:

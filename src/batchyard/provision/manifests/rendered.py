@@ -10,7 +10,7 @@ PART_OF: Final = "app.kubernetes.io/part-of"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 
-class Made(NamedTuple):
+class RenderedObject(NamedTuple):
     """A rendered object, and the platform field it comes from."""
 
     obj: Obj

@@ -8,7 +8,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.provision.manifests.rendered import labels_of, obj_of
-from batchyard.provision.model import Part, Platform
+from batchyard.provision.model import Part, PlatformModel
 
 NAMESPACE: Final = "monitoring"
 NAME_LABEL: Final = "app.kubernetes.io/name"
@@ -41,7 +41,7 @@ class Server:
     calls_api: bool = False
 
 
-def namespace_objects(platform: Platform) -> list[Obj]:
+def namespace_objects(platform: PlatformModel) -> list[Obj]:
     """Return the namespace, and a policy that allows only its own pods to connect; port-forward comes from the node."""
     namespace = obj_of(scheme.NAMESPACE, platform.name, NAMESPACE)
     namespace["metadata"]["labels"] = {**labels_of(platform.name), **_RESTRICTED}
@@ -50,19 +50,19 @@ def namespace_objects(platform: Platform) -> list[Obj]:
     return [namespace, obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", NAMESPACE, spec=spec)]
 
 
-def config_map(platform: Platform, name: str, data: Mapping[str, str]) -> Obj:
+def config_map(platform: PlatformModel, name: str, data: Mapping[str, str]) -> Obj:
     """Return a ConfigMap of files."""
     return obj_of(scheme.CONFIG_MAP, platform.name, name, NAMESPACE, data=dict(data))
 
 
-def service(platform: Platform, server: Server) -> Obj:
+def service(platform: PlatformModel, server: Server) -> Obj:
     """Return the Service of a server, on the same port."""
     port = {"name": "http", "port": server.port, "targetPort": "http", "protocol": "TCP"}
     spec = {"selector": {NAME_LABEL: server.name}, "ports": [port]}
     return obj_of(scheme.SERVICE, platform.name, server.name, NAMESPACE, spec=spec)
 
 
-def account(platform: Platform, name: str) -> Obj:
+def account(platform: PlatformModel, name: str) -> Obj:
     """Return a ServiceAccount."""
     return obj_of(scheme.SERVICE_ACCOUNT, platform.name, name, NAMESPACE)
 
@@ -77,7 +77,7 @@ def role_ref(kind: str, name: str) -> Mapping[str, str]:
     return {"apiGroup": _RIGHTS, "kind": kind, "name": name}
 
 
-def deployment(platform: Platform, server: Server) -> Obj:
+def deployment(platform: PlatformModel, server: Server) -> Obj:
     """Return a Deployment of one pod, recreated on updates, since two pods must not share its data."""
     labels = {**labels_of(platform.name), NAME_LABEL: server.name}
     metadata: dict[str, Any] = {"labels": labels}

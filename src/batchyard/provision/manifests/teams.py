@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.provision.manifests.rendered import Made, obj_of
-from batchyard.provision.model import Engine, Google, Isolation, People, Platform, Team
+from batchyard.provision.manifests.rendered import RenderedObject, obj_of
+from batchyard.provision.model import Google, Isolation, People, PlatformEngine, PlatformModel, PlatformTeam
 
 #: The namespace that exists in every cluster.
 _DEFAULT_NAMESPACE: Final = "default"
@@ -37,7 +37,7 @@ _MEMBERS: Final[Sequence[_Row]] = (
     ("autoscaling.x-k8s.io", ("provisioningrequests",), _READ),
 )
 #: Resources of our engine: costs, decisions, and the reason and forecast of pending jobs.
-_TOLD_BY_US: Final[Sequence[_Row]] = (
+_ENGINE_READ: Final[Sequence[_Row]] = (
     ("cost.batchyard.dev", ("budgets", "costrecords"), _READ),
     ("batchyard.dev", ("decisions",), _READ),
     ("kueue.x-k8s.io", ("workloads/why", "workloads/eta"), ("get",)),
@@ -52,19 +52,19 @@ _ADMINS: Final[Sequence[_Row]] = (
     ("kueue.x-k8s.io", ("workloads",), ("update", "patch")),
 )
 #: What all teams may read of the platform: queues, flavors and priorities.
-_EVERYBODY: Final[Sequence[_Row]] = (
+_SHARED_READ: Final[Sequence[_Row]] = (
     ("kueue.x-k8s.io", ("clusterqueues", "cohorts", "resourceflavors", "topologies", "workloadpriorityclasses"), _READ),
     ("scheduling.k8s.io", ("priorityclasses",), _READ),
 )
 
 
-def shared_rights(platform: Platform) -> Sequence[Made]:
+def shared_rights(platform: PlatformModel) -> Sequence[RenderedObject]:
     """Return the RBAC objects for all teams' members; empty if no team has members."""
     subjects = [subject for team in platform.teams for subject in _subjects(team.members, team.admins)]
     if not subjects:
         return []
     name = f"{platform.name}-readers"
-    role = obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=_rules(_EVERYBODY))
+    role = obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=_rules(_SHARED_READ))
     binding = obj_of(
         scheme.CLUSTER_ROLE_BINDING,
         platform.name,
@@ -72,15 +72,15 @@ def shared_rights(platform: Platform) -> Sequence[Made]:
         roleRef={"apiGroup": _GROUP, "kind": "ClusterRole", "name": name},
         subjects=_once(subjects),
     )
-    return [Made(role, "spec.teams"), Made(binding, "spec.teams")]
+    return [RenderedObject(role, "spec.teams"), RenderedObject(binding, "spec.teams")]
 
 
-def team_objects(team: Team, platform: Platform) -> Sequence[Made]:
+def team_objects(team: PlatformTeam, platform: PlatformModel) -> Sequence[RenderedObject]:
     """Return all objects of a team except its queues."""
-    return [Made(_labelled(obj, team), team.path) for obj in _objects(team, platform)]
+    return [RenderedObject(_labelled(obj, team), team.path) for obj in _objects(team, platform)]
 
 
-def _objects(team: Team, platform: Platform) -> Iterator[Obj]:
+def _objects(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
     if team.namespace != _DEFAULT_NAMESPACE:
         yield obj_of(scheme.NAMESPACE, platform.name, team.namespace)
     yield _account(team, platform)
@@ -90,7 +90,7 @@ def _objects(team: Team, platform: Platform) -> Iterator[Obj]:
         yield _wall(team, platform)
 
 
-def _account(team: Team, platform: Platform) -> Obj:
+def _account(team: PlatformTeam, platform: PlatformModel) -> Obj:
     """Return the ServiceAccount; on GKE with its Google service account."""
     account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
     if platform.google is None:
@@ -99,13 +99,13 @@ def _account(team: Team, platform: Platform) -> Obj:
     return {**account, "metadata": {**account["metadata"], "annotations": annotations}}
 
 
-def google_account(team: Team, google: Google) -> str:
+def google_account(team: PlatformTeam, google: Google) -> str:
     """Return the email address of a team's Google service account."""
     return f"{team.identity.google_name}@{google.project}.iam.gserviceaccount.com"
 
 
-def _rights(team: Team, platform: Platform) -> Iterator[Obj]:
-    members = [*_MEMBERS, *(_TOLD_BY_US if platform.engine is Engine.BATCHYARD else ())]
+def _rights(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
+    members = [*_MEMBERS, *(_ENGINE_READ if platform.engine is PlatformEngine.BATCHYARD else ())]
     for name, people, rows in (
         ("members", team.members, members),
         ("admins", team.admins, [*members, *_ADMINS]),
@@ -118,7 +118,7 @@ def _rights(team: Team, platform: Platform) -> Iterator[Obj]:
             yield obj_of(scheme.ROLE_BINDING, platform.name, full, team.namespace, roleRef=ref, subjects=subjects)
 
 
-def _limits(team: Team, platform: Platform) -> Iterator[Obj]:
+def _limits(team: PlatformTeam, platform: PlatformModel) -> Iterator[Obj]:
     rows = (
         (scheme.RESOURCE_QUOTA, team.resource_quota),
         (scheme.LIMIT_RANGE, team.limit_range),
@@ -129,7 +129,7 @@ def _limits(team: Team, platform: Platform) -> Iterator[Obj]:
             yield obj_of(kind, platform.name, team.name, team.namespace, spec=dict(spec))
 
 
-def _wall(team: Team, platform: Platform) -> Obj:
+def _wall(team: PlatformTeam, platform: PlatformModel) -> Obj:
     """Return a NetworkPolicy that allows ingress only from the namespace; pods of a JobSet need that."""
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
     return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
@@ -153,6 +153,6 @@ def _rules(rows: Sequence[_Row]) -> list[Mapping[str, Any]]:
     return [{"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names, verbs in rows]
 
 
-def _labelled(obj: Obj, team: Team) -> Obj:
+def _labelled(obj: Obj, team: PlatformTeam) -> Obj:
     metadata = obj["metadata"]
     return {**obj, "metadata": {**metadata, "labels": {**metadata["labels"], TEAM: team.name}}}

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.operator_manifests.deployment import WEBHOOK_PORT
 from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, deployed
-from batchyard.provision.model import Engine, Platform, Queue
-from batchyard.provision.steps.manifests import Part
-from batchyard.provision.steps.model import Command, Probe, Retry, Step, demand, run, waiting
+from batchyard.provision.model import PlatformEngine, PlatformModel, Queue
+from batchyard.provision.steps.manifests import ManifestPart
+from batchyard.provision.steps.model import PlatformStep, Probe, Retry, StepCommand, demand, run, waiting
 from batchyard.provision.steps.probe_parsers import (
     NOT_THERE,
     all_are,
@@ -60,27 +60,27 @@ _PASSES: Final = (
 _AGAIN: Final = Retry(5, 10, _PASSES)
 
 
-class Reached(NamedTuple):
+class ClusterConnection(NamedTuple):
     """How kubectl reaches the cluster; '' uses kubectl's default."""
 
     kubeconfig: str = ""
     context: str = ""
 
-    def kubectl(self, *words: str, sent: str = "", limit_seconds: int = 600) -> Command:
+    def kubectl(self, *words: str, sent: str = "", limit_seconds: int = 600) -> StepCommand:
         """Return a kubectl command for this cluster."""
         where = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         where += [f"--context={self.context}"] if self.context else []
         return run("kubectl", *where, *words, sent=sent, limit_seconds=limit_seconds)
 
     @property
-    def ask(self) -> Command:
+    def ask(self) -> StepCommand:
         """The command that asks whether the API server is ready."""
         return self.kubectl("get", "--raw=/readyz", "--request-timeout=20s", limit_seconds=60)
 
 
-def api_server(reached: Reached) -> Step:
+def api_server(reached: ClusterConnection) -> PlatformStep:
     """Wait until the API server is ready."""
-    return Step(
+    return PlatformStep(
         "api-server",
         "wait until the API server answers",
         probes=(Probe(reached.ask, succeeds()),),
@@ -90,7 +90,7 @@ def api_server(reached: Reached) -> Step:
     )
 
 
-def may_write(reached: Reached, name: str) -> Step:
+def may_write(reached: ClusterConnection, name: str) -> PlatformStep:
     """Demand cluster-admin. Without Terraform no question has named the cluster yet, so the step does."""
     can_i = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
     return demand(
@@ -101,9 +101,9 @@ def may_write(reached: Reached, name: str) -> Step:
     )
 
 
-def applied(reached: Reached, part: Part) -> Step:
+def applied(reached: ClusterConnection, part: ManifestPart) -> PlatformStep:
     """Apply one part of the manifests."""
-    return Step(
+    return PlatformStep(
         f"apply-{part.name}",
         f"apply {part.path}{_counted(part)}",
         commands=(reached.kubectl("apply", *_SERVER_SIDE, *part.words),),
@@ -113,14 +113,16 @@ def applied(reached: Reached, part: Part) -> Step:
     )
 
 
-def _counted(part: Part) -> str:
+def _counted(part: ManifestPart) -> str:
     """Describe a part's objects: `: 2 ClusterQueue, 1 Cohort`."""
     kinds = [obj["kind"] for obj in part.objects]
     counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     return f": {counted}" if counted else ""
 
 
-def installed(reached: Reached, engine: Part, platform: Platform, flavor: Mapping[str, Any] | None) -> Iterator[Step]:
+def installed(
+    reached: ClusterConnection, engine: ManifestPart, platform: PlatformModel, flavor: Mapping[str, Any] | None
+) -> Iterator[PlatformStep]:
     """Install the engine; wait until its kinds are served, its Deployments are available and its webhooks answer."""
     yield applied(reached, engine)
     if names := engine.named("CustomResourceDefinition"):
@@ -144,18 +146,18 @@ def installed(reached: Reached, engine: Part, platform: Platform, flavor: Mappin
         yield webhooks(reached, flavor, _opened(platform))
 
 
-def runs_batchyard(reached: Reached) -> Probe:
+def runs_batchyard(reached: ClusterConnection) -> Probe:
     """Return a probe that holds if the cluster is not a `batchyard up`, which has its own engine."""
     return Probe(reached.kubectl("get", "--raw=/batchyard/status"), fails("it is a `batchyard up` with its own engine"))
 
 
-def _opened(platform: Platform) -> str:
+def _opened(platform: PlatformModel) -> str:
     """Return the hint for webhooks that do not answer. On GKE our Terraform opens the port to the control plane."""
-    port = WEBHOOK_PORT if platform.engine is Engine.BATCHYARD else KUEUE_WEBHOOK_PORT
+    port = WEBHOOK_PORT if platform.engine is PlatformEngine.BATCHYARD else KUEUE_WEBHOOK_PORT
     return f"do the engine's pods run, and can the API server reach their port {port}?"
 
 
-def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:
+def webhooks(reached: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
     """Wait until a dry-run apply of a flavor succeeds: then conversion, defaulting and validation work."""
     dry = reached.kubectl("apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", sent=json.dumps(flavor))
     return waiting(
@@ -167,12 +169,12 @@ def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:
     )
 
 
-def resumed(reached: Reached, cluster_queues: Sequence[str], stopped: Sequence[str]) -> Step:
+def resumed(reached: ClusterConnection, cluster_queues: Sequence[str], stopped: Sequence[str]) -> PlatformStep:
     """Resume queues that an incomplete destroy has stopped; `stopped`: those that the file stops."""
     going = [name for name in cluster_queues if name not in stopped]
     unmarked = {"metadata": {"annotations": {_STOPPED: None}}}
     patches = ((going, {**unmarked, "spec": {"stopPolicy": "None"}}), (stopped, unmarked))
-    return Step(
+    return PlatformStep(
         "resume-queues",
         "resume queues that an earlier destroy has stopped",
         commands=tuple(
@@ -185,7 +187,7 @@ def resumed(reached: Reached, cluster_queues: Sequence[str], stopped: Sequence[s
     )
 
 
-def _queues(reached: Reached, names: Sequence[str]) -> Command:
+def _queues(reached: ClusterConnection, names: Sequence[str]) -> StepCommand:
     return reached.kubectl("get", _QUEUES, *names, "--ignore-not-found", "--output=json")
 
 
@@ -193,11 +195,11 @@ def _is_stopped_by_us(queue: Mapping[str, Any]) -> bool:
     return _STOPPED in (queue["metadata"].get("annotations") or {})
 
 
-def _goes_on(queue: Mapping[str, Any]) -> bool:
+def _is_not_drained(queue: Mapping[str, Any]) -> bool:
     return bool(queue["spec"].get("stopPolicy") != "HoldAndDrain")
 
 
-def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
+def queues_active(reached: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
     """Wait until all queues are Active, except those that the platform's file stops."""
     stopped = [queue.name for queue in queues if queue.is_stopped]
     going = [queue for queue in queues if not queue.is_stopped]
@@ -224,7 +226,7 @@ def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
         )
 
 
-def job_would_queue(reached: Reached, namespace: str, local_queue: str) -> Step:
+def job_would_queue(reached: ClusterConnection, namespace: str, local_queue: str) -> PlatformStep:
     """Check at last that a team's Job would be accepted (dry run)."""
     return waiting(
         "last-check",
@@ -259,27 +261,29 @@ def _job(namespace: str, local_queue: str) -> dict[str, Any]:
     }
 
 
-def drained(reached: Reached, cluster_queues: Sequence[str]) -> Step:
+def drained(reached: ClusterConnection, cluster_queues: Sequence[str]) -> PlatformStep:
     """Stop admission, and evict admitted Workloads."""
     patch = {"metadata": {"annotations": {_STOPPED: "destroy"}}, "spec": {"stopPolicy": "HoldAndDrain"}}
     words = ("patch", _QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}")
-    return Step(
+    return PlatformStep(
         "stop-queues",
         f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
         commands=(replace(reached.kubectl(*words), tolerates=NOT_THERE),),
-        probes=(Probe(_queues(reached, cluster_queues), none_is(_goes_on, "not stopped")),),
+        probes=(Probe(_queues(reached, cluster_queues), none_is(_is_not_drained, "not stopped")),),
         retry=_AGAIN,
     )
 
 
-def emptied(reached: Reached, namespaces: Sequence[str], besides: Sequence[str] = ()) -> Iterator[Step]:
+def emptied(
+    reached: ClusterConnection, namespaces: Sequence[str], besides: Sequence[str] = ()
+) -> Iterator[PlatformStep]:
     """Delete the teams' jobs and pods, and their objects of the kinds `besides`."""
     kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *besides)))
     for namespace in namespaces:
         here = (f"--namespace={namespace}", "--ignore-not-found")
         deletes = [reached.kubectl("delete", kind, "--all", *here, limit_seconds=DELETE_LIMIT) for kind in kinds]
         looks = [reached.kubectl("get", kind, *here, "--output=name") for kind in kinds]
-        yield Step(
+        yield PlatformStep(
             f"empty-{namespace}",
             f"delete what runs in {namespace}",
             commands=tuple(replace(delete, tolerates=NOT_THERE) for delete in deletes),
@@ -290,10 +294,10 @@ def emptied(reached: Reached, namespaces: Sequence[str], besides: Sequence[str] 
         )
 
 
-def deleted(reached: Reached, part: Part) -> Step:
+def deleted(reached: ClusterConnection, part: ManifestPart) -> PlatformStep:
     """Delete a part of the manifests."""
     delete = reached.kubectl("delete", "--ignore-not-found", "--wait", *part.words, limit_seconds=DELETE_LIMIT)
-    return Step(
+    return PlatformStep(
         f"delete-{part.name}",
         f"delete {part.path}{_counted(part)}",
         commands=(replace(delete, tolerates=NOT_THERE),),
@@ -309,7 +313,7 @@ def deleted(reached: Reached, part: Part) -> Step:
     )
 
 
-def nobody_else(reached: Reached) -> Probe:
+def no_other_platforms(reached: ClusterConnection) -> Probe:
     """Return a probe that holds if no queue and no JobSet is left: deleting the engine's kinds deletes all their
     objects.
     """
@@ -318,10 +322,10 @@ def nobody_else(reached: Reached) -> Probe:
     return Probe(lookup, prints_nothing("objects of other platforms"))
 
 
-def what_runs(reached: Reached) -> Step:
+def running_workloads(reached: ClusterConnection) -> PlatformStep:
     """Report the Workloads that are admitted."""
     lookup = reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
-    return Step(
+    return PlatformStep(
         "what-runs",
         "list running Workloads",
         probes=(Probe(lookup, none_is(has_quota, "running Workloads")),),
@@ -329,11 +333,11 @@ def what_runs(reached: Reached) -> Step:
     )
 
 
-def scaled_down(reached: Reached, pools_that_stay: Sequence[str]) -> Step:
+def scaled_down(reached: ClusterConnection, pools_that_stay: Sequence[str]) -> PlatformStep:
     """Wait until the scaled nodes are gone; Terraform deletes the remaining ones with the cluster."""
     label = "cloud.google.com/gke-nodepool"
     selector = f"{label} notin ({','.join(pools_that_stay)})" if pools_that_stay else label
-    return Step(
+    return PlatformStep(
         "scaled-down",
         "wait until the nodes that were created for Jobs are gone",
         probes=(

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from batchyard.provision.model import Google, Platform
+from batchyard.provision.model import Google, PlatformModel
 from batchyard.provision.render import ENGINE
 from batchyard.provision.steps import cluster, google, pruning
-from batchyard.provision.steps.cluster import Reached
+from batchyard.provision.steps.cluster import ClusterConnection
 from batchyard.provision.steps.create import where
-from batchyard.provision.steps.manifests import Part, parts
-from batchyard.provision.steps.model import Command, Consent, Leftover, Probe, Step, run
+from batchyard.provision.steps.manifests import ManifestPart, parts
+from batchyard.provision.steps.model import Consent, Leftover, PlatformStep, Probe, StepCommand, run
 from batchyard.provision.steps.probe_parsers import prints_anything
 from batchyard.provision.steps.tools import KUBECTL
 
@@ -19,8 +19,8 @@ _OUTLIVES = ("services", "persistentvolumeclaims")
 
 
 def destroy(
-    platform: Platform, files: Mapping[str, str], reached: Reached, *, is_unprotecting: bool = False
-) -> list[Step]:
+    platform: PlatformModel, files: Mapping[str, str], reached: ClusterConnection, *, is_unprotecting: bool = False
+) -> list[PlatformStep]:
     """Return the steps that remove a platform; `reached`: access to its cluster.
 
     `is_unprotecting` turns off the deletion protection of a cluster on GKE; otherwise protection stops the removal.
@@ -31,20 +31,22 @@ def destroy(
     steps = [
         KUBECTL.step(),
         cluster.api_server(reached),
-        cluster.what_runs(reached),
-        pruning.told(reached, platform, all_parts, "; it goes too"),
-        _asking(f"This deletes {platform.name} from {where(reached)}: {_doomed(platform, all_parts)}."),
+        cluster.running_workloads(reached),
+        pruning.report_step(reached, platform, all_parts, "; it goes too"),
+        _confirmation(f"This deletes {platform.name} from {where(reached)}: {_doomed(platform, all_parts)}."),
         cluster.drained(reached, _queue_names(platform)),
         *cluster.emptied(reached, namespaces(all_parts)),
         pruning.destroyed(reached, platform, all_parts),
     ]
     for part in reversed(all_parts):
         step = cluster.deleted(reached, part)
-        steps.append(replace(step, only_if=cluster.nobody_else(reached)) if part.path == ENGINE else step)
+        steps.append(replace(step, only_if=cluster.no_other_platforms(reached)) if part.path == ENGINE else step)
     return steps
 
 
-def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], protection: Step) -> list[Step]:
+def _on_google(
+    platform: PlatformModel, reached: ClusterConnection, all_parts: Sequence[ManifestPart], protection: PlatformStep
+) -> list[PlatformStep]:
     """Delete workloads first, since Terraform does not know their nodes and disks; then Terraform's resources."""
     made = platform.google
     assert made is not None, "it is on GKE"
@@ -58,8 +60,8 @@ def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], 
     seen = [
         google.credentials(platform, made, reached.kubeconfig, reached.ask),
         cluster.api_server(reached),
-        cluster.what_runs(reached),
-        pruning.told(reached, platform, all_parts, "; it goes too"),
+        cluster.running_workloads(reached),
+        pruning.report_step(reached, platform, all_parts, "; it goes too"),
     ]
     emptied = [
         cluster.drained(reached, _queue_names(platform)),
@@ -70,24 +72,24 @@ def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], 
     doomed = f"all its Terraform resources, including the cluster: {_doomed(platform, all_parts)}"
     return [
         *google.tools(),
-        *google.who(made.project),
-        google.state_is_there(platform, made),
+        *google.account_steps(made.project),
+        google.state_bucket_exists(platform, made),
         google.initialized(),
         *([] if protection.commands else [protection]),
         *(replace(step, only_if=there) for step in seen),
-        _asking(f"This deletes {platform.name} in {made.project}, and {doomed}."),
+        _confirmation(f"This deletes {platform.name} in {made.project}, and {doomed}."),
         *(replace(step, only_if=there) for step in emptied),
         *([protection] if protection.commands else []),
         google.destroyed(made),
     ]
 
 
-def _asking(question: str) -> Step:
+def _confirmation(question: str) -> PlatformStep:
     """Return a step that only asks for confirmation, before anything is deleted and after each restart."""
-    return Step("confirm", "ask whether to delete it", consent=Consent(question, destroys=True))
+    return PlatformStep("confirm", "ask whether to delete it", consent=Consent(question, destroys=True))
 
 
-def _pools_that_stay(platform: Platform) -> list[str]:
+def _pools_that_stay(platform: PlatformModel) -> list[str]:
     """Return the pools that never scale to zero."""
     return [pool["name"] for pool in platform.node_pools if _least_nodes(pool)]
 
@@ -98,16 +100,16 @@ def _least_nodes(pool: Mapping[str, Any]) -> int:
     return int(least)
 
 
-def _queue_names(platform: Platform) -> list[str]:
+def _queue_names(platform: PlatformModel) -> list[str]:
     return [queue.name for queue in platform.queues]
 
 
-def namespaces(all_parts: Sequence[Part]) -> list[str]:
+def namespaces(all_parts: Sequence[ManifestPart]) -> list[str]:
     """Return the teams' namespaces. The engine's is not included: finalizers need its controllers."""
     return [name for part in all_parts if part.path != ENGINE for name in part.named("Namespace")]
 
 
-def _doomed(platform: Platform, all_parts: Sequence[Part]) -> str:
+def _doomed(platform: PlatformModel, all_parts: Sequence[ManifestPart]) -> str:
     """Describe the objects that are lost."""
     count = len(platform.queues)
     lost = f"{count} ClusterQueue{'' if count == 1 else 's'}"
@@ -123,7 +125,7 @@ def _doomed(platform: Platform, all_parts: Sequence[Part]) -> str:
 _RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
 
 
-def leftovers(platform: Platform, reached: Reached, folder: str) -> Iterator[Leftover]:
+def leftovers(platform: PlatformModel, reached: ClusterConnection, folder: str) -> Iterator[Leftover]:
     """Yield what remains after all steps, with the command that removes it."""
     if platform.google is None:
         yield Leftover(
@@ -139,7 +141,7 @@ def leftovers(platform: Platform, reached: Reached, folder: str) -> Iterator[Lef
     yield Leftover("folder", f"the rendered files, the journal and the logs in {folder}", None, ("rm", "-r", folder))
 
 
-def _buckets(platform: Platform, made: Google) -> Iterator[Leftover]:
+def _buckets(platform: PlatformModel, made: Google) -> Iterator[Leftover]:
     name = google.state_bucket(platform, made)
     yield Leftover(
         "state bucket",
@@ -163,7 +165,7 @@ def _buckets(platform: Platform, made: Google) -> Iterator[Leftover]:
         )
 
 
-def _bucket(name: str) -> Command:
+def _bucket(name: str) -> StepCommand:
     return run("gcloud", "storage", "buckets", "describe", f"gs://{name}", "--format=value(name)")
 
 
@@ -191,7 +193,7 @@ def _machines(made: Google) -> Iterator[Leftover]:
         )
 
 
-def _of_the_project(platform: Platform, made: Google) -> Iterator[Leftover]:
+def _of_the_project(platform: PlatformModel, made: Google) -> Iterator[Leftover]:
     project, place = f"--project={made.project}", f"--location={platform.region}"
     yield Leftover(
         "images",

@@ -7,15 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.provision.images import ImageRecipe, image_recipes
-from batchyard.provision.model import Google, Platform
-from batchyard.provision.steps.manifests import Part
-from batchyard.provision.steps.model import Answer, Command, Consent, Probe, Retry, Seen, Step, demand, run
+from batchyard.provision.model import Google, PlatformModel
+from batchyard.provision.steps.manifests import ManifestPart
+from batchyard.provision.steps.model import (
+    CommandOutput,
+    Consent,
+    PlatformStep,
+    Probe,
+    ProbeResult,
+    Retry,
+    StepCommand,
+    demand,
+    run,
+)
 from batchyard.provision.steps.probe_parsers import (
+    field_equals,
     lists_all,
     plan_is_empty,
     prints_anything,
     prints_nothing,
-    says,
     succeeds,
 )
 from batchyard.provision.steps.tools import AUTH_PLUGIN, GCLOUD, KUBECTL, TERRAFORM
@@ -62,22 +72,22 @@ _PASSES: Final = (
 )
 
 
-def terraform(*words: str, limit_seconds: int = 600) -> Command:
+def terraform(*words: str, limit_seconds: int = 600) -> StepCommand:
     """Return a terraform command in Terraform's folder."""
     return run("terraform", f"-chdir={FOLDER}", *words, limit_seconds=limit_seconds)
 
 
-def state_bucket(platform: Platform, google: Google) -> str:
+def state_bucket(platform: PlatformModel, google: Google) -> str:
     """Return the name of the bucket with Terraform's state."""
     return google.state_bucket or f"{google.project}-{platform.name}-state"
 
 
-def tools() -> list[Step]:
+def tools() -> list[PlatformStep]:
     """Demand the programs that the steps run."""
     return [TERRAFORM.step(), GCLOUD.step(), AUTH_PLUGIN, KUBECTL.step()]
 
 
-def who(project: str) -> list[Step]:
+def account_steps(project: str) -> list[PlatformStep]:
     """Demand an active account, Application Default Credentials and an accessible project."""
     return [
         demand(
@@ -93,7 +103,7 @@ def who(project: str) -> list[Step]:
             "application-credentials",
             "Terraform has Application Default Credentials",
             Probe(
-                Command(("gcloud", "auth", "application-default", "print-access-token"), is_secret=True),
+                StepCommand(("gcloud", "auth", "application-default", "print-access-token"), is_secret=True),
                 succeeds(),
             ),
             "gcloud auth application-default login",
@@ -103,14 +113,14 @@ def who(project: str) -> list[Step]:
             f"project {project} exists, and your account has access to it",
             Probe(
                 run("gcloud", "projects", "describe", project, "--format=json"),
-                says("lifecycleState", "ACTIVE", "it is being deleted"),
+                field_equals("lifecycleState", "ACTIVE", "it is being deleted"),
             ),
             f"gcloud projects create {project}, or name another with --project",
         ),
     ]
 
 
-def project_is_ready(project: str) -> list[Step]:
+def project_is_ready(project: str) -> list[PlatformStep]:
     """Enable the APIs that the later steps need, and demand a billing account."""
     return [
         _apis(project),
@@ -119,15 +129,15 @@ def project_is_ready(project: str) -> list[Step]:
             "the project has a billing account",
             Probe(
                 run("gcloud", "billing", "projects", "describe", project, "--format=json"),
-                says("billingEnabled", True, "no billing account is linked"),
+                field_equals("billingEnabled", True, "no billing account is linked"),
             ),
             f"gcloud billing projects link {project} --billing-account=ACCOUNT (gcloud billing accounts list)",
         ),
     ]
 
 
-def _apis(project: str) -> Step:
-    return Step(
+def _apis(project: str) -> PlatformStep:
+    return PlatformStep(
         "first-apis",
         "enable the APIs that Terraform itself needs",
         commands=(run("gcloud", "services", "enable", *FIRST_APIS, f"--project={project}", "--quiet"),),
@@ -144,14 +154,14 @@ def _apis(project: str) -> Step:
     )
 
 
-def bucket_steps(platform: Platform, google: Google) -> list[Step]:
+def bucket_steps(platform: PlatformModel, google: Google) -> list[PlatformStep]:
     """Create the state bucket, and enable versioning."""
     name = state_bucket(platform, google)
     url = f"gs://{name}"
     described = run("gcloud", "storage", "buckets", "describe", url, "--format=json")
     make = ("gcloud", "storage", "buckets", "create", url, f"--project={google.project}")
     return [
-        Step(
+        PlatformStep(
             "state-bucket",
             f"create {url} for Terraform's state",
             commands=(
@@ -164,23 +174,26 @@ def bucket_steps(platform: Platform, google: Google) -> list[Step]:
                 ),
             ),
             probes=(
-                Probe(described, says("uniform_bucket_level_access", True, "it has no uniform bucket-level access")),
+                Probe(
+                    described,
+                    field_equals("uniform_bucket_level_access", True, "it has no uniform bucket-level access"),
+                ),
             ),
             consent=Consent(f"This creates the bucket {url}; its storage is billed (a state is a few hundred KB)."),
             retry=Retry(2, 20, _PASSES),
             carries=True,
             remedy="bucket names are global: choose another with spec.google.state.bucket",
         ),
-        Step(
+        PlatformStep(
             "state-versions",
             f"enable versioning of {url} for Terraform's state",
             commands=(run("gcloud", "storage", "buckets", "update", url, "--versioning", "--quiet"),),
-            probes=(Probe(described, says("versioning_enabled", True, "versioning is disabled")),),
+            probes=(Probe(described, field_equals("versioning_enabled", True, "versioning is disabled")),),
         ),
     ]
 
 
-def state_is_there(platform: Platform, google: Google) -> Step:
+def state_bucket_exists(platform: PlatformModel, google: Google) -> PlatformStep:
     """Demand the state bucket: without its state Terraform does not know its resources."""
     name = state_bucket(platform, google)
     return demand(
@@ -191,9 +204,9 @@ def state_is_there(platform: Platform, google: Google) -> Step:
     )
 
 
-def initialized() -> Step:
+def initialized() -> PlatformStep:
     """Run terraform init: providers and backend."""
-    return Step(
+    return PlatformStep(
         "terraform-init",
         "initialize Terraform: providers and state",
         commands=(terraform("init", *_QUIET, _LOCK),),
@@ -202,9 +215,9 @@ def initialized() -> Step:
     )
 
 
-def applied() -> Step:
+def applied() -> PlatformStep:
     """Apply the plan; an empty plan shows that nothing is left to do."""
-    return Step(
+    return PlatformStep(
         "terraform-apply",
         "plan and apply: network, cluster, pools, accounts",
         commands=(terraform("apply", *_QUIET, _LOCK, PLAN, limit_seconds=APPLY_LIMIT),),
@@ -227,7 +240,7 @@ def applied() -> Step:
     )
 
 
-def images(platform: Platform, google: Google, all_parts: Sequence[Part]) -> Iterator[Step]:
+def images(platform: PlatformModel, google: Google, all_parts: Sequence[ManifestPart]) -> Iterator[PlatformStep]:
     """Build or copy the platform's images; demand the other images of the project that the manifests use."""
     recipes = image_recipes(platform)
     for recipe in recipes:
@@ -240,11 +253,11 @@ def images(platform: Platform, google: Google, all_parts: Sequence[Part]) -> Ite
             yield demand(f"image-{name}", f"{image} exists", _has_image(image), f"push it: podman push {image}")
 
 
-def _made_image(recipe: ImageRecipe) -> Step:
+def _made_image(recipe: ImageRecipe) -> PlatformStep:
     """Build or copy an image with the local container engine, unless its repository has it."""
     registry = run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
     script = "\n".join([_ENGINE, *recipe.lines])
-    return Step(
+    return PlatformStep(
         f"image-{recipe.short_name}",
         recipe.summary,
         commands=(registry, run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
@@ -262,17 +275,17 @@ def _has_image(image: str) -> Probe:
     return Probe(run(*words), prints_anything("no image"))
 
 
-def credentials(platform: Platform, google: Google, kubeconfig: str, ask: Command) -> Step:
+def credentials(platform: PlatformModel, google: Google, kubeconfig: str, ask: StepCommand) -> PlatformStep:
     """Write the cluster's credentials to a separate kubeconfig; done if the API server accepts them.
 
     It uses the DNS endpoint, which clusters without a public address have too.
     """
     words = ["gcloud", "container", "clusters", "get-credentials", platform.name]
     words += [f"--location={platform.region}", f"--project={google.project}", "--dns-endpoint", "--quiet"]
-    return Step(
+    return PlatformStep(
         "credentials",
         f"write the cluster's credentials to {kubeconfig}",
-        commands=(Command(tuple(words), environment=(("KUBECONFIG", kubeconfig),)),),
+        commands=(StepCommand(tuple(words), environment=(("KUBECONFIG", kubeconfig),)),),
         probes=(Probe(ask, succeeds()),),
         is_checked=False,
         carries=True,
@@ -281,7 +294,7 @@ def credentials(platform: Platform, google: Google, kubeconfig: str, ask: Comman
     )
 
 
-def protection(is_unprotecting: bool) -> Step:
+def protection(is_unprotecting: bool) -> PlatformStep:
     """Demand that deletion protection is off, or turn it off."""
     shown = Probe(terraform("show", "-json", "-no-color"), nothing_is_protected)
     if not is_unprotecting:
@@ -292,7 +305,7 @@ def protection(is_unprotecting: bool) -> Step:
             "use --unprotect; or set deletionProtection: false in spec.google, run create, then this again",
         )
     words = ("apply", *_QUIET, _LOCK, "-auto-approve", "-target=module.cluster", "-var=deletion_protection=false")
-    return Step(
+    return PlatformStep(
         "unprotect",
         "turn off the cluster's deletion protection",
         commands=(terraform(*words, limit_seconds=1800),),
@@ -301,12 +314,12 @@ def protection(is_unprotecting: bool) -> Step:
     )
 
 
-def destroyed(google: Google) -> Step:
+def destroyed(google: Google) -> PlatformStep:
     """Run terraform destroy."""
     targets = destroy_targets(google)
     plan = terraform("plan", "-destroy", *_QUIET, _LOCK, *targets, f"-out={DESTROY_PLAN}", limit_seconds=1800)
     spared = ("module.registry.", "module.services.") if targets else ()
-    return Step(
+    return PlatformStep(
         "terraform-destroy",
         f"let Terraform destroy its resources in {google.project}",
         commands=(plan, terraform("apply", *_QUIET, _LOCK, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
@@ -316,14 +329,14 @@ def destroyed(google: Google) -> Step:
     )
 
 
-def nothing_is_protected(answer: Answer) -> Seen:
+def nothing_is_protected(answer: CommandOutput) -> ProbeResult:
     """Read `terraform show -json`: done if no cluster in the state has deletion protection."""
     document = answer.document()
     if document is None:
-        return Seen(False, answer.last_word)
+        return ProbeResult(False, answer.last_word)
     root = (document.get("values") or {}).get("root_module") or {}
     names = [row["address"] for row in _resources(root) if row.get("values", {}).get("deletion_protection")]
-    return Seen(not names, f"protected: {', '.join(names)}" if names else "")
+    return ProbeResult(not names, f"protected: {', '.join(names)}" if names else "")
 
 
 def _resources(module: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -7,14 +7,14 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.yaml_documents import read_documents
 from batchyard.provision.drivers import driver_resources
-from batchyard.provision.model import Platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import MANIFESTS
 
 FOLDER: Final = f"{MANIFESTS}/"
 KUSTOMIZATION: Final = "kustomization.yaml"
 
 
-class Part(NamedTuple):
+class ManifestPart(NamedTuple):
     """A top-level file or folder of the rendered manifests, and its objects."""
 
     path: str
@@ -46,15 +46,15 @@ class Part(NamedTuple):
         return [container["image"] for spec in specs for container in spec["containers"]]
 
 
-def parts(platform: Platform, files: Mapping[str, str]) -> list[Part]:
+def parts(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPart]:
     """Return the parts of the rendered manifests in the order of their names; GPU drivers come last."""
     paths = sorted(path for path in files if path.startswith(FOLDER) and path != FOLDER + KUSTOMIZATION)
     found = []
     for top, grouped in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
         of_top = list(grouped)
         objects = [obj for path in of_top if _is_manifest(path) for obj in _objects(files[path])]
-        found.append(Part(top, objects, f"{top}/{KUSTOMIZATION}" in of_top))
-    return [*found, *(Part(url, ()) for url in driver_resources(platform))]
+        found.append(ManifestPart(top, objects, f"{top}/{KUSTOMIZATION}" in of_top))
+    return [*found, *(ManifestPart(url, ()) for url in driver_resources(platform))]
 
 
 def _is_manifest(path: str) -> bool:

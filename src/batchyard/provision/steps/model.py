@@ -17,7 +17,7 @@ TOO_LONG: Final = 124
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class StepCommand:
     """A program to run, with its standard input and additional environment variables."""
 
     argv: tuple[str, ...]
@@ -35,27 +35,27 @@ class Command:
         pairs = [f"{name}={value}" for name, value in self.environment]
         return ("env", *pairs, *self.argv) if pairs else self.argv
 
-    def tolerating(self, words: tuple[str, ...]) -> "Command":
+    def tolerating(self, words: tuple[str, ...]) -> "StepCommand":
         """Return the command with these tolerated errors."""
         return replace(self, tolerates=words)
 
 
-def run(*argv: str, sent: str = "", limit_seconds: int = COMMAND_LIMIT, tolerates: tuple[str, ...] = ()) -> Command:
+def run(*argv: str, sent: str = "", limit_seconds: int = COMMAND_LIMIT, tolerates: tuple[str, ...] = ()) -> StepCommand:
     """Return a command."""
-    return Command(argv, sent, limit_seconds=limit_seconds, tolerates=tolerates)
+    return StepCommand(argv, sent, limit_seconds=limit_seconds, tolerates=tolerates)
 
 
-class Answer(NamedTuple):
+class CommandOutput(NamedTuple):
     """The result of a command: its exit code and both outputs."""
 
     code: int
     printed: str
-    told: str = ""
+    reported: str = ""
 
     @property
     def last_word(self) -> str:
         """The most informative line of the error output: the first that names an error, else the last."""
-        lines = [line.strip(" │╷╵") for line in (self.told or self.printed).splitlines()]
+        lines = [line.strip(" │╷╵") for line in (self.reported or self.printed).splitlines()]
         lines = [line for line in lines if line]
         if self.code in (NO_SUCH_PROGRAM, TOO_LONG) and lines:
             return lines[0]
@@ -72,7 +72,7 @@ class Answer(NamedTuple):
             return None
 
 
-class Seen(NamedTuple):
+class ProbeResult(NamedTuple):
     """What a probe observed: whether its condition holds, and a short description."""
 
     is_so: bool
@@ -80,26 +80,26 @@ class Seen(NamedTuple):
 
 
 #: Evaluates a result.
-Reading: TypeAlias = Callable[[Answer], Seen]
+ResultParser: TypeAlias = Callable[[CommandOutput], ProbeResult]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A read-only command, and how its result is evaluated."""
 
-    command: Command
-    reading: Reading
+    command: StepCommand
+    reading: ResultParser
 
 
 #: Computes the input of a step's commands from the results of its probes.
-Sending: TypeAlias = Callable[[Sequence[Answer]], str]
+InputFromProbes: TypeAlias = Callable[[Sequence[CommandOutput]], str]
 
 
-class Asking(NamedTuple):
+class ConsentDetails(NamedTuple):
     """A lookup before a question, whose text (from the result and the commands' input) is appended to the question."""
 
-    command: Command
-    says: Callable[[Answer, str], str]
+    command: StepCommand
+    says: Callable[[CommandOutput, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Consent:
     destroys: bool = False
     #: It also destroys data if the description matches this regular expression.
     destroys_where: str = ""
-    asking: Asking | None = None
+    asking: ConsentDetails | None = None
 
     @property
     def beforehand(self) -> str:
@@ -138,20 +138,20 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlatformStep:
     """One step. Without commands it is a demand: it must hold, or become true within its patience.
 
     It is done if all its probes hold. A step without probes runs every time, which is harmless.
     """
 
     name: str
-    tells: str
-    commands: tuple[Command, ...] = ()
+    purpose: str
+    commands: tuple[StepCommand, ...] = ()
     probes: tuple[Probe, ...] = ()
     consent: Consent | None = None
     retry: Retry = Retry()
     #: Computes the input of the commands from the probes' results.
-    sends: Sending | None = None
+    sends: InputFromProbes | None = None
     #: How many seconds to wait until the probes hold.
     patience_seconds: int = 0
     #: Whether the probes run again after the commands; otherwise exit codes suffice.
@@ -171,17 +171,17 @@ class Leftover:
     """A resource that destroy leaves behind: what, why and at what cost; how to list and how to remove it."""
 
     name: str
-    tells: str
+    purpose: str
     #: Prints the resources, one a line; None if they cannot be listed.
-    look: Command | None
+    look: StepCommand | None
     removal: tuple[str, ...]
 
 
-def demand(name: str, tells: str, probe: Probe, remedy: str) -> Step:
+def demand(name: str, purpose: str, probe: Probe, remedy: str) -> PlatformStep:
     """Return a step that only checks: if it fails, the user must act."""
-    return Step(name, tells, probes=(probe,), remedy=remedy, carries=True)
+    return PlatformStep(name, purpose, probes=(probe,), remedy=remedy, carries=True)
 
 
-def waiting(name: str, tells: str, probes: Sequence[Probe], patience_seconds: int, remedy: str = "") -> Step:
+def waiting(name: str, purpose: str, probes: Sequence[Probe], patience_seconds: int, remedy: str = "") -> PlatformStep:
     """Return a step that waits until the probes hold."""
-    return Step(name, tells, probes=tuple(probes), patience_seconds=patience_seconds, remedy=remedy)
+    return PlatformStep(name, purpose, probes=tuple(probes), patience_seconds=patience_seconds, remedy=remedy)

@@ -9,11 +9,22 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.provision.manifests.rendered import MANAGED_BY, PART_OF
-from batchyard.provision.model import Engine, Platform
-from batchyard.provision.steps.cluster import WORKLOADS, Reached
-from batchyard.provision.steps.manifests import Part
-from batchyard.provision.steps.model import Answer, Asking, Command, Consent, Probe, Reading, Retry, Seen, Sending, Step
-from batchyard.provision.steps.probe_parsers import NOT_THERE, has_quota, is_gone, items_of, name_of, seen_gone
+from batchyard.provision.model import PlatformEngine, PlatformModel
+from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection
+from batchyard.provision.steps.manifests import ManifestPart
+from batchyard.provision.steps.model import (
+    CommandOutput,
+    Consent,
+    ConsentDetails,
+    InputFromProbes,
+    PlatformStep,
+    Probe,
+    ProbeResult,
+    ResultParser,
+    Retry,
+    StepCommand,
+)
+from batchyard.provision.steps.probe_parsers import NOT_THERE, has_quota, is_gone, items_of, name_of, observe_failure
 
 NAME: Final = "no-longer-said"
 #: The kinds of a platform's objects with any engine. Queues first: then nothing more is admitted.
@@ -42,7 +53,7 @@ _BUDGETS: Final = "budgets.cost.batchyard.dev"
 _NAMESPACE: Final = "Namespace"
 _SHOWN_MAX: Final = 8
 _DELETE_LIMIT: Final = 900
-_TELLS: Final = "look for objects of earlier files that this one no longer defines"
+_PURPOSE: Final = "look for objects of earlier files that this one no longer defines"
 
 
 class _Key(NamedTuple):
@@ -52,28 +63,32 @@ class _Key(NamedTuple):
     name: str
 
 
-def told(reached: Reached, platform: Platform, all_parts: Sequence[Part], remedy: str) -> Step:
+def report_step(
+    reached: ClusterConnection, platform: PlatformModel, all_parts: Sequence[ManifestPart], remedy: str
+) -> PlatformStep:
     """Return a step that only reports them."""
-    return Step(NAME, _TELLS, probes=_probes(reached, platform, all_parts, remedy), is_optional=True)
+    return PlatformStep(NAME, _PURPOSE, probes=_probes(reached, platform, all_parts, remedy), is_optional=True)
 
 
-def removed(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
+def removed(reached: ClusterConnection, platform: PlatformModel, all_parts: Sequence[ManifestPart]) -> PlatformStep:
     """Return a step that reports them, asks, and starts the deletion. Queues wait for their last Workloads."""
-    return Step(
+    return PlatformStep(
         NAME,
         "remove objects of earlier files that this one no longer defines",
         commands=(_delete(reached, "--wait=false"),),
         probes=_probes(reached, platform, all_parts, ""),
-        consent=Consent("The file says no longer:", destroys=True, asking=Asking(_running(reached), _what_goes)),
+        consent=Consent(
+            "The file says no longer:", destroys=True, asking=ConsentDetails(_running(reached), _what_goes)
+        ),
         sends=_sending(all_parts),
         is_checked=False,
         is_optional=True,
     )
 
 
-def destroyed(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
+def destroyed(reached: ClusterConnection, platform: PlatformModel, all_parts: Sequence[ManifestPart]) -> PlatformStep:
     """Return a step that deletes them with the platform, before the flavors and kinds that they would block."""
-    return Step(
+    return PlatformStep(
         f"delete-{NAME}",
         "delete objects of earlier files that this one no longer defines",
         commands=(_delete(reached, "--wait"),),
@@ -85,13 +100,15 @@ def destroyed(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -
     )
 
 
-def _delete(reached: Reached, waiting: str) -> Command:
+def _delete(reached: ClusterConnection, waiting: str) -> StepCommand:
     command = reached.kubectl("delete", "--ignore-not-found", waiting, "--filename=-", limit_seconds=_DELETE_LIMIT)
     return command.tolerating(NOT_THERE)
 
 
-def _probes(reached: Reached, platform: Platform, all_parts: Sequence[Part], remedy: str) -> tuple[Probe, ...]:
-    kinds = [",".join(_KINDS)] + ([_BUDGETS] if platform.engine is Engine.BATCHYARD else [])
+def _probes(
+    reached: ClusterConnection, platform: PlatformModel, all_parts: Sequence[ManifestPart], remedy: str
+) -> tuple[Probe, ...]:
+    kinds = [",".join(_KINDS)] + ([_BUDGETS] if platform.engine is PlatformEngine.BATCHYARD else [])
     selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
     reading = _reading(all_parts, remedy)
     return tuple(
@@ -99,26 +116,26 @@ def _probes(reached: Reached, platform: Platform, all_parts: Sequence[Part], rem
     )
 
 
-def _running(reached: Reached) -> Command:
+def _running(reached: ClusterConnection) -> StepCommand:
     return reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
 
 
-def _reading(all_parts: Sequence[Part], remedy: str) -> Reading:
+def _reading(all_parts: Sequence[ManifestPart], remedy: str) -> ResultParser:
     """Holds if nothing is found; else the description lists objects by kind."""
 
-    def read(answer: Answer) -> Seen:
+    def read(answer: CommandOutput) -> ProbeResult:
         if answer.code:
-            return seen_gone(answer)
+            return observe_failure(answer)
         found = list(_found(answer, all_parts))
-        return Seen(not found, f"{_in_words(found)}{remedy}" if found else "")
+        return ProbeResult(not found, f"{_in_words(found)}{remedy}" if found else "")
 
     return read
 
 
-def _sending(all_parts: Sequence[Part]) -> Sending:
+def _sending(all_parts: Sequence[ManifestPart]) -> InputFromProbes:
     """Compute the List object that kubectl deletes."""
 
-    def send(answers: Sequence[Answer]) -> str:
+    def send(answers: Sequence[CommandOutput]) -> str:
         found = [obj for answer in answers for obj in _found(answer, all_parts)]
         rows = [
             {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": _identity(obj["metadata"])}
@@ -133,7 +150,7 @@ def _identity(metadata: Mapping[str, Any]) -> Mapping[str, str]:
     return {field: metadata[field] for field in ("name", "namespace") if field in metadata}
 
 
-def _found(answer: Answer, all_parts: Sequence[Part]) -> Iterator[Obj]:
+def _found(answer: CommandOutput, all_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
     """Yield objects that the file no longer defines, except those in a deleted namespace or already being deleted."""
     defined = {_key(obj) for part in all_parts for obj in part.objects}
     objects = [obj for obj in items_of(answer.document() or {"items": []}) if _key(obj) not in defined]
@@ -163,7 +180,7 @@ def _kind_in_words(kind: str, names: Sequence[str]) -> str:
     return f"{kind} {', '.join(names[:_SHOWN_MAX])}{more}"
 
 
-def _what_goes(answer: Answer, sent: str) -> str:
+def _what_goes(answer: CommandOutput, sent: str) -> str:
     """Describe what would be deleted, and the running Workloads in those namespaces and queues."""
     objects = json.loads(sent)["items"]
     words = f" {_in_words(objects)}. This deletes it."

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from batchyard.provision.steps.model import Probe, Step, demand, run
+from batchyard.provision.steps.model import PlatformStep, Probe, demand, run
 from batchyard.provision.steps.probe_parsers import is_version, succeeds
 
 
@@ -15,7 +15,7 @@ class Tool(NamedTuple):
     least: tuple[int, ...]
     remedy: str
 
-    def step(self) -> Step:
+    def step(self) -> PlatformStep:
         """Return the demand that it is installed and new enough."""
         least = ".".join(map(str, self.least))
         return demand(

@@ -4,7 +4,7 @@ from typing import Final
 
 from batchyard.provision.engine import deployed
 from batchyard.provision.images import ImageRecipe, image_recipes
-from batchyard.provision.model import Google, Platform
+from batchyard.provision.model import Google, PlatformModel
 
 #: Published images of the steps.
 _TERRAFORM: Final = "hashicorp/terraform:1.11.4"
@@ -111,12 +111,12 @@ substitutions:
 """
 
 
-def build_account(platform: Platform) -> str:
+def build_account(platform: PlatformModel) -> str:
     """Return the ID of the builds' service account, as in terraform/build."""
     return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
 
 
-def build_files(platform: Platform, google: Google, bucket: str) -> dict[str, str]:
+def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[str, str]:
     """Return build/create.yaml and build/destroy.yaml."""
     words = {
         "project": google.project or "PROJECT",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from batchyard.provision.engine import KUEUE_WEBHOOK_PORT
-from batchyard.provision.model import Engine, Google, Part, Platform
+from batchyard.provision.model import Google, Part, PlatformEngine, PlatformModel
 from batchyard.provision.terraform import hcl
 from batchyard.provision.terraform.build_files import MODULES, build_files
 from batchyard.provision.terraform.pools import future_reservations, node_pools, reservations
@@ -40,13 +40,13 @@ terraform {{
   }}
 }}
 """
-_TOLD: Final = """\
+_VARIABLES_HEADER: Final = """\
 # Variables of {name}, rendered by `batchyard platform render` from its platform.yaml.
 # Change platform.yaml and render again. The variables are described in variables.tf.
 """
 
 
-def files(platform: Platform) -> dict[str, str]:
+def files(platform: PlatformModel) -> dict[str, str]:
     """Return every file by its path below the rendered folder; none if the platform is not on GKE."""
     google, cluster = platform.google, platform.cluster
     if google is None or cluster is None:
@@ -76,7 +76,7 @@ def _static(path: str) -> str:
     return content.decode()
 
 
-def _backend(platform: Platform, google: Google, bucket: str, prefix: str) -> str:
+def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) -> str:
     return _BACKEND.format(
         bucket=bucket,
         project=google.project or "PROJECT",
@@ -86,10 +86,10 @@ def _backend(platform: Platform, google: Google, bucket: str, prefix: str) -> st
     )
 
 
-def _variables(platform: Platform, google: Google, cluster: Part) -> str:
+def _variables(platform: PlatformModel, google: Google, cluster: Part) -> str:
     """Return terraform.tfvars, one paragraph per subject."""
     paragraphs = [
-        _TOLD.format(name=platform.name),
+        _VARIABLES_HEADER.format(name=platform.name),
         hcl.assignments(_place(platform, google, cluster)),
         hcl.assignments({"network": _network(google), **_webhook_ports(platform)}),
         hcl.assignments(_cluster(platform, google)),
@@ -109,7 +109,7 @@ def _paragraph(name: str, values: Mapping[str, hcl.Value]) -> Iterable[str]:
     return [hcl.assignments({name: values})] if values else []
 
 
-def _place(platform: Platform, google: Google, cluster: Part) -> dict[str, hcl.Value]:
+def _place(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, hcl.Value]:
     """Return the project, region, zones and labels. Without a project Terraform asks for one."""
     project: dict[str, hcl.Value] = {"project": google.project} if google.project else {}
     labels = {_LABEL: platform.name, **google.labels}
@@ -128,12 +128,12 @@ def _network(google: Google) -> dict[str, hcl.Value]:
     return ranges
 
 
-def _webhook_ports(platform: Platform) -> dict[str, hcl.Value]:
+def _webhook_ports(platform: PlatformModel) -> dict[str, hcl.Value]:
     """Return the engine's webhook ports that a private control plane cannot reach by default."""
-    return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is Engine.KUEUE else {}
+    return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 
-def _cluster(platform: Platform, google: Google) -> dict[str, hcl.Value]:
+def _cluster(platform: PlatformModel, google: Google) -> dict[str, hcl.Value]:
     group = security_group(platform)
     return {
         "release_channel": google.release_channel,
@@ -146,7 +146,7 @@ def _cluster(platform: Platform, google: Google) -> dict[str, hcl.Value]:
     }
 
 
-def security_group(platform: Platform) -> str:
+def security_group(platform: PlatformModel) -> str:
     """Return GKE's security group for the teams' groups; '' if they name none, or of several domains."""
     groups = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
     domains = {group.partition("@")[2] for group in groups if "@" in group}
@@ -168,13 +168,13 @@ def _driver(google: Google) -> dict[str, hcl.Value]:
     return {"gpu_driver": _DRIVERS[google.gpu_driver]}
 
 
-def more_repositories(platform: Platform, google: Google) -> dict[str, hcl.Value]:
+def more_repositories(platform: PlatformModel, google: Google) -> dict[str, hcl.Value]:
     """Return the other repositories that images name, with their locations."""
     named = {image.repository: image.location or platform.region for image in google.images if image.repository}
     return {name: location for name, location in sorted(named.items()) if name != google.repository}
 
 
-def _teams(platform: Platform) -> dict[str, hcl.Value]:
+def _teams(platform: PlatformModel) -> dict[str, hcl.Value]:
     """Return the service accounts of the teams."""
     rows: dict[str, hcl.Value] = {}
     for team in platform.teams:
@@ -190,11 +190,11 @@ def _teams(platform: Platform) -> dict[str, hcl.Value]:
     return rows
 
 
-def _build_variables(platform: Platform, google: Google, bucket: str) -> str:
+def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> str:
     teams: dict[str, hcl.Value] = {
         team.name: {"roles": list(team.identity.roles), "buckets": list(team.identity.buckets)}
         for team in platform.teams
     }
     project: dict[str, hcl.Value] = {"project": google.project} if google.project else {}
     values = hcl.assignments({**project, "name": platform.name, "state_bucket": bucket})
-    return "\n".join([_TOLD.format(name=platform.name), values, hcl.assignments({"teams": teams})])
+    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), values, hcl.assignments({"teams": teams})])

@@ -5,9 +5,9 @@ from heapq import nsmallest
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Preempt
-from batchyard.scheduling.preemption.context import Request
+from batchyard.scheduling.preemption.context import PreemptionContext
 from batchyard.scheduling.quota import QuotaNode, is_within_nominal
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -19,17 +19,17 @@ FAIRNESS: Final = "fairness"
 INACTIVE: Final = "inactive"
 
 
-class Reason(NamedTuple):
+class ProtectionReason(NamedTuple):
     """Why a Workload is not preempted: the kind of rule, and a text."""
 
     rule: str
     text: str
 
 
-class Holder(NamedTuple):
+class MissingQuotaHolder(NamedTuple):
     """A Workload that holds some of the missing quota."""
 
-    workload: Admitted
+    workload: AdmittedWorkload
     #: What it holds, by flavor-resource id.
     amounts: tuple[tuple[int, int], ...]
     #: Whether its ClusterQueue uses more than its own quota.
@@ -37,10 +37,12 @@ class Holder(NamedTuple):
 
 
 #: A sort key (queue rank, largest amount, unique Workload key), and the data of the holder.
-_Found: TypeAlias = tuple[int, int, str, Admitted, bool, Sequence[int]]
+_Found: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence[int]]
 
 
-def holders_of(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[Holder]:
+def holders_of(
+    snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
+) -> list[MissingQuotaHolder]:
     """Return all holders below a node: borrowers first if the queue is under its quota, then its own Workloads.
 
     Within each group the largest holder comes first, then by key.
@@ -50,7 +52,7 @@ def holders_of(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: S
 
 def first_holders(
     snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], most: int
-) -> tuple[list[Holder], int]:
+) -> tuple[list[MissingQuotaHolder], int]:
     """Return the first holders, and their total number; sorting all of many would be slow."""
     found = _found(snapshot, scope, queue, frs)
     return [_holder(each) for each in nsmallest(most, found)], len(found)
@@ -72,49 +74,59 @@ def _found(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Seque
     return found
 
 
-def _holder(found: _Found) -> Holder:
+def _holder(found: _Found) -> MissingQuotaHolder:
     *_, workload, borrows, frs = found
-    return Holder(workload, tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs]), borrows)
+    return MissingQuotaHolder(
+        workload, tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs]), borrows
+    )
 
 
-def why_it_stays(request: Request, holder: Admitted, *, fair_sharing: bool) -> Reason | None:
+def protection_reason(
+    request: PreemptionContext, holder: AdmittedWorkload, *, fair_sharing: bool
+) -> ProtectionReason | None:
     """Return the rule that protects a holder from preemption for this request; None if it may be preempted."""
     queue, rules = request.queue, request.queue.view.preemption
     if holder.queue is queue:
         policy = rules.within_cluster_queue
         if policy == "Never":
-            return Reason(POLICY, f"withinClusterQueue of {queue.name} is Never")
+            return ProtectionReason(POLICY, f"withinClusterQueue of {queue.name} is Never")
         return None if holder in request.eligible(queue, policy) else _by_priority(request.workload, holder, policy)
     policy = rules.reclaim_within_cohort
     if policy == "Never":
-        return Reason(POLICY, f"reclaimWithinCohort of {queue.name} is Never")
+        return ProtectionReason(POLICY, f"reclaimWithinCohort of {queue.name} is Never")
     if not holder.queue.active:
-        return Reason(INACTIVE, f"{holder.queue.name} is inactive, and Kueue preempts nothing in such a queue")
+        return ProtectionReason(
+            INACTIVE, f"{holder.queue.name} is inactive, and Kueue preempts nothing in such a queue"
+        )
     if is_within_nominal(holder.queue.node, request.contested):
-        return Reason(NOMINAL, f"{holder.queue.name} uses no more than its own quota")
+        return ProtectionReason(NOMINAL, f"{holder.queue.name} uses no more than its own quota")
     if holder not in request.eligible(holder.queue, policy):
         return _by_priority(request.workload, holder, policy)
-    return Reason(FAIRNESS, "shares would not become fairer") if fair_sharing else _while_borrowing(request, holder)
+    return (
+        ProtectionReason(FAIRNESS, "shares would not become fairer")
+        if fair_sharing
+        else _while_borrowing(request, holder)
+    )
 
 
-def _by_priority(workload: WorkloadView, holder: Admitted, policy: str) -> Reason:
+def _by_priority(workload: WorkloadView, holder: AdmittedWorkload, policy: str) -> ProtectionReason:
     if holder.priority == workload.priority and policy == "LowerOrNewerEqualPriority":
-        return Reason(PRIORITY, f"its priority {holder.priority} is the same, and it came first")
-    return Reason(PRIORITY, f"its priority {holder.priority} is not lower than {workload.priority}")
+        return ProtectionReason(PRIORITY, f"its priority {holder.priority} is the same, and it came first")
+    return ProtectionReason(PRIORITY, f"its priority {holder.priority} is not lower than {workload.priority}")
 
 
-def _while_borrowing(request: Request, holder: Admitted) -> Reason | None:
+def _while_borrowing(request: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
     """Return the rule that forbids preemption while borrowing; None if the queue would not borrow, or may."""
     node, rules = request.queue.node, request.queue.view.preemption
     if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in request.usage):
         return None
     if not rules.borrow_within_cohort:
-        return Reason(BORROWING, f"{request.queue.name} would borrow, and borrowWithinCohort is Never")
+        return ProtectionReason(BORROWING, f"{request.queue.name} would borrow, and borrowWithinCohort is Never")
     if holder.priority >= request.workload.priority:
         return _by_priority(request.workload, holder, "LowerPriority")
     threshold = rules.priority_threshold_max
     if threshold is not None and holder.priority > threshold:
-        return Reason(BORROWING, f"its priority {holder.priority} is above maxPriorityThreshold {threshold}")
+        return ProtectionReason(BORROWING, f"its priority {holder.priority} is above maxPriorityThreshold {threshold}")
     return None
 
 
@@ -123,45 +135,45 @@ def _while_borrowing(request: Request, holder: Admitted) -> Reason | None:
 # Workloads that were not preempted when others were, with the rules: the alternatives to a decision.
 
 
-NEEDLESS: Final = Reason("needless", "there is room enough without it")
-_TOLD_MAX: Final = 32
+NEEDLESS: Final = ProtectionReason("needless", "there is room enough without it")
+_RECORDED_MAX: Final = 32
 
 
-class Spared(NamedTuple):
+class PassedOver(NamedTuple):
     """A Workload that holds some of the missing quota, and why it was not preempted."""
 
-    holder: Holder
-    reason: Reason
+    holder: MissingQuotaHolder
+    reason: ProtectionReason
 
 
-class Weighed(NamedTuple):
+class Alternatives(NamedTuple):
     """The alternatives to the victims: the most relevant ones, and their total number."""
 
-    spared: tuple[Spared, ...]
+    spared: tuple[PassedOver, ...]
     in_all: int
 
 
-NOT_WEIGHED: Final = Weighed((), 0)
+NO_ALTERNATIVES: Final = Alternatives((), 0)
 
 
-def weighed(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Weighed:
+def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Alternatives:
     """Return the alternatives to a preemption, for the snapshot of the decision."""
     assignment = decision.why.assignment
     if assignment is None:
-        return NOT_WEIGHED
+        return NO_ALTERNATIVES
     queue, contested = decision.queue, assignment.preempting
-    request = Request(decision.head.workload, queue, snapshot, assignment.usage, contested)
+    request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested)
     victims = {target.workload.key for target in decision.targets}
-    most = _TOLD_MAX + len(victims)
+    most = _RECORDED_MAX + len(victims)
     found, count = first_holders(snapshot, queue.node.path[0], queue, contested, most)
     others = [holder for holder in found if holder.workload.key not in victims]
     alternatives = [
-        Spared(holder, why_it_stays(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS)
-        for holder in others[:_TOLD_MAX]
+        PassedOver(holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS)
+        for holder in others[:_RECORDED_MAX]
     ]
-    return Weighed(tuple(alternatives), count - sum(_holds(snapshot.holder(key), contested) for key in victims))
+    return Alternatives(tuple(alternatives), count - sum(_holds(snapshot.holder(key), contested) for key in victims))
 
 
-def _holds(workload: Admitted | None, frs: Sequence[int]) -> bool:
+def _holds(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:
     """Report whether it holds any of these flavor-resources."""
     return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)

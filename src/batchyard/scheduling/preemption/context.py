@@ -7,21 +7,21 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.quota import Usage, available, has_room, is_borrowing_with
 from batchyard.scheduling.snapshot import Snapshot
 
 _PRIORITY: Final = attrgetter("priority")
 
 
-class Target(NamedTuple):
+class PreemptionTarget(NamedTuple):
     """A Workload to preempt, and the reason for the Preempted condition."""
 
-    workload: Admitted
+    workload: AdmittedWorkload
     reason: str
 
 
-class Request(NamedTuple):
+class PreemptionContext(NamedTuple):
     """The preemptor, its queue, the requested usage, and the flavor-resources that need preemption."""
 
     workload: WorkloadView
@@ -37,7 +37,7 @@ class Request(NamedTuple):
             return False
         return has_room(node, self.usage)
 
-    def could_ever_fit(self, *candidates: Sequence[Admitted]) -> bool:
+    def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
         """Report whether it could fit without all candidates. A victim frees at most its usage, so False is exact."""
         node = self.queue.node
         missing = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
@@ -49,7 +49,7 @@ class Request(NamedTuple):
                 return True
         return False
 
-    def eligible(self, queue: ClusterQueue, policy: str) -> list[Admitted]:
+    def eligible(self, queue: ClusterQueue, policy: str) -> list[AdmittedWorkload]:
         """Return the Workloads of a queue that a policy allows to preempt, in preemption order.
 
         An inactive ClusterQueue has none: Kueue's snapshot leaves it out, and keeps its usage in the Cohorts.
@@ -75,12 +75,14 @@ class Request(NamedTuple):
             return [candidate for candidate in ranked if fr in candidate.flavor_resources]
         return [candidate for candidate in ranked if not candidate.flavor_resources.isdisjoint(contested)]
 
-    def order(self, candidate: Admitted) -> tuple[bool, bool, int, int, str]:
+    def order(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
         """Return the sort key of a candidate: already evicted, other queue, low priority, late reservation, uid."""
         return (not candidate.evicted, candidate.queue is self.queue, *candidate.rank)
 
 
-def fill_back(request: Request, targets: list[Target], *, may_borrow: bool) -> list[Target]:
+def fill_back_workloads(
+    request: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
+) -> list[PreemptionTarget]:
     """Remove unneeded targets, latest first; the very last one always stays.
 
     Before the call, the snapshot excludes the usage of all targets; afterwards, that of the returned ones. The last

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
-from batchyard.scheduling.cluster_queue import Admitted, ClusterQueue
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.fair_sharing import LOWEST, Share, compare, share_of
 from batchyard.scheduling.messages import PreemptionReason
-from batchyard.scheduling.preemption.context import Request, Target, fill_back
+from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
 from batchyard.scheduling.quota import QuotaNode, is_borrowing_with
 
 
-class Strategy(StrEnum):
+class FairSharingStrategy(StrEnum):
     """When a preemption is fair, named as in Kueue's fairSharing.preemptionStrategies."""
 
     FINAL_SHARE = "LessThanOrEqualToFinalShare"
@@ -28,10 +28,12 @@ class Strategy(StrEnum):
 
 
 #: Kueue's default: the second rule applies where the first does not free enough quota.
-BOTH: Final = (Strategy.FINAL_SHARE, Strategy.INITIAL_SHARE)
+BOTH: Final = (FairSharingStrategy.FINAL_SHARE, FairSharingStrategy.INITIAL_SHARE)
 
 
-def find_targets(request: Request, strategies: Sequence[Strategy] = BOTH) -> list[Target]:
+def find_targets(
+    request: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH
+) -> list[PreemptionTarget]:
     """Return the Workloads to preempt; empty if preemption cannot free enough quota."""
     candidates = sorted(_candidates(request), key=request.order)
     if not candidates or not request.could_ever_fit(candidates):
@@ -43,10 +45,10 @@ def find_targets(request: Request, strategies: Sequence[Strategy] = BOTH) -> lis
         if not fits and len(strategies) > 1:
             fits, targets = _second_rule(request, rest, targets)
         snapshot.remove_usage(request.queue, request.usage)
-        return fill_back(request, targets, may_borrow=True) if fits else []
+        return fill_back_workloads(request, targets, may_borrow=True) if fits else []
 
 
-def _candidates(request: Request) -> Iterator[Admitted]:
+def _candidates(request: PreemptionContext) -> Iterator[AdmittedWorkload]:
     preemption = request.queue.view.preemption
     own, others = preemption.within_cluster_queue, preemption.reclaim_within_cohort
     yield from request.eligible(request.queue, own)
@@ -57,7 +59,7 @@ def _candidates(request: Request) -> Iterator[Admitted]:
             yield from request.eligible(queue, others)
 
 
-def _fits(request: Request) -> bool:
+def _fits(request: PreemptionContext) -> bool:
     """Report whether the Workload fits, with its own usage removed for the test."""
     snapshot = request.snapshot
     snapshot.remove_usage(request.queue, request.usage)
@@ -67,34 +69,36 @@ def _fits(request: Request) -> bool:
 
 
 def _first_rule(
-    request: Request, candidates: Sequence[Admitted], strategy: Strategy
-) -> tuple[bool, list[Target], list[Admitted]]:
+    request: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
+) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
     """Apply S2-a, or the configured rule. Return whether it fits, the targets, and the candidates left for S2-b."""
     order = _TargetOrder(request, candidates, strategy)
     entitled = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
-    targets: list[Target] = []
-    rest: list[Admitted] = []
+    targets: list[PreemptionTarget] = []
+    rest: list[AdmittedWorkload] = []
     while (queue := order.next_queue()) is not None:
         if queue is request.queue or entitled:
             own = queue is request.queue
             reason = PreemptionReason.IN_CLUSTER_QUEUE if own else PreemptionReason.IN_COHORT_RECLAMATION
-            taken: Admitted | None = order.pop(queue)
+            taken: AdmittedWorkload | None = order.pop(queue)
         else:
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
             taken = _take_fairly(request, order, queue, rest)
         if taken is not None:
             request.snapshot.remove_usage(taken.queue, taken.usage)
-            targets.append(Target(taken, reason))
+            targets.append(PreemptionTarget(taken, reason))
             if _fits(request):
                 return True, targets, []
     return False, targets, rest
 
 
-def _take_fairly(request: Request, order: "_TargetOrder", queue: ClusterQueue, rest: list[Admitted]) -> Admitted | None:
+def _take_fairly(
+    request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, rest: list[AdmittedWorkload]
+) -> AdmittedWorkload | None:
     """Return the first candidate of a queue that the rule allows; earlier ones are left for S2-b."""
     ours, theirs = order.branches(queue)
     our_share, before = order.share(ours), order.share(theirs)
-    if order.strategy is Strategy.INITIAL_SHARE:
+    if order.strategy is FairSharingStrategy.INITIAL_SHARE:
         if compare(our_share, before) < 0:
             return order.pop(queue)
         order.drop(queue)  # independent of the candidate
@@ -108,7 +112,9 @@ def _take_fairly(request: Request, order: "_TargetOrder", queue: ClusterQueue, r
     return None
 
 
-def _share_without(request: Request, order: "_TargetOrder", branch: QuotaNode, candidate: Admitted) -> Share:
+def _share_without(
+    request: PreemptionContext, order: "_TargetOrder", branch: QuotaNode, candidate: AdmittedWorkload
+) -> Share:
     """Return a branch's share without one of its Workloads."""
     snapshot = request.snapshot
     snapshot.remove_usage(candidate.queue, candidate.usage)
@@ -117,7 +123,9 @@ def _share_without(request: Request, order: "_TargetOrder", branch: QuotaNode, c
     return share
 
 
-def _second_rule(request: Request, rest: Sequence[Admitted], targets: list[Target]) -> tuple[bool, list[Target]]:
+def _second_rule(
+    request: PreemptionContext, rest: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
+) -> tuple[bool, list[PreemptionTarget]]:
     """Apply S2-b: at most one candidate of each queue."""
     order = _TargetOrder(request, rest)
     while (queue := order.next_queue()) is not None:
@@ -125,7 +133,7 @@ def _second_rule(request: Request, rest: Sequence[Admitted], targets: list[Targe
         candidate = order.pop(queue)
         if compare(order.share(ours), order.share(theirs)) < 0:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
-            targets.append(Target(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
+            targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
             if _fits(request):
                 return True, targets
         order.drop(queue)
@@ -136,11 +144,14 @@ class _TargetOrder:
     """Chooses the next queue to preempt in: at each level of the tree the child with the highest share."""
 
     def __init__(
-        self, request: Request, candidates: Sequence[Admitted], strategy: Strategy = Strategy.INITIAL_SHARE
+        self,
+        request: PreemptionContext,
+        candidates: Sequence[AdmittedWorkload],
+        strategy: FairSharingStrategy = FairSharingStrategy.INITIAL_SHARE,
     ) -> None:
         self.strategy = strategy
         self._request = request
-        self._left: dict[QuotaNode, list[Admitted]] = {}
+        self._left: dict[QuotaNode, list[AdmittedWorkload]] = {}
         for candidate in reversed(candidates):
             self._left.setdefault(candidate.queue.node, []).append(candidate)
         #: Nodes without further candidates.
@@ -155,7 +166,7 @@ class _TargetOrder:
         """Report whether the queue has candidates left."""
         return bool(self._left.get(queue.node))
 
-    def pop(self, queue: ClusterQueue) -> Admitted:
+    def pop(self, queue: ClusterQueue) -> AdmittedWorkload:
         """Return and remove the queue's next candidate."""
         return self._left[queue.node].pop()
 

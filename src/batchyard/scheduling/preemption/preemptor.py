@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.assignment import Assignment
-from batchyard.scheduling.cluster_queue import RANK, Admitted, ClusterQueue
+from batchyard.scheduling.cluster_queue import RANK, AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_requests import PODS
-from batchyard.scheduling.granular_mode import HOPELESS, PREEMPT, RECLAIM, Quality
+from batchyard.scheduling.granular_mode import HOPELESS, PREEMPT, RECLAIM, GranularMode
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption import fair
-from batchyard.scheduling.preemption.context import Request, Target, fill_back
+from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
 from batchyard.scheduling.quota import (
     QuotaNode,
     Usage,
@@ -27,9 +27,9 @@ from batchyard.scheduling.quota import (
 from batchyard.scheduling.snapshot import Snapshot
 
 
-def find_targets(request: Request) -> list[Target]:
+def find_targets(request: PreemptionContext) -> list[PreemptionTarget]:
     """Return the Workloads to preempt; empty if preemption cannot free enough quota."""
-    candidates = Candidates(request)
+    candidates = PreemptionCandidates(request)
     found = [candidates.own, candidates.by_priority, candidates.hierarchical]
     if not any(found) or not request.could_ever_fit(*found):
         return []
@@ -42,24 +42,24 @@ def find_targets(request: Request) -> list[Target]:
     return []
 
 
-class Candidates:
+class PreemptionCandidates:
     """All preemption candidates, grouped by why they are eligible."""
 
     __slots__ = ("_common", "_request", "_with_advantage", "by_priority", "hierarchical", "own")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: PreemptionContext) -> None:
         self._request = request
         #: By ClusterQueue, the lowest Cohort in common with the preemptor.
         self._common: dict[ClusterQueue, QuotaNode] = {}
         self._with_advantage: dict[ClusterQueue, None] = {}
-        self.hierarchical: list[Admitted] = []
-        self.by_priority: list[Admitted] = []
+        self.hierarchical: list[AdmittedWorkload] = []
+        self.by_priority: list[AdmittedWorkload] = []
         preemption = request.queue.view.preemption
         self.own = request.eligible(request.queue, preemption.within_cluster_queue)
         if request.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
             self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
 
-    def ordered(self) -> list[Admitted]:
+    def ordered(self) -> list[AdmittedWorkload]:
         """Return the candidates in preemption order: already evicted ones first, then by group."""
         lists = [sorted(self.hierarchical, key=RANK), sorted(self.by_priority, key=RANK), self.own]
         ordered = [candidate for found in lists for candidate in found]
@@ -67,7 +67,7 @@ class Candidates:
             ordered.sort(key=lambda candidate: not candidate.evicted)
         return ordered
 
-    def may_go(self, candidate: Admitted, *, may_borrow: bool) -> bool:
+    def may_go(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
         """Report whether a candidate may be preempted in the current snapshot.
 
         It may not if earlier targets have already brought its queue, or a Cohort on its path, within quota.
@@ -85,7 +85,7 @@ class Candidates:
                 return False
         return True
 
-    def reason(self, candidate: Admitted) -> str:
+    def reason(self, candidate: AdmittedWorkload) -> str:
         """Return the reason for the Preempted condition of a candidate."""
         queue = candidate.queue
         if queue is self._request.queue:
@@ -94,7 +94,7 @@ class Candidates:
             return PreemptionReason.IN_COHORT_RECLAMATION
         return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
 
-    def _may_go_while_borrowing(self, candidate: Admitted) -> bool:
+    def _may_go_while_borrowing(self, candidate: AdmittedWorkload) -> bool:
         """Report whether the preemptor may borrow while it preempts this candidate without hierarchical advantage."""
         preemption = self._request.queue.view.preemption
         if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
@@ -138,7 +138,7 @@ class Candidates:
                     self._with_advantage[queue] = None
 
 
-def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
+def _attempts(request: PreemptionContext, candidates: PreemptionCandidates) -> tuple[bool, ...]:
     """Return for each attempt whether borrowing is allowed.
 
     Candidates above the priority threshold are eligible only if the preemptor does not borrow. With borrowing there are
@@ -153,7 +153,7 @@ def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
     return (True, False)
 
 
-def _is_under_nominal(request: Request) -> bool:
+def _is_under_nominal(request: PreemptionContext) -> bool:
     usage, quota = request.queue.node.usage, request.queue.node.subtree
     for fr in request.contested:  # noqa: SIM110 - faster, and called for every pending head
         if usage[fr] >= quota[fr]:
@@ -161,16 +161,18 @@ def _is_under_nominal(request: Request) -> bool:
     return True
 
 
-def _take(request: Request, candidates: Candidates, ordered: list[Admitted], *, may_borrow: bool) -> list[Target]:
+def _take(
+    request: PreemptionContext, candidates: PreemptionCandidates, ordered: list[AdmittedWorkload], *, may_borrow: bool
+) -> list[PreemptionTarget]:
     """Preempt candidates until the Workload fits, then remove unneeded ones; empty if it never fits."""
-    targets: list[Target] = []
+    targets: list[PreemptionTarget] = []
     for candidate in ordered:
         if not candidates.may_go(candidate, may_borrow=may_borrow):
             continue
         request.snapshot.remove_usage(candidate.queue, candidate.usage)
-        targets.append(Target(candidate, candidates.reason(candidate)))
+        targets.append(PreemptionTarget(candidate, candidates.reason(candidate)))
         if request.fits(may_borrow=may_borrow):
-            return fill_back(request, targets, may_borrow=may_borrow)
+            return fill_back_workloads(request, targets, may_borrow=may_borrow)
     return []
 
 
@@ -179,22 +181,26 @@ def _take(request: Request, candidates: Candidates, ordered: list[Admitted], *, 
 # The search for victims of one head. Results are cached while the snapshot is unchanged, because queries repeat.
 
 
-class VictimSearch:
+class Preemptor:
     """Finds victims for one Workload. Valid only while the snapshot does not change."""
 
     __slots__ = ("_found", "_queue", "_snapshot", "_strategies", "_workload")
 
     def __init__(
-        self, workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot, strategies: Sequence[fair.Strategy]
+        self,
+        workload: WorkloadView,
+        queue: ClusterQueue,
+        snapshot: Snapshot,
+        strategies: Sequence[fair.FairSharingStrategy],
     ) -> None:
         """`strategies` are those of fair sharing; empty without fair sharing."""
         self._workload = workload
         self._queue = queue
         self._snapshot = snapshot
         self._strategies = strategies
-        self._found: dict[tuple[Usage, tuple[int, ...]], list[Target]] = {}
+        self._found: dict[tuple[Usage, tuple[int, ...]], list[PreemptionTarget]] = {}
 
-    def targets_for(self, assignment: Assignment) -> list[Target]:
+    def targets_for(self, assignment: Assignment) -> list[PreemptionTarget]:
         """Return the Workloads to preempt for an assignment; empty if preemption cannot free enough quota.
 
         The pod count is left out even if a queue has quota for it, as upstream.
@@ -203,7 +209,7 @@ class VictimSearch:
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
         return self._targets(tuple(usage), assignment.preempting)
 
-    def oracle(self, fr: int, amount: int, height: int) -> Quality:
+    def oracle(self, fr: int, amount: int, height: int) -> GranularMode:
         """Return whether and how preemption could free an amount, and the height that it would then borrow from.
 
         `height` is the height that the amount would borrow from at present.
@@ -219,11 +225,11 @@ class VictimSearch:
         own = any(target.workload.queue is self._queue for target in targets)
         return (PREEMPT if own else RECLAIM) - height
 
-    def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[Target]:
+    def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[PreemptionTarget]:
         question = (usage, contested)
         known = self._found.get(question)
         if known is None:
-            request = Request(self._workload, self._queue, self._snapshot, usage, contested)
+            request = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested)
             fairly = self._strategies
             known = fair.find_targets(request, fairly) if fairly else find_targets(request)
             self._found[question] = known

@@ -109,7 +109,7 @@ def in_state(workload: Obj, state: str) -> list[Check]:
     return sorted(found, key=lambda check: check["name"])
 
 
-def told(checks: Sequence[Check], state: str) -> str:
+def describe_checks(checks: Sequence[Check], state: str) -> str:
     """Describe these checks, which are all in one state, in Kueue's words."""
     parts = [f'"{c["name"]}" ({c["message"]})' if c.get("message") else f'"{c["name"]}"' for c in checks]
     noun = "AdmissionChecks" if len(checks) > 1 else "AdmissionCheck"

@@ -8,13 +8,13 @@ from batchyard.api.meta import Key, Obj, label, without_finalizer
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.workload import lifecycle, pending_reason
 from batchyard.scheduling.workload import lifecycle as r
 from batchyard.scheduling.workload.lifecycle import handed_over, has_former_owner
-from batchyard.scheduling.workload.pending_reason import Queues, is_inactive, stop_policy
+from batchyard.scheduling.workload.pending_reason import WorkloadQueues, is_inactive, stop_policy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
-from batchyard.scheduling.workload.steps import Look, first_step
+from batchyard.scheduling.workload.steps import WorkloadPass, first_step
 
 _MODIFIED: Final = EventType.MODIFIED
 
@@ -145,16 +145,16 @@ class WorkloadLifecycle:
             return self._index.note_cluster_queue(event)
         return ()
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Make the first step that is due."""
         workload = reader.get(key)
         if workload is None:
-            return Outcome()
+            return ReconcileResult()
         if lifecycle.is_finished(workload) or _is_orphan(workload):
             return _end(workload, now)
         if has_former_owner(workload):
-            return Outcome([Update(workload, handed_over(workload))])
-        return first_step(Look(key, workload, _queues_of(workload, reader), now, self._policy))
+            return ReconcileResult([Update(workload, handed_over(workload))])
+        return first_step(WorkloadPass(key, workload, _queues_of(workload, reader), now, self._policy))
 
     def _needs_look(self, workload: Obj) -> bool:
         """Report whether a step may be due. Most changes come from the scheduler and need none."""
@@ -191,22 +191,22 @@ def _is_orphan(workload: Obj) -> bool:
     return "deletionTimestamp" in metadata or bool(label(workload, well_known.JOB_UID))
 
 
-def _queues_of(workload: Obj, reader: Reader) -> Queues:
+def _queues_of(workload: Obj, reader: Reader) -> WorkloadQueues:
     namespace = workload["metadata"].get("namespace", "")
     local_queue = reader.get(Key(scheme.LOCAL_QUEUE, namespace, workload["spec"].get("queueName", "")))
     if local_queue is None:
-        return Queues(None, None)
+        return WorkloadQueues(None, None)
     cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", local_queue["spec"].get("clusterQueue", "")))
-    return Queues(local_queue, cluster_queue, reader.get(Key(scheme.NAMESPACE, "", namespace)))
+    return WorkloadQueues(local_queue, cluster_queue, reader.get(Key(scheme.NAMESPACE, "", namespace)))
 
 
-def _end(workload: Obj, now: Instant) -> Outcome:
+def _end(workload: Obj, now: Instant) -> ReconcileResult:
     """Finish an orphan so that its quota is released, then remove its finalizer."""
     metadata = workload["metadata"]
     if not _is_orphan(workload):
-        return Outcome()
+        return ReconcileResult()
     if "deletionTimestamp" not in metadata and not lifecycle.is_finished(workload):
         message = "The workload's owner no longer exists"
-        return Outcome([UpdateStatus(lifecycle.finish(workload, r.OWNER_NOT_FOUND, message, now))])
+        return ReconcileResult([UpdateStatus(lifecycle.finish(workload, r.OWNER_NOT_FOUND, message, now))])
     released = without_finalizer(workload, well_known.RESOURCE_IN_USE)
-    return Outcome() if released is workload else Outcome([Update(released)])
+    return ReconcileResult() if released is workload else ReconcileResult([Update(released)])

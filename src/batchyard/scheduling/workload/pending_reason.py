@@ -36,14 +36,14 @@ _OURS: Final = re.compile(
 )
 
 
-class Waiting(NamedTuple):
+class PendingReason(NamedTuple):
     """A reason and a message of QuotaReserved=False."""
 
     reason: str
     message: str
 
 
-class Queues(NamedTuple):
+class WorkloadQueues(NamedTuple):
     """The current queues of a Workload; None for missing ones."""
 
     local_queue: Obj | None
@@ -75,10 +75,10 @@ def is_inactive(cluster_queue: Obj) -> bool:
     return active is not None and active["status"] != "True"
 
 
-def why_waiting(workload: Obj, queues: Queues) -> Waiting | None:
+def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
     """Return the reason for QuotaReserved=False of a Workload without quota; None to leave it unchanged."""
     if not is_active(workload):
-        return Waiting(r.DEACTIVATED, "The workload is deactivated")
+        return PendingReason(r.DEACTIVATED, "The workload is deactivated")
     if is_on_hold(workload):
         return None
     blocker = queue_blocker(workload, queues) or _mismatch(queues)
@@ -89,26 +89,28 @@ def why_waiting(workload: Obj, queues: Queues) -> Waiting | None:
     return _again(workload)
 
 
-def queue_blocker(workload: Obj, queues: Queues) -> Waiting | None:
+def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
     """Return why its queues do not accept it, if they do not."""
     name = workload["spec"].get("queueName", "")
     if queues.local_queue is None:
-        return Waiting(messages.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
+        return PendingReason(messages.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
     if stop_policy(queues.local_queue) != "None":
-        return Waiting(messages.SUSPENDED, f"LocalQueue {name} is inactive{held_by(queues.local_queue)}")
+        return PendingReason(messages.SUSPENDED, f"LocalQueue {name} is inactive{held_by(queues.local_queue)}")
     if queues.cluster_queue is None:
-        return Waiting(messages.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
+        return PendingReason(messages.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
     if is_inactive(queues.cluster_queue):
-        return Waiting(messages.SUSPENDED, f"ClusterQueue {queues.cluster_queue_name} is inactive")
+        return PendingReason(messages.SUSPENDED, f"ClusterQueue {queues.cluster_queue_name} is inactive")
     return None
 
 
-def gated(workload: Obj) -> Waiting:
+def gated(workload: Obj) -> PendingReason:
     """Return the reason of a Workload with an admission gate."""
-    return Waiting(r.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}")
+    return PendingReason(
+        r.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}"
+    )
 
 
-def reservation_blocker(workload: Obj, queues: Queues) -> Waiting | None:
+def reservation_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
     """Return why quota must be released before admission: a queue was stopped or deleted."""
     name = workload["spec"].get("queueName", "")
     return _closed("LocalQueue", name, queues.local_queue) or _closed(
@@ -116,34 +118,34 @@ def reservation_blocker(workload: Obj, queues: Queues) -> Waiting | None:
     )
 
 
-def _closed(kind: str, name: str, queue: Obj | None) -> Waiting | None:
+def _closed(kind: str, name: str, queue: Obj | None) -> PendingReason | None:
     if queue is None or "deletionTimestamp" in queue["metadata"]:
-        return Waiting(messages.MISCONFIGURED, f"{kind} {name} is terminating or missing")
+        return PendingReason(messages.MISCONFIGURED, f"{kind} {name} is terminating or missing")
     return (
         None
         if stop_policy(queue) == "None"
-        else Waiting(messages.SUSPENDED, f"{kind} {name} is stopped{held_by(queue)}")
+        else PendingReason(messages.SUSPENDED, f"{kind} {name} is stopped{held_by(queue)}")
     )
 
 
-def _mismatch(queues: Queues) -> Waiting | None:
+def _mismatch(queues: WorkloadQueues) -> PendingReason | None:
     """Return the reason if the ClusterQueue does not select its namespace. The scheduler reports missing ones."""
     if queues.namespace is None or queues.cluster_queue is None:
         return None
     namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
     if namespaces is not None and namespaces.matches(namespace_labels(queues.namespace)):
         return None
-    return Waiting(messages.MISCONFIGURED, messages.NAMESPACE_MISMATCH)
+    return PendingReason(messages.MISCONFIGURED, messages.NAMESPACE_MISMATCH)
 
 
-def _again(workload: Obj) -> Waiting | None:
+def _again(workload: Obj) -> PendingReason | None:
     """Return PendingEvaluation if nothing blocks it any more, but only to replace a reason set by this module."""
     condition = find_condition(workload, r.QUOTA_RESERVED)
     if condition is None or condition["reason"] in VERDICTS:
         return None
     if condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED} and not _OURS.match(condition["message"]):
         return None
-    return Waiting(messages.PENDING_EVALUATION, _AWAITED)
+    return PendingReason(messages.PENDING_EVALUATION, _AWAITED)
 
 
 def is_evaluation_awaited(workload: Obj) -> bool:

@@ -58,7 +58,7 @@ class PodsReadyPolicy:
         return self.without_job or has_pods(workload)
 
 
-class Deadline(NamedTuple):
+class PodsReadyDeadline(NamedTuple):
     """The time by which pods must be ready, and the cause: `WaitForStart` or `WaitForRecovery`."""
 
     cause: str
@@ -74,9 +74,9 @@ def has_pods(workload: Obj) -> bool:
 # --- the condition ---
 
 
-def tell_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
+def set_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
     """Set its PodsReady condition from the readiness of all pods of its job; return the same object if unchanged."""
-    reason, message = _what_to_tell(workload, ready)
+    reason, message = _pods_ready_reason(workload, ready)
     holds = reason in _READY
     old = find_condition(workload, r.PODS_READY)
     if old is not None and (old["status"] == "True", old["reason"]) == (holds, reason):
@@ -86,7 +86,7 @@ def tell_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
     return draft.result()
 
 
-def _what_to_tell(workload: Obj, ready: bool) -> tuple[str, str]:
+def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
     if not lifecycle.is_admitted(workload):
         return r.WAIT_FOR_START, _NOT_READY
     old = find_condition(workload, r.PODS_READY)
@@ -101,7 +101,7 @@ def _what_to_tell(workload: Obj, ready: bool) -> tuple[str, str]:
 # --- the time ---
 
 
-def deadline(workload: Obj, policy: PodsReadyPolicy) -> Deadline | None:
+def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
     """Return the deadline for the pods of an admitted Workload; None if they are ready or there is none."""
     admitted, ready = find_condition(workload, r.ADMITTED), find_condition(workload, r.PODS_READY)
     if (
@@ -112,14 +112,14 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> Deadline | None:
     ):
         return None
     if ready is None or ready["reason"] == r.WAIT_FOR_START:
-        return Deadline(r.WAIT_FOR_START, parse_time(admitted["lastTransitionTime"]) + policy.timeout)
+        return PodsReadyDeadline(r.WAIT_FOR_START, parse_time(admitted["lastTransitionTime"]) + policy.timeout)
     recovery = policy.timeout if policy.recovery_timeout is None else policy.recovery_timeout
     if ready["reason"] != r.WAIT_FOR_RECOVERY or recovery == 0:
         return None
-    return Deadline(r.WAIT_FOR_RECOVERY, parse_time(ready["lastTransitionTime"]) + recovery)
+    return PodsReadyDeadline(r.WAIT_FOR_RECOVERY, parse_time(ready["lastTransitionTime"]) + recovery)
 
 
-def timed_out(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
+def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
     """Evict a Workload after the PodsReady timeout, with backoff; deactivate it after the last try."""
     tries = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and tries > policy.backoff_limit_count:

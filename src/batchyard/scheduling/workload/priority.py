@@ -12,7 +12,7 @@ from batchyard.api.meta import Key, Obj, key_of, label, with_path
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
-from batchyard.interfaces.controller import Outcome
+from batchyard.interfaces.controller import ReconcileResult
 
 
 class Priority(NamedTuple):
@@ -93,14 +93,14 @@ class PriorityClassValues:
         same = event.old is not None and event.old["value"] == event.obj["value"]
         return () if same or event.type is EventType.DELETED else (event.key,)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set the value on every Workload of the class."""
         found = reader.get(key)
         if found is None:
-            return Outcome()
+            return ReconcileResult()
         workloads = [obj for k in self._workloads.get(key.name, ()) if (obj := reader.get(k)) is not None]
         changed = [w for w in workloads if _class_of(w) == key.name and w["spec"].get("priority") != found["value"]]
-        return Outcome([Update(with_path(w, ("spec", "priority"), found["value"])) for w in changed])
+        return ReconcileResult([Update(with_path(w, ("spec", "priority"), found["value"])) for w in changed])
 
     def _note(self, event: WatchEvent) -> None:
         old_class = _class_of(event.old) if event.old is not None else None

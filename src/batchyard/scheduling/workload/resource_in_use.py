@@ -12,20 +12,20 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, finalizers_of, with_finalizer, without_finalizer
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
-from batchyard.interfaces.controller import Outcome
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.interfaces.controller import ReconcileResult
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 _USERS_ONLY: Final = scheme.WORKLOAD
 
 
-class InUse:
+class ResourceInUseFinalizer:
     """Maintains the finalizer, and tracks the objects that are being deleted."""
 
     name = "in-use"
     rank = 1
     kinds = (_USERS_ONLY, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY)
 
-    def __init__(self, index: AdmissionIndex) -> None:
+    def __init__(self, index: SchedulerCache) -> None:
         self._index = index
         #: Objects that are being deleted.
         self._leaving: dict[Key, None] = {}
@@ -42,18 +42,18 @@ class InUse:
             return [*self._leaving, event.key]
         return list(self._leaving)
 
-    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Add the finalizer; remove it from an unused object that is being deleted."""
         obj = reader.get(key)
         if obj is None:
-            return Outcome()
+            return ReconcileResult()
         if not obj["metadata"].get("deletionTimestamp"):
             wanted = with_finalizer(obj, well_known.RESOURCE_IN_USE)
         elif self._is_used(key, reader):
-            return Outcome()
+            return ReconcileResult()
         else:
             wanted = without_finalizer(obj, well_known.RESOURCE_IN_USE)
-        return Outcome() if wanted is obj else Outcome([Update(wanted)])
+        return ReconcileResult() if wanted is obj else ReconcileResult([Update(wanted)])
 
     def _is_used(self, key: Key, reader: Reader) -> bool:
         queues = self._index.snapshot.queues

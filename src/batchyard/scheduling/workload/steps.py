@@ -20,35 +20,35 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.queues import cluster_queue_view
 from batchyard.base.instant import SECOND, Instant, seconds
 from batchyard.interfaces.client import Update, UpdateStatus, Write
-from batchyard.interfaces.controller import EventRecord, Outcome
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.messages import PENDING_EVALUATION
 from batchyard.scheduling.workload import checks, lifecycle, pending_reason, pods_ready
 from batchyard.scheduling.workload import lifecycle as r
-from batchyard.scheduling.workload.pending_reason import Queues
+from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
 _NO_STATUS: Final[Obj] = {}
 
 
-class Look(NamedTuple):
+class WorkloadPass(NamedTuple):
     """A Workload with its queues, at an instant."""
 
     key: Key
     workload: Obj
-    queues: Queues
+    queues: WorkloadQueues
     now: Instant
     policy: PodsReadyPolicy | None
 
 
-def first_step(look: Look) -> Outcome:
+def first_step(look: WorkloadPass) -> ReconcileResult:
     """Return the outcome of the first step that is due."""
-    return next((outcome for step in _STEPS if (outcome := step(look)) is not None), Outcome())
+    return next((outcome for step in _STEPS if (outcome := step(look)) is not None), ReconcileResult())
 
 
 # --- activity, checks and backoff ---
 
 
-def _activity(look: Look) -> Outcome | None:
+def _activity(look: WorkloadPass) -> ReconcileResult | None:
     """Evict an inactive Workload, or deactivate a Workload with a deactivation target."""
     workload = look.workload
     if not lifecycle.is_active(workload):
@@ -58,7 +58,7 @@ def _activity(look: Look) -> Outcome | None:
     return None
 
 
-def _deactivate(look: Look) -> Outcome | None:
+def _deactivate(look: WorkloadPass) -> ReconcileResult | None:
     workload = look.workload
     deactivated = lifecycle.deactivate(workload, look.now)
     if deactivated is workload:
@@ -69,7 +69,7 @@ def _deactivate(look: Look) -> Outcome | None:
     return outcome
 
 
-def _sync_checks(look: Look) -> Outcome | None:
+def _sync_checks(look: WorkloadPass) -> ReconcileResult | None:
     """Set its checks to those that its ClusterQueue requires."""
     queue = look.queues.cluster_queue
     if queue is None or not (checks.checks_of(look.workload) or queue["spec"].get("admissionChecksStrategy")):
@@ -82,7 +82,7 @@ def _sync_checks(look: Look) -> Outcome | None:
     return None if synced is look.workload else _write(UpdateStatus(synced))
 
 
-def _failed_checks(look: Look) -> Outcome | None:
+def _failed_checks(look: WorkloadPass) -> ReconcileResult | None:
     """Evict a Workload with a check in Retry until its retry time; deactivate one with a rejected check."""
     workload, now = look.workload, look.now
     if not lifecycle.is_active(workload):
@@ -91,40 +91,40 @@ def _failed_checks(look: Look) -> Outcome | None:
     held = workload if retry_at is None or retry_at <= now else lifecycle.hold_back(workload, retry_at, counts=False)
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := checks.in_state(workload, checks.REJECTED):
-            return _reject(look, checks.told(rejected, checks.REJECTED))
+            return _reject(look, checks.describe_checks(rejected, checks.REJECTED))
         if retrying := checks.in_state(workload, checks.RETRY):
-            message = f"Evicted due to {checks.told(retrying, checks.RETRY)}"
+            message = f"Evicted due to {checks.describe_checks(retrying, checks.RETRY)}"
             return _evict(look, held, lifecycle.Eviction(r.EVICTED_BY_ADMISSION_CHECK, message))
     return None if held is workload else _write(UpdateStatus(held))
 
 
-def _reject(look: Look, message: str) -> Outcome:
+def _reject(look: WorkloadPass, message: str) -> ReconcileResult:
     workload = lifecycle.target_deactivation(look.workload, r.EVICTED_BY_ADMISSION_CHECK, message, look.now)
     event = EventRecord(look.key, "Warning", "AdmissionCheckRejected", f"Deactivated due to {message}")
     return _write(UpdateStatus(workload), event)
 
 
-def _waiting(look: Look) -> Outcome | None:
+def _waiting(look: WorkloadPass) -> ReconcileResult | None:
     """Wait for the end of a backoff; then set Requeued to True."""
     if not lifecycle.is_active(look.workload):
         return None
     return _backoff(look) or _after_backoff(look)
 
 
-def _backoff(look: Look) -> Outcome | None:
+def _backoff(look: WorkloadPass) -> ReconcileResult | None:
     workload = look.workload
     requeue_at = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
     if requeue_at is None:
         return None
     due = parse_time(requeue_at)
     if due > look.now:
-        return Outcome(requeue_at=due)
+        return ReconcileResult(requeue_at=due)
     if lifecycle.status(workload) is not lifecycle.Status.PENDING:
         return None
     return _write(UpdateStatus(lifecycle.clear_requeue_at(workload)))
 
 
-def _after_backoff(look: Look) -> Outcome | None:
+def _after_backoff(look: WorkloadPass) -> ReconcileResult | None:
     workload, now = look.workload, look.now
     match _held_back_by(workload):
         case str(reason) if reason.startswith(r.DEACTIVATED):
@@ -146,14 +146,14 @@ def _held_back_by(workload: Obj) -> str | None:
 # --- queues and gates ---
 
 
-def _local_queue_restart(look: Look) -> Outcome | None:
+def _local_queue_restart(look: WorkloadPass) -> ReconcileResult | None:
     local_queue = look.queues.local_queue
     if _held_back_by(look.workload) != r.EVICTED_BY_LOCAL_QUEUE_STOPPED or not _is_open(local_queue):
         return None
     return _requeue(look, r.LOCAL_QUEUE_RESTARTED, "The LocalQueue was restarted after being stopped")
 
 
-def _gate(look: Look) -> Outcome | None:
+def _gate(look: WorkloadPass) -> ReconcileResult | None:
     """Update the condition if an admission gate was added or removed."""
     key, workload, now = look.key, look.workload, look.now
     reserved = find_condition(workload, r.QUOTA_RESERVED)
@@ -173,7 +173,7 @@ def _gate(look: Look) -> Outcome | None:
     )
 
 
-def _cluster_queue_restart(look: Look) -> Outcome | None:
+def _cluster_queue_restart(look: WorkloadPass) -> ReconcileResult | None:
     if _held_back_by(look.workload) != r.EVICTED_BY_CLUSTER_QUEUE_STOPPED:
         return None
     if not _is_open(look.queues.local_queue) or not _is_open(look.queues.cluster_queue):
@@ -185,18 +185,18 @@ def _is_open(queue: Obj | None) -> bool:
     return queue is not None and pending_reason.stop_policy(queue) == "None"
 
 
-def _requeue(look: Look, reason: str, message: str) -> Outcome:
+def _requeue(look: WorkloadPass, reason: str, message: str) -> ReconcileResult:
     return _write(UpdateStatus(lifecycle.set_requeued(look.workload, reason, message, look.now)))
 
 
-def _conditions(look: Look) -> Outcome | None:
+def _conditions(look: WorkloadPass) -> ReconcileResult | None:
     """Set the pending reason of a Workload without quota; admit one with quota whose checks are all Ready."""
     workload, now = look.workload, look.now
     if lifecycle.is_admitted(workload):
         return None
     new = workload
     if not lifecycle.has_quota_reservation(workload):
-        why = pending_reason.why_waiting(workload, look.queues)
+        why = pending_reason.reason_for_pending(workload, look.queues)
         if why is not None:
             new = lifecycle.set_pending(workload, *why, now)
         new = lifecycle.without_stale_admission(new)
@@ -207,11 +207,11 @@ def _conditions(look: Look) -> Outcome | None:
     return _write(UpdateStatus(new), *events)
 
 
-def _local_queue_stop(look: Look) -> Outcome | None:
+def _local_queue_stop(look: WorkloadPass) -> ReconcileResult | None:
     return _drain(look, look.queues.local_queue, "LocalQueue")
 
 
-def _reservation(look: Look) -> Outcome | None:
+def _reservation(look: WorkloadPass) -> ReconcileResult | None:
     """Release the quota of a Workload that is not admitted yet when one of its queues closes."""
     workload = look.workload
     if lifecycle.is_admitted(workload) or not lifecycle.has_quota_reservation(workload):
@@ -220,11 +220,11 @@ def _reservation(look: Look) -> Outcome | None:
     return None if blocker is None else _write(UpdateStatus(lifecycle.set_pending(workload, *blocker, look.now)))
 
 
-def _cluster_queue_stop(look: Look) -> Outcome | None:
+def _cluster_queue_stop(look: WorkloadPass) -> ReconcileResult | None:
     return _drain(look, look.queues.cluster_queue, "ClusterQueue")
 
 
-def _drain(look: Look, queue: Obj | None, kind: str) -> Outcome | None:
+def _drain(look: WorkloadPass, queue: Obj | None, kind: str) -> ReconcileResult | None:
     if pending_reason.stop_policy(queue) != "HoldAndDrain":
         return None
     if not lifecycle.is_admitted(look.workload) or lifecycle.is_evicted(look.workload):
@@ -235,7 +235,7 @@ def _drain(look: Look, queue: Obj | None, kind: str) -> Outcome | None:
 # --- time limits ---
 
 
-def _deadlines(look: Look) -> Outcome | None:
+def _deadlines(look: WorkloadPass) -> ReconcileResult | None:
     """Apply the PodsReady timeout and the maximum execution time."""
     waits = []
     for limit in (_ready_in_time, _execution_time):
@@ -244,22 +244,22 @@ def _deadlines(look: Look) -> Outcome | None:
             return outcome
         if outcome is not None and outcome.requeue_at is not None:
             waits.append(outcome.requeue_at)
-    return Outcome(requeue_at=min(waits)) if waits else None
+    return ReconcileResult(requeue_at=min(waits)) if waits else None
 
 
-def _ready_in_time(look: Look) -> Outcome | None:
+def _ready_in_time(look: WorkloadPass) -> ReconcileResult | None:
     """Evict Workloads over the PodsReady timeout; deactivate them after backoffLimitCount."""
     deadline = None if look.policy is None else pods_ready.deadline(look.workload, look.policy)
     if look.policy is None or deadline is None:
         return None
     if deadline.at > look.now:
-        return Outcome(requeue_at=deadline.at)
-    new = pods_ready.timed_out(look.workload, look.policy, deadline.cause, look.now)
+        return ReconcileResult(requeue_at=deadline.at)
+    new = pods_ready.evict_after_timeout(look.workload, look.policy, deadline.cause, look.now)
     eviction = lifecycle.Eviction(r.EVICTED_BY_PODS_READY_TIMEOUT, pods_ready.timeout_message(look.workload))
     return _write(UpdateStatus(new), *([_evicted_event(look.key, eviction)] if lifecycle.is_evicted(new) else []))
 
 
-def _execution_time(look: Look) -> Outcome | None:
+def _execution_time(look: WorkloadPass) -> ReconcileResult | None:
     """Request deactivation after the maximum execution time over all runs, unless it is already evicted."""
     workload = look.workload
     limit = workload["spec"].get("maximumExecutionTimeSeconds")
@@ -269,7 +269,7 @@ def _execution_time(look: Look) -> Outcome | None:
     past = workload["status"].get("accumulatedPastExecutionTimeSeconds", 0)
     due = parse_time(admitted["lastTransitionTime"]) + (limit - past) * SECOND
     if due > look.now:
-        return Outcome(requeue_at=due)
+        return ReconcileResult(requeue_at=due)
     message = f"The maximum execution time ({limit}s) exceeded"
     return _write(
         UpdateStatus(lifecycle.exceed_execution_time(workload, look.now)),
@@ -280,13 +280,13 @@ def _execution_time(look: Look) -> Outcome | None:
 # --- helpers of the steps ---
 
 
-def _evict(look: Look, workload: Obj, eviction: lifecycle.Eviction) -> Outcome:
+def _evict(look: WorkloadPass, workload: Obj, eviction: lifecycle.Eviction) -> ReconcileResult:
     evicted = lifecycle.evict(workload, reason=eviction.reason, message=eviction.message, now=look.now)
     return _write(UpdateStatus(evicted), _evicted_event(look.key, eviction))
 
 
-def _write(write: Write, *events: EventRecord) -> Outcome:
-    return Outcome([write], list(events))
+def _write(write: Write, *events: EventRecord) -> ReconcileResult:
+    return ReconcileResult([write], list(events))
 
 
 def _evicted_event(key: Key, eviction: lifecycle.Eviction) -> EventRecord:
@@ -302,7 +302,7 @@ def _admitted_event(key: Key, workload: Obj, now: Instant) -> EventRecord:
     return EventRecord(key, "Normal", "Admitted", message)
 
 
-_STEPS: Final[tuple[Callable[[Look], Outcome | None], ...]] = (
+_STEPS: Final[tuple[Callable[[WorkloadPass], ReconcileResult | None], ...]] = (
     _activity,
     _sync_checks,
     _failed_checks,

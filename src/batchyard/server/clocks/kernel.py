@@ -11,7 +11,7 @@ from typing import Final
 
 from batchyard.base.gc_tuning import rare_collections
 from batchyard.base.instant import SECOND, Instant
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.controller import Ticket, Work
 
 #: How long work runs before the event loop polls its sockets again.
@@ -28,7 +28,7 @@ class LiveKernel:
         self._began = loop.time()
         self._start = start
         self._speed = speed
-        self._inner = VirtualKernel(start)
+        self._inner = VirtualEventLoop(start)
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping_soon = False
         self._posted_at: Instant = 0
@@ -94,7 +94,7 @@ class LiveKernel:
         `now` does not go back, because completed work is not undone. Work that was due in skipped time runs once, now.
         """
         if self.is_unused:
-            self._inner = VirtualKernel(instant)
+            self._inner = VirtualEventLoop(instant)
         else:
             self._inner.skip_to(instant)
         self._start, self._began, self._speed = instant, self._loop.time(), speed

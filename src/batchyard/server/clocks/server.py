@@ -14,7 +14,7 @@ from batchyard.client.transport import HttpAnswer, HttpRequest, Transport
 from batchyard.client.writes import decoded
 from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.operator.snapshot import Asking
+from batchyard.server.operator.snapshot import RequestSender
 from batchyard.server.platform.status_report import PATH as REPORT
 
 #: Every API server reports its version here without authentication. The version of batchyard names it.
@@ -30,7 +30,7 @@ _DIFFERS: Final = SECOND // 20
 _DATES_DIFFER: Final = 2 * SECOND
 
 
-async def is_foreign(wire: Asking) -> bool:
+async def is_foreign(wire: RequestSender) -> bool:
     """Whether a server reports that it is not batchyard. Such a server has no status document."""
     version = await wire.ask(HttpRequest("GET", _VERSION))
     return version.code == 200 and _OURS not in str(decoded(version.body).get("gitVersion"))
@@ -40,7 +40,7 @@ class ServerClock:
     """A kernel whose clock follows the clock of an API server."""
 
     def __init__(
-        self, kernel: LiveKernel, timers: Kernel, wire: Asking, carrier: Transport, report: Callable[[str], None]
+        self, kernel: LiveKernel, timers: Kernel, wire: RequestSender, carrier: Transport, report: Callable[[str], None]
     ) -> None:
         self._kernel = kernel
         self._timers = timers
@@ -85,9 +85,9 @@ class ServerClock:
             self.speed = float(speed)
             if abs(theirs - self._kernel.clock()) > _DIFFERS * speed:
                 self._kernel.set_clock(theirs, speed)
-        elif answer.told_at and (self._path == _VERSION or answer.code in _NOT_OURS):
+        elif answer.server_time and (self._path == _VERSION or answer.code in _NOT_OURS):
             self._path = _VERSION
-            return self._heed_date(answer.told_at + SECOND // 2 + under_way)
+            return self._heed_date(answer.server_time + SECOND // 2 + under_way)
         return _SOON
 
     def _heed_date(self, theirs: Instant) -> Duration:

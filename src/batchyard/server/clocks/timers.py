@@ -8,7 +8,7 @@ from batchyard.interfaces.controller import Ticket, Work
 from batchyard.server.clocks.wall import wall_clock
 
 
-class RealTime:
+class LoopTimers:
     """A kernel that runs its work by the monotonic clock of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -49,7 +49,7 @@ class RealTime:
         work()
 
 
-async def passing(duration: Duration) -> None:
+async def sleep_for(duration: Duration) -> None:
     """Wait for a duration."""
     loop = asyncio.get_running_loop()
     passed = asyncio.Event()

@@ -15,10 +15,17 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.request import Refused, Response
-from batchyard.apiserver.responses import Later
+from batchyard.apiserver.request import Response, StatusError
+from batchyard.apiserver.responses import DeferredResponse
 from batchyard.base.instant import HOUR, MINUTE, Duration, Instant
-from batchyard.sim.forecasting.calibration import Calibration, Fate, Sample, fate_of, remembering, settled
+from batchyard.sim.forecasting.calibration import (
+    Calibration,
+    ForecastRecord,
+    StartOutcome,
+    outcome_of,
+    remembering,
+    settled,
+)
 
 _LOG: Final = logging.getLogger("batchyard")
 #: How long forecasts for calibration continue after the last request of a user.
@@ -29,17 +36,19 @@ _TICK: Final = 60.0  # seconds
 Clock: TypeAlias = Callable[[], Instant]
 
 
-class Objects(Protocol):
+class CalibrationObjects(Protocol):
     """The stored objects."""
 
     def get(self, key: Key) -> Obj | None:
         """Return an object, or None."""
 
 
-class Calibrating:
+class CalibrationLoop:
     """The calibration, its file, and the times of the last request and the last forecasts."""
 
-    def __init__(self, path: Path, objects: Objects, clock: Clock, ask: Callable[[], Later]) -> None:
+    def __init__(
+        self, path: Path, objects: CalibrationObjects, clock: Clock, ask: Callable[[], DeferredResponse]
+    ) -> None:
         """`ask` returns the deferred forecasts as JSON. It may raise Refused."""
         self._path = path
         self._objects = objects
@@ -71,7 +80,7 @@ class Calibrating:
             self._sampled = now
             try:
                 self._ask().then(self._remember)
-            except Refused:
+            except StatusError:
                 _LOG.debug("no forecast for calibration: too many requests")
 
     def close(self) -> None:
@@ -83,13 +92,13 @@ class Calibrating:
         self.look()
         self.begin(loop)
 
-    def _fate(self, sample: Sample) -> Fate:
+    def _fate(self, sample: ForecastRecord) -> StartOutcome:
         namespace, name = sample.workload.split("/", 1)
-        return fate_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), sample.uid)
+        return outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), sample.uid)
 
     def _remember(self, answer: Response) -> None:
         if answer.code == 200:
-            self._keep(remembering(self.calibration, msgspec.json.decode(answer.body, type=list[Sample])))
+            self._keep(remembering(self.calibration, msgspec.json.decode(answer.body, type=list[ForecastRecord])))
 
     def _keep(self, known: Calibration) -> None:
         self.calibration = known

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from batchyard.apiserver.request import Refused, Response
-from batchyard.apiserver.responses import Later
-from batchyard.metrics.forks import ANSWERED, FAILED, REFUSED, ForkFigures
+from batchyard.apiserver.request import Response, StatusError
+from batchyard.apiserver.responses import DeferredResponse
+from batchyard.metrics.forks import ANSWERED, FAILED, REFUSED, ForkMetrics
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.http.flow_control import too_many
 from batchyard.server.http.forked_writes import Child, ChildResult
@@ -25,52 +25,52 @@ WITHIN: Final = 30.0
 WAITING_MAX: Final = 16
 #: The length of the status code at the beginning of a child's result.
 _CODE: Final = 3
-_NO_ANSWER: Final = Refused(
+_NO_ANSWER: Final = StatusError(
     503, "ServiceUnavailable", f"no answer was found within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
 )
-Told: TypeAlias = Callable[[Response], None]
+ResponseCallback: TypeAlias = Callable[[Response], None]
 Work: TypeAlias = Callable[[], Any]
 """Computes an answer in a child. Raises Refused if it has none."""
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _QueuedQuestion:
     """A queued question, and the callbacks that wait for its answer."""
 
     question: Hashable
     work: Work
     revision: int
-    callback: list[Told] = field(default_factory=list)
+    callback: list[ResponseCallback] = field(default_factory=list)
 
 
-class Forks:
+class ForkPool:
     """The queued questions, the running child, and the cached answers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, revision: Callable[[], int]) -> None:
         self._loop = loop
         self._revision = revision
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_QueuedQuestion] = deque()
         self._child: Child | None = None
         #: The cached answers, and their revision.
         self._known: dict[Hashable, Response] = {}
         self._known_at = -1
-        self.figures = ForkFigures(ticks, lambda: len(self._waiting))
+        self.figures = ForkMetrics(ticks, lambda: len(self._waiting))
 
-    def ask(self, question: Hashable, work: Work) -> Later:
+    def ask(self, question: Hashable, work: Work) -> DeferredResponse:
         """Return the deferred answer to a question, computed by `work`. Raises Refused if the queue is full."""
         known = self._known.get(question) if self._known_at == self._revision() else None
         if known is not None:
             response = known
-            return Later(lambda callback: _soon(self._loop, callback, response))
+            return DeferredResponse(lambda callback: _soon(self._loop, callback, response))
         asked = self._same(question)
         if asked is None:
             if len(self._waiting) >= WAITING_MAX:
                 self.figures.turn_away()
                 raise too_many()
-            asked = _Asked(question, work, self._revision())
+            asked = _QueuedQuestion(question, work, self._revision())
             self._waiting.append(asked)
             self._loop.call_soon(self._next)
-        return Later(asked.callback.append)
+        return DeferredResponse(asked.callback.append)
 
     def close(self) -> None:
         """Drop the queue, and kill the running child."""
@@ -78,7 +78,7 @@ class Forks:
         if self._child is not None:
             self._child.kill()
 
-    def _same(self, question: Hashable) -> _Asked | None:
+    def _same(self, question: Hashable) -> _QueuedQuestion | None:
         """Return the queued entry of the same question, or None."""
         return next((asked for asked in self._waiting if asked.question == question), None)
 
@@ -90,7 +90,7 @@ class Forks:
         self.figures.begin()
         self._child = Child(self._loop, partial(_worked_out, asked.work), WITHIN, partial(self._answered, asked))
 
-    def _answered(self, asked: _Asked, found: ChildResult) -> None:
+    def _answered(self, asked: _QueuedQuestion, found: ChildResult) -> None:
         """Pass on the result of a child, and cache it."""
         self._child = None
         response = _response(found.sent)
@@ -101,7 +101,7 @@ class Forks:
             callback(response)
         self._loop.call_soon(self._next)
 
-    def _keep(self, asked: _Asked, response: Response) -> None:
+    def _keep(self, asked: _QueuedQuestion, response: Response) -> None:
         if response.code != 200:
             return
         if asked.revision != self._known_at:
@@ -120,10 +120,10 @@ def _response(answer: bytes) -> Response:
 def _worked_out(work: Work) -> bytes:
     try:
         return b"200" + msgspec.json.encode(work())
-    except Refused as refused:
+    except StatusError as refused:
         response = refused.response()
         return b"%d" % response.code + msgspec.json.encode(response.body)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, callback: Told, response: Response) -> None:
+def _soon(loop: asyncio.AbstractEventLoop, callback: ResponseCallback, response: Response) -> None:
     loop.call_soon(callback, response)

@@ -10,33 +10,33 @@ import msgspec
 
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.auth.authorization import Authorizer
-from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import ResourcePath
-from batchyard.apiserver.responses import Later, Reply
-from batchyard.apiserver.subresources.forecasts import Question, may_see_workloads
+from batchyard.apiserver.responses import AnyResponse, DeferredResponse
+from batchyard.apiserver.subresources.forecasts import ForecastRequest, may_see_workloads
 from batchyard.base.instant import Instant
 from batchyard.client.resource_paths import received
 from batchyard.metrics.exposition import Texts
-from batchyard.server.forecasting.calibration_loop import Calibrating
-from batchyard.server.forecasting.fork_pool import Forks
-from batchyard.sim.forecasting.calibration import Calibration, Sample
+from batchyard.server.forecasting.calibration_loop import CalibrationLoop
+from batchyard.server.forecasting.fork_pool import ForkPool
+from batchyard.sim.forecasting.calibration import Calibration, ForecastRecord
 
 Listed: TypeAlias = Callable[[str], Iterable[Obj]]
 MaySee: TypeAlias = Callable[[str], bool]
 
 
-class Foresight(NamedTuple):
+class ForecastFunctions(NamedTuple):
     """The forecast functions. Each gets a lister of objects, the time, and a filter of Workloads that may be named."""
 
     #: Forecasts the start of a subject, by a seed and a calibration.
     forecast: Callable[[Listed, Instant, Key, int, MaySee, Calibration], Mapping[str, Any]]
     #: Makes forecasts for calibration.
-    sample: Callable[[Listed, Instant, Calibration], Sequence[Sample]]
+    sample: Callable[[Listed, Instant, Calibration], Sequence[ForecastRecord]]
     #: Returns warnings about the effects of a changed object.
     warn: Callable[[Listed, Instant, Obj, MaySee], Sequence[str]]
 
 
-class Objects(Protocol):
+class ForecastObjects(Protocol):
     """The stored objects."""
 
     @property
@@ -50,13 +50,13 @@ class Objects(Protocol):
         """Return all objects of a kind, sorted by namespace and name."""
 
 
-class Futures:
+class ForecastEngine:
     """The fork pool, and the calibration of the forecasts."""
 
     def __init__(
         self,
-        foresight: Foresight,
-        objects: Objects,
+        foresight: ForecastFunctions,
+        objects: ForecastObjects,
         clock: Callable[[], Instant],
         loop: asyncio.AbstractEventLoop,
         kept: Path,
@@ -65,27 +65,27 @@ class Futures:
         self._foresight = foresight
         self._objects = objects
         self._clock = clock
-        self._forks = Forks(loop, lambda: objects.revision)
-        self._learning = Calibrating(kept, objects, clock, self._sampled)
+        self._forks = ForkPool(loop, lambda: objects.revision)
+        self._learning = CalibrationLoop(kept, objects, clock, self._sampled)
         self._learning.begin(loop)
         #: Decides which Workloads a user may see. It is set before requests are served.
         self.authorizer: Authorizer | None = None
 
-    def ask(self, question: Question) -> Later:
+    def ask(self, question: ForecastRequest) -> DeferredResponse:
         """Return the deferred forecast of a start."""
         later = self._forks.ask(question, partial(self._forecast, question))
         self._learning.used()
         return later
 
-    def foreseen(self, request: Request, path: ResourcePath, answer: Response) -> Reply:
+    def foreseen(self, request: ApiRequest, path: ResourcePath, answer: Response) -> AnyResponse:
         """Return the response to a dry run with warnings about the change; without them if the queue is full."""
         changed = received(path.info, path.version, answer.body)
         question = (request.user, msgspec.json.encode(changed))
         try:
             later = self._forks.ask(question, partial(self._warn, changed, request))
-        except Refused:
+        except StatusError:
             return answer
-        return Later(lambda respond: later.then(lambda found: respond(_warned(answer, found))))
+        return DeferredResponse(lambda respond: later.then(lambda found: respond(_warned(answer, found))))
 
     @property
     def texts(self) -> Texts:
@@ -97,21 +97,21 @@ class Futures:
         self._learning.close()
         self._forks.close()
 
-    def _forecast(self, question: Question) -> Mapping[str, Any]:
+    def _forecast(self, question: ForecastRequest) -> Mapping[str, Any]:
         compute, may_see = self._foresight.forecast, self._may_see(question)
         known = self._learning.calibration
         return compute(self._objects.list, self._clock(), question.subject, question.seed, may_see, known)
 
-    def _sampled(self) -> Later:
+    def _sampled(self) -> DeferredResponse:
         return self._forks.ask(("samples", self._clock()), self._sample)
 
-    def _sample(self) -> Sequence[Sample]:
+    def _sample(self) -> Sequence[ForecastRecord]:
         return self._foresight.sample(self._objects.list, self._clock(), self._learning.calibration)
 
-    def _warn(self, changed: Obj, request: Request) -> Sequence[str]:
+    def _warn(self, changed: Obj, request: ApiRequest) -> Sequence[str]:
         return self._foresight.warn(self._objects.list, self._clock(), changed, self._may_see(request))
 
-    def _may_see(self, asked: Question | Request) -> MaySee:
+    def _may_see(self, asked: ForecastRequest | ApiRequest) -> MaySee:
         assert self.authorizer is not None, "the authorizer is set before requests are served"
         return partial(may_see_workloads, self.authorizer, asked.user)
 

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Final, Protocol
 
 from batchyard.base.instant import MILLISECOND, SECOND
-from batchyard.server.clocks.timers import passing
+from batchyard.server.clocks.timers import sleep_for
 from batchyard.server.clocks.wall import wall_clock
 
 #: Below 1,024, the common limit of open files of a process.
@@ -29,7 +29,7 @@ BODIES_MAX: Final = 256 * 1024 * 1024
 BODIES_OF_ONE_MAX: Final = 64 * 1024 * 1024
 
 
-class Ending(Protocol):
+class ClosableConnection(Protocol):
     """A connection, for shutdown."""
 
     def end(self) -> None:
@@ -47,7 +47,7 @@ class Connections:
     """The open connections, and the bytes of request bodies in memory."""
 
     def __init__(self) -> None:
-        self._open: dict[Ending, None] = {}
+        self._open: dict[ClosableConnection, None] = {}
         self._none_left = asyncio.Event()
         self._held = 0
         self._held_by: dict[str, int] = {}
@@ -55,7 +55,7 @@ class Connections:
         self._second = 0
         self._date = b""
 
-    def enter(self, connection: Ending) -> bool:
+    def enter(self, connection: ClosableConnection) -> bool:
         """Count a connection until `leave`. Return False if too many are open, in total or of one peer."""
         peer = connection.peer
         alike = sum(1 for each in self._open if each.peer == peer)
@@ -92,7 +92,7 @@ class Connections:
         if not self._ports[holder]:
             del self._ports[holder]
 
-    def leave(self, connection: Ending) -> None:
+    def leave(self, connection: ClosableConnection) -> None:
         """Remove a closed connection."""
         self._open.pop(connection, None)
         if not self._open:
@@ -126,7 +126,7 @@ class Connections:
 # early, it is set again for the current deadline.
 
 
-class Deadline:
+class ConnectionDeadline:
     """The awaited thing, its deadline, and the callback on timeout."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -216,7 +216,7 @@ class Acceptor:
                 if error.errno not in _NO_FILES:
                     continue  # the client has closed the connection
                 self._drop_oldest()
-                await passing(100 * MILLISECOND)
+                await sleep_for(100 * MILLISECOND)
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
                 self._drop_oldest()

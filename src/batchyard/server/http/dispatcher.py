@@ -8,25 +8,31 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from batchyard.apiserver.auth.authentication import User, flow_of, is_exempt
-from batchyard.apiserver.request import Refused, Request, Response
-from batchyard.apiserver.responses import Begun, Conversation, Later, Ongoing, Reply
+from batchyard.apiserver.auth.authentication import UserInfo, flow_of, is_exempt
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
+from batchyard.apiserver.responses import (
+    AnyResponse,
+    DeferredResponse,
+    StartedResponse,
+    StreamingResponse,
+    UpgradeResponse,
+)
 from batchyard.apiserver.server import ApiServer
 from batchyard.metrics.registry import Labels
-from batchyard.metrics.requests import RequestFigures
+from batchyard.metrics.requests import RequestMetrics
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.http.encoding import pieces, shared
-from batchyard.server.http.flow_control import FairQueue, Load, too_many
+from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, too_many
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.commit_mark import JournalError
 
-Answered: TypeAlias = Callable[[Begun], None]
+Answered: TypeAlias = Callable[[StartedResponse], None]
 """Receives a response. Its body is bytes, or an iterator of bytes for a long response."""
 _Measured: TypeAlias = tuple[Labels, float]
-_Settle: TypeAlias = Callable[[Begun, _Measured, JournalError | None], None]
+_Settle: TypeAlias = Callable[[StartedResponse, _Measured, JournalError | None], None]
 
-_UNKEPT: Final = Refused(
+_UNKEPT: Final = StatusError(
     500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
 )
 _encoder: Final = msgspec.json.Encoder()
@@ -41,15 +47,15 @@ _LOG: Final = logging.getLogger("batchyard")
 class _Work(NamedTuple):
     """A queued request."""
 
-    request: Request
+    request: ApiRequest
     work: Callable[[], None]
     answered: Answered
 
 
-class Guard(Protocol):
+class RequestWatchdog(Protocol):
     """A watchdog over the request in progress."""
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: ApiRequest) -> None:
         """Record that a request is in progress."""
 
     def end(self) -> None:
@@ -59,14 +65,14 @@ class Guard(Protocol):
 class _NoGuard:
     """A watchdog that does nothing."""
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: ApiRequest) -> None:
         """Do nothing."""
 
     def end(self) -> None:
         """Do nothing."""
 
 
-class Answers:
+class RequestDispatcher:
     """The queued requests, and the watches and upgraded connections in progress."""
 
     def __init__(
@@ -75,8 +81,8 @@ class Answers:
         kernel: LiveKernel,
         commit: GroupCommit,
         revision: Callable[[], int],
-        figures: RequestFigures,
-        guard: Guard | None = None,
+        figures: RequestMetrics,
+        guard: RequestWatchdog | None = None,
     ) -> None:
         self._server = server
         self._kernel = kernel
@@ -84,25 +90,25 @@ class Answers:
         self._revision = revision
         self._figures = figures
         self._guard = guard or _NoGuard()
-        self._load = Load()
+        self._load = ConcurrencyLimiter()
         self._queue: FairQueue[_Work] = FairQueue(_EXPECTED)
         self._is_ending = False
         #: The user of each watch and upgraded connection.
-        self._watching: dict[Ongoing | Conversation, User] = {}
+        self._watching: dict[StreamingResponse | UpgradeResponse, UserInfo] = {}
         self._defects = 0
 
-    def known(self, request: Request) -> Request:
+    def known(self, request: ApiRequest) -> ApiRequest:
         """Return the request, whose body is not read yet, with its authenticated user. Raises Refused."""
         return self._server.known(request)
 
-    def ask(self, request: Request, answered: Answered) -> None:
+    def ask(self, request: ApiRequest, answered: Answered) -> None:
         """Queue a request; `answered` gets the response. If too many are in progress, it gets a 429 at once."""
         user = request.user
         try:
             if self._is_ending:
                 raise too_many()
             self._load.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
-        except Refused as refused:
+        except StatusError as refused:
             answered(encoded(refused.response()))
         else:
             began = self._figures.begin()
@@ -137,24 +143,29 @@ class Answers:
         """The number of watches and upgraded connections in progress."""
         return len(self._watching)
 
-    def leave(self, ongoing: Ongoing | Conversation) -> None:
+    def leave(self, ongoing: StreamingResponse | UpgradeResponse) -> None:
         """End a streaming response whose client is gone."""
-        if not isinstance(ongoing, Conversation):
+        if not isinstance(ongoing, UpgradeResponse):
             self._commit.leave(ongoing)
             ongoing.end()
         user = self._watching.pop(ongoing, None)
         if user is not None:
             self._load.end_watch(user)
 
-    def _work(self, request: Request, began: float, settle: _Settle) -> None:
+    def _work(self, request: ApiRequest, began: float, settle: _Settle) -> None:
         answer, measured = self._answer(request), (self._figures.latest, began)
-        if isinstance(answer, Later):  # registered now: the response may come before the journal is written
+        if isinstance(answer, DeferredResponse):  # registered now: the response may come before the journal is written
             answer.then(lambda response: self._come(settle, response, measured))
         else:
             self._commit.when_durable(self._revision(), partial(settle, answer, measured))
 
     def _settle(
-        self, user: User, answered: Answered, answer: Begun, measured: _Measured, failure: JournalError | None
+        self,
+        user: UserInfo,
+        answered: Answered,
+        answer: StartedResponse,
+        measured: _Measured,
+        failure: JournalError | None,
     ) -> None:
         self._load.leave(user)
         self._figures.settle(*measured)
@@ -167,7 +178,7 @@ class Answers:
         """Send a deferred response, once the revision that it is based on is durable."""
         self._commit.when_durable(self._revision(), partial(settle, encoded(response), measured))
 
-    def _answer(self, request: Request) -> Reply:
+    def _answer(self, request: ApiRequest) -> AnyResponse:
         """Answer a request. An exception becomes a 500 response; its traceback is only logged."""
         try:
             answer = self._server.handle(request)
@@ -177,10 +188,10 @@ class Answers:
             name = f"{self._kernel.clock():x}-{self._defects}"
             _LOG.exception("defect %s in the answer to %s %r", name, request.method, request.path)
             message = f"Internal error occurred: defect {name}; see the server log"
-            return encoded(Refused(500, "InternalError", message).response())
+            return encoded(StatusError(500, "InternalError", message).response())
 
 
-def _sent(response: Response, request: Request) -> Response:
+def _sent(response: Response, request: ApiRequest) -> Response:
     """Encode a response. The encoding of a written object is shared with the watches that send it."""
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encoded(response)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
-from batchyard.apiserver.auth.authentication import User, flow_of, is_exempt
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.auth.authentication import UserInfo, flow_of, is_exempt
+from batchyard.apiserver.request import StatusError
 from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import ticks
 
@@ -32,7 +32,7 @@ RETRY_AFTER: Final = 1  # seconds
 WATCHES_MAX: Final = 400
 
 
-class Load:
+class ConcurrencyLimiter:
     """The requests and watches in progress, by flow."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Load:
         self._watches: dict[str, int] = {}
         self._all = 0
 
-    def enter(self, user: User, *, is_watch: bool = False) -> None:
+    def enter(self, user: UserInfo, *, is_watch: bool = False) -> None:
         """Count a request until `leave`. Raises Refused if too many are in progress, in total or of the user's flow.
 
         The owner's requests are counted, but never rejected.
@@ -55,25 +55,25 @@ class Load:
         self._all += 1
         self._by_flow[flow] = of_flow + 1
 
-    def leave(self, user: User) -> None:
+    def leave(self, user: UserInfo) -> None:
         """Count a request of a user as answered."""
         self._all -= 1
         _take_one(self._by_flow, flow_of(user))
 
-    def begin_watch(self, user: User) -> None:
+    def begin_watch(self, user: UserInfo) -> None:
         """Count a watch of a user until `end_watch`."""
         flow = flow_of(user)
         self._watches[flow] = self._watches.get(flow, 0) + 1
 
-    def end_watch(self, user: User) -> None:
+    def end_watch(self, user: UserInfo) -> None:
         """Count a watch of a user as ended."""
         _take_one(self._watches, flow_of(user))
 
 
-def too_many() -> Refused:
+def too_many() -> StatusError:
     """Return the 429 response for too many requests."""
     message = "Too many requests, please try again later."
-    return Refused(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
+    return StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
 
 
 def _take_one(counts: dict[str, int], user: str) -> None:
@@ -194,7 +194,7 @@ class FairQueue(Generic[_T]):
 _EXPECTED: Final = 0.001
 
 
-class Turns:
+class ResponseTurns:
     """The queued parts of all responses, in fair order by the time that the parts of each user took."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -202,7 +202,7 @@ class Turns:
         self._queue: FairQueue[Work] = FairQueue(_EXPECTED)
         self._is_due = False
 
-    def of(self, user: User) -> Callable[[Work], None]:
+    def of(self, user: UserInfo) -> Callable[[Work], None]:
         """Return a function that queues parts of a user's responses."""
         flow, is_urgent = flow_of(user), is_exempt(user)
 

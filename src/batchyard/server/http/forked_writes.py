@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
-from batchyard.apiserver.auth.authentication import User, flow_of, is_exempt
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.auth.authentication import UserInfo, flow_of, is_exempt
+from batchyard.apiserver.request import StatusError
 from batchyard.interfaces.controller import Work
 from batchyard.server.http.flow_control import FairQueue, too_many
 
@@ -109,10 +109,10 @@ WITHIN: Final = 20.0
 #: The expected CPU seconds of a child, and the CPU seconds that a fork costs this process.
 _EXPECTED: Final = 0.1
 _FORK: Final = 0.01
-Done: TypeAlias = Callable[[bytes | Refused], None]
+Done: TypeAlias = Callable[[bytes | StatusError], None]
 
 
-class _Asked(NamedTuple):
+class _QueuedWork(NamedTuple):
     """A queued request."""
 
     work: Callable[[], bytes]
@@ -126,18 +126,18 @@ class ForkedWork:
         """`post` runs work in the platform's thread, in its order."""
         self._loop = loop
         self._post = post
-        self._waiting: FairQueue[_Asked] = FairQueue(_EXPECTED)
+        self._waiting: FairQueue[_QueuedWork] = FairQueue(_EXPECTED)
         self._children: dict[Child, bool] = {}
         self._is_due = False
         self._is_ending = False
 
-    def ask(self, user: User, work: Callable[[], bytes], done: Done) -> None:
+    def ask(self, user: UserInfo, work: Callable[[], bytes], done: Done) -> None:
         """Queue work of a user for a fork. Raises Refused if too much is queued."""
         flow, is_urgent = flow_of(user), is_exempt(user)
         is_full = len(self._waiting) >= WAITING_MAX or self._waiting.waiting(flow) >= WAITING_OF_ONE_MAX
         if self._is_ending or (is_full and not is_urgent):
             raise too_many()
-        self._waiting.put(flow, _Asked(work, done), is_urgent=is_urgent)
+        self._waiting.put(flow, _QueuedWork(work, done), is_urgent=is_urgent)
         self._come_soon()
 
     def close(self) -> None:

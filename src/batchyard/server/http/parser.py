@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote
 
 import httptools
 
-from batchyard.apiserver.request import SEPARATOR, Refused, Request
+from batchyard.apiserver.request import SEPARATOR, ApiRequest, StatusError
 from batchyard.server.http.flow_control import too_many
 
 #: Maximum bytes of a request line with headers, and of a body.
@@ -20,23 +20,23 @@ _BAD_HOST: Final = "400 Bad Request: {}"
 _HOST: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
-class Whole(NamedTuple):
+class ParsedRequest(NamedTuple):
     """A complete request, or the reason to reject it."""
 
-    request: Request
+    request: ApiRequest
     is_last: bool
     #: Whether the client supports chunked transfer encoding (HTTP/1.1).
     is_chunked: bool
-    refused: Refused | None = None
+    refused: StatusError | None = None
 
 
-class Taker(Protocol):
+class RequestSink(Protocol):
     """The receiver of parsed requests."""
 
-    def known(self, request: Request) -> Request:
+    def known(self, request: ApiRequest) -> ApiRequest:
         """Return the request, whose body is not read yet, with its authenticated user. Raises Refused."""
 
-    def take(self, whole: Whole) -> None:
+    def take(self, whole: ParsedRequest) -> None:
         """Receive a complete request; requests are answered in order."""
 
     def refuse(self, code: int, why: str) -> None:
@@ -49,10 +49,10 @@ class Taker(Protocol):
         """Handle a client that waits for 100 Continue."""
 
 
-class Requests:
+class RequestParser:
     """The parser of a connection, and the request that is being received."""
 
-    def __init__(self, taker: Taker) -> None:
+    def __init__(self, taker: RequestSink) -> None:
         #: The receiver of requests and httptools' parser; None after `end`.
         self._taker: Any = taker
         #: The IP address of the client.
@@ -63,7 +63,7 @@ class Requests:
         self._url, self._headers = b"", dict[str, str]()
         self._head_bytes = 0
         #: The request whose body is being received; None before its head is complete, or if the body is discarded.
-        self._coming: Request | None = None
+        self._coming: ApiRequest | None = None
         self._body = bytearray()
         self.is_in_body = False
         #: Whether nothing more is parsed.
@@ -121,7 +121,7 @@ class Requests:
         self._parser, self._is_read_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + rest)
 
-    def end_late(self, refused: Refused) -> bool:
+    def end_late(self, refused: StatusError) -> bool:
         """Stop waiting for a body that timed out. Return whether the client gets a response."""
         request, self._coming, self.is_over = self._coming, None, True
         if request is not None:
@@ -167,7 +167,7 @@ class Requests:
             return
         try:
             self._coming = self._taker.known(request)
-        except Refused:
+        except StatusError:
             self._take(request)  # the dispatcher rejects it again and audits it
             return
         if self._headers.get("expect", "").lower() == "100-continue":
@@ -180,7 +180,7 @@ class Requests:
         self._body += part
         if len(self._body) > BODY_MAX:
             message = f"Request entity too large: limit is {BODY_MAX}"
-            self._refuse_body(Refused(413, "RequestEntityTooLarge", message))
+            self._refuse_body(StatusError(413, "RequestEntityTooLarge", message))
         elif not self._taker.hold(len(part)):
             self._refuse_body(too_many())
 
@@ -192,19 +192,19 @@ class Requests:
         if self._coming is not None and not self.is_over:
             request, self._coming = self._coming, None
             if self._body:
-                request, self._body = request.saying(bytes(self._body)), bytearray()
+                request, self._body = request.with_body(bytes(self._body)), bytearray()
             self._take(request)
 
     # --- results ---
 
-    def _refuse_body(self, refused: Refused) -> None:
+    def _refuse_body(self, refused: StatusError) -> None:
         request, self._coming, self._body = self._coming, None, bytearray()
         assert request is not None, "a body belongs to a request"
         self._take(request, refused)
 
-    def _take(self, request: Request, refused: Refused | None = None) -> None:
+    def _take(self, request: ApiRequest, refused: StatusError | None = None) -> None:
         is_chunked = self._parser.get_http_version() == "1.1"
-        self._taker.take(Whole(request, not self._parser.should_keep_alive(), is_chunked, refused))
+        self._taker.take(ParsedRequest(request, not self._parser.should_keep_alive(), is_chunked, refused))
 
     def _refuse(self, code: int, why: str) -> None:
         if not self.is_over:
@@ -221,7 +221,7 @@ class Requests:
             return "too many Host headers"
         return "" if _HOST.fullmatch(host) else "malformed Host header"
 
-    def _request(self) -> Request | None:
+    def _request(self) -> ApiRequest | None:
         """Return the request without its body; None if its URL is invalid."""
         try:
             url: Any = httptools.parse_url(self._url)  # its type omits that path and query may be None
@@ -235,7 +235,7 @@ class Requests:
         for name, value in query_items:
             query.setdefault(name, value)
         method = self._parser.get_method().decode("ascii")
-        return Request(method, path, query, self._headers, source=self.source, query_items=query_items)
+        return ApiRequest(method, path, query, self._headers, source=self.source, query_items=query_items)
 
 
 def _has_body(headers: Mapping[str, str]) -> bool:

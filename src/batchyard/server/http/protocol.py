@@ -12,17 +12,17 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
-from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, User, flow_of, is_exempt, of_certificate
-from batchyard.apiserver.request import Refused, Request, Response
-from batchyard.apiserver.responses import Begun, Conversation, Ongoing
-from batchyard.server.http.connections import Connections, Deadline
-from batchyard.server.http.dispatcher import Answers, encoded
+from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, UserInfo, flow_of, is_exempt, of_certificate
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
+from batchyard.apiserver.responses import StartedResponse, StreamingResponse, UpgradeResponse
+from batchyard.server.http.connections import ConnectionDeadline, Connections
+from batchyard.server.http.dispatcher import RequestDispatcher, encoded
 from batchyard.server.http.encoding import PIECE
-from batchyard.server.http.flow_control import Turns
-from batchyard.server.http.parser import Requests, Whole
-from batchyard.server.http.streams import Pieces, Stream
+from batchyard.server.http.flow_control import ResponseTurns
+from batchyard.server.http.parser import ParsedRequest, RequestParser
+from batchyard.server.http.streams import ResponsePieces, ResponseStream
 from batchyard.server.http.tls import Peer, peer_of
-from batchyard.server.streaming.dispatch import converse, switched
+from batchyard.server.streaming.dispatch import serve_upgraded, switched
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection
 
 #: The user of connections without TLS, which only the owner may enable.
@@ -38,26 +38,28 @@ WARNINGS_MAX: Final = 4096
 _AT_LOOPBACK: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _TEXT: Final = "text/plain; charset=utf-8"
 _LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_LATE: Final = Refused(408, "Timeout", f"the request did not come within {BODY_WITHIN} seconds")
+_LATE: Final = StatusError(408, "Timeout", f"the request did not come within {BODY_WITHIN} seconds")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpProtocol(asyncio.Protocol):
     """The queued requests of a connection, the response in progress, and the timeout in effect."""
 
-    def __init__(self, answers: Answers, connections: Connections, turns: Turns, *, is_secure: bool) -> None:
+    def __init__(
+        self, answers: RequestDispatcher, connections: Connections, turns: ResponseTurns, *, is_secure: bool
+    ) -> None:
         self._answers = answers
         self._turns = turns
         self._connections = connections
         self._is_secure = is_secure
         self._loop = asyncio.get_running_loop()
-        self._deadline = Deadline(self._loop)
+        self._deadline = ConnectionDeadline(self._loop)
         self._transport: Any = None
         #: The user of the client certificate; None without one.
         self.peer: Peer | None = None
-        self._waiting: deque[Whole] = deque()
-        self._answering: Whole | None = None
-        self._stream: Stream | None = None
+        self._waiting: deque[ParsedRequest] = deque()
+        self._answering: ParsedRequest | None = None
+        self._stream: ResponseStream | None = None
         self._is_lost = False
         self._is_paused = False
         #: The bytes of request bodies in memory, by flow.
@@ -71,7 +73,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start serving a connection whose TLS handshake is complete."""
         self._transport = transport
-        self._requests = Requests(self)  # not before: a failed handshake has no connection_lost
+        self._requests = RequestParser(self)  # not before: a failed handshake has no connection_lost
         self.peer, self._requests.source = _client_of(transport)
         if not self._connections.enter(self):
             self._requests.is_over = True
@@ -119,7 +121,7 @@ class HttpConnection(asyncio.Protocol):
 
     # --- callbacks of the parser ---
 
-    def known(self, request: Request) -> Request:
+    def known(self, request: ApiRequest) -> ApiRequest:
         """Return the request with its authenticated user. Raises Refused if authentication fails."""
         if not self._is_secure:
             _check_local(request)
@@ -127,7 +129,7 @@ class HttpConnection(asyncio.Protocol):
         self._holder = _holder_of(known.user)
         return known
 
-    def take(self, whole: Whole) -> None:
+    def take(self, whole: ParsedRequest) -> None:
         """Queue a request; requests are answered in order."""
         self._waiting.append(whole)
         self._answer_next()
@@ -194,7 +196,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._answered(encoded(whole.refused.response()))
 
-    def _answered(self, answer: Begun) -> None:
+    def _answered(self, answer: StartedResponse) -> None:
         """Write a response, or start a stream."""
         if self._is_lost or self._transport.is_closing():
             if not isinstance(answer, Response):
@@ -202,14 +204,14 @@ class HttpConnection(asyncio.Protocol):
             return
         whole = self._answering
         assert whole is not None, "a response belongs to a request"
-        if isinstance(answer, Conversation):
+        if isinstance(answer, UpgradeResponse):
             self._hand_over(answer, whole)
             return
         if not isinstance(answer, Response):
             self._begin(answer, Response(200, None, content_type=answer.content_type), whole)
             return
         if not isinstance(answer.body, bytes):
-            self._begin(Pieces(answer.body), answer, whole)
+            self._begin(ResponsePieces(answer.body), answer, whole)
             return
         framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(whole)
         head = _head(answer, self._connections.date(), framing, is_last=is_last)
@@ -219,9 +221,11 @@ class HttpConnection(asyncio.Protocol):
             self._end_answer()
         else:
             self._answering = whole._replace(is_chunked=False)
-            self._stream_parts(Pieces(body[begin : begin + PIECE] for begin in range(PIECE, len(body), PIECE)), whole)
+            self._stream_parts(
+                ResponsePieces(body[begin : begin + PIECE] for begin in range(PIECE, len(body), PIECE)), whole
+            )
 
-    def _begin(self, ongoing: Ongoing, answer: Response, whole: Whole) -> None:
+    def _begin(self, ongoing: StreamingResponse, answer: Response, whole: ParsedRequest) -> None:
         """Start a streaming response. HTTP/1.0 has no chunked encoding, so there it ends with the connection."""
         framing = b"\r\ntransfer-encoding: chunked" if whole.is_chunked else b""
         self._answering = whole._replace(is_last=self._is_last(whole) or not whole.is_chunked)
@@ -232,18 +236,18 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._stream_parts(ongoing, whole)
 
-    def _stream_parts(self, ongoing: Ongoing, whole: Whole) -> None:
-        self._stream = Stream(ongoing, whole.request, self, self._loop, self._turns.of(whole.request.user))
+    def _stream_parts(self, ongoing: StreamingResponse, whole: ParsedRequest) -> None:
+        self._stream = ResponseStream(ongoing, whole.request, self, self._loop, self._turns.of(whole.request.user))
         self._stream.write_next()
 
-    def _hand_over(self, answer: Conversation, whole: Whole) -> None:
+    def _hand_over(self, answer: UpgradeResponse, whole: ParsedRequest) -> None:
         """Hand the connection over to the upgraded protocol."""
         self._pause(paused=False)
         transport, rest, connections, user = self._transport, self._requests.rest, self._connections, whole.request.user
         self.connection_lost(None)
         transport.write(switched(answer, whole.request, connections.date()))
         upgraded = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
-        converse(answer, upgraded, rest, partial(self._answers.leave, answer))
+        serve_upgraded(answer, upgraded, rest, partial(self._answers.leave, answer))
 
     def _release(self) -> None:
         """Release the bodies of the answered request."""
@@ -251,7 +255,7 @@ class HttpConnection(asyncio.Protocol):
             self._connections.hold(holder, -length)
         self._held.clear()
 
-    def _is_last(self, whole: Whole) -> bool:
+    def _is_last(self, whole: ParsedRequest) -> bool:
         return whole.is_last or (self._requests.is_over and not self._waiting)
 
     def _end_answer(self) -> None:
@@ -327,11 +331,11 @@ def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> 
     return b"".join(lines)
 
 
-def _user(peer: Peer | None) -> User:
+def _user(peer: Peer | None) -> UserInfo:
     return ANONYMOUS if peer is None else peer.now()
 
 
-def _holder_of(user: User) -> str:
+def _holder_of(user: UserInfo) -> str:
     """Return the user whose limits of bodies and ports apply; '' for none."""
     return "" if is_exempt(user) else flow_of(user)
 
@@ -347,10 +351,10 @@ def _quoted(warnings: Sequence[str]) -> Iterator[str]:
         yield text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _check_local(request: Request) -> None:
+def _check_local(request: ApiRequest) -> None:
     """Reject requests that may come from a web page in the owner's browser: without TLS they need no credentials.
 
     Browsers send `Origin` for pages of other sites. A foreign `Host` may be DNS rebinding. Raises Refused.
     """
     if not _AT_LOOPBACK.fullmatch(request.headers.get("host", "")) or "origin" in request.headers:
-        raise Refused(403, "Forbidden", "without TLS only programs on this machine are served, at its loopback")
+        raise StatusError(403, "Forbidden", "without TLS only programs on this machine are served, at its loopback")

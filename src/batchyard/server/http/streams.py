@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from batchyard.apiserver.options import timeout_of
-from batchyard.apiserver.request import Request
-from batchyard.apiserver.responses import Ongoing
+from batchyard.apiserver.request import ApiRequest
+from batchyard.apiserver.responses import StreamingResponse
 from batchyard.server.http.encoding import PIECE, shared
 
 BOOKMARKS_EVERY: Final = 60.0  # seconds
@@ -24,7 +24,7 @@ TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
 """Calls a function later, after other responses had their turn."""
 
 
-class Sink(Protocol):
+class StreamSink(Protocol):
     """The connection that a stream writes to."""
 
     @property
@@ -41,11 +41,16 @@ class Sink(Protocol):
         """Close the connection, because a part could not be produced."""
 
 
-class Stream:
+class ResponseStream:
     """A streaming response on a connection, with its timers and the parts that are not written yet."""
 
     def __init__(
-        self, ongoing: Ongoing, request: Request, sink: Sink, loop: asyncio.AbstractEventLoop, take_turn: TakeTurn
+        self,
+        ongoing: StreamingResponse,
+        request: ApiRequest,
+        sink: StreamSink,
+        loop: asyncio.AbstractEventLoop,
+        take_turn: TakeTurn,
     ) -> None:
         self.ongoing = ongoing
         self._sink = sink
@@ -99,7 +104,7 @@ class Stream:
     def stop(self) -> None:
         """Stop writing, and cancel the timers."""
         self._is_stopped = True
-        self.ongoing.on_news = _nobody
+        self.ongoing.on_news = _ignore_news
         for call in (*self._timed, self._mark):
             call.cancel()
 
@@ -108,7 +113,7 @@ class Stream:
         self.ongoing.mark()
 
 
-class Pieces:
+class ResponsePieces:
     """A long response in pieces, as a stream."""
 
     times_out: Final = False
@@ -116,7 +121,7 @@ class Pieces:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.content_type = ""  # unused: the head is already written
         self.is_over = False
-        self.on_news: Callable[[], None] = _nobody
+        self.on_news: Callable[[], None] = _ignore_news
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
@@ -139,7 +144,7 @@ def _line(part: Any) -> bytes:
     return _encode(part) + b"\n"
 
 
-def _timed(ongoing: Ongoing, request: Request) -> Iterator[tuple[float, Callable[[], None]]]:
+def _timed(ongoing: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
     """Yield the actions of a stream, with their delays in seconds: the last bookmark, and the end."""
     if not ongoing.times_out:
         return
@@ -149,5 +154,5 @@ def _timed(ongoing: Ongoing, request: Request) -> Iterator[tuple[float, Callable
         yield lasts - BOOKMARK_BEFORE_END, ongoing.mark
 
 
-def _nobody() -> None:
+def _ignore_news() -> None:
     pass

@@ -3,7 +3,7 @@
 import ssl
 from typing import Any, Final, NamedTuple
 
-from batchyard.apiserver.auth.authentication import ANONYMOUS, User, of_certificate
+from batchyard.apiserver.auth.authentication import ANONYMOUS, UserInfo, of_certificate
 from batchyard.base.instant import SECOND, Instant
 from batchyard.server.clocks.wall import wall_clock
 
@@ -15,11 +15,11 @@ _TIME_IS_CHECKED_HERE: Final = ssl.VerifyFlags(0x200000)
 class Peer(NamedTuple):
     """The user of a client certificate, as Kubernetes maps it, and the validity period."""
 
-    user: User
+    user: UserInfo
     begins: Instant
     ends: Instant
 
-    def now(self) -> User:
+    def now(self) -> UserInfo:
         """Return the user while the certificate is valid, else the anonymous user."""
         return self.user if self.begins <= wall_clock() <= self.ends else ANONYMOUS
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from batchyard.apiserver.request import Request
+from batchyard.apiserver.request import ApiRequest
 from batchyard.server.clocks.wall import ticks
-from batchyard.server.logging.logs import JsonLines
+from batchyard.server.logging.logs import JsonFormatter
 from batchyard.shim.guard import LAYOUT, SIZE
 
 _MODULE: Final = "batchyard.shim.guard"
@@ -24,7 +24,7 @@ _BEATS_EVERY: Final = 0.25  # seconds
 _NAMED_MAX: Final = 512
 
 
-class LoopGuard:
+class LoopWatchdog:
     """A running watchdog process, and the memory shared with it."""
 
     def __init__(
@@ -54,7 +54,7 @@ class LoopGuard:
         """The pid of the watchdog process."""
         return self._process.pid
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: ApiRequest) -> None:
         """Record the request in progress."""
         named = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[:_NAMED_MAX]
         began = ticks()
@@ -85,4 +85,4 @@ class LoopGuard:
 def _form() -> str:
     """Return the log format of this process."""
     handlers = logging.getLogger().handlers
-    return "json" if any(isinstance(handler.formatter, JsonLines) for handler in handlers) else "text"
+    return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"

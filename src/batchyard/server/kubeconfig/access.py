@@ -9,23 +9,23 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from batchyard.server.platform.data_dir import KUBECONFIG, Process
+from batchyard.server.platform.data_dir import KUBECONFIG, PlatformProcess
 
-_ANEW: Final = "restart the platform to write a new one"
+_RESTART_HINT: Final = "restart the platform to write a new one"
 
 
 class KubeconfigError(Exception):
     """The kubeconfig cannot be used. The message says why and what to do."""
 
 
-class Source(NamedTuple):
+class KubeconfigSource(NamedTuple):
     """A kubeconfig, or several as in the variable KUBECONFIG, and a context; '' for the defaults."""
 
     kubeconfig: str = ""
     context: str = ""
 
 
-class Access(NamedTuple):
+class ApiServerAccess(NamedTuple):
     """The address of an API server, and the credentials for it."""
 
     url: str
@@ -40,10 +40,10 @@ class Access(NamedTuple):
     headers: Sequence[tuple[str, str]] = ()
 
 
-def access_of_owner(running: Process, folder: Path) -> Access:
+def access_of_owner(running: PlatformProcess, folder: Path) -> ApiServerAccess:
     """Return the owner's access to the platform of a data directory."""
     tls = tls_of_owner(folder) if running.url.startswith("https:") else True
-    return Access(running.url, tls, "", None, "", "default")
+    return ApiServerAccess(running.url, tls, "", None, "", "default")
 
 
 def tls_of_owner(folder: Path) -> ssl.SSLContext:
@@ -55,16 +55,16 @@ def tls_of_owner(folder: Path) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
         pair = _decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"])
     except FileNotFoundError as error:
-        raise KubeconfigError(f"{path} is missing; {_ANEW}") from error
+        raise KubeconfigError(f"{path} is missing; {_RESTART_HINT}") from error
     except (yaml.YAMLError, ValueError, LookupError, TypeError, ssl.SSLError) as error:
-        raise KubeconfigError(f"{path} is damaged; {_ANEW}") from error
+        raise KubeconfigError(f"{path} is damaged; {_RESTART_HINT}") from error
     with NamedTemporaryFile(dir=folder) as file:
         file.write(pair)
         file.flush()
         try:
             context.load_cert_chain(file.name)
         except ssl.SSLError as error:
-            raise KubeconfigError(f"{path} is damaged; {_ANEW}") from error
+            raise KubeconfigError(f"{path} is damaged; {_RESTART_HINT}") from error
     return context
 
 

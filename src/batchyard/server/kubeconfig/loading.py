@@ -15,7 +15,7 @@ import yaml
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config_from_dict
 
-from batchyard.server.kubeconfig.access import Access, KubeconfigError, Source
+from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError, KubeconfigSource
 from batchyard.server.kubeconfig.exec_plugin import credentials_from
 
 # --- kubeconfig files ---
@@ -31,11 +31,11 @@ _HOLDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
-class FaultError(ValueError):
+class KubeconfigFaultError(ValueError):
     """A kubeconfig is invalid."""
 
 
-class Chosen(NamedTuple):
+class KubeconfigContext(NamedTuple):
     """The cluster and user of a context, and its namespace."""
 
     cluster: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
     namespace: str
 
 
-def chosen(files: str, context: str) -> Chosen:
+def chosen(files: str, context: str) -> KubeconfigContext:
     """Return the cluster and user of a context ('' for the current one). FaultError if the files lack them."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _HOLDS}
     present = ""
@@ -55,18 +55,18 @@ def chosen(files: str, context: str) -> Chosen:
                 found[kind].setdefault(name, _absolute(value, path))
     name = context or present
     if not name:
-        raise FaultError("it sets no current-context")
+        raise KubeconfigFaultError("it sets no current-context")
     named = found["contexts"].get(name)
     if named is None:
         known = ", ".join(map(repr, found["contexts"])) or "none"
-        raise FaultError(f"it has no context {name!r}; it has {known}")
+        raise KubeconfigFaultError(f"it has no context {name!r}; it has {known}")
     cluster, user = named.get("cluster") or "", named.get("user") or ""
     if cluster not in found["clusters"]:
-        raise FaultError(f"its context {name!r} refers to a missing cluster: {cluster!r}")
+        raise KubeconfigFaultError(f"its context {name!r} refers to a missing cluster: {cluster!r}")
     if user and user not in found["users"]:
-        raise FaultError(f"its context {name!r} refers to a missing user: {user!r}")
+        raise KubeconfigFaultError(f"its context {name!r} refers to a missing user: {user!r}")
     namespace: str = named.get("namespace") or "default"
-    return Chosen(found["clusters"][cluster], found["users"].get(user) or {}, namespace)
+    return KubeconfigContext(found["clusters"][cluster], found["users"].get(user) or {}, namespace)
 
 
 def _existing(files: str) -> list[Path]:
@@ -82,18 +82,18 @@ def _read(path: Path) -> Mapping[str, Any]:
     if config is None:
         return {}
     if not isinstance(config, dict) or not isinstance(config.get("current-context") or "", str):
-        raise FaultError(f"{path} is not a kubeconfig")
+        raise KubeconfigFaultError(f"{path} is not a kubeconfig")
     return config
 
 
 def _entries(config: Mapping[str, Any], kind: str, held: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     entries = config.get(kind) or []
     if not isinstance(entries, list):
-        raise FaultError(f"its {kind} are not a list")
+        raise KubeconfigFaultError(f"its {kind} are not a list")
     for entry in entries:
         value = (entry.get(held) or {}) if isinstance(entry, dict) else None
         if not isinstance(value, dict) or "name" not in entry:
-            raise FaultError(f"its {kind} need a name and a {held} each")
+            raise KubeconfigFaultError(f"its {kind} need a name and a {held} each")
         yield str(entry["name"]), value
 
 
@@ -115,7 +115,7 @@ _SPOKEN: Final = ("http", "https")
 _TOKEN: Final = "BearerToken"  # noqa: S105 - the library's key
 
 
-async def read_access(source: Source) -> Access:
+async def read_access(source: KubeconfigSource) -> ApiServerAccess:
     """Load the kubeconfig, and run its plugin. KubeconfigError if that gives no access."""
     configuration = Configuration()
     try:
@@ -124,11 +124,11 @@ async def read_access(source: Source) -> Access:
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         place = source.kubeconfig or str(HOME)
         raise KubeconfigError(
-            f"{place}: {_told(error)}; name another with --kubeconfig, or a context with --context"
+            f"{place}: {_error_message(error)}; name another with --kubeconfig, or a context with --context"
         ) from error
 
 
-async def _load(source: Source, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
+async def _load(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
     """Fill the configuration. Return the namespace, and the headers for impersonation."""
     if not source.kubeconfig and not source.context and (_IN_CLUSTER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
@@ -184,16 +184,16 @@ def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"Impersonate-Extra-{quote(key, safe='')}", value
 
 
-def _access(found: Configuration, namespace: str) -> Access:
+def _access(found: Configuration, namespace: str) -> ApiServerAccess:
     authorization: str = (found.api_key or {}).get(_TOKEN, "").strip()
     if not authorization.isprintable():
         raise ValueError("its token has characters that are invalid in a header")
     url: str = found.host or ""
     tls = _context(found) if url.startswith("https") else True
-    return Access(url, tls, authorization, found.proxy or None, found.tls_server_name or "", namespace)
+    return ApiServerAccess(url, tls, authorization, found.proxy or None, found.tls_server_name or "", namespace)
 
 
-def _told(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     """Return the message for an invalid kubeconfig. Values of a wrong type raise errors in the library."""
     match error:
         case KeyError() | TypeError() | AttributeError():

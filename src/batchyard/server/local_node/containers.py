@@ -19,19 +19,19 @@ from batchyard.interfaces.containers import (
     SANDBOX,
     ByteStream,
     ContainerLog,
+    ContainerRuntime,
     Containers,
     LogLine,
-    Machine,
-    Measured,
+    MeasuredUsage,
     ProcessSession,
+    SessionClient,
     Streams,
-    Talker,
 )
-from batchyard.kubelet.local.runs import EXITED, RUNNING, Run, key_of_run, run_of
+from batchyard.kubelet.local.runs import EXITED, RUNNING, ObservedRun, key_of_run, run_of
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.local_node.ports import LocalPort
 from batchyard.server.local_node.run_dirs import RunFolders
-from batchyard.server.local_node.sessions import LocalAttachment, LocalCommand, NoSession
+from batchyard.server.local_node.sessions import FailedSession, LocalAttachment, LocalCommand
 from batchyard.server.local_node.times import NodeTimes
 from batchyard.server.local_node.usage import LocalUsage
 
@@ -52,7 +52,7 @@ class LocalContainers:
     """The containers of the local node, and the logs that are open."""
 
     def __init__(
-        self, machine: Machine, folders: RunFolders, loop: asyncio.AbstractEventLoop, times: NodeTimes
+        self, machine: ContainerRuntime, folders: RunFolders, loop: asyncio.AbstractEventLoop, times: NodeTimes
     ) -> None:
         self._machine = machine
         self._folders = folders
@@ -74,11 +74,11 @@ class LocalContainers:
             log.close()
         return log
 
-    def usage(self, pod: Obj) -> Measured | None:
+    def usage(self, pod: Obj) -> MeasuredUsage | None:
         """Return the usage of each container of a pod; None before it is known."""
         return self._usage.of_pod(pod["metadata"]["uid"])
 
-    def node_usage(self, node: str) -> Measured | None:
+    def node_usage(self, node: str) -> MeasuredUsage | None:
         """Return the usage of the machine."""
         return self._usage.of_node()
 
@@ -87,26 +87,26 @@ class LocalContainers:
         return ""
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
         """Run a command in a container."""
         run = self._running(pod, container)
         if run is None:
-            return NoSession(self._loop, talker, _not_found(container))
+            return FailedSession(self._loop, talker, _not_found(container))
         return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, talker)
 
-    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
         """Attach to the process of a container. Its spec decides whether it has a terminal, not the client."""
         run = self._running(pod, container)
         if run is None:
-            return NoSession(self._loop, talker, _not_found(container))
+            return FailedSession(self._loop, talker, _not_found(container))
         spec = run.obj["spec"]
         streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
         folder = self._folders.node / self._folders.path(key_of_run(run))
         has_input, once = spec["stdin"], bool(spec.get("stdinOnce"))
         return LocalAttachment(folder, streams, talker, has_input=has_input, once=once)
 
-    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+    def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
         """Connect to a port of the pod."""
         uid: str = pod["metadata"]["uid"]
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
@@ -124,7 +124,7 @@ class LocalContainers:
         for log in list(self._open):
             log.close()
 
-    def _running(self, pod: Obj, container: str) -> Run | None:
+    def _running(self, pod: Obj, container: str) -> ObservedRun | None:
         """Return the running run of a container, or None."""
         runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
         return next((run for run in runs if run.container == container and run.phase == RUNNING), None)
@@ -153,7 +153,7 @@ class LocalLog:
         self._timer: asyncio.TimerHandle | None = None
         self.is_over = False
         self.is_behind = False
-        self.on_news: Callable[[], None] = _nobody
+        self.on_news: Callable[[], None] = _ignore_news
         among[self] = None
 
     def skip_to_last(self, lines: int) -> None:
@@ -214,7 +214,7 @@ class _Parts:
         self._path = path
         self._file: BinaryIO | None = None
         #: The partial lines read of an incomplete line.
-        self._begun: list[_Line] = []
+        self._begun: list[_LogLine] = []
         self._rest = b""
 
     def read(self) -> Sequence[LogLine]:
@@ -335,7 +335,7 @@ class _Parts:
         return _together(parts, is_whole=True)
 
 
-class _Line(NamedTuple):
+class _LogLine(NamedTuple):
     """A parsed line of a log file."""
 
     time: str
@@ -343,19 +343,19 @@ class _Line(NamedTuple):
     text: str
 
 
-def _together(parts: Sequence[_Line], *, is_whole: bool) -> LogLine:
+def _together(parts: Sequence[_LogLine], *, is_whole: bool) -> LogLine:
     return LogLine(parse_time(parts[0].time), "".join(part.text for part in parts), is_whole)
 
 
-def _line(raw: bytes) -> _Line | None:
+def _line(raw: bytes) -> _LogLine | None:
     """Parse a line of a log file; None if it is malformed."""
     time, _, rest = raw.decode(errors="replace").partition(" ")
     _, _, rest = rest.partition(" ")
     tag, space, text = rest.partition(" ")
-    return _Line(time, tag == "P", text) if space or tag in {"F", "P"} else None
+    return _LogLine(time, tag == "P", text) if space or tag in {"F", "P"} else None
 
 
-def _nobody() -> None:
+def _ignore_news() -> None:
     pass
 
 
@@ -376,11 +376,11 @@ class BothContainers:
         """Return the log of the container's current or last run; with `previous`, of the run before."""
         return self._of(pod).log(pod, container, previous=previous)
 
-    def usage(self, pod: Obj) -> Measured | None:
+    def usage(self, pod: Obj) -> MeasuredUsage | None:
         """Return the usage of each container of a running pod, by name; None before it is known."""
         return self._of(pod).usage(pod)
 
-    def node_usage(self, node: str) -> Measured | None:
+    def node_usage(self, node: str) -> MeasuredUsage | None:
         """Return the usage of a node; None if it is the sum of its pods."""
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
@@ -389,16 +389,16 @@ class BothContainers:
         return self._of(pod).why_no_process(pod)
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: SessionClient
     ) -> ProcessSession:
         """Run a command in a container."""
         return self._of(pod).execute(pod, container, command, streams, talker)
 
-    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: SessionClient) -> ProcessSession:
         """Attach to the process of a container."""
         return self._of(pod).attach(pod, container, streams, talker)
 
-    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+    def connect(self, pod: Obj, port: int, talker: SessionClient) -> ByteStream:
         """Connect to a port of the pod."""
         return self._of(pod).connect(pod, port, talker)
 

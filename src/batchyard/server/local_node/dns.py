@@ -35,14 +35,14 @@ _SECONDS: Final = 5
 DATAGRAM_MAX: Final = 512
 
 
-class Type(IntEnum):
+class DnsType(IntEnum):
     """The supported record types."""
 
     A = 1
     PTR = 12
 
 
-class Code(IntEnum):
+class DnsCode(IntEnum):
     """Response codes."""
 
     OK = 0
@@ -51,18 +51,18 @@ class Code(IntEnum):
     NOT_IMPLEMENTED = 4
 
 
-class Question(NamedTuple):
+class DnsQuestion(NamedTuple):
     """A question: a name in lower case without the final dot, and a record type."""
 
     name: str
     type: int
 
 
-class MessageError(Exception):
+class DnsMessageError(Exception):
     """A malformed question."""
 
 
-Look: TypeAlias = Callable[[Question], Sequence[str] | None]
+Look: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
 """Returns the records of a question (addresses or names); None if the name does not exist."""
 
 
@@ -74,14 +74,14 @@ def answer(message: bytes, look: Look, length_max: int) -> bytes | None:
     if flags & _IS_ANSWER:
         return None
     if flags & _OPCODE or questions != 1:
-        code = Code.NOT_IMPLEMENTED if flags & _OPCODE else Code.MALFORMED
+        code = DnsCode.NOT_IMPLEMENTED if flags & _OPCODE else DnsCode.MALFORMED
         return _HEADER.pack(number, _flags(flags, code), 0, 0, 0, 0)
     try:
         question, end = _question(message)
-    except MessageError:
-        return _HEADER.pack(number, _flags(flags, Code.MALFORMED), 0, 0, 0, 0)
+    except DnsMessageError:
+        return _HEADER.pack(number, _flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
     found = look(question)
-    code = Code.NO_SUCH_NAME if found is None else Code.OK
+    code = DnsCode.NO_SUCH_NAME if found is None else DnsCode.OK
     records = [_record(question.type, each) for each in found or ()]
     asked = message[_HEADER.size : end]
     whole = _HEADER.pack(number, _flags(flags, code), 1, len(records), 0, 0) + asked + b"".join(records)
@@ -90,30 +90,30 @@ def answer(message: bytes, look: Look, length_max: int) -> bytes | None:
     return _HEADER.pack(number, _flags(flags, code) | _IS_CUT, 1, 0, 0, 0) + asked
 
 
-def _flags(asked: int, code: Code) -> int:
+def _flags(asked: int, code: DnsCode) -> int:
     return _IS_ANSWER | _IS_AUTHORITY | _RECURSION_IS_HAD | asked & _RECURSION_WANTED | code
 
 
-def _question(message: bytes) -> tuple[Question, int]:
+def _question(message: bytes) -> tuple[DnsQuestion, int]:
     """Parse the question. Return it and the offset of its end."""
     labels: list[str] = []
     place = _HEADER.size
     while place < len(message) and (length := message[place]):
         label = message[place + 1 : place + 1 + length]
         if length > _LABEL_MAX or len(label) < length:
-            raise MessageError
+            raise DnsMessageError
         labels.append(label.decode("ascii", "replace").lower())
         place += 1 + length
     if place + 1 + _QUESTION.size > len(message):
-        raise MessageError
+        raise DnsMessageError
     asked, class_ = _QUESTION.unpack_from(message, place + 1)
     if class_ != _INTERNET:
-        raise MessageError
-    return Question(".".join(labels), asked), place + 1 + _QUESTION.size
+        raise DnsMessageError
+    return DnsQuestion(".".join(labels), asked), place + 1 + _QUESTION.size
 
 
 def _record(kind: int, value: str) -> bytes:
-    data = IPv4Address(value).packed if kind == Type.A else _name(value)
+    data = IPv4Address(value).packed if kind == DnsType.A else _name(value)
     return _RECORD.pack(_SAME_NAME, kind, _INTERNET, _SECONDS, len(data)) + data
 
 
@@ -166,11 +166,11 @@ class NameServer:
         """Return the response to a message; None if it is not a query."""
         return answer(message, self._look, length_max)
 
-    def _look(self, question: Question) -> Sequence[str] | None:
-        if question.type == Type.PTR:
+    def _look(self, question: DnsQuestion) -> Sequence[str] | None:
+        if question.type == DnsType.PTR:
             return reverse(question.name, self._domain, self._reader)
         found = addresses(question.name, self._domain, self._reader)
-        return found if question.type == Type.A or found is None else ()
+        return found if question.type == DnsType.A or found is None else ()
 
     def _datagram(self, asked: socket.socket) -> None:
         """Answer the next datagram. If sending fails, the client retries."""

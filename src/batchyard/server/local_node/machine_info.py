@@ -11,7 +11,7 @@ from typing import Any, Final
 from batchyard.api import quantity
 from batchyard.apiserver.discovery import VERSION
 from batchyard.kubelet.local.devices import GPU, Gpu
-from batchyard.kubelet.local.node import Facts
+from batchyard.kubelet.local.node import NodeInventory
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _VERSION: Final = VERSION["gitVersion"]
@@ -21,7 +21,7 @@ _MIB: Final = 1024 * _KIB
 _RESERVED: Final = {"memory": "256Mi"}
 
 
-def facts_of(local: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> Facts:
+def facts_of(local: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> NodeInventory:
     """Return the properties of this machine, with the settings of `spec.local`; `folder` holds its data."""
     name = local.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
@@ -35,7 +35,7 @@ def facts_of(local: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> Fac
         **({GPU: str(len(gpus))} if gpus else {}),
     }
     reserved = {**_RESERVED, **(local.get("reserved") or {})}
-    return Facts(
+    return NodeInventory(
         name,
         _address(),
         capacity,
@@ -60,7 +60,7 @@ def _less(amount: str, reserved: str | None) -> str:
     if reserved is None:
         return amount
     left = max(0, quantity.parse(amount) - quantity.parse(reserved))
-    return quantity.formatted(left, quantity.family_of(amount))
+    return quantity.formatted(left, quantity.format_of(amount))
 
 
 def _memory() -> int:

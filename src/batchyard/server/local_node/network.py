@@ -62,7 +62,7 @@ class PodsNetwork:
 _PODS: Final = IPv4Network("10.77.0.0/16")
 
 
-class Addresses:
+class PodAddresses:
     """The allocated addresses, by pod uid, as `10.77.0.5/16`."""
 
     def __init__(self) -> None:

@@ -13,10 +13,10 @@ from batchyard.interfaces.controller import Controller
 from batchyard.kubelet.local.devices import Gpu
 from batchyard.kubelet.local.kubelet import LocalKubelet
 from batchyard.kubelet.local.node import LocalNode
-from batchyard.kubelet.local.run_requests import Wishes, settings_of
+from batchyard.kubelet.local.run_requests import RunRequests, settings_of
 from batchyard.kubelet.local.runs import EXITED, run_of
 from batchyard.kubelet.local.volumes import Token
-from batchyard.metrics.gpus import MEASURED, GpuState, Holder
+from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.local_node.containers import LocalContainers
@@ -56,7 +56,7 @@ class LocalNodeParts:
         engines = [each["name"] for each in self.machine.features.get("engines") or ()]
         settings = settings_of(local, engines, self._profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
-        run_specs = Wishes(facts.name, settings, token, self._gpus.found)
+        run_specs = RunRequests(facts.name, settings, token, self._gpus.found)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, run_specs), LocalNode(facts))
         for row in self.machine.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", row["what"], row["means"], row["remedy"])
@@ -120,13 +120,13 @@ class LocalNodeParts:
             watts=use.watts,
         )
 
-    def _holder_of(self, gpu: Gpu) -> Holder:
+    def _holder_of(self, gpu: Gpu) -> GpuHolder:
         of_pods = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
         for spec in of_pods:
             for container, given in spec["gpus"].items():
                 if gpu.number in given:
-                    return Holder(container, spec["pod"]["namespace"], spec["pod"]["name"])
-        return Holder()
+                    return GpuHolder(container, spec["pod"]["namespace"], spec["pod"]["name"])
+        return GpuHolder()
 
     def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
         """Return a GPU's entry of the status document."""

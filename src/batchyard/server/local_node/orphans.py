@@ -22,7 +22,7 @@ GRACE: Final = 30  # seconds
 _MORE: Final = 10  # seconds
 
 
-class LeftRunning:
+class OrphanedPods:
     """The running pods of a data directory, with or without a platform."""
 
     def __init__(self, data: Path) -> None:

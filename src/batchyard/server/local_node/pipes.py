@@ -13,7 +13,7 @@ _HIGH: Final = 256 * 1024
 _LOW: Final = 64 * 1024
 
 
-class Inflow:
+class PipeReader:
     """Reads a file until its end while enabled, then closes it."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Inflow:
             self._over()
 
 
-class Outflow:
+class PipeWriter:
     """A buffered writer to a file. `wants_more` gets False when the buffer is full and True when it has room again."""
 
     def __init__(self, file: int, loop: asyncio.AbstractEventLoop, wants_more: Callable[[bool], None]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from batchyard.interfaces.containers import Ending, Talker
+from batchyard.interfaces.containers import SessionClient, SessionEnd
 from batchyard.server.local_node.session_host import HostConnection
 from batchyard.server.local_node.sessions import SESSIONS
 
@@ -20,7 +20,7 @@ _LOOPBACK: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
 class LocalPort(asyncio.Protocol):
     """A connection to a loopback port in a run's network namespace; `run` is its path in the node's folder."""
 
-    def __init__(self, node: Path, run: Path, network: str, port: int, talker: Talker) -> None:
+    def __init__(self, node: Path, run: Path, network: str, port: int, talker: SessionClient) -> None:
         self._loop = asyncio.get_running_loop()
         self._talker = talker
         self._port = port
@@ -107,7 +107,7 @@ class LocalPort(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session: the connection is lost."""
-        self._end(Ending())
+        self._end(SessionEnd())
 
     # --- establishing the connection ---
 
@@ -149,9 +149,9 @@ class LocalPort(asyncio.Protocol):
         )
 
     def _fail(self, why: str) -> None:
-        self._end(Ending(failure=f'failed to execute portforward in network namespace "{self._network}": {why}'))
+        self._end(SessionEnd(failure=f'failed to execute portforward in network namespace "{self._network}": {why}'))
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: SessionEnd) -> None:
         if not self._is_closed:
             self.close()
             self._talker.ended(ending)

@@ -24,9 +24,9 @@ from batchyard.kubelet.local.names import hosts_file
 from batchyard.kubelet.local.runs import EXITED
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.local_node.network import Addresses
+from batchyard.server.local_node.network import PodAddresses
 from batchyard.server.local_node.run_dirs import VOLUMES, RunFolders, empty
-from batchyard.server.local_node.spawner_client import Spawner, is_kept
+from batchyard.server.local_node.spawner_client import SpawnerClient, is_kept
 from batchyard.server.local_node.times import NodeTimes
 from batchyard.server.local_node.volumes import make_volume, mount_source
 
@@ -47,7 +47,7 @@ class LocalMachine:
         self._loop = loop
         self.folders = RunFolders(node)
         self._node = node
-        self._addresses = Addresses()
+        self._addresses = PodAddresses()
         self._listeners: list[Listener] = []
         self._events: list[WatchEvent] = []
         #: Runs by pod uid, then by name.
@@ -55,7 +55,7 @@ class LocalMachine:
         #: A pidfd of each run's shim.
         self._keepers: dict[Key, int] = {}
         self._socket = _bound(node / "events")
-        self._spawner = Spawner(node, loop, self._ask_again)
+        self._spawner = SpawnerClient(node, loop, self._ask_again)
         #: The features of this machine, as detected by its spawner.
         self.features = self._spawner.features
         self._loop.add_reader(self._socket, self._hear)

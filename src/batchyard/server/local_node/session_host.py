@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 #: A command line fits into the head of an HTTP request, but some characters take more bytes in JSON.
-_ASKED_BYTES: Final = 1 << 20
-_TOLD_BYTES: Final = 1 << 16
+_REQUEST_BYTES: Final = 1 << 20
+_MESSAGE_BYTES: Final = 1 << 16
 _FILES_MAX: Final = 2
 #: Seconds between two attempts to connect to a busy host, and the maximum number of attempts.
 _AGAIN_AFTER: Final = 0.02
@@ -36,7 +36,7 @@ class HostConnection:
         self._lost = lost
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         self._socket = socket.socket(socket.AF_UNIX, kind)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ASKED_BYTES)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
         self._path = path
         #: The message and file descriptors to send once the host accepts the connection, and the timer of the retry.
         self._message = b""
@@ -100,7 +100,7 @@ class HostConnection:
         message = b""
         files: Sequence[int] = ()
         try:
-            message, files, _, _ = socket.recv_fds(self._socket, _TOLD_BYTES, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
+            message, files, _, _ = socket.recv_fds(self._socket, _MESSAGE_BYTES, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from batchyard.interfaces.containers import Ending, Streams, Talker
-from batchyard.server.local_node.pipes import Inflow, Outflow
+from batchyard.interfaces.containers import SessionClient, SessionEnd, Streams
+from batchyard.server.local_node.pipes import PipeReader, PipeWriter
 from batchyard.server.local_node.session_host import HostConnection
 
 #: The socket in the node's folder for exec sessions, and the socket in a run's folder for attach.
@@ -27,21 +27,21 @@ _SIZE_MAX: Final = 65535
 class _LocalSession:
     """A session: its pipes or terminal, and the connection to its host process, which reports the exit."""
 
-    def __init__(self, host: Path, streams: Streams, talker: Talker, failed: str) -> None:
+    def __init__(self, host: Path, streams: Streams, talker: SessionClient, failed: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._talker = talker
         self._streams = streams
         #: The prefix of failure messages.
         self._failed = failed
-        self._inflows: dict[str, Inflow] = {}
-        self._outflow: Outflow | None = None
+        self._inflows: dict[str, PipeReader] = {}
+        self._outflow: PipeWriter | None = None
         self._terminal: int | None = None
         self._size: tuple[int, int] | None = None
         #: Input that was received before the pipe or terminal was ready.
         self._early: list[bytes] = []
         self._listens = True
         self._is_closed = False
-        self._ending: Ending | None = None
+        self._ending: SessionEnd | None = None
         self._host = HostConnection(host, self._loop, self._hear, self._lost)
 
     def write(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class _LocalSession:
         try:
             self._host.ask(asked, given)
         except OSError as error:
-            self._end_with(Ending(failure=f"{self._failed}{error.strerror}"))
+            self._end_with(SessionEnd(failure=f"{self._failed}{error.strerror}"))
         finally:
             for file in given:
                 os.close(file)
@@ -96,11 +96,11 @@ class _LocalSession:
 
     def _read_from(self, name: str, file: int) -> None:
         take = partial(self._talker.received, name)
-        self._inflows[name] = Inflow(file, self._loop, take, partial(self._ended_output, name))
+        self._inflows[name] = PipeReader(file, self._loop, take, partial(self._ended_output, name))
         self._inflows[name].listen(listens=self._listens)
 
     def _write_to(self, file: int) -> None:
-        self._outflow = Outflow(file, self._loop, self._report_wants)
+        self._outflow = PipeWriter(file, self._loop, self._report_wants)
 
     def _report_wants(self, wants: bool) -> None:
         self._talker.wants_more(wants=wants)
@@ -110,9 +110,9 @@ class _LocalSession:
         if files:
             self._take_terminal(files[0])
         if "error" in message:
-            self._end_with(Ending(failure=f"{self._failed}{message['error']}"))
+            self._end_with(SessionEnd(failure=f"{self._failed}{message['error']}"))
         elif "exit_code" in message:
-            self._end_with(Ending(message["exit_code"]))
+            self._end_with(SessionEnd(message["exit_code"]))
 
     def _take_terminal(self, terminal: int) -> None:
         self._terminal = terminal
@@ -132,9 +132,9 @@ class _LocalSession:
     def _lost(self) -> None:
         """Handle the loss of the host."""
         if self._ending is None:
-            self._end_with(Ending(failure=f"{self._failed}its host was lost"))
+            self._end_with(SessionEnd(failure=f"{self._failed}its host was lost"))
 
-    def _end_with(self, ending: Ending) -> None:
+    def _end_with(self, ending: SessionEnd) -> None:
         """End the session once its outputs are read to their ends."""
         if self._ending is None:
             self._ending = ending
@@ -153,7 +153,7 @@ class _LocalSession:
 class LocalCommand(_LocalSession):
     """A command in the container of a run, whose `path` is relative to the node's folder."""
 
-    def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, talker: Talker) -> None:
+    def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, talker: SessionClient) -> None:
         super().__init__(node / SESSIONS, streams, talker, _FAILED)
         self._ask({"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._pipes())
 
@@ -184,7 +184,7 @@ class LocalAttachment(_LocalSession):
     `has_input`: the container has a stdin. `once`: it is closed after the first attach (stdinOnce).
     """
 
-    def __init__(self, folder: Path, streams: Streams, talker: Talker, *, has_input: bool, once: bool) -> None:
+    def __init__(self, folder: Path, streams: Streams, talker: SessionClient, *, has_input: bool, once: bool) -> None:
         super().__init__(folder / _ATTACH, streams, talker, _NOT_ATTACHED)
         self._pipe = folder / _STDIN if has_input and not streams.tty else None
         self._once = once and streams.stdin and not streams.tty
@@ -204,7 +204,7 @@ class LocalAttachment(_LocalSession):
         if not self._is_attached:
             return
         if not self._once:
-            self._end_with(Ending())
+            self._end_with(SessionEnd())
             for inflow in list(self._inflows.values()):
                 inflow.close()
             self._inflows.clear()
@@ -233,14 +233,14 @@ class LocalAttachment(_LocalSession):
 
     def _lost(self) -> None:
         """End the session: the container has exited."""
-        self._end_with(Ending())
+        self._end_with(SessionEnd())
 
 
-class NoSession:
+class FailedSession:
     """A session that fails immediately."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, talker: Talker, why: str) -> None:
-        self._end = loop.call_soon(talker.ended, Ending(failure=why))
+    def __init__(self, loop: asyncio.AbstractEventLoop, talker: SessionClient, why: str) -> None:
+        self._end = loop.call_soon(talker.ended, SessionEnd(failure=why))
 
     def write(self, data: bytes) -> None:
         """Do nothing."""

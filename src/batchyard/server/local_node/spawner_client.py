@@ -22,7 +22,7 @@ class SpawnerError(Exception):
     """The spawner could not be started. The message says why."""
 
 
-class Spawner:
+class SpawnerClient:
     """A connection to the spawner. `restarted` is called when another was started, which has no requests yet."""
 
     def __init__(self, node: Path, loop: asyncio.AbstractEventLoop, restarted: Callable[[], None]) -> None:

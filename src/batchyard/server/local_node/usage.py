@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
-from batchyard.interfaces.containers import RUN, SANDBOX, Machine, Measured
-from batchyard.kubelet.local.runs import RUNNING, Run, run_of
+from batchyard.interfaces.containers import RUN, SANDBOX, ContainerRuntime, MeasuredUsage
+from batchyard.kubelet.local.runs import RUNNING, ObservedRun, run_of
 from batchyard.shim import stop
 
 # --- usage readings ---
@@ -30,7 +30,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _KIBI: Final = 1024
 
 
-class Reading(NamedTuple):
+class UsageReading(NamedTuple):
     """Usage at an instant: cumulative CPU time in microseconds, and memory in bytes."""
 
     at: Instant
@@ -38,25 +38,25 @@ class Reading(NamedTuple):
     memory: int
 
 
-def of_container(now: Instant, keeper: int, group: Mapping[str, str]) -> Reading:
+def of_container(now: Instant, keeper: int, group: Mapping[str, str]) -> UsageReading:
     """Read a container's usage. `group` maps cgroup controllers to paths; it is empty without cgroups."""
     inside = _members(group.values()) if group else stop.below(keeper)
     cpu = _cpu_of_group(group)
     memory = _memory_of_group(group["memory"]) if "memory" in group else None
-    return Reading(
+    return UsageReading(
         now,
         sum(map(_cpu_of_process, inside)) if cpu is None else cpu,
         sum(map(_memory_of_process, inside)) if memory is None else memory,
     )
 
 
-def of_machine(now: Instant) -> Reading:
+def of_machine(now: Instant) -> UsageReading:
     """Read the usage of the machine."""
     ticks = [int(word) for word in _text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
     busy = sum(ticks) - sum(ticks[3:5])  # without idle and iowait
     known = _rows(Path("/proc/meminfo"))
     memory = known["MemTotal:"] - known["MemFree:"] - known.get("Inactive(file):", 0)
-    return Reading(now, busy * SECOND // _TICK, memory * _KIBI)
+    return UsageReading(now, busy * SECOND // _TICK, memory * _KIBI)
 
 
 def _cpu_of_group(group: Mapping[str, str]) -> int | None:
@@ -111,13 +111,15 @@ _EVERY: Final = 15.0  # seconds
 _LEAST: Final = SECOND
 
 #: The last two readings, older first.
-_Readings: TypeAlias = tuple[Reading, Reading]
+_Readings: TypeAlias = tuple[UsageReading, UsageReading]
 
 
 class LocalUsage:
     """The last two readings of each container and of the machine."""
 
-    def __init__(self, machine: Machine, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]) -> None:
+    def __init__(
+        self, machine: ContainerRuntime, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]
+    ) -> None:
         self._machine = machine
         self._clock = clock
         self._loop = loop
@@ -127,22 +129,24 @@ class LocalUsage:
         self._task: asyncio.Task[None] | None = None
         self._timer = loop.call_later(_EVERY, self._look)
 
-    def of_pod(self, uid: str) -> Measured | None:
+    def of_pod(self, uid: str) -> MeasuredUsage | None:
         """Return the usage of each container of a pod; None before it is known."""
         runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
         rates = {run.container: _rate(self._readings(run)) for run in runs}
         if not rates or any(rate is None for rate in rates.values()):
             return None
         found = {name: rate for name, rate in rates.items() if rate is not None}
-        return Measured({name: rate.usage for name, rate in found.items()}, min(rate.window for rate in found.values()))
+        return MeasuredUsage(
+            {name: rate.usage for name, rate in found.items()}, min(rate.window for rate in found.values())
+        )
 
-    def of_node(self) -> Measured | None:
+    def of_node(self) -> MeasuredUsage | None:
         """Return the usage of the machine, under the name ''; None before it is known."""
         old, new = self._node
         if new.at - old.at < _LEAST:
             self._node = (old, of_machine(self._clock()))
         rate = _rate(self._node)
-        return None if rate is None else Measured({"": rate.usage}, rate.window)
+        return None if rate is None else MeasuredUsage({"": rate.usage}, rate.window)
 
     def close(self) -> None:
         """Stop reading."""
@@ -150,16 +154,16 @@ class LocalUsage:
         if self._task is not None:
             self._task.cancel()
 
-    def _readings(self, run: Run) -> _Readings:
+    def _readings(self, run: ObservedRun) -> _Readings:
         """Return the last two readings of a run; for a new run, its start and a reading now."""
         key = key_of(run.obj)
         found = self._containers.get(key)
         if found is None or found[1].at - found[0].at < _LEAST:
-            found = (Reading(run.started_at, 0, 0), of_container(self._clock(), *self._asked(run)))
+            found = (UsageReading(run.started_at, 0, 0), of_container(self._clock(), *self._asked(run)))
             self._containers[key] = found
         return found
 
-    def _asked(self, run: Run) -> tuple[int, Mapping[str, str]]:
+    def _asked(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
         """Return what to read for a run: the pid of its shim, and its cgroups."""
         key = key_of(run.obj)
         sandbox: Obj | None = self._machine.run(Key(RUN, key.namespace, SANDBOX))
@@ -176,7 +180,7 @@ class LocalUsage:
         """Read all containers in a thread, since there may be many."""
         runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
         asked = {key_of(run.obj): self._asked(run) for run in runs}
-        begun = {key_of(run.obj): Reading(run.started_at, 0, 0) for run in runs}
+        begun = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
         read = await self._loop.run_in_executor(
             None, lambda: {key: of_container(self._clock(), *of) for key, of in asked.items()}
         )
@@ -188,7 +192,7 @@ class LocalUsage:
 class _Rate:
     """Usage by resource (CPU in thousandths, memory in bytes), and the measured interval in microseconds."""
 
-    def __init__(self, old: Reading, new: Reading) -> None:
+    def __init__(self, old: UsageReading, new: UsageReading) -> None:
         self.window = new.at - old.at
         thousandths = max(0, new.cpu - old.cpu) * 1000 // self.window
         self.usage = {"cpu": thousandths, "memory": new.memory}

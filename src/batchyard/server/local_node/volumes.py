@@ -20,7 +20,7 @@ from typing import Final
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.kubelet.local.errors import CONFIG, ContainerError, VolumeError, quoted
-from batchyard.kubelet.local.volume_plans import Empty, File, Files, HostPath, Mount, Plan
+from batchyard.kubelet.local.volume_plans import EmptyDirPlan, HostPathPlan, Mount, Plan, VolumeFile, VolumeFiles
 from batchyard.kubelet.local.volumes import lies_below
 from batchyard.shim import straight
 
@@ -39,11 +39,11 @@ def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
     """
     try:
         match plan:
-            case Files():
+            case VolumeFiles():
                 return write_files(folder, plan, now)
-            case Empty():
+            case EmptyDirPlan():
                 _make_folders(folder, folder, plan.mode)
-            case HostPath():
+            case HostPathPlan():
                 _check_host_path(name, plan)
     except OSError as error:
         raise VolumeError(name, f"{error.filename or folder}: {error.strerror}") from error
@@ -53,7 +53,7 @@ def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
 # --- files ---
 
 
-def write_files(folder: Path, plan: Files, now: Instant) -> bool:
+def write_files(folder: Path, plan: VolumeFiles, now: Instant) -> bool:
     """Make a folder hold exactly these files. Return whether that changed it. OSError if it fails."""
     is_new = not folder.exists()
     _make_folders(folder, folder, _VOLUME_MODE)
@@ -86,7 +86,7 @@ def _contents(current: Path) -> dict[str, bytes]:
     return {str(path.relative_to(current)): path.read_bytes() for path in sorted(current.rglob("*")) if path.is_file()}
 
 
-def _written(folder: Path, plan: Files, now: Instant) -> Path:
+def _written(folder: Path, plan: VolumeFiles, now: Instant) -> Path:
     """Write the files to a new folder that is not visible yet."""
     stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
     new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED}{stamp}.", dir=folder))
@@ -103,18 +103,18 @@ def _written(folder: Path, plan: Files, now: Instant) -> Path:
     return new
 
 
-def _link_names(folder: Path, files: Mapping[str, File]) -> None:
+def _link_names(folder: Path, files: Mapping[str, VolumeFile]) -> None:
     """Create the missing links for top-level names."""
     for name in _names_at_top(files):
         with suppress(FileExistsError):
             (folder / name).symlink_to(f"{DATA}/{name}")
 
 
-def _names_at_top(files: Mapping[str, File]) -> list[str]:
+def _names_at_top(files: Mapping[str, VolumeFile]) -> list[str]:
     return list(dict.fromkeys(path.split("/")[0] for path in files))
 
 
-def _remove_leftovers(folder: Path, files: Mapping[str, File]) -> None:
+def _remove_leftovers(folder: Path, files: Mapping[str, VolumeFile]) -> None:
     """Remove dangling names, old folders, and leftovers of interrupted updates."""
     kept = {DATA, str((folder / DATA).readlink()), *_names_at_top(files)}
     for path in sorted(folder.iterdir()):
@@ -141,22 +141,22 @@ def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
         each.chmod(mode)
 
 
-def _check_host_path(name: str, plan: HostPath) -> None:
+def _check_host_path(name: str, plan: HostPathPlan) -> None:
     """Create the path if its type requires it, and check its type and location. Raises VolumeError."""
     path = Path(plan.path)
     real = os.path.realpath(path)
     if not _is_allowed(real, plan):
         raise VolumeError(name, f"hostPath {path} leads to {real}, which is not allowed here")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
-        os.close(straight.made(path.anchor, real, _FOLDER_MODE))
+        os.close(straight.make_directories(path.anchor, real, _FOLDER_MODE))
     elif not path.exists() and plan.type == "FileOrCreate":
-        os.close(straight.made_file(path.anchor, real, _FILE_MODE))
+        os.close(straight.create_file(path.anchor, real, _FILE_MODE))
     wrong = _type_fault(path, plan.type)
     if wrong:
         raise VolumeError(name, f"hostPath type check failed: {path} is not a {wrong}")
 
 
-def _is_allowed(real: str, plan: HostPath) -> bool:
+def _is_allowed(real: str, plan: HostPathPlan) -> bool:
     """Whether pods may use a path, which must not contain links."""
     return lies_below(real, (os.path.realpath(folder) for folder in plan.allowed))
 
@@ -167,7 +167,7 @@ def _type_fault(path: Path, kind: str) -> str:
     match kind:
         case "Directory" | "DirectoryOrCreate":
             return "" if stat.S_ISDIR(mode) else "directory"
-        case "File" | "FileOrCreate":
+        case "VolumeFile" | "FileOrCreate":
             return "" if mode and not stat.S_ISDIR(mode) else "file"
         case "Socket":
             return "" if stat.S_ISSOCK(mode) else "socket file"
@@ -188,27 +188,29 @@ def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
     replace folders by links at any time. Therefore no link is followed when a folder is created, nor when the result is
     mounted (batchyard.shim.launch).
     """
-    if isinstance(plan, Empty) and plan.is_memory:
+    if isinstance(plan, EmptyDirPlan) and plan.is_memory:
         return mount.source  # it is mounted only inside the pod's sandbox
     volume = Path(os.path.realpath(pod_folder / mount.folder))
-    if isinstance(plan, HostPath) and not _is_allowed(str(volume), plan):
+    if isinstance(plan, HostPathPlan) and not _is_allowed(str(volume), plan):
         raise ContainerError(CONFIG, f"hostPath {mount.folder} leads outside of the allowed paths")
     if not mount.sub_path:
-        return str(volume) if isinstance(plan, HostPath) else mount.source
+        return str(volume) if isinstance(plan, HostPathPlan) else mount.source
     wanted = Path(os.path.realpath(volume / mount.sub_path))
     if not lies_below(str(wanted), [str(volume)]):
         raise _sub_path_error("prepare subPath", mount)
     try:
-        top = straight.opened(volume.anchor, str(volume))
+        top = straight.open_path(volume.anchor, str(volume))
         try:
-            os.close(straight.made(top, str(wanted.relative_to(volume)), stat.S_IMODE(os.fstat(top).st_mode)))
+            os.close(
+                straight.make_directories(top, str(wanted.relative_to(volume)), stat.S_IMODE(os.fstat(top).st_mode))
+            )
         finally:
             os.close(top)
     except OSError as error:
         raise _sub_path_error("create subPath directory", mount) from error
-    if isinstance(plan, Files):
+    if isinstance(plan, VolumeFiles):
         return mount.source  # only the platform writes there, and the link follows later updates
-    return str(wanted if isinstance(plan, HostPath) else Path(mount.folder) / wanted.relative_to(volume))
+    return str(wanted if isinstance(plan, HostPathPlan) else Path(mount.folder) / wanted.relative_to(volume))
 
 
 def _sub_path_error(what: str, mount: Mount) -> ContainerError:

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from batchyard.apiserver.audit import Audited, audit_event
-from batchyard.apiserver.responses import Later
+from batchyard.apiserver.audit import AuditedRequest, audit_event
+from batchyard.apiserver.responses import DeferredResponse
 from batchyard.server.clocks.wall import wall_clock
 
 #: At this size in bytes the file is renamed to FILE.1, replacing the previous one.
@@ -29,9 +29,9 @@ class AuditLog:
         self._count = 0
         self._file = _opened(path)
 
-    def note(self, audited: Audited) -> None:
+    def note(self, audited: AuditedRequest) -> None:
         """Write the event of an answered request. On errors the event is lost and the error is logged."""
-        if isinstance(audited.answer, Later):
+        if isinstance(audited.answer, DeferredResponse):
             return  # noted once it has its answer
         self._count += 1
         line = _encode(audit_event(audited, wall_clock(), self._count)) + b"\n"

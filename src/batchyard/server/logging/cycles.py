@@ -10,10 +10,10 @@ from typing import Final
 
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
-from batchyard.interfaces.observers import Span
+from batchyard.interfaces.observers import TraceSpan
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Decision
-from batchyard.scheduling.observer import CycleWatch
+from batchyard.scheduling.observer import CycleObserver
 from batchyard.server.clocks.wall import wall_clock
 
 _LOG: Final = logging.getLogger("batchyard.cycles")
@@ -24,7 +24,7 @@ _SPAN_DIGITS: Final = 16
 class CycleLog:
     """The times of the current cycle. A CycleWatch that delegates to another."""
 
-    def __init__(self, watch: CycleWatch, emit: Callable[[Span], None] | None) -> None:
+    def __init__(self, watch: CycleObserver, emit: Callable[[TraceSpan], None] | None) -> None:
         self._watch = watch
         self._emit = emit
         self._began: Instant = 0
@@ -55,13 +55,13 @@ class CycleLog:
             for span in self._spans(counters, ended):
                 self._emit(span)
 
-    def _spans(self, counters: Mapping[str, int], ended: Instant) -> Sequence[Span]:
+    def _spans(self, counters: Mapping[str, int], ended: Instant) -> Sequence[TraceSpan]:
         made = [uid_for(self._began, str(counters["cycle"]), part).replace("-", "") for part in ("", "root", "1", "2")]
         trace, (root, decide, apply) = made[0], (each[:_SPAN_DIGITS] for each in made[1:])
         return (
-            Span(trace, decide, root, "decide", self._began, self._decided, {}),
-            Span(trace, apply, root, "apply", self._decided, ended, {}),
-            Span(trace, root, "", "scheduling cycle", self._began, ended, counters),
+            TraceSpan(trace, decide, root, "decide", self._began, self._decided, {}),
+            TraceSpan(trace, apply, root, "apply", self._decided, ended, {}),
+            TraceSpan(trace, root, "", "scheduling cycle", self._began, ended, counters),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from batchyard.api.meta import Key
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
-from batchyard.base.lru import Remembered
+from batchyard.base.lru import LruCache
 from batchyard.controller_runtime.events import component_of
 from batchyard.controller_runtime.runner import EventSink
 from batchyard.interfaces.controller import EventRecord
@@ -27,7 +27,7 @@ class DecisionLog:
         self._sink = sink
         self._keep = keep
         self._number = last
-        self._recorded: Remembered[Key, tuple[str, str]] = Remembered()
+        self._recorded: LruCache[Key, tuple[str, str]] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Record a decision, and pass it on to the sink."""

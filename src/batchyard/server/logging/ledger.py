@@ -15,7 +15,7 @@ from batchyard.api.meta import Key
 from batchyard.interfaces.observers import DecisionRecord, LedgerQuery
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import text_of
-from batchyard.server.platform.group_commit import Writer
+from batchyard.server.platform.group_commit import BackgroundThread
 from batchyard.store.ledger import LedgerFile
 
 _LOG: Final = logging.getLogger("batchyard")
@@ -35,7 +35,7 @@ class LiveLedger:
         #: The number of the last entry when the file was opened.
         self.last = self._file.last
         self._loop = loop
-        self._writer = Writer(loop)
+        self._writer = BackgroundThread(loop)
         self._gathered: list[DecisionRecord] = []
         self._writing: list[DecisionRecord] = []
         self._is_due = False

@@ -35,13 +35,13 @@ class LogSettings(NamedTuple):
 def begin(settings: LogSettings) -> None:
     """Configure logging to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if settings.is_json else Lines())
+    handler.setFormatter(JsonFormatter() if settings.is_json else TextFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     logging.getLogger("batchyard").setLevel(LEVELS[settings.level])
 
 
-class Lines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """Text format: the bare message of warnings and errors; below that, also time and level."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -52,7 +52,7 @@ class Lines(logging.Formatter):
         return f"{_time(record)} {record.levelname.lower()} {text}"
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """JSON format: time, level, logger, message, and the fields of a record."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from batchyard.base.instant import Instant
-from batchyard.interfaces.observers import Span, SpanEvent
+from batchyard.interfaces.observers import SpanEvent, TraceSpan
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import text_of
 
@@ -42,15 +42,15 @@ class SpanExport:
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
         self._loop = loop
-        self._waiting: deque[Span] = deque(maxlen=WAITING_MAX)
+        self._waiting: deque[TraceSpan] = deque(maxlen=WAITING_MAX)
         #: The batch that is being sent.
-        self._under_way: Sequence[Span] = ()
+        self._under_way: Sequence[TraceSpan] = ()
         self._sending: asyncio.Task[None] | None = None
         #: The number of spans, and of those that were lost.
         self._emitted = 0
         self.lost = 0
 
-    def emit(self, span: Span) -> None:
+    def emit(self, span: TraceSpan) -> None:
         """Queue a span."""
         self._emitted += 1
         self.lost += len(self._waiting) == WAITING_MAX
@@ -87,12 +87,12 @@ class SpanExport:
         finally:
             self._sending = None
 
-    def _take(self) -> Sequence[Span]:
+    def _take(self) -> Sequence[TraceSpan]:
         """Remove and return the next batch."""
         self._under_way = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
         return self._under_way
 
-    async def _send(self, session: aiohttp.ClientSession, spans: Sequence[Span]) -> None:
+    async def _send(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
         """Send a batch with retries. If all fail, it is lost."""
         trouble: object = ""
         for pause in (*_AGAIN_AFTER, None):
@@ -109,7 +109,7 @@ class SpanExport:
                 await _pause(pause, self._loop)
         self._lose(len(spans), trouble)
 
-    async def _post(self, session: aiohttp.ClientSession, spans: Sequence[Span]) -> int:
+    async def _post(self, session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
         body = msgspec.json.encode(document_of(spans))
         headers = {"content-type": "application/json"}
         async with session.post(self._url, data=body, headers=headers, timeout=_SENT_WITHIN) as answer:
@@ -129,15 +129,15 @@ async def _pause(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         handle.cancel()
 
 
-def document_of(spans: Sequence[Span]) -> Mapping[str, Any]:
+def document_of(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
     """Encode spans as an ExportTraceServiceRequest."""
     about = {"service.name": "batchyard", "service.version": version("batchyard")}
     scope = {"name": "batchyard", "version": about["service.version"]}
-    within = {"scope": scope, "spans": [_told(span) for span in spans]}
+    within = {"scope": scope, "spans": [_span_document(span) for span in spans]}
     return {"resourceSpans": [{"resource": {"attributes": _attributes(about)}, "scopeSpans": [within]}]}
 
 
-def _told(span: Span) -> Mapping[str, Any]:
+def _span_document(span: TraceSpan) -> Mapping[str, Any]:
     return {
         "traceId": span.trace,
         "spanId": span.id,

@@ -15,9 +15,9 @@ import aiohttp
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.interfaces.controller import Work
-from batchyard.server.clocks.timers import passing
+from batchyard.server.clocks.timers import sleep_for
 from batchyard.server.clocks.wall import ticks
-from batchyard.server.kubeconfig.access import Access, KubeconfigError
+from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError
 
 #: A watch without data for this long is restarted: bookmarks arrive about every minute.
 SILENCE_MAX: Final = 150  # seconds
@@ -35,16 +35,16 @@ _DIGITS_MAX: Final = 18
 class HttpTransport:
     """A connection pool to one server. `renew` reads the credentials again when the server rejects them."""
 
-    def __init__(self, access: Access, renew: Callable[[], Awaitable[Access]]) -> None:
+    def __init__(self, access: ApiServerAccess, renew: Callable[[], Awaitable[ApiServerAccess]]) -> None:
         self._renew = renew
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._access = access
         self._session = _session()
 
-    def carrying_to(self, post: Callable[[Work], None]) -> "Carrier":
+    def carrying_to(self, post: Callable[[Work], None]) -> "KernelTransport":
         """Return a transport that delivers responses as work of a kernel."""
-        return Carrier(self, post)
+        return KernelTransport(self, post)
 
     async def close(self) -> None:
         """Cancel all requests in progress."""
@@ -74,7 +74,7 @@ class HttpTransport:
             wait = answer.retry_after or _AGAIN_AFTER
             if ticks() + wait / SECOND > until:
                 break
-            await passing(wait)
+            await sleep_for(wait)
         return answer
 
     async def stream(
@@ -144,7 +144,7 @@ class HttpTransport:
             asyncio.get_running_loop().call_exception_handler({"message": "a defect", "exception": error})
 
 
-class Carrier:
+class KernelTransport:
     """A Transport (batchyard.client.transport) that shares the connections of an HttpTransport, for one kernel."""
 
     def __init__(self, wire: HttpTransport, post: Callable[[Work], None]) -> None:
@@ -188,7 +188,7 @@ def _session() -> aiohttp.ClientSession:
 
 async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
     wait, date = response.headers.get("retry-after", ""), response.headers.get("date", "")
-    return HttpAnswer(response.status, await response.read(), _seconds(wait), told_at=_instant(date))
+    return HttpAnswer(response.status, await response.read(), _seconds(wait), server_time=_instant(date))
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:

@@ -20,9 +20,9 @@ from batchyard.client.writes import decoded, list_in
 from batchyard.controller_groups import ADMISSION, JOBSET, PROVISIONING
 from batchyard.interfaces.client import WatchEvent
 from batchyard.server.clocks.server import is_foreign
-from batchyard.server.clocks.timers import passing
+from batchyard.server.clocks.timers import sleep_for
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.operator.snapshot import Asking
+from batchyard.server.operator.snapshot import RequestSender
 from batchyard.server.platform.status_report import PATH as REPORT
 
 #: How often webhook configurations are checked.
@@ -76,7 +76,7 @@ _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
 }
 
 
-async def refusal(wire: Asking, groups: Sequence[str], own: Service) -> str:
+async def startup_conflict(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
     """Return why these controller groups must not start here; '' if nothing prevents it."""
     if why := await _run_by_platform(wire, groups):
         return why
@@ -84,22 +84,22 @@ async def refusal(wire: Asking, groups: Sequence[str], own: Service) -> str:
         return why
     for group in groups:
         upstream = _UPSTREAMS.get(group)
-        signs = [] if upstream is None else [sign async for sign in _writings(wire, upstream)]
+        signs = [] if upstream is None else [sign async for sign in _recent_writes(wire, upstream)]
         if upstream is not None and signs:
-            return _told(group, upstream.name, signs)
+            return _conflict_message(group, upstream.name, signs)
     return ""
 
 
-async def look_out(wire: Asking, groups: Sequence[str], own: Service) -> str:
+async def watch_for_conflict(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
     """Check the webhook configurations periodically. Return the reason to stop once a conflict appears."""
     why = ""
     while not why:
-        await passing(EVERY)
+        await sleep_for(EVERY)
         why = await _seen_by_webhooks(wire, groups, own)
     return why
 
 
-def writer_in(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
+def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
     """Return why these groups must stop, if a change was made by a competing controller; else ''."""
     for group in groups:
         upstream = _UPSTREAMS.get(group)
@@ -107,11 +107,13 @@ def writer_in(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
             written = _last_written([event.obj], upstream.managers)
             before = None if event.old is None else _last_written([event.old], upstream.managers)
             if written is not None and written != before and now - written < _RECENT:
-                return _told(group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"])
+                return _conflict_message(
+                    group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"]
+                )
     return ""
 
 
-async def _run_by_platform(wire: Asking, groups: Sequence[str]) -> str:
+async def _run_by_platform(wire: RequestSender, groups: Sequence[str]) -> str:
     """Return why the groups must not start if the server is a batchyard platform that runs them itself; else ''."""
     if await is_foreign(wire):
         return ""
@@ -127,7 +129,7 @@ async def _run_by_platform(wire: Asking, groups: Sequence[str]) -> str:
     )
 
 
-async def _seen_by_webhooks(wire: Asking, groups: Sequence[str], own: Service) -> str:
+async def _seen_by_webhooks(wire: RequestSender, groups: Sequence[str], own: Service) -> str:
     """Return why the groups must not start, by the webhook configurations of other programs; else ''."""
     found = list_in(await wire.ask(HttpRequest("GET", _CONFIGURATIONS)))
     others = [each for each in (found or {}).get("items") or () if not _is_at(each, own)]
@@ -135,11 +137,11 @@ async def _seen_by_webhooks(wire: Asking, groups: Sequence[str], own: Service) -
         for each in others:
             name = _decider(each, group)
             if name:
-                return _told(group, name, [f"its webhooks are {each['metadata']['name']}"])
+                return _conflict_message(group, name, [f"its webhooks are {each['metadata']['name']}"])
     return ""
 
 
-def _told(group: str, name: str, signs: Sequence[str]) -> str:
+def _conflict_message(group: str, name: str, signs: Sequence[str]) -> str:
     return (
         f"{name} is on this cluster ({'; '.join(signs)}): two would decide about the same objects. "
         f"Remove it, or leave {group} out of --controllers; --beside-upstream skips this check"
@@ -163,14 +165,14 @@ def _is_at(configuration: Obj, own: Service) -> bool:
     return any((each.get("namespace"), each.get("name")) == own for each in services)
 
 
-async def _writings(wire: Asking, upstream: _Upstream) -> AsyncIterator[str]:
+async def _recent_writes(wire: RequestSender, upstream: _Upstream) -> AsyncIterator[str]:
     for kind in upstream.kinds:
         info = kind_info(kind)
         path = path_of_kind(info, info.storage_version)
         answer = await wire.ask(HttpRequest("GET", f"{path}?limit={_OBJECTS}"))
         found = list_in(answer) or {}
         written = _last_written(found.get("items") or (), upstream.managers)
-        now = answer.told_at or wall_clock()  # managedFields have the server's time
+        now = answer.server_time or wall_clock()  # managedFields have the server's time
         if written is not None and now - written < _RECENT:
             yield f"it wrote a {info.kind} {format_age(max(0, now - written))} ago"
 

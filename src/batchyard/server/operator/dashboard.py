@@ -11,11 +11,11 @@ import msgspec
 from aiohttp import web
 
 from batchyard.apiserver.auth.filters import unauthorized
-from batchyard.apiserver.dashboard import FILES, MODELS, Files, Models, ModelStream
-from batchyard.apiserver.request import JSON, Refused, Request, Response
+from batchyard.apiserver.dashboard import FILES, MODELS, ModelHandler, ModelStream, StaticFileHandler
+from batchyard.apiserver.request import JSON, ApiRequest, Response, StatusError
 from batchyard.dashboard.assets import HEADERS, asset
 from batchyard.interfaces.client import WatchEvent
-from batchyard.server.operator.token_review import Reviewed
+from batchyard.server.operator.token_review import TokenReviewer
 
 #: A model is computed again until all permissions that it depends on are known. Each round may need further ones.
 _ROUNDS_MAX: Final = 8
@@ -25,7 +25,7 @@ _SCHEME: Final = "bearer "
 _encode = msgspec.json.Encoder().encode
 
 
-class Hub:
+class StreamHub:
     """The open model streams, which are notified of changes."""
 
     def __init__(self) -> None:
@@ -53,10 +53,10 @@ class Hub:
 class OperatorPage:
     """The routes of the dashboard. `models` returns None until the operator leads."""
 
-    def __init__(self, reviewed: Reviewed, models: Callable[[], tuple[Models, Hub] | None]) -> None:
+    def __init__(self, reviewed: TokenReviewer, models: Callable[[], tuple[ModelHandler, StreamHub] | None]) -> None:
         self._reviewed = reviewed
         self._models = models
-        self._files = Files(asset, HEADERS)
+        self._files = StaticFileHandler(asset, HEADERS)
 
     def routes(self) -> Iterable[web.RouteDef]:
         """Return the routes."""
@@ -67,25 +67,25 @@ class OperatorPage:
         ]
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        return _sent(self._files.answer(Request("GET", request.path)))
+        return _sent(self._files.answer(ApiRequest("GET", request.path)))
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
         try:
             return await self._answered(request)
-        except Refused as refused:
+        except StatusError as refused:
             return _sent(refused.response())
 
     async def _answered(self, request: web.Request) -> web.StreamResponse:
         there = self._models()
         if there is None:
-            raise Refused(503, "ServiceUnavailable", "this replica is not the leader; use the leader's dashboard")
+            raise StatusError(503, "ServiceUnavailable", "this replica is not the leader; use the leader's dashboard")
         models, hub = there
         header = request.headers.get("authorization", "")
         token = header[len(_SCHEME) :].strip() if header.lower().startswith(_SCHEME) else ""
         user = await self._reviewed.user_of(token) if token else None
         if user is None:
             raise unauthorized()
-        asked = Request("GET", request.path, dict(request.query), user=user)
+        asked = ApiRequest("GET", request.path, dict(request.query), user=user)
         answer = await self._settled(models, asked._replace(query={**asked.query, "watch": "false"}))
         if not asked.flag("watch"):
             return _sent(answer)
@@ -98,13 +98,13 @@ class OperatorPage:
             hub.leave(stream)
             stream.end()
 
-    async def _settled(self, models: Models, asked: Request) -> Response:
+    async def _settled(self, models: ModelHandler, asked: ApiRequest) -> Response:
         """Return the response once all permissions that it depends on are known."""
         for _ in range(_ROUNDS_MAX):
-            refused: Refused | None = None
+            refused: StatusError | None = None
             try:
                 answer = models.answer(asked)
-            except Refused as error:
+            except StatusError as error:
                 refused = error
             if not await self._reviewed.settle():
                 break

@@ -14,7 +14,7 @@ from batchyard.client.informer import Informer
 from batchyard.client.resource_paths import path_of_kind
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.client.writes import decoded
-from batchyard.server.clocks.timers import passing
+from batchyard.server.clocks.timers import sleep_for
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 #: API groups of Kubernetes itself have no dot or this suffix. They are never installed.
@@ -24,14 +24,14 @@ _LOOKS_EVERY: Final = SECOND // 5
 _THERE: Final = 409
 
 
-class Asked(Protocol):
+class DefinitionsClient(Protocol):
     """A client of an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
         """Return the response to a request."""
 
 
-async def install(wire: Asked, kinds: Sequence[str]) -> Sequence[str]:
+async def install(wire: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
     """Install the CustomResourceDefinitions of kinds that are not served. Return a message for each."""
     missing = [info for info in _installable(kinds) if not await _is_served(wire, info)]
     return [await _install(wire, info) for info in missing]
@@ -44,7 +44,7 @@ def _installable(kinds: Sequence[str]) -> Iterator[ServedKind]:
             yield info
 
 
-async def _is_served(wire: Asked, info: ServedKind) -> bool:
+async def _is_served(wire: DefinitionsClient, info: ServedKind) -> bool:
     """Whether the server serves the kind in any known version."""
     for version in info.versions:
         answer = await wire.ask(HttpRequest("GET", f"{path_of_kind(info, version)}?limit=1"))
@@ -53,7 +53,7 @@ async def _is_served(wire: Asked, info: ServedKind) -> bool:
     return False
 
 
-async def _install(wire: Asked, info: ServedKind) -> str:
+async def _install(wire: DefinitionsClient, info: ServedKind) -> str:
     definition = definition_of(info)
     name = definition["metadata"]["name"]
     answer = await wire.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
@@ -64,7 +64,7 @@ async def _install(wire: Asked, info: ServedKind) -> str:
         found = decoded((await wire.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
         if is_true(found, ESTABLISHED):
             return f"batchyard: {name}: installed, version {info.storage_version}"
-        await passing(_LOOKS_EVERY)
+        await sleep_for(_LOOKS_EVERY)
     return f"batchyard: {name}: installed; the server does not serve it yet"
 
 
@@ -75,7 +75,7 @@ async def _install(wire: Asked, info: ServedKind) -> str:
 # A kind that is not served does not recover by itself. The other kinds work without it.
 
 
-class Troubles:
+class WatchErrorLog:
     """The errors that were reported and may still last. `remedy` is appended if a kind is not served."""
 
     def __init__(self, remedy: str = "") -> None:

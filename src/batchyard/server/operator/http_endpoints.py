@@ -14,7 +14,7 @@ from batchyard.server.operator.dashboard import OperatorPage
 _ENDS_WITHIN: Final = 1.0  # seconds
 
 
-class Site:
+class HttpEndpoints:
     """An HTTP server that runs while its context is entered. With port 0 it does not listen."""
 
     def __init__(self, routes: Iterable[web.RouteDef], place: tuple[str, int], report: Callable[[str], None]) -> None:
@@ -58,14 +58,14 @@ def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[
         answer = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
         await answer.prepare(request)
         for part in parts:
-            await (answer.write(part.encode()) if part else _others_go_on())
+            await (answer.write(part.encode()) if part else _yield_to_loop())
         await answer.write_eof()
         return answer
 
     return [web.get("/healthz", alive), web.get("/readyz", ready), web.get("/metrics", metrics)]
 
 
-async def _others_go_on() -> None:
+async def _yield_to_loop() -> None:
     """Yield to the event loop for one iteration."""
     turn = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(turn.set_result, None)
@@ -80,18 +80,20 @@ async def _others_go_on() -> None:
 
 
 if TYPE_CHECKING:
-    from batchyard.server.operator.operator import Operator
+    from batchyard.server.operator.operator import OperatorProcess
 
 
-def health(operator: "Operator", place: tuple[str, int], report: Callable[[str], None]) -> Site:
+def operator_endpoints(
+    operator: "OperatorProcess", place: tuple[str, int], report: Callable[[str], None]
+) -> HttpEndpoints:
     """Return the HTTP server of an operator: health, metrics and the dashboard."""
     program = [("program", lambda: _texts(operator)), ("program", operator.asked)]
     exposition = Exposition([*program, *operator.figures.sources()])
     page = OperatorPage(operator.reviewed, lambda: operator.models)
-    return Site([*health_routes(exposition, lambda: _missing(operator)), *page.routes()], place, report)
+    return HttpEndpoints([*health_routes(exposition, lambda: _missing(operator)), *page.routes()], place, report)
 
 
-def _missing(operator: "Operator") -> str:
+def _missing(operator: "OperatorProcess") -> str:
     """Return what delays readiness: the webhook certificates, and on the leader also informers that are not synced."""
     if not operator.answers():
         return "the certificates of the webhooks"
@@ -100,7 +102,7 @@ def _missing(operator: "Operator") -> str:
     return ""
 
 
-def _texts(operator: "Operator") -> Iterator[str]:
+def _texts(operator: "OperatorProcess") -> Iterator[str]:
     """Yield the metrics of leader election and of the client."""
     yield text_of(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
     answers = operator.client.outbox.answers

@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 from batchyard.api.kueue_configuration import InvalidConfiguration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.client.transport import HttpRequest
-from batchyard.client.writes import decoded, trouble_of
-from batchyard.scheduling.kueue_configuration import decided_otherwise
-from batchyard.server.operator.snapshot import Asking, patiently
+from batchyard.client.writes import decoded, failure_reason
+from batchyard.scheduling.kueue_configuration import unsupported_fields
+from batchyard.server.operator.snapshot import RequestSender, send_with_retries
 
 _KEY: Final = "controller_manager_config.yaml"
 
 
-class Place(NamedTuple):
+class ConfigMapName(NamedTuple):
     """The namespace and name of a ConfigMap."""
 
     namespace: str
@@ -29,12 +29,12 @@ class Place(NamedTuple):
 
 
 #: The ConfigMap of a released Kueue.
-KUEUE: Final = Place("kueue-system", "kueue-manager-config")
+KUEUE: Final = ConfigMapName("kueue-system", "kueue-manager-config")
 #: The ConfigMap of an installed batchyard operator.
-OURS: Final = Place("batchyard-system", "batchyard-operator-configuration")
+OURS: Final = ConfigMapName("batchyard-system", "batchyard-operator-configuration")
 
 
-class Found(NamedTuple):
+class ConfigurationResult(NamedTuple):
     """A Configuration, or None, and a message about it for the user."""
 
     configuration: Obj | None
@@ -43,28 +43,30 @@ class Found(NamedTuple):
     is_lacking: bool = False
 
 
-async def configuration_of(wire: Asking, places: Sequence[Place] = (KUEUE, OURS)) -> Found:
+async def configuration_of(wire: RequestSender, places: Sequence[ConfigMapName] = (KUEUE, OURS)) -> ConfigurationResult:
     """Return the Configuration of the first of these ConfigMaps that exists."""
     for place in places:
-        answer = await patiently(wire, HttpRequest("GET", place.path))
+        answer = await send_with_retries(wire, HttpRequest("GET", place.path))
         name = f"ConfigMap {place.name} of {place.namespace}"
         if answer.code == 200:
             return _read(name, (decoded(answer.body).get("data") or {}).get(_KEY))
         if answer.code != 404:
-            return Found(None, f"Kueue's Configuration cannot be read: {trouble_of(answer)}", is_lacking=True)
-    return Found(None, "no ConfigMap with Kueue's Configuration found")
+            return ConfigurationResult(
+                None, f"Kueue's Configuration cannot be read: {failure_reason(answer)}", is_lacking=True
+            )
+    return ConfigurationResult(None, "no ConfigMap with Kueue's Configuration found")
 
 
-def told_beside(configuration: Obj) -> Iterator[str]:
+def unsupported_settings(configuration: Obj) -> Iterator[str]:
     """Yield a message for each setting of a Configuration that batchyard does not support."""
-    for path, instead in decided_otherwise(configuration):
+    for path, instead in unsupported_fields(configuration):
         yield f"{path} of Kueue's Configuration is not supported; assumed instead: {instead}"
 
 
-def _read(name: str, text: str | None) -> Found:
+def _read(name: str, text: str | None) -> ConfigurationResult:
     if text is None:
-        return Found(None, f"{name} has no key {_KEY} with Kueue's Configuration", is_lacking=True)
+        return ConfigurationResult(None, f"{name} has no key {_KEY} with Kueue's Configuration", is_lacking=True)
     try:
-        return Found(read_configuration(name, text), f"Kueue's Configuration is that of {name}")
+        return ConfigurationResult(read_configuration(name, text), f"Kueue's Configuration is that of {name}")
     except InvalidConfiguration as invalid:
-        return Found(None, f"Kueue's Configuration cannot be read: {invalid}", is_lacking=True)
+        return ConfigurationResult(None, f"Kueue's Configuration cannot be read: {invalid}", is_lacking=True)

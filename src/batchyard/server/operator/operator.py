@@ -13,39 +13,45 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from batchyard.apiserver.dashboard import Models
+from batchyard.apiserver.dashboard import ModelHandler
 from batchyard.base.instant import SECOND
 from batchyard.client.informer import Informer
-from batchyard.client.leader_election import Election, Leadership, Terms
-from batchyard.client.rest import RestClient, Wiring
+from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSettings
+from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
 from batchyard.controller_groups import kinds_seen
 from batchyard.controller_runtime.events import EventRecorder
-from batchyard.dashboard.history import History
-from batchyard.dashboard.pages import Pages, Time
+from batchyard.dashboard.history import PlatformHistory
+from batchyard.dashboard.pages import DashboardViews, PlatformTime
 from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.exposition import Texts
-from batchyard.scheduling.observer import CycleWatch
-from batchyard.scheduling.workload_traces import LifeSpans
+from batchyard.scheduling.observer import CycleObserver
+from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import ServerClock
-from batchyard.server.clocks.timers import RealTime
-from batchyard.server.kubeconfig.access import Source
+from batchyard.server.clocks.timers import LoopTimers
+from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.logging.cycles import CycleLog
 from batchyard.server.logging.decisions import DecisionLog, keep_nothing
 from batchyard.server.logging.spans import SpanExport
-from batchyard.server.metrics import LEADER, STANDALONE, Figures, Observed
+from batchyard.server.metrics import LEADER, STANDALONE, CommonMetrics, ObservedPlatform
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.coexistence import EVERY, Service, look_out, refusal, writer_in
-from batchyard.server.operator.dashboard import Hub
-from batchyard.server.operator.definitions import Troubles, install
-from batchyard.server.operator.http_endpoints import health
-from batchyard.server.operator.token_review import Reviewed
+from batchyard.server.operator.coexistence import (
+    EVERY,
+    Service,
+    conflicting_write,
+    startup_conflict,
+    watch_for_conflict,
+)
+from batchyard.server.operator.dashboard import StreamHub
+from batchyard.server.operator.definitions import WatchErrorLog, install
+from batchyard.server.operator.http_endpoints import operator_endpoints
+from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.webhooks import Webhooks, WebhookTerms
-from batchyard.server.platform.decision_throttle import Pace
-from batchyard.server.termination import unless_told
-from batchyard.wiring import Platform, Ports, Settings, build_platform
+from batchyard.server.platform.decision_throttle import DecisionThrottle
+from batchyard.server.termination import unless_ended
+from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
 
 #: The remedy for kinds that the server does not serve.
 _REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
@@ -56,7 +62,7 @@ class OperatorError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientRateLimits:
     """The client's rate limit: requests per second, and burst."""
 
     qps: float
@@ -64,14 +70,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OperatorConfig:
     """The options of an operator."""
 
-    source: Source
-    settings: Settings
+    source: KubeconfigSource
+    settings: PlatformSettings
     #: The terms of leader election; None leads at once, for a single replica.
-    terms: Terms | None
-    limits: Limits
+    terms: LeaseSettings | None
+    limits: ClientRateLimits
     #: Whether missing CustomResourceDefinitions are installed first.
     installs: bool
     #: The address and port of health and metrics; port 0 disables them.
@@ -84,16 +90,16 @@ class Wanted:
     beside_upstream: bool = False
 
 
-class Operator:
+class OperatorProcess:
     """The client, controllers and leader election of an operator. Create it within the event loop that runs it."""
 
-    def __init__(self, wanted: Wanted, wire: HttpTransport, report: Callable[[str], None]) -> None:
+    def __init__(self, wanted: OperatorConfig, wire: HttpTransport, report: Callable[[str], None]) -> None:
         self._wanted = wanted
         self.wire = wire
         self.report = report
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
-        self.timers = RealTime(loop)
+        self.timers = LoopTimers(loop)
         self.kernel = LiveKernel(loop, self.timers.now())
         self._carrier = wire.carrying_to(_at_once(loop))
         self.clock = ServerClock(self.kernel, self.timers, wire, self._carrier, report)
@@ -101,15 +107,15 @@ class Operator:
         self._leadership = self._candidate()
         gate = (lambda: True) if self._leadership is None else self._leadership.may_write
         limit = RateLimit(wanted.limits.qps, wanted.limits.burst)
-        wiring = Wiring(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
+        wiring = ClientDependencies(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
         self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
         self.client.on_news = self._heard
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: refused: {refusal}; retrying")
-        self.platform: Platform | None = None
+        self.platform: WiredPlatform | None = None
         #: The permissions of dashboard users; and the models of the dashboard, once the operator leads.
-        self.reviewed = Reviewed(wire, self.timers.now)
-        self.models: tuple[Models, Hub] | None = None
-        self.figures = Figures(STANDALONE if wanted.terms is None else LEADER)
+        self.reviewed = TokenReviewer(wire, self.timers.now)
+        self.models: tuple[ModelHandler, StreamHub] | None = None
+        self.figures = CommonMetrics(STANDALONE if wanted.terms is None else LEADER)
         if self.spans is not None:
             self.figures.also.append(self.spans.texts)
         self.leads = False
@@ -117,7 +123,7 @@ class Operator:
         self.answers: Callable[[], bool] = lambda: True
         #: The metrics of its webhooks.
         self.asked: Texts = lambda: iter(())
-        self._troubles = Troubles(_REMEDY)
+        self._troubles = WatchErrorLog(_REMEDY)
 
     async def start(self) -> None:
         """Set the clock to the server's time, install definitions if requested, and join leader election."""
@@ -151,7 +157,7 @@ class Operator:
         terms = self._wanted.terms
         if terms is None:
             return None
-        leadership = Leadership(Election(terms), self.timers, self._carrier)
+        leadership = Leadership(LeaderElector(terms), self.timers, self._carrier)
         leadership.on_leading, leadership.on_lost = self._lead, self._lost
         leadership.on_trouble = lambda trouble: self.report(f"batchyard: {trouble}")
         return leadership
@@ -173,8 +179,8 @@ class Operator:
             self.platform = self._begun()
             self.report(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
 
-    def _begun(self) -> Platform:
-        pace = Pace(self.kernel.clock, self.clock.speed)
+    def _begun(self) -> WiredPlatform:
+        pace = DecisionThrottle(self.kernel.clock, self.clock.speed)
         self.figures.also.append(pace.texts)
         decisions, cycles = (
             DecisionLog(EventRecorder(self.client, socket.gethostname()), keep_nothing),
@@ -183,55 +189,55 @@ class Operator:
         ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=self._watching(cycles))
         platform, found = build_platform(ports, self._wanted.settings), self.client.everything()
         if self.spans is not None:
-            self.client.subscribe(LifeSpans(self.kernel.now, self.spans.emit).observe)
+            self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)
         if not self._wanted.beside_upstream:
             self.client.subscribe(self._look_for_others)
         platform.runner.observe(found)
         fair_sharing = self._wanted.settings.kueue.policy.fair_sharing
-        self.figures.begin(Observed(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), found)
+        self.figures.begin(ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), found)
         self.models = self._shown(platform, found)
         return platform
 
     def _look_for_others(self, events: Sequence[WatchEvent]) -> None:
         """Stop if another controller has written the same objects."""
         for event in events:
-            if why := writer_in(event, self._wanted.settings.controllers, self.kernel.clock()):
+            if why := conflicting_write(event, self._wanted.settings.controllers, self.kernel.clock()):
                 self.kernel.stop()
                 self.fail(OperatorError(why))
 
-    def _shown(self, platform: Platform, found: Sequence[WatchEvent]) -> tuple[Models, Hub]:
+    def _shown(self, platform: WiredPlatform, found: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
         """Return the dashboard's models of the platform, updated from now on."""
-        history, hub = History(self.kernel.clock, platform.index.cluster_queue_of), Hub()
+        history, hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(found)
         self.client.subscribe(history.observe)
         self.client.subscribe(hub.observe)
-        pages = Pages(self.client, platform.index, history, Time(self.kernel.clock, self.clock.speed))
-        return Models(pages, self.reviewed, hub, self.timers), hub
+        pages = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
+        return ModelHandler(pages, self.reviewed, hub, self.timers), hub
 
-    def _watching(self, cycles: CycleWatch) -> CycleWatch:
+    def _watching(self, cycles: CycleObserver) -> CycleObserver:
         return CycleLog(cycles, None if self.spans is None else self.spans.emit)
 
 
-async def operate(wanted: Wanted, report: Callable[[str], None], end: asyncio.Event) -> None:
+async def operate(wanted: OperatorConfig, report: Callable[[str], None], end: asyncio.Event) -> None:
     """Run an operator until `end` is set. Raises OperatorError or KubeconfigError if it cannot run."""
-    access = await unless_told(end, read_access(wanted.source))
+    access = await unless_ended(end, read_access(wanted.source))
     if access is None:
         return
     if wanted.terms is not None and not wanted.terms.namespace:
         wanted = replace(wanted, terms=replace(wanted.terms, namespace=access.namespace))
     wire = HttpTransport(access, lambda: read_access(wanted.source))
-    operator = Operator(wanted, wire, report)
+    operator = OperatorProcess(wanted, wire, report)
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: _take_note(operator, loop, context))
+    loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
     terms = wanted.webhooks._replace(managed_namespaces=wanted.settings.kueue.managed_namespaces)
     hooks = Webhooks(terms, wanted.settings.controllers, wire, (wanted.address, access.namespace)).reporting_to(report)
     operator.answers, operator.asked = (lambda: hooks.is_ready), hooks.texts
     try:
-        async with health(operator, (wanted.address, wanted.port), report), hooks:
+        async with operator_endpoints(operator, (wanted.address, wanted.port), report), hooks:
             report(f"batchyard: operator at {access.url}")
-            async with _alone(operator, wanted, Service(access.namespace, wanted.webhooks.service), end):
+            async with _without_conflicts(operator, wanted, Service(access.namespace, wanted.webhooks.service), end):
                 if not end.is_set():
-                    await unless_told(end, operator.start())
+                    await unless_ended(end, operator.start())
                 await _first(end, operator.ended)
     finally:
         await operator.close()
@@ -239,7 +245,9 @@ async def operate(wanted: Wanted, report: Callable[[str], None], end: asyncio.Ev
 
 
 @contextlib.asynccontextmanager
-async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.Event) -> AsyncIterator[None]:
+async def _without_conflicts(
+    operator: OperatorProcess, wanted: OperatorConfig, own: Service, end: asyncio.Event
+) -> AsyncIterator[None]:
     """Wait until no other controller decides about the same objects; if one appears later, the operator ends.
 
     A replica with webhooks keeps answering them while it waits, so that objects can still be created.
@@ -248,7 +256,7 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
         yield
         return
     groups, reported = wanted.settings.controllers, ""
-    while not end.is_set() and (why := await unless_told(end, refusal(operator.wire, groups, own))):
+    while not end.is_set() and (why := await unless_ended(end, startup_conflict(operator.wire, groups, own))):
         if not wanted.webhooks.port:
             raise OperatorError(why)
         if why != reported:
@@ -256,7 +264,7 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
         reported = why
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(end.wait(), EVERY / SECOND)
-    looking = asyncio.create_task(look_out(operator.wire, groups, own))
+    looking = asyncio.create_task(watch_for_conflict(operator.wire, groups, own))
     looking.add_done_callback(lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result())))
     try:
         yield
@@ -273,7 +281,7 @@ async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
         ended.result()
 
 
-def _take_note(operator: Operator, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """End the operator after an exception in its own code; ignore errors of broken connections."""
     error = context.get("exception")
     if isinstance(error, BaseException) and _is_ours(error):

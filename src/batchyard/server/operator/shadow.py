@@ -8,34 +8,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchyard.apiserver.dashboard import Models
+from batchyard.apiserver.dashboard import ModelHandler
 from batchyard.base.instant import Duration
 from batchyard.client.informer import Informer
-from batchyard.client.rest import RestClient, Wiring
-from batchyard.client.transport import RateLimit, ReadingOnly
-from batchyard.dashboard.comparison import Comparison, Parted
-from batchyard.dashboard.history import History
-from batchyard.dashboard.pages import Pages, Time
+from batchyard.client.rest import ClientDependencies, RestClient
+from batchyard.client.transport import RateLimit, ReadOnlyTransport
+from batchyard.dashboard.comparison import SchedulerDivergence, ShadowComparison
+from batchyard.dashboard.history import PlatformHistory
+from batchyard.dashboard.pages import DashboardViews, PlatformTime
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Work
 from batchyard.metrics.exposition import Exposition
-from batchyard.metrics.forks import ShadowFigures
-from batchyard.scheduling.kueue_configuration import KueueSettings, settings_of
-from batchyard.scheduling.scheduler_cache import KINDS, AdmissionIndex
+from batchyard.metrics.forks import ShadowMetrics
+from batchyard.scheduling.kueue_configuration import KueueSettings, parse_kueue_settings
+from batchyard.scheduling.scheduler_cache import KINDS, SchedulerCache
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
-from batchyard.server.clocks.timers import RealTime
-from batchyard.server.kubeconfig.access import Source
+from batchyard.server.clocks.timers import LoopTimers
+from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.dashboard import Hub, OperatorPage
-from batchyard.server.operator.definitions import Troubles
-from batchyard.server.operator.http_endpoints import Site, health_routes
-from batchyard.server.operator.kueue_configuration import KUEUE, configuration_of, told_beside
-from batchyard.server.operator.token_review import Reviewed
-from batchyard.server.termination import unless_told
-from batchyard.shadow.controller import Looking
-from batchyard.shadow.findings import Counts, Finding
-from batchyard.shadow.state import HeldBack, Terms
+from batchyard.server.operator.dashboard import OperatorPage, StreamHub
+from batchyard.server.operator.definitions import WatchErrorLog
+from batchyard.server.operator.http_endpoints import HttpEndpoints, health_routes
+from batchyard.server.operator.kueue_configuration import KUEUE, configuration_of, unsupported_settings
+from batchyard.server.operator.token_review import TokenReviewer
+from batchyard.server.termination import unless_ended
+from batchyard.shadow.controller import ShadowController
+from batchyard.shadow.findings import ComparisonCounts, Divergence
+from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
 # --- shadow page ---
 #
@@ -45,15 +45,17 @@ from batchyard.shadow.state import HeldBack, Terms
 class ShadowPage:
     """The dashboard's models. Its index only holds queues and their Workloads; nothing is decided with it."""
 
-    def __init__(self, client: RestClient, time: RealTime, reviewed: Reviewed, counts: Callable[[], Counts]) -> None:
-        self._index = AdmissionIndex()
+    def __init__(
+        self, client: RestClient, time: LoopTimers, reviewed: TokenReviewer, counts: Callable[[], ComparisonCounts]
+    ) -> None:
+        self._index = SchedulerCache()
         self._time = time
-        self._history = History(time.now, self._index.cluster_queue_of)
-        self._comparison = Comparison(lambda: sum(counts().agreed.values()), lambda: counts().divergences)
+        self._history = PlatformHistory(time.now, self._index.cluster_queue_of)
+        self._comparison = ShadowComparison(lambda: sum(counts().agreed.values()), lambda: counts().divergences)
         self._history.comparison = self._comparison
-        self._hub = Hub()
-        pages = Pages(client, self._index, self._history, Time(time.now, 1.0))
-        self.models = Models(pages, reviewed, self._hub, time), self._hub
+        self._hub = StreamHub()
+        pages = DashboardViews(client, self._index, self._history, PlatformTime(time.now, 1.0))
+        self.models = ModelHandler(pages, reviewed, self._hub, time), self._hub
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Update the models by changes, or by the existing objects."""
@@ -64,11 +66,13 @@ class ShadowPage:
         self._history.observe(events)
         self._hub.observe(events)
 
-    def found(self, finding: Finding) -> None:
+    def found(self, finding: Divergence) -> None:
         """Add a divergence between Kueue and batchyard."""
         since = finding.at if finding.since is None else finding.since
         identity = finding.parting.value, finding.workload, finding.message
-        self._comparison.partings.appendleft(Parted(finding.at, since, *identity, finding.why(), finding.look))
+        self._comparison.partings.appendleft(
+            SchedulerDivergence(finding.at, since, *identity, finding.why(), finding.look)
+        )
         self._hub.touch()
 
 
@@ -78,15 +82,15 @@ _LIMIT: Final = 50.0, 100
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ShadowConfig:
     """The options of a shadow."""
 
-    source: Source
+    source: KubeconfigSource
     #: Settings of Kueue's Configuration; None reads them from the cluster.
     kueue: KueueSettings | None
     #: Whether fair sharing is enabled in addition.
     fair_sharing: bool
-    terms: Terms
+    terms: ShadowSettings
     #: How long to run after all objects are read; None runs until it is stopped.
     lasts: Duration | None
     #: The address and port of health and metrics; port 0 disables them.
@@ -99,10 +103,10 @@ class Shadow:
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: ShadowConfig,
         kueue: KueueSettings,
         wire: HttpTransport,
-        found: Callable[[Finding], None],
+        found: Callable[[Divergence], None],
         report: Callable[[str], None],
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -112,19 +116,19 @@ class Shadow:
         self._loop = loop
         #: Done when the run time has passed, or when an exception ends the shadow.
         self.ended: asyncio.Future[None] = loop.create_future()
-        self._time = RealTime(loop)
+        self._time = LoopTimers(loop)
         #: The permissions of dashboard users; and the dashboard, once all objects are read.
-        self.reviewed = Reviewed(wire, self._time.now)
+        self.reviewed = TokenReviewer(wire, self._time.now)
         self.page: ShadowPage | None = None
-        transport = ReadingOnly(wire.carrying_to(self._post))
-        wiring = Wiring(self._time, self._time, transport, RateLimit(*_LIMIT), _never)
+        transport = ReadOnlyTransport(wire.carrying_to(self._post))
+        wiring = ClientDependencies(self._time, self._time, transport, RateLimit(*_LIMIT), _never)
         self.client = RestClient(wiring, KINDS)
         self.client.on_news = self._heard
-        how = kueue.policy, _as_said(wanted.terms, kueue)
-        self._looking = Looking(self.client, transport, self._time, how, report=self._found)
+        how = kueue.policy, _with_pods_ready(wanted.terms, kueue)
+        self._looking = ShadowController(self.client, transport, self._time, how, report=self._found)
         self.followers = self._looking.followers
         self.client.subscribe(self._observe)
-        self._troubles = Troubles()
+        self._troubles = WatchErrorLog()
 
     def start(self) -> None:
         """Start the informers."""
@@ -136,7 +140,7 @@ class Shadow:
         self._time.stop()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ComparisonCounts:
         """The results so far."""
         return self.followers.counts
 
@@ -170,7 +174,7 @@ class Shadow:
         if self.page is not None:
             self.page.observe(events)
 
-    def _found(self, finding: Finding) -> None:
+    def _found(self, finding: Divergence) -> None:
         self._on_finding(finding)
         if self.page is not None:
             self.page.found(finding)
@@ -180,37 +184,37 @@ class Shadow:
             self.ended.set_result(None)
 
 
-def told(shadow: Shadow, place: tuple[str, int], report: Callable[[str], None]) -> Site:
+def shadow_endpoints(shadow: Shadow, place: tuple[str, int], report: Callable[[str], None]) -> HttpEndpoints:
     """Return the HTTP server of a shadow: health, metrics and the dashboard."""
-    figures = ShadowFigures(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
+    figures = ShadowMetrics(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
     informers = shadow.client.informers
     routes = health_routes(
         Exposition([("batchyard", figures.texts)]),
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
     page = OperatorPage(shadow.reviewed, lambda: None if shadow.page is None else shadow.page.models)
-    return Site([*routes, *page.routes()], place, report)
+    return HttpEndpoints([*routes, *page.routes()], place, report)
 
 
-async def look_on(
-    wanted: Wanted, found: Callable[[Finding], None], report: Callable[[str], None], end: asyncio.Event
-) -> Counts:
+async def compare_with_kueue(
+    wanted: ShadowConfig, found: Callable[[Divergence], None], report: Callable[[str], None], end: asyncio.Event
+) -> ComparisonCounts:
     """Compare until `end` is set or the run time has passed. Return the results."""
-    access = await unless_told(end, read_access(wanted.source))
+    access = await unless_ended(end, read_access(wanted.source))
     if access is None:
-        return Counts()
+        return ComparisonCounts()
     wire = HttpTransport(access, lambda: read_access(wanted.source))
     report(f"batchyard: shadow at {access.url}")
-    kueue = await unless_told(end, _kueue(wanted, wire, report))
+    kueue = await unless_ended(end, _kueue(wanted, wire, report))
     if kueue is None:
         await wire.close()
-        return Counts()
+        return ComparisonCounts()
     shadow = Shadow(wanted, kueue, wire, found, report)
     shadow.ended.add_done_callback(lambda _: end.set())
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: _take_note(shadow, loop, context))
+    loop.set_exception_handler(lambda _, context: _handle_loop_exception(shadow, loop, context))
     try:
-        async with told(shadow, (wanted.address, wanted.port), report):
+        async with shadow_endpoints(shadow, (wanted.address, wanted.port), report):
             shadow.start()
             await end.wait()
     finally:
@@ -221,29 +225,29 @@ async def look_on(
     return shadow.counts
 
 
-async def _kueue(wanted: Wanted, wire: HttpTransport, report: Callable[[str], None]) -> KueueSettings:
+async def _kueue(wanted: ShadowConfig, wire: HttpTransport, report: Callable[[str], None]) -> KueueSettings:
     """Return the settings by which Kueue decides."""
     kueue = wanted.kueue
     if kueue is None:
         read = await configuration_of(wire, [KUEUE])
         configuration = read.configuration
         without = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
-        for line in [read.message + without, *(() if configuration is None else told_beside(configuration))]:
+        for line in [read.message + without, *(() if configuration is None else unsupported_settings(configuration))]:
             report(f"batchyard: {line}")
-        kueue = KueueSettings() if configuration is None else settings_of(configuration)
+        kueue = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
     return kueue.sharing_fairly() if wanted.fair_sharing else kueue
 
 
-def _as_said(terms: Terms, kueue: KueueSettings) -> Terms:
+def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSettings:
     """Return the terms, with the settings of waitForPodsReady."""
     waits = kueue.pods_ready
     if waits is None:
         return terms
     by_creation = waits.requeuing_timestamp is RequeuingTimestamp.CREATION
-    return terms._replace(is_by_creation=by_creation, held_back=HeldBack() if waits.block_admission else None)
+    return terms._replace(is_by_creation=by_creation, held_back=BlockedPeriods() if waits.block_admission else None)
 
 
-def _take_note(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """End the shadow after an exception in its own code; ignore errors of broken connections."""
     error = context.get("exception")
     if error is None:

@@ -16,8 +16,8 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import MINUTE, SECOND, Instant
 from batchyard.client.resource_paths import path_of_kind, received, revision_of
 from batchyard.client.transport import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded, list_in, trouble_of
-from batchyard.server.clocks.timers import passing
+from batchyard.client.writes import decoded, failure_reason, list_in
+from batchyard.server.clocks.timers import sleep_for
 from batchyard.server.platform.status_report import PATH as REPORT
 
 PAGE: Final = 1000
@@ -35,7 +35,7 @@ class SnapshotError(Exception):
     """A cluster cannot be read. The message says why and what to do."""
 
 
-class Asking(Protocol):
+class RequestSender(Protocol):
     """A client of an API server."""
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
@@ -43,7 +43,7 @@ class Asking(Protocol):
 
 
 @dataclass(slots=True)
-class Reading:
+class SnapshotResult:
     """The results so far."""
 
     #: The server's time if it reports one, else 0.
@@ -68,30 +68,30 @@ class Reading:
     beside: list[str] = field(default_factory=list)
 
 
-Taking = Callable[[str, Sequence[Obj]], None]
+PageHandler = Callable[[str, Sequence[Obj]], None]
 """Receives the objects of a kind, in their storage version, a page at a time."""
 
 
-async def read_cluster(wire: Asking, kinds: Iterable[str], take: Taking) -> Reading:
+async def read_cluster(wire: RequestSender, kinds: Iterable[str], take: PageHandler) -> SnapshotResult:
     """List these kinds, and pass their objects to `take`. Raises SnapshotError if the server does not answer."""
     first = await _first(wire)
     own = decoded(first.body) if first.code == 200 else {}
-    reading = Reading(at=int(own.get("instant") or first.told_at), configuration=own.get("configuration"))
+    reading = SnapshotResult(at=int(own.get("instant") or first.server_time), configuration=own.get("configuration"))
     for kind in kinds:
         await _read_kind(wire, kind_info(kind), take, reading)
     return reading
 
 
-async def _first(wire: Asking) -> HttpAnswer:
+async def _first(wire: RequestSender) -> HttpAnswer:
     """Return the platform's status document if the server is one. An unreachable server is not retried."""
     request = HttpRequest("GET", REPORT)
     answer = await wire.ask(request)
     if not answer.code:
-        raise SnapshotError(trouble_of(answer))
-    return answer if answer.code not in _LATER else await patiently(wire, request)
+        raise SnapshotError(failure_reason(answer))
+    return answer if answer.code not in _LATER else await send_with_retries(wire, request)
 
 
-async def _read_kind(wire: Asking, info: ServedKind, take: Taking, reading: Reading) -> None:
+async def _read_kind(wire: RequestSender, info: ServedKind, take: PageHandler, reading: SnapshotResult) -> None:
     """List a kind in the newest served version that the server can convert to."""
     unconverted: HttpAnswer | None = None
     for version in reversed(info.versions):
@@ -107,19 +107,19 @@ async def _read_kind(wire: Asking, info: ServedKind, take: Taking, reading: Read
             return
         if answer.code == _FORBIDDEN:
             reading.forbidden.append(info.constant)
-            reading.refusal = reading.refusal or trouble_of(answer)
+            reading.refusal = reading.refusal or failure_reason(answer)
             return
         if _is_unconverted(answer):
             unconverted = answer
         elif answer.code != _NOT_THERE:
-            raise SnapshotError(trouble_of(answer))
+            raise SnapshotError(failure_reason(answer))
     if unconverted is not None:
-        raise SnapshotError(trouble_of(unconverted))
+        raise SnapshotError(failure_reason(unconverted))
     reading.unserved.append(info.constant)
 
 
 async def _take_pages(
-    wire: Asking, of: tuple[ServedKind, str], answer: HttpAnswer, take: Taking, reading: Reading
+    wire: RequestSender, of: tuple[ServedKind, str], answer: HttpAnswer, take: PageHandler, reading: SnapshotResult
 ) -> None:
     """Pass on the first page and fetch the others. If the token expires, continue with the inconsistent one offered."""
     info, version = of
@@ -127,7 +127,7 @@ async def _take_pages(
     while True:
         page = list_in(answer)
         if page is None:
-            raise SnapshotError(trouble_of(answer))
+            raise SnapshotError(failure_reason(answer))
         reading.revision = reading.revision or revision_of(page)
         items: Sequence[Mapping[str, Any]] = page.get("items") or ()
         reading.counts[info.constant] = reading.counts.get(info.constant, 0) + len(items)
@@ -145,22 +145,22 @@ def _next(page: Mapping[str, Any]) -> str:
     return (page.get("metadata") or {}).get("continue") or ""
 
 
-async def _page(wire: Asking, path: str, query: str) -> HttpAnswer:
+async def _page(wire: RequestSender, path: str, query: str) -> HttpAnswer:
     """Fetch a page."""
-    return await patiently(wire, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
+    return await send_with_retries(wire, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
 
 
-async def patiently(wire: Asking, request: HttpRequest) -> HttpAnswer:
+async def send_with_retries(wire: RequestSender, request: HttpRequest) -> HttpAnswer:
     """Return the response to a request. Retry with exponential backoff while the server is overloaded."""
     answer = await wire.ask(request)
     for tries in range(1, TRIES_MAX):
         if answer.code not in _LATER or _is_unconverted(answer):
             break
-        await passing(min(answer.retry_after or (SECOND << tries) // 8, _WAIT_MAX))
+        await sleep_for(min(answer.retry_after or (SECOND << tries) // 8, _WAIT_MAX))
         answer = await wire.ask(request)
     return answer
 
 
 def _is_unconverted(answer: HttpAnswer) -> bool:
     """Whether a version fails because its conversion webhook is unavailable. The storage version does not need it."""
-    return answer.code == 500 and "conversion webhook" in trouble_of(answer)
+    return answer.code == 500 and "conversion webhook" in failure_reason(answer)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from batchyard.apiserver.auth.authentication import User
+from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.auth.authorization import Attributes, Decision
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.transport import HttpRequest
@@ -27,23 +27,23 @@ _AUTHENTICATION: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _encode = msgspec.json.Encoder().encode
 
-_Question: TypeAlias = tuple[User, str, str, str]
+_Question: TypeAlias = tuple[UserInfo, str, str, str]
 """A user, and the group, plural and namespace of a list request."""
 
 
-class Reviewed:
+class TokenReviewer:
     """An Authorizer that decides from a cache. It denies unknown requests and records them; `settle` looks them up."""
 
     def __init__(self, wire: HttpTransport, now: Callable[[], Instant]) -> None:
         self._wire = wire
         self._now = now
-        self._users: dict[bytes, tuple[Instant, User | None]] = {}
+        self._users: dict[bytes, tuple[Instant, UserInfo | None]] = {}
         self._rights: dict[_Question, tuple[Instant, bool]] = {}
         #: Requests that were decided without an answer, or with an expired one.
         self._open: dict[_Question, None] = {}
         self._at_once = asyncio.Semaphore(_AT_ONCE)
 
-    async def user_of(self, token: str) -> User | None:
+    async def user_of(self, token: str) -> UserInfo | None:
         """Return the user of a token; None if the token is invalid."""
         digest = hashlib.sha256(token.encode()).digest()
         asked_at, user = self._users.get(digest, (-GOOD_FOR, None))
@@ -91,7 +91,7 @@ class Reviewed:
         return status
 
 
-def _user(info: dict[str, Any]) -> User:
+def _user(info: dict[str, Any]) -> UserInfo:
     extra: Iterable[tuple[str, list[str]]] = (info.get("extra") or {}).items()
     groups = tuple(info.get("groups") or ())
-    return User(info.get("username", ""), groups, info.get("uid", ""), tuple((k, tuple(v)) for k, v in extra))
+    return UserInfo(info.get("username", ""), groups, info.get("uid", ""), tuple((k, tuple(v)) for k, v in extra))

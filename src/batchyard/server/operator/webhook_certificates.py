@@ -24,7 +24,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.client.transport import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded, trouble_of
+from batchyard.client.writes import decoded, failure_reason
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
@@ -47,7 +47,7 @@ _END: Final = b"-----END CERTIFICATE-----\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CertificateTerms:
     """The DNS names of the certificates, and their lifetime."""
 
     names: Sequence[str]
@@ -60,7 +60,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate with its private key, as PEM; empty if none exists."""
 
     certificate: bytes = b""
@@ -68,12 +68,12 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Generations:
+class CertificateGenerations:
     """The content of the Secret."""
 
     #: The certificate that is served.
-    shown: Pair = Pair()
-    following: Pair = Pair()
+    shown: CertificatePair = CertificatePair()
+    following: CertificatePair = CertificatePair()
     #: The published CAs, as one PEM bundle.
     authorities: bytes = b""
 
@@ -89,31 +89,31 @@ class Generations:
         return {name: base64.b64encode(content).decode() for name, content in found.items()}
 
 
-def generations_of(data: Mapping[str, str]) -> Generations:
+def generations_of(data: Mapping[str, str]) -> CertificateGenerations:
     """Parse the `data` of a Secret."""
     found = {name: base64.b64decode(text) for name, text in data.items()}
-    shown = Pair(found.get("tls.crt", b""), found.get("tls.key", b""))
-    following = Pair(found.get("next.crt", b""), found.get("next.key", b""))
-    return Generations(shown, following, found.get("ca.crt", b""))
+    shown = CertificatePair(found.get("tls.crt", b""), found.get("tls.key", b""))
+    following = CertificatePair(found.get("next.crt", b""), found.get("next.key", b""))
+    return CertificateGenerations(shown, following, found.get("ca.crt", b""))
 
 
-def stepped(held: Generations, now: Instant, terms: Terms) -> Generations:
+def next_generations(held: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
     """Return the generations after the next rotation step; the same object if no step is due."""
     if not _is_good(held.shown, now, terms):
         pair, authority = _made(now, terms)
-        return Generations(pair, Pair(), authority + _lasting(held.authorities, now))
+        return CertificateGenerations(pair, CertificatePair(), authority + _lasting(held.authorities, now))
     if held.following.certificate:
         if now < _made_at(held.following) + terms.overlap:
             return held
-        return Generations(held.following, Pair(), held.authorities)
+        return CertificateGenerations(held.following, CertificatePair(), held.authorities)
     if now >= _ends_at(held.shown) - _BEFORE * terms.overlap:
         pair, authority = _made(now, terms)
-        return Generations(held.shown, pair, authority + held.authorities)
+        return CertificateGenerations(held.shown, pair, authority + held.authorities)
     lasting = _lasting(held.authorities, now)
-    return held if lasting == held.authorities else Generations(held.shown, Pair(), lasting)
+    return held if lasting == held.authorities else CertificateGenerations(held.shown, CertificatePair(), lasting)
 
 
-def _is_good(pair: Pair, now: Instant, terms: Terms) -> bool:
+def _is_good(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> bool:
     """Whether a certificate can be served: it exists, has not expired, and has the required names."""
     if not pair.certificate or not pair.key:
         return False
@@ -125,7 +125,7 @@ def _is_good(pair: Pair, now: Instant, terms: Terms) -> bool:
     return _ends_at(pair) > now and list(names.get_values_for_type(x509.DNSName)) == list(terms.names)
 
 
-def _made(now: Instant, terms: Terms) -> tuple[Pair, bytes]:
+def _made(now: Instant, terms: CertificateTerms) -> tuple[CertificatePair, bytes]:
     """Create a generation: a certificate with its key, and its CA."""
     signing, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each CA has a unique name, so that clients do not confuse those of two generations.
@@ -146,11 +146,11 @@ def _made(now: Instant, terms: Terms) -> tuple[Pair, bytes]:
     )
     pem = serialization.Encoding.PEM
     written = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return Pair(certificate.public_bytes(pem), written), certified.public_bytes(pem)
+    return CertificatePair(certificate.public_bytes(pem), written), certified.public_bytes(pem)
 
 
 def _begun(
-    now: Instant, terms: Terms, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    now: Instant, terms: CertificateTerms, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -163,12 +163,12 @@ def _begun(
     )
 
 
-def _made_at(pair: Pair) -> Instant:
+def _made_at(pair: CertificatePair) -> Instant:
     begins = x509.load_pem_x509_certificate(pair.certificate).not_valid_before_utc
     return (int(begins.timestamp()) + 1) * SECOND + _BEGINS_BEFORE  # certificate times are in whole seconds
 
 
-def _ends_at(pair: Pair) -> Instant:
+def _ends_at(pair: CertificatePair) -> Instant:
     return _end_of(pair.certificate)
 
 
@@ -190,7 +190,7 @@ _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Kept(NamedTuple):
+class CertificateTargets(NamedTuple):
     """The Secret of the certificates, and the objects whose `caBundle` is kept up to date."""
 
     namespace: str
@@ -199,17 +199,17 @@ class Kept(NamedTuple):
     service: str
     #: The CustomResourceDefinitions with a conversion webhook.
     definitions: Sequence[str]
-    terms: Terms
+    terms: CertificateTerms
 
 
 class CertificateKeeper:
     """The certificate that is served, and the errors reported. `context` always serves the current certificate."""
 
-    def __init__(self, kept: Kept, wire: HttpTransport, report: Callable[[str], None]) -> None:
+    def __init__(self, kept: CertificateTargets, wire: HttpTransport, report: Callable[[str], None]) -> None:
         self._kept = kept
         self._wire = wire
         self._report = report
-        self._shown = Pair()
+        self._shown = CertificatePair()
         #: The reported errors that may still last.
         self._troubles: dict[str, None] = {}
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -256,7 +256,7 @@ class CertificateKeeper:
             self._troubles.clear()
             self._report("batchyard: webhooks: certificates: recovered")
 
-    async def _settled(self) -> Generations | None:
+    async def _settled(self) -> CertificateGenerations | None:
         """Perform the next rotation step, and return the resulting generations; None on errors."""
         kept = self._kept
         place = f"/api/v1/namespaces/{kept.namespace}/secrets"
@@ -266,7 +266,7 @@ class CertificateKeeper:
             return None
         secret = decoded(answer.body) if answer.code == 200 else {}
         held = generations_of(secret.get("data") or {})
-        wanted = stepped(held, answer.told_at or wall_clock(), kept.terms)
+        wanted = next_generations(held, answer.server_time or wall_clock(), kept.terms)
         if wanted is held:
             return held
         body = _encode(_secret(secret, kept, wanted))
@@ -307,7 +307,7 @@ class CertificateKeeper:
         return answer.code == 200
 
     def _troubled(self, answer: HttpAnswer) -> None:
-        trouble = trouble_of(answer)
+        trouble = failure_reason(answer)
         if trouble not in self._troubles:
             self._troubles[trouble] = None
             self._report(f"batchyard: webhooks: certificates: {trouble}")
@@ -337,7 +337,7 @@ def _trusting(client: Mapping[str, Any], bundle: str, service: Mapping[str, str]
     return {**client, "caBundle": bundle} if is_ours else client
 
 
-def _secret(found: Mapping[str, Any], kept: Kept, held: Generations) -> Obj:
+def _secret(found: Mapping[str, Any], kept: CertificateTargets, held: CertificateGenerations) -> Obj:
     metadata = found.get("metadata") or {"name": kept.secret, "namespace": kept.namespace}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": held.data()}
 

@@ -14,13 +14,13 @@ from batchyard.api.selectors import Selector
 from batchyard.base.instant import SECOND, Duration
 from batchyard.client.resource_paths import path_of, received
 from batchyard.client.transport import HttpRequest
-from batchyard.client.writes import decoded, trouble_of
-from batchyard.metrics.forks import WebhookFigures
+from batchyard.client.writes import decoded, failure_reason
+from batchyard.metrics.forks import WebhookMetrics
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.webhook_certificates import CertificateKeeper, Kept, Terms
-from batchyard.webhooks.hooks import CONVERT, MUTATE, VALIDATE, Lookups, Question, Unknown
-from batchyard.webhooks.reviews import NotUnderstood, converted, mutated, namespace_of, validated
+from batchyard.server.operator.webhook_certificates import CertificateKeeper, CertificateTargets, CertificateTerms
+from batchyard.webhooks.hooks import CONVERT, MUTATE, VALIDATE, FetchedObjects, ObjectNotFetched, ObjectQuery
+from batchyard.webhooks.reviews import InvalidReview, converted, mutated, namespace_of, validated
 
 #: An object is at most 1.5 MiB. A review has two of them, and a conversion has a page of a list.
 _BODY_MAX: Final = 64 * 1024 * 1024
@@ -58,8 +58,8 @@ class Webhooks:
         self._groups = groups
         self._wire = wire
         self._address, self._namespace = place
-        self._report: Callable[[str], None] = _nobody_told
-        self._figures = WebhookFigures(ticks)
+        self._report: Callable[[str], None] = _ignore_line
+        self._figures = WebhookMetrics(ticks)
         self._keeper: CertificateKeeper | None = None
         self._runner: web.AppRunner | None = None
 
@@ -82,7 +82,9 @@ class Webhooks:
         if not terms.port:
             return self
         names = [f"{terms.service}.{self._namespace}{domain}" for domain in (".svc", ".svc.cluster.local", "")]
-        kept = Kept(self._namespace, terms.secret, terms.service, terms.definitions, Terms(names, terms.lifetime))
+        kept = CertificateTargets(
+            self._namespace, terms.secret, terms.service, terms.definitions, CertificateTerms(names, terms.lifetime)
+        )
         self._keeper = CertificateKeeper(kept, self._wire, self._report)
         self._keeping = self._keeper.keeping()
         await self._keeping.__aenter__()
@@ -114,23 +116,23 @@ class Webhooks:
         return await self._answered(request, validated)
 
     async def _answered(
-        self, request: web.Request, answer: Callable[[Mapping[str, Any], Sequence[str], Lookups], Obj]
+        self, request: web.Request, answer: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
     ) -> web.Response:
         review = decoded(await request.read())
-        known: dict[Question, Sequence[Obj]] = {}
+        known: dict[ObjectQuery, Sequence[Obj]] = {}
         try:
             for _ in range(_LOOKUPS_MAX):
                 try:
-                    return _sent(answer(review, self._groups, Lookups(namespace_of(review), known)))
-                except Unknown as unknown:
+                    return _sent(answer(review, self._groups, FetchedObjects(namespace_of(review), known)))
+                except ObjectNotFetched as unknown:
                     known[unknown.question] = await self._looked_up(unknown.question)
-        except NotUnderstood as wrong:
+        except InvalidReview as wrong:
             return web.Response(status=400, text=str(wrong))
         except LookupFailed as failed:
             return web.Response(status=500, text=f"looking up a referenced object failed: {failed}")
         return web.Response(status=500, text="the review needs too many lookups")
 
-    async def _looked_up(self, question: Question) -> Sequence[Obj]:
+    async def _looked_up(self, question: ObjectQuery) -> Sequence[Obj]:
         """Look up objects by a list with a selector: every role that may watch a kind may also list it."""
         kind = scheme.POD if question.owner else question.key.kind
         info = kind_info(kind)
@@ -142,7 +144,7 @@ class Webhooks:
         if answer.code == 404:  # the kind is not served
             return []
         if answer.code != 200:
-            raise LookupFailed(trouble_of(answer))
+            raise LookupFailed(failure_reason(answer))
         items = decoded(answer.body).get("items") or ()
         return [received(info, info.storage_version, item) for item in items]
 
@@ -150,7 +152,7 @@ class Webhooks:
 async def _convert(request: web.Request) -> web.Response:
     try:
         return _sent(converted(decoded(await request.read())))
-    except NotUnderstood as wrong:
+    except InvalidReview as wrong:
         return web.Response(status=400, text=str(wrong))
 
 
@@ -158,5 +160,5 @@ def _sent(review: Obj) -> web.Response:
     return web.Response(body=_encode(review), content_type="application/json")
 
 
-def _nobody_told(_line: str) -> None:
+def _ignore_line(_line: str) -> None:
     pass

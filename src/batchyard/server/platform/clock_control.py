@@ -9,12 +9,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.server.clocks.kernel import LiveKernel
 
 #: The URL path.
 PATH: Final = "/batchyard/clock"
-_INVALID: Final = Refused(400, "BadRequest", 'the body is {"until": INSTANT}, in microseconds since 1970, or null')
+_INVALID: Final = StatusError(400, "BadRequest", 'the body is {"until": INSTANT}, in microseconds since 1970, or null')
 
 
 class ClockControl:
@@ -34,7 +34,7 @@ class ClockControl:
             "revision": self._revision(),
         }
 
-    def put(self, request: Request) -> Response:
+    def put(self, request: ApiRequest) -> Response:
         """Let time run until the requested instant."""
         try:
             until = json.loads(request.body)["until"]

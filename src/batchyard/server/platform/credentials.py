@@ -38,14 +38,14 @@ class CredentialsError(Exception):
     """Keys or certificates are missing, damaged or do not match. The message says why and what to do."""
 
 
-class Signed(NamedTuple):
+class SignedCertificate(NamedTuple):
     """A certificate with its private key, as PEM."""
 
     certificate: bytes
     key: bytes
 
 
-class Authority:
+class CertificateAuthority:
     """A certificate authority whose key and certificate are in a folder. Missing ones are created.
 
     The key is written first. After a crash between both writes, the next start creates the certificate of that key.
@@ -68,12 +68,12 @@ class Authority:
             fault = f"{self.certificate_file} is not that of {key_file}"
             raise CredentialsError(f"{fault}; remove {AUTHORITY} (the next start creates it), or {_RESTORE}")
 
-    def server(self, addresses: Sequence[str]) -> Signed:
+    def server(self, addresses: Sequence[str]) -> SignedCertificate:
         """Issue the certificate of a server with these DNS names and addresses."""
         names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
         return self._signed(self._begun(_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names)
 
-    def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> Signed:
+    def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> SignedCertificate:
         """Issue the client certificate of a user in these groups."""
         return self._signed(self._begun(_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
@@ -89,14 +89,14 @@ class Authority:
         begun: x509.CertificateBuilder,
         usage: x509.ObjectIdentifier,
         names: x509.SubjectAlternativeName | None,
-    ) -> Signed:
+    ) -> SignedCertificate:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = begun.issuer_name(self._certificate.subject).public_key(key.public_key())
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        return Signed(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+        return SignedCertificate(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
     def _begun(self, subject: x509.Name, valid_for: Duration) -> x509.CertificateBuilder:
         return (
@@ -142,7 +142,7 @@ class SigningKey:
         return True
 
 
-def kubeconfig(url: str, authority: bytes, user: str, signed: Signed, namespace: str = "") -> str:
+def kubeconfig(url: str, authority: bytes, user: str, signed: SignedCertificate, namespace: str = "") -> str:
     """Return a self-contained kubeconfig of a user for a server, with a default namespace if one is given."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     secrets = {

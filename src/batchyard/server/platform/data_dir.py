@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.base.instant import Duration
 from batchyard.controller_groups import GROUPS
 from batchyard.store.commit_mark import is_held, mark_of
-from batchyard.store.journal import Sync
+from batchyard.store.journal import SyncMode
 
 JOURNAL: Final = "journal.db"
 #: The ledger of scheduling decisions.
@@ -36,7 +36,7 @@ class DirectoryError(Exception):
     """A folder cannot be a data directory. The message says why and what to do."""
 
 
-class Process(NamedTuple):
+class PlatformProcess(NamedTuple):
     """The process of a listening platform."""
 
     pid: int
@@ -69,7 +69,7 @@ def _make_private(folder: Path) -> None:
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
     """Write the URL of this process and the pid of its watchdog to the state file."""
     own = os.getpid()
-    state = {**Process(own, url, guard)._asdict(), _BEGAN: beginning_of(own)}
+    state = {**PlatformProcess(own, url, guard)._asdict(), _BEGAN: beginning_of(own)}
     write_private(folder / STATE, json.dumps(state).encode())
 
 
@@ -87,11 +87,11 @@ def write_private(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def process_in(folder: Path) -> Process | None:
+def process_in(folder: Path) -> PlatformProcess | None:
     """Return the platform process that listens in a data directory; None also if the state file is stale."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
-        found = Process(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
+        found = PlatformProcess(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
         if found.pid <= 0:  # kill(2) reads it as a process group
             return None
         os.kill(found.pid, 0)
@@ -117,7 +117,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlatformOptions:
     """The options of an embedded platform: its data directory, its port (0: any free one), and its address."""
 
     folder: Path
@@ -128,7 +128,7 @@ class Place:
     address: str = LOOPBACK
     #: The file of the audit log: which user did what.
     audit_log: Path | None = None
-    sync: Sync = Sync.FULL
+    sync: SyncMode = SyncMode.FULL
     #: Start although the journal has lost acknowledged changes.
     accept_loss: bool = False
     #: The controller groups that run. An operator beside the platform may run the others.

@@ -47,7 +47,7 @@ _BUSY_FACTOR: Final = 40
 BUSY_REST_MAX: Final = 1 * SECOND
 
 
-class Pace:
+class DecisionThrottle:
     """The pauses between decisions.
 
     `clock` is the platform's, which may run faster than real time. While `waits` returns True, no pause is made.

@@ -17,7 +17,7 @@ _EVERY: Final = 300.0
 _TIMES: Final = 1000
 
 
-class _Looks:
+class _CollectionTimer:
     """A timer that runs a full collection periodically until it is stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -36,10 +36,10 @@ class _Looks:
 
 
 @contextmanager
-def seldom_collected(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def rarely_collected(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Replace the automatic collections by rare ones, for the duration of the context."""
     with no_collections():
-        looks = _Looks(loop)
+        looks = _CollectionTimer(loop)
         try:
             yield
         finally:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from batchyard.interfaces.client import WatchEvent
 from batchyard.server.clocks.wall import ticks
 from batchyard.store.commit_mark import JournalError
-from batchyard.store.journal import Journal
+from batchyard.store.journal import RevisionJournal
 from batchyard.store.memory import Store
 
 # --- writer ---
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
-class Writer:
+class BackgroundThread:
     """A background thread with a queue of jobs, started by the first job."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -81,11 +81,11 @@ TURNS: Final = 3
 
 _Written: TypeAlias = tuple[int, float]
 """Of a transaction: the size of its objects in bytes, and its duration in seconds."""
-Told: TypeAlias = Callable[[JournalError | None], None]
+DurableCallback: TypeAlias = Callable[[JournalError | None], None]
 """Called once a revision is durable (with None), or with the reason why it never will be."""
 
 
-class Follower(Protocol):
+class DurableWatch(Protocol):
     """A watch or another consumer that receives changes once they are durable."""
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
@@ -99,16 +99,16 @@ class GroupCommit:
     """Uncommitted changes, the callers that wait for a revision, and the watches fed with durable changes."""
 
     def __init__(
-        self, store: Store, journal: Journal, loop: asyncio.AbstractEventLoop, on_failure: Callable[[], None]
+        self, store: Store, journal: RevisionJournal, loop: asyncio.AbstractEventLoop, on_failure: Callable[[], None]
     ) -> None:
         self._store = store
         self._journal = journal
         self._loop = loop
-        self._writer = Writer(loop)
+        self._writer = BackgroundThread(loop)
         self._on_failure = on_failure
         self._gathered: list[WatchEvent] = []
-        self._waiting: deque[tuple[int, Told]] = deque()
-        self._watches: dict[Follower, None] = {}
+        self._waiting: deque[tuple[int, DurableCallback]] = deque()
+        self._watches: dict[DurableWatch, None] = {}
         #: The transactions that the writer thread has not completed, and whether `_come` is scheduled.
         self._handed_over = 0
         self._is_due = False
@@ -122,7 +122,7 @@ class GroupCommit:
         self._sizes: deque[tuple[int, int]] = deque()
         self._bytes = 0
         #: Called with the duration of each transaction in seconds.
-        self.on_commit: Callable[[float], None] = _nobody
+        self.on_commit: Callable[[float], None] = _ignore_commit
         #: Why the journal is no longer written; None while it is.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
@@ -137,7 +137,7 @@ class GroupCommit:
         """Return all changes after a revision, durable or not. Raises Expired if they are compacted."""
         return self._store.changes_since(revision)
 
-    def join(self, watch: Follower) -> None:
+    def join(self, watch: DurableWatch) -> None:
         """Feed a watch with all changes that become durable."""
         self._watches[watch] = None
         if self._is_ending:
@@ -147,7 +147,7 @@ class GroupCommit:
         """Stop feeding a watch."""
         self._watches.pop(watch, None)  # type: ignore[call-overload]
 
-    def when_durable(self, revision: int, done: Told) -> None:
+    def when_durable(self, revision: int, done: DurableCallback) -> None:
         """Call `done` once a revision is durable, or once it is known that it never will be."""
         if revision <= self.durable or self.failure is not None:
             done(None if revision <= self.durable else self.failure)
@@ -287,5 +287,5 @@ class GroupCommit:
         return result
 
 
-def _nobody(_seconds: float) -> None:
+def _ignore_commit(_seconds: float) -> None:
     pass

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from batchyard.api import scheme
-from batchyard.apiserver.request import Request, Response, bad_request
-from batchyard.apiserver.responses import Reply
+from batchyard.apiserver.request import ApiRequest, Response, bad_request
+from batchyard.apiserver.responses import AnyResponse
 from batchyard.apiserver.server import ApiServer
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import WatchEvent
@@ -15,15 +15,15 @@ from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import CONTENT_TYPE, PATH, Exposition, Scrape, groups_in
 from batchyard.metrics.gpus import GpuState, SimulatedGpus, gpu_texts
 from batchyard.metrics.registry import Histograms, text_of
-from batchyard.metrics.requests import RequestFigures
+from batchyard.metrics.requests import RequestMetrics
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import ticks
-from batchyard.server.metrics import Figures, Observed
+from batchyard.server.metrics import CommonMetrics, ObservedPlatform
 
 _LOG: Final = logging.getLogger("batchyard")
 
 
-class Kept(Protocol):
+class StoreStatistics(Protocol):
     """Statistics of the stored objects and of their journal."""
 
     def counts(self) -> Iterable[tuple[str, int]]:
@@ -37,15 +37,15 @@ class Kept(Protocol):
         """Return the size of the journal in bytes."""
 
 
-class EmbeddedFigures:
+class EmbeddedMetrics:
     """The metric sources of an embedded platform."""
 
-    def __init__(self, kept: Kept, kernel: LiveKernel, speed: float) -> None:
+    def __init__(self, kept: StoreStatistics, kernel: LiveKernel, speed: float) -> None:
         self._kept = kept
         self._kernel = kernel
         self._speed = speed
-        self.figures = Figures()
-        self.requests = RequestFigures(ticks)
+        self.figures = CommonMetrics()
+        self.requests = RequestMetrics(ticks)
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
         #: Returns the number of watches and other streaming responses in progress.
         self.watches: Callable[[], int] = _none
@@ -54,7 +54,7 @@ class EmbeddedFigures:
         self.local = ""
         self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
 
-    def begin(self, observed: Observed, found: Iterable[WatchEvent], server: ApiServer) -> None:
+    def begin(self, observed: ObservedPlatform, found: Iterable[WatchEvent], server: ApiServer) -> None:
         """Observe the platform from now on, and serve its metrics."""
         self.figures.begin(observed, found)
         sources = [
@@ -65,7 +65,7 @@ class EmbeddedFigures:
         ]
         exposition, loop = Exposition(sources), asyncio.get_running_loop()
 
-        def answer(request: Request) -> Reply:
+        def answer(request: ApiRequest) -> AnyResponse:
             try:
                 parts = exposition.parts(groups_in(request.query, request.query_items))
             except ValueError as error:
@@ -74,7 +74,7 @@ class EmbeddedFigures:
                 return Response(200, "", content_type=CONTENT_TYPE)
             return Scrape(parts, loop.call_soon)
 
-        server.answer_at(PATH, answer)
+        server.add_handler(PATH, answer)
 
     def committed(self, seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""

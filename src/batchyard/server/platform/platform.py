@@ -14,15 +14,15 @@ from batchyard.api.meta import Obj, key_of, with_path
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import api_service_resource
-from batchyard.apiserver.apply.controller_manager import InProcess
-from batchyard.apiserver.audit import Audited, Auditor, no_audit
+from batchyard.apiserver.apply.controller_manager import InProcessFieldManager
+from batchyard.apiserver.audit import AuditedRequest, Auditor, no_audit
 from batchyard.apiserver.auth.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.auth.security import Security, security_of
 from batchyard.apiserver.auth.tokens import Tokens
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.crd.definitions import definition_resource
 from batchyard.apiserver.crd.serving import CustomResources
-from batchyard.apiserver.dashboard import FILES, MODELS, Files, Models
+from batchyard.apiserver.dashboard import FILES, MODELS, ModelHandler, StaticFileHandler
 from batchyard.apiserver.events_v1 import events_resource
 from batchyard.apiserver.kubernetes_service import own_service
 from batchyard.apiserver.resources import Resource, Resources
@@ -30,53 +30,53 @@ from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.subresources.decisions import decisions
 from batchyard.apiserver.subresources.forecasts import with_forecasts
-from batchyard.apiserver.subresources.why import Why
+from batchyard.apiserver.subresources.why import WhyHandler
 from batchyard.base.instant import Instant
-from batchyard.client.composite import BesideMachine
+from batchyard.client.composite import CompositeClient
 from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.assets import HEADERS, asset
-from batchyard.dashboard.history import History
-from batchyard.dashboard.pages import Pages, Time
+from batchyard.dashboard.history import PlatformHistory
+from batchyard.dashboard.pages import DashboardViews, PlatformTime
 from batchyard.interfaces.client import Create, EventType, Update, WatchEvent, WriteResult
 from batchyard.interfaces.containers import Containers
 from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
 from batchyard.kubelet.simulated.containers import SimulatedContainers
-from batchyard.kubelet.simulated.kubelet import Kubelets, pace_of
+from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
 from batchyard.kubelet.simulated.node_agent import NodeAgents
 from batchyard.nodes.leases import LEASE_NAMESPACE
-from batchyard.scheduling.kueue_configuration import SIMULATED, settings_of
-from batchyard.scheduling.workload_traces import LifeSpans
+from batchyard.scheduling.kueue_configuration import SIMULATED, parse_kueue_settings
+from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.machine import MachineClock
-from batchyard.server.clocks.timers import RealTime
+from batchyard.server.clocks.timers import LoopTimers
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.forecasting.service import Foresight, Futures
-from batchyard.server.http.dispatcher import Answers, Guard
+from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctions
+from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
 from batchyard.server.http.forked_writes import ForkedWork
 from batchyard.server.local_node.containers import BothContainers
 from batchyard.server.local_node.node import LocalNodeParts, local_of
 from batchyard.server.logging.cycles import CycleLog
 from batchyard.server.logging.decisions import DecisionLog
 from batchyard.server.logging.ledger import LiveLedger
-from batchyard.server.metrics import Observed
+from batchyard.server.metrics import ObservedPlatform
 from batchyard.server.platform.clock_control import PATH as CLOCK
 from batchyard.server.platform.clock_control import ClockControl
-from batchyard.server.platform.credentials import Authority, SigningKey
-from batchyard.server.platform.data_dir import FORECASTS, JOURNAL, LEDGER, Place
-from batchyard.server.platform.decision_throttle import Pace
+from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
+from batchyard.server.platform.data_dir import FORECASTS, JOURNAL, LEDGER, PlatformOptions
+from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.platform.group_commit import HISTORY, GroupCommit
-from batchyard.server.platform.metrics import EmbeddedFigures
+from batchyard.server.platform.metrics import EmbeddedMetrics
 from batchyard.server.platform.pod_tokens import pod_token
 from batchyard.server.platform.provided_objects import ProvidedObjects, provided_role
 from batchyard.server.platform.status_report import PATH as REPORT
-from batchyard.server.platform.status_report import Report
+from batchyard.server.platform.status_report import StatusReport
 from batchyard.store.commit_mark import JournalError
-from batchyard.store.journal import Journal
-from batchyard.store.memory import Store, remembered
-from batchyard.wiring import Platform, Ports, Settings, build_platform
+from batchyard.store.journal import RevisionJournal
+from batchyard.store.memory import Store, changes_reader
+from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
 
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
@@ -84,39 +84,39 @@ if TYPE_CHECKING:
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
-class Embedded:
+class EmbeddedPlatform:
     """The components of an embedded platform and their wiring. Create it within the event loop that runs it."""
 
     def __init__(
         self,
-        place: Place,
+        place: PlatformOptions,
         cluster: Obj | None,
         speed: float,
         audit: Auditor = no_audit,
-        foresight: Foresight | None = None,
+        foresight: ForecastFunctions | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._journal = Journal(place.folder / JOURNAL, place.sync, accept_loss=place.accept_loss)
+        self._journal = RevisionJournal(place.folder / JOURNAL, place.sync, accept_loss=place.accept_loss)
         self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         #: Called when the journal can no longer be written.
-        self.on_failure: Callable[[], None] = _nobody
+        self.on_failure: Callable[[], None] = _ignore_failure
         self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
         self._kernel.is_held = self._commit.is_behind
-        report = Report(self._store, place, wall_clock(), speed)
-        self._figures = EmbeddedFigures(report, self._kernel, speed)
+        report = StatusReport(self._store, place, wall_clock(), speed)
+        self._figures = EmbeddedMetrics(report, self._kernel, speed)
         self._commit.on_commit = self._figures.committed
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
         described = cluster or (known[0] if known else None)
         local = local_of(described)
         root = _root_certificate(place, is_mounted=local is not None)
-        kueue = SIMULATED if place.configuration is None else settings_of(place.configuration)
-        settings = Settings(kueue, with_nodes=nodes, with_api=True, root_certificate=root)
+        kueue = SIMULATED if place.configuration is None else parse_kueue_settings(place.configuration)
+        settings = PlatformSettings(kueue, with_nodes=nodes, with_api=True, root_certificate=root)
         settings = replace(settings, controllers=place.controllers, with_costs=nodes, is_endless=True)
         self._is_fair = kueue.policy.fair_sharing
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
-        claimed = InProcess(built_in, self._kernel.now).claimed
+        claimed = InProcessFieldManager(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
         self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)
         self._store.listen(chain.observe)
@@ -128,7 +128,7 @@ class Embedded:
         )
         self._spans = _exported(place.traces_to, loop) if place.traces_to else None
         if self._spans is not None:
-            self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)
+            self._client.subscribe(WorkloadTracer(self._kernel.now, self._spans.emit).observe)
             self._figures.figures.also.append(self._spans.texts)
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
         self._runtime = place.runtime
@@ -136,11 +136,11 @@ class Embedded:
         self._apart = ForkedWork(loop, self._kernel.post)
         self._futures = None
         if foresight is not None:
-            self._futures = Futures(foresight, self._store, self._kernel.clock, loop, place.folder / FORECASTS)
+            self._futures = ForecastEngine(foresight, self._store, self._kernel.clock, loop, place.folder / FORECASTS)
         self._figures.figures.also += [self._ledger.texts, *([] if self._futures is None else [self._futures.texts])]
         self._server, security = self._served(built_in, tokens, _both(self._figures.requests.note, audit))
-        self._server.tell_at(REPORT, lambda: self._status_document(report))
-        timers = RealTime(loop)
+        self._server.add_document(REPORT, lambda: self._status_document(report))
+        timers = LoopTimers(loop)
         self._serve_page(security, timers, speed)
         self._begin_time(timers, speed)
         self._begin(cluster)
@@ -151,7 +151,7 @@ class Embedded:
         served = with_subresources(built_in, client, self._containers(), index, now)
         if self._futures is not None:
             served = with_forecasts(served, client, self._futures)
-        why = Why(self.platform.explainer, now)
+        why = WhyHandler(self.platform.explainer, now)
         security = security_of(client, why.with_parts(served), tokens, self._pods_denial)
         why.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
@@ -162,43 +162,43 @@ class Embedded:
         self._provided = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.access, audit)
-        server.work_out_with(self._apart)
+        server.set_write_executor(self._apart)
         if self._futures is not None:
             self._futures.authorizer = security.rbac
-            server.foresee_with(self._futures.foreseen)
+            server.set_dry_run_forecast(self._futures.foreseen)
         return server, security
 
     def _pods_denial(self) -> str:
         """Return why only the owner may start pods; '' if this machine isolates them or is not a node."""
         return "" if self._local is None else self._local.pods_denial
 
-    def _serve_page(self, security: Security, timers: RealTime, speed: float) -> None:
+    def _serve_page(self, security: Security, timers: LoopTimers, speed: float) -> None:
         """Serve the dashboard, and record its history from now on."""
         index, clock = self.platform.index, self._kernel.clock
-        self._history = History(clock, index.cluster_queue_of)
+        self._history = PlatformHistory(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
-        pages = Pages(self._client, index, self._history, Time(clock, speed))
-        self._server.answer_below(FILES, Files(asset, HEADERS).answer)
-        self._server.answer_below(MODELS, Models(pages, security.rbac, self._commit, timers).answer)
+        pages = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
+        self._server.add_prefix(FILES, StaticFileHandler(asset, HEADERS).answer)
+        self._server.add_prefix(MODELS, ModelHandler(pages, security.rbac, self._commit, timers).answer)
 
-    def _status_document(self, report: Report) -> Mapping[str, Any]:
+    def _status_document(self, report: StatusReport) -> Mapping[str, Any]:
         local = None if self._local is None else self._local.status()
         return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
 
-    def _begin_time(self, timers: RealTime, speed: float) -> None:
+    def _begin_time(self, timers: LoopTimers, speed: float) -> None:
         """Follow the machine's clock, or serve the clock control if time runs faster."""
         if speed == 1:
             MachineClock(self._kernel, timers, wall_clock).follow()
             return
         control = ClockControl(self._kernel, lambda: self._store.revision)
-        self._server.tell_at(CLOCK, control.document)
-        self._server.put_at(CLOCK, control.put)
+        self._server.add_document(CLOCK, control.document)
+        self._server.add_put_handler(CLOCK, control.put)
 
-    def answers(self, guard: Guard | None = None) -> Answers:
+    def answers(self, guard: RequestWatchdog | None = None) -> RequestDispatcher:
         """Create the dispatcher that answers requests, watched by a watchdog."""
         figures = self._figures
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
-        answers = Answers(self._server, self._kernel, self._commit, revision, figures.requests, guard)
+        answers = RequestDispatcher(self._server, self._kernel, self._commit, revision, figures.requests, guard)
         figures.watches = lambda: answers.watches
         return answers
 
@@ -229,16 +229,16 @@ class Embedded:
     def _failed(self) -> None:
         self.on_failure()
 
-    def _wired(self, settings: Settings, cluster: Obj | None, speed: float) -> Platform:
+    def _wired(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
         nodes, local = settings.with_nodes, self._local
         name = "" if local is None else local.name
-        kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes, local=name, runtime=self._runtime)
+        kubelets = Kubelets(container_delays_of(cluster, 0), with_nodes=nodes, local=name, runtime=self._runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if nodes else ()))
-        pace = Pace(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
+        pace = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._figures.figures.also.append(pace.texts)
         ports = Ports(
             self._kernel,
-            self._client if local is None else BesideMachine(self._client, local.machine),
+            self._client if local is None else CompositeClient(self._client, local.machine),
             runtime if local is None else (*runtime, *local.controllers),
             simulated_cloud(0) if nodes else (),
             self._decisions,
@@ -246,7 +246,7 @@ class Embedded:
             pace,
             self._figures.defect,
             CycleLog(self._figures.figures.cycles, None if self._spans is None else self._spans.emit),
-            remembered(self._store),
+            changes_reader(self._store),
         )
         return build_platform(ports, settings)
 
@@ -267,7 +267,7 @@ class Embedded:
         self.platform.runner.observe(events)
         if self._local is not None:
             self._figures.local, self._figures.local_gpus = self._local.name, self._local.gpu_states
-        watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair)
+        watched = ObservedPlatform(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair)
         self._figures.begin(watched, events, self._server)
         self._history.observe(events)
         # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
@@ -313,11 +313,11 @@ def _exported(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
     return SpanExport(url, loop)
 
 
-def _root_certificate(place: Place, *, is_mounted: bool) -> str:
+def _root_certificate(place: PlatformOptions, *, is_mounted: bool) -> str:
     """Return the CA certificate of the server. Without TLS: a comment if it is mounted as a file, else ''."""
     if place.is_insecure:
         return _NO_CERTIFICATE if is_mounted else ""
-    return Authority(place.folder, wall_clock()).certificate_file.read_text("ascii")
+    return CertificateAuthority(place.folder, wall_clock()).certificate_file.read_text("ascii")
 
 
 def _last_instant(store: Store) -> Instant:
@@ -333,14 +333,14 @@ def _last_instant(store: Store) -> Instant:
 def _both(one: Auditor, other: Auditor) -> Auditor:
     """Return an auditor that calls both."""
 
-    def note(audited: Audited) -> None:
+    def note(audited: AuditedRequest) -> None:
         one(audited)
         other(audited)
 
     return note
 
 
-def _nobody() -> None:
+def _ignore_failure() -> None:
     pass
 
 

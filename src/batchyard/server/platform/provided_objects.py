@@ -36,7 +36,7 @@ _KUEUE_ROLES: Final = "kueue-"
 _NATIVE: Final = ".k8s.io"
 
 
-class Client(Reader, Protocol):
+class ProvidedObjectsClient(Reader, Protocol):
     """Reads and writes objects."""
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
@@ -46,7 +46,7 @@ class Client(Reader, Protocol):
 class ProvidedObjects:
     """Creates and updates the objects that the platform provides."""
 
-    def __init__(self, client: Client, kernel: Kernel, served: Callable[[], Sequence[Resource]]) -> None:
+    def __init__(self, client: ProvidedObjectsClient, kernel: Kernel, served: Callable[[], Sequence[Resource]]) -> None:
         self._client, self._kernel, self._served = client, kernel, served
         self._kinds = {f"{info.plural}.{info.group}": info for info in _defined_kinds()}
         self._is_due = False

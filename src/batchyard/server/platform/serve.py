@@ -17,17 +17,24 @@ from batchyard.api.meta import Obj
 from batchyard.apiserver.audit import no_audit
 from batchyard.apiserver.auth.authentication import MASTERS
 from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.forecasting.service import Foresight
+from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.http.connections import Acceptor, Connections
-from batchyard.server.http.flow_control import Turns
-from batchyard.server.http.protocol import HEAD_WITHIN, HttpConnection
+from batchyard.server.http.flow_control import ResponseTurns
+from batchyard.server.http.protocol import HEAD_WITHIN, HttpProtocol
 from batchyard.server.http.tls import server_context
-from batchyard.server.http.watchdog import LoopGuard
+from batchyard.server.http.watchdog import LoopWatchdog
 from batchyard.server.logging.audit import AuditLog
-from batchyard.server.platform.credentials import ADMIN, AUTHORITY, Authority, kubeconfig
-from batchyard.server.platform.data_dir import KUBECONFIG, LOOPBACK, Place, forget_state, write_private, write_state
-from batchyard.server.platform.gc_tuning import seldom_collected
-from batchyard.server.platform.platform import Embedded
+from batchyard.server.platform.credentials import ADMIN, AUTHORITY, CertificateAuthority, kubeconfig
+from batchyard.server.platform.data_dir import (
+    KUBECONFIG,
+    LOOPBACK,
+    PlatformOptions,
+    forget_state,
+    write_private,
+    write_state,
+)
+from batchyard.server.platform.gc_tuning import rarely_collected
+from batchyard.server.platform.platform import EmbeddedPlatform
 
 #: How long requests in flight may take to complete at shutdown.
 REQUESTS_END_WITHIN: Final = 2  # seconds
@@ -49,7 +56,11 @@ class PortError(Exception):
 
 
 async def serve(
-    place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None], foresight: Foresight | None = None
+    place: PlatformOptions,
+    cluster: Obj | None,
+    speed: float,
+    ready: Callable[[str], None],
+    foresight: ForecastFunctions | None = None,
 ) -> None:
     """Run the embedded platform until it gets a signal. `ready` is called with its URL once it listens.
 
@@ -59,9 +70,9 @@ async def serve(
     """
     audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
     with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
-        embedded = Embedded(place, cluster, speed, no_audit if audit_log is None else audit_log.note, foresight)
+        embedded = EmbeddedPlatform(place, cluster, speed, no_audit if audit_log is None else audit_log.note, foresight)
         try:
-            with seldom_collected(asyncio.get_running_loop()):
+            with rarely_collected(asyncio.get_running_loop()):
                 await _serve_on(listener, place, embedded, ready)
         finally:
             await embedded.close()
@@ -69,7 +80,9 @@ async def serve(
         raise embedded.failure
 
 
-async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, ready: Callable[[str], None]) -> None:
+async def _serve_on(
+    listener: socket.socket, place: PlatformOptions, embedded: EmbeddedPlatform, ready: Callable[[str], None]
+) -> None:
     forget_state(place.folder)
     address, port = listener.getsockname()[:2]
     url = _url(place, port)
@@ -79,21 +92,26 @@ async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, r
     embedded.reached_at(own, port, is_secure=not place.is_insecure, among_pods=among_pods[0] if among_pods else "")
     context = None if place.is_insecure else _secured(place, url, among_pods)
     listeners = [listener, *(among_pods[1:] if among_pods else ())]
-    guard = LoopGuard(asyncio.get_running_loop(), listeners, None if context is None else place.folder / _SERVER)
+    guard = LoopWatchdog(asyncio.get_running_loop(), listeners, None if context is None else place.folder / _SERVER)
     with closing(guard):
         await _answer(place, url, embedded, _Sockets(listeners, context), guard, ready)
 
 
 async def _answer(
-    place: Place, url: str, embedded: Embedded, sockets: "_Sockets", guard: LoopGuard, ready: Callable[[str], None]
+    place: PlatformOptions,
+    url: str,
+    embedded: EmbeddedPlatform,
+    sockets: "_Sockets",
+    guard: LoopWatchdog,
+    ready: Callable[[str], None],
 ) -> None:
     """Serve requests until a signal, then complete those in flight."""
     answers, connections, ended = embedded.answers(guard), Connections(), asyncio.Event()
-    _end_when_told(ended, embedded)
+    _shut_down_on_signal(ended, embedded)
     loop = asyncio.get_running_loop()
-    turns = Turns(loop)
-    connect = partial(HttpConnection, answers, connections, turns, is_secure=sockets.context is not None)
-    _take_all_files()
+    turns = ResponseTurns(loop)
+    connect = partial(HttpProtocol, answers, connections, turns, is_secure=sockets.context is not None)
+    _raise_file_limit()
     sys.setswitchinterval(_TURN_WITHIN)
     for each in sockets.listeners:
         each.listen(_BACKLOG)
@@ -115,13 +133,13 @@ class _Sockets(NamedTuple):
     context: ssl.SSLContext | None
 
 
-def _take_all_files() -> None:
+def _raise_file_limit() -> None:
     """Raise the limit of open files to the hard limit: accepted connections need descriptors before they are served."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _listener(place: Place) -> socket.socket:
+def _listener(place: PlatformOptions) -> socket.socket:
     family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
     both = place.address in _EVERYWHERE and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
@@ -134,7 +152,7 @@ def _listener(place: Place) -> socket.socket:
         raise PortError(f"{message}; name another with --port, or omit it for any free port") from error
 
 
-def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
+def _shut_down_on_signal(ended: asyncio.Event, embedded: EmbeddedPlatform) -> None:
     """Shut down on a signal or a journal failure. A second Ctrl-C kills the process at once, like a crash."""
     loop = asyncio.get_running_loop()
 
@@ -151,15 +169,15 @@ def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
     embedded.on_failure = end
 
 
-def _url(place: Place, port: int) -> str:
+def _url(place: PlatformOptions, port: int) -> str:
     """Return the URL of the platform; the loopback's if it listens on all addresses."""
     host = LOOPBACK if place.address in _EVERYWHERE else place.address
     return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _secured(place: Place, url: str, among_pods: tuple[str, socket.socket] | None) -> ssl.SSLContext:
+def _secured(place: PlatformOptions, url: str, among_pods: tuple[str, socket.socket] | None) -> ssl.SSLContext:
     """Write a new server certificate and a new kubeconfig of the owner, and return the TLS context."""
-    authority = Authority(place.folder, wall_clock())
+    authority = CertificateAuthority(place.folder, wall_clock())
     names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((among_pods[0], *_NAMES_AMONG_PODS) if among_pods else ())
     signed = authority.server([name for name in names if name not in _EVERYWHERE])

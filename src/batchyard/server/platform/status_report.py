@@ -9,13 +9,13 @@ from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
-from batchyard.server.platform.data_dir import JOURNAL, Place
+from batchyard.server.platform.data_dir import JOURNAL, PlatformOptions
 
 #: The URL path of the document.
 PATH: Final = "/batchyard/status"
 
 
-class Objects(Protocol):
+class StatusObjects(Protocol):
     """The stored objects."""
 
     @property
@@ -32,10 +32,10 @@ class Objects(Protocol):
         """Return all objects of a kind, sorted by namespace and name."""
 
 
-class Report:
+class StatusReport:
     """The sources of the status document. `started` is in wall-clock time; `speed` is how much faster time runs."""
 
-    def __init__(self, objects: Objects, place: Place, started: Instant, speed: float) -> None:
+    def __init__(self, objects: StatusObjects, place: PlatformOptions, started: Instant, speed: float) -> None:
         self._objects = objects
         self._journal = place.folder / JOURNAL
         self._started = started

@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from typing import Final
 
-from batchyard.apiserver.request import Request
-from batchyard.apiserver.responses import Command, Conversation
+from batchyard.apiserver.request import ApiRequest
+from batchyard.apiserver.responses import ExecResponse, UpgradeResponse
 from batchyard.apiserver.subresources.pod_streams import WEBSOCKET
-from batchyard.server.streaming.exec_spdy import CommandStreams
-from batchyard.server.streaming.exec_websocket import CommandChannels
-from batchyard.server.streaming.portforward_spdy import PortStreams
-from batchyard.server.streaming.portforward_websocket import PortChannels
-from batchyard.server.streaming.upgraded_connection import Speaker, UpgradedConnection
+from batchyard.server.streaming.exec_spdy import ExecSpdy
+from batchyard.server.streaming.exec_websocket import ExecWebSocket
+from batchyard.server.streaming.portforward_spdy import PortForwardSpdy
+from batchyard.server.streaming.portforward_websocket import PortForwardWebSocket
+from batchyard.server.streaming.upgraded_connection import UpgradedConnection, UpgradeHandler
 from batchyard.server.streaming.websocket import WebSocket, accepted
 
 _SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
 
 
-def switched(answer: Conversation, request: Request, date: bytes) -> bytes:
+def switched(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
     """Return the head of the 101 response."""
     upgrade = answer.upgrade
     if upgrade.to == WEBSOCKET:
@@ -29,31 +29,31 @@ def switched(answer: Conversation, request: Request, date: bytes) -> bytes:
     return _SWITCHING % (date, fields.encode("ascii"))
 
 
-def converse(answer: Conversation, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
+def serve_upgraded(answer: UpgradeResponse, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
     """Serve an upgraded connection, from which `rest` was already read. `over` is called when it is lost."""
     speaker = _over_websocket(answer, wire) if answer.upgrade.to == WEBSOCKET else _over_spdy(answer, wire)
-    wire.speak(_Last(speaker, over), rest)
+    wire.speak(_NotifyingHandler(speaker, over), rest)
 
 
-def _over_websocket(answer: Conversation, wire: UpgradedConnection) -> Speaker:
+def _over_websocket(answer: UpgradeResponse, wire: UpgradedConnection) -> UpgradeHandler:
     socket = WebSocket(wire)
-    if isinstance(answer, Command):
-        CommandChannels(socket, answer)
+    if isinstance(answer, ExecResponse):
+        ExecWebSocket(socket, answer)
     elif answer.ports:
-        PortChannels(socket, answer, wire)
+        PortForwardWebSocket(socket, answer, wire)
     else:
-        socket.set_handler(PortStreams(socket, answer, wire))
+        socket.set_handler(PortForwardSpdy(socket, answer, wire))
     return socket
 
 
-def _over_spdy(answer: Conversation, wire: UpgradedConnection) -> Speaker:
-    return CommandStreams(wire, answer) if isinstance(answer, Command) else PortStreams(wire, answer, wire)
+def _over_spdy(answer: UpgradeResponse, wire: UpgradedConnection) -> UpgradeHandler:
+    return ExecSpdy(wire, answer) if isinstance(answer, ExecResponse) else PortForwardSpdy(wire, answer, wire)
 
 
-class _Last:
+class _NotifyingHandler:
     """A handler of a connection that also calls a callback when the connection is lost."""
 
-    def __init__(self, speaker: Speaker, over: Callable[[], None]) -> None:
+    def __init__(self, speaker: UpgradeHandler, over: Callable[[], None]) -> None:
         self._over = over
         self.fed = speaker.fed
         self.may_write = speaker.may_write

@@ -7,26 +7,26 @@ from typing import Final
 
 import msgspec
 
-from batchyard.apiserver.responses import Command
-from batchyard.interfaces.containers import Ending, ProcessSession
+from batchyard.apiserver.responses import ExecResponse
+from batchyard.interfaces.containers import ProcessSession, SessionEnd
 from batchyard.server.streaming import spdy
-from batchyard.server.streaming.exec_websocket import Sizes
-from batchyard.server.streaming.portforward_spdy import Sink
-from batchyard.server.streaming.spdy import PROTOCOL_ERROR, Event, Opened, Part, Ping, SpdyFrames
+from batchyard.server.streaming.exec_websocket import TerminalSizeParser
+from batchyard.server.streaming.portforward_spdy import SpdyConnection
+from batchyard.server.streaming.spdy import PROTOCOL_ERROR, Event, SpdyData, SpdyFrames, SpdyPing, SpdyStreamOpened
 
 _ERROR: Final = "error"
 _RESIZE: Final = "resize"
 
 
-class CommandStreams:
+class ExecSpdy:
     """A command and its SPDY streams."""
 
-    def __init__(self, sink: Sink, command: Command) -> None:
+    def __init__(self, sink: SpdyConnection, command: ExecResponse) -> None:
         self._sink = sink
         self._command = command
         self._frames = SpdyFrames()
         self._is_over = False
-        self._sizes = Sizes()
+        self._sizes = TerminalSizeParser()
         self._session: ProcessSession | None = None
         self._streams: dict[str, int] = {}
         self._takes = True
@@ -77,7 +77,7 @@ class CommandStreams:
         """Read from the client only while the command accepts more input."""
         self._sink.listen(listens=wants)
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: SessionEnd) -> None:
         """Send the exit status, and close."""
         self._session = None
         status = msgspec.json.encode(self._command.status(ending))
@@ -87,14 +87,14 @@ class CommandStreams:
         self._sink.close()
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, Ping):
+        if isinstance(event, SpdyPing):
             self._sink.send(spdy.ping(event.number))
-        elif isinstance(event, Opened):
+        elif isinstance(event, SpdyStreamOpened):
             self._open(event)
-        elif isinstance(event, Part) and self._session is not None:
+        elif isinstance(event, SpdyData) and self._session is not None:
             self._take_part(event, self._session)
 
-    def _open(self, opened: Opened) -> None:
+    def _open(self, opened: SpdyStreamOpened) -> None:
         kind = opened.headers.get("streamtype", "")
         if kind not in self._awaited:
             self._sink.send(spdy.reset(opened.stream, PROTOCOL_ERROR))
@@ -107,7 +107,7 @@ class CommandStreams:
             if not self._takes:
                 self._session.listen(listens=False)
 
-    def _take_part(self, part: Part, session: ProcessSession) -> None:
+    def _take_part(self, part: SpdyData, session: ProcessSession) -> None:
         if part.stream == self._streams.get("stdin"):
             session.write(part.data)
             if part.is_last:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.apiserver.responses import Command
-from batchyard.interfaces.containers import Ending, ProcessSession
+from batchyard.apiserver.responses import ExecResponse
+from batchyard.interfaces.containers import ProcessSession, SessionEnd
 from batchyard.server.streaming.websocket import WebSocket
 
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
@@ -21,16 +21,16 @@ _OUTPUTS: Final = {"stdout": _STDOUT, "stderr": _STDERR}
 SIZE_MAX: Final = 1024
 
 
-class CommandChannels:
+class ExecWebSocket:
     """A command whose channels are multiplexed on a WebSocket."""
 
-    def __init__(self, socket: WebSocket, command: Command) -> None:
+    def __init__(self, socket: WebSocket, command: ExecResponse) -> None:
         self._socket = socket
         self._command = command
         self._channel: int | None = None
         #: The bytes received of a close message, and the parser of terminal sizes.
         self._closing = b""
-        self._sizes = Sizes()
+        self._sizes = TerminalSizeParser()
         self._session: ProcessSession | None = None
         streams = command.streams
         socket.set_handler(self)
@@ -82,14 +82,14 @@ class CommandChannels:
         """Read from the client only while the command accepts more input."""
         self._socket.listen(listens=wants)
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: SessionEnd) -> None:
         """Send the exit status, and close."""
         self._session = None
         self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(ending)))
         self._socket.close()
 
 
-class Sizes:
+class TerminalSizeParser:
     """A parser of terminal sizes, which are a sequence of JSON objects."""
 
     def __init__(self) -> None:

@@ -7,18 +7,18 @@ pkg/streaming/portforward/httpstream.go.
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from batchyard.apiserver.responses import Forwarding
-from batchyard.interfaces.containers import ByteStream, Ending
+from batchyard.apiserver.responses import PortForwardResponse
+from batchyard.interfaces.containers import ByteStream, SessionEnd
 from batchyard.server.streaming import spdy
 from batchyard.server.streaming.spdy import (
     CANCEL,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
     Event,
-    Opened,
-    Part,
-    Ping,
+    SpdyData,
     SpdyFrames,
+    SpdyPing,
+    SpdyStreamOpened,
 )
 
 #: Maximum open streams of a connection.
@@ -26,7 +26,7 @@ STREAMS_MAX: Final = 2000
 TOO_MANY: Final = "too many connections to ports are open, try again later"
 
 
-class Sink(Protocol):
+class SpdyConnection(Protocol):
     """The connection that carries SPDY."""
 
     def send(self, data: bytes) -> None:
@@ -49,10 +49,10 @@ class Room(Protocol):
         """Release a connection."""
 
 
-class PortStreams:
+class PortForwardSpdy:
     """The pairs of streams on a connection."""
 
-    def __init__(self, sink: Sink, forwarding: Forwarding, room: Room) -> None:
+    def __init__(self, sink: SpdyConnection, forwarding: PortForwardResponse, room: Room) -> None:
         self.forwarding = forwarding
         self.sink = sink
         self.room = room
@@ -62,10 +62,10 @@ class PortStreams:
         self._is_over = False
         self._last = 0
         #: Pairs by either of their streams, and by request id while they have only one stream.
-        self._by_stream: dict[int, _Pair] = {}
-        self._waiting: dict[str, _Pair] = {}
+        self._by_stream: dict[int, _StreamPair] = {}
+        self._waiting: dict[str, _StreamPair] = {}
         #: Pairs whose ports do not accept more data.
-        self._full: set[_Pair] = set()
+        self._full: set[_StreamPair] = set()
 
     # --- callbacks of the connection ---
 
@@ -106,12 +106,12 @@ class PortStreams:
 
     # --- callbacks of the pairs ---
 
-    def wants_more(self, pair: "_Pair", *, wants: bool) -> None:
+    def wants_more(self, pair: "_StreamPair", *, wants: bool) -> None:
         """Read from the client only while all ports accept more."""
         (self._full.discard if wants else self._full.add)(pair)
         self.sink.listen(listens=not self._full)
 
-    def forget(self, pair: "_Pair") -> None:
+    def forget(self, pair: "_StreamPair") -> None:
         """Remove a closed pair."""
         for stream in pair.streams.values():
             self._by_stream.pop(stream, None)
@@ -120,25 +120,25 @@ class PortStreams:
             self.wants_more(pair, wants=True)
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, Ping):
+        if isinstance(event, SpdyPing):
             self.sink.send(spdy.ping(event.number))
-        elif isinstance(event, Opened):
+        elif isinstance(event, SpdyStreamOpened):
             self._open(event)
         elif (pair := self._by_stream.get(event.stream)) is None:
             return
-        elif isinstance(event, Part):
+        elif isinstance(event, SpdyData):
             pair.take(event)
         else:
             pair.reset(event.stream)
 
-    def _open(self, opened: Opened) -> None:
+    def _open(self, opened: SpdyStreamOpened) -> None:
         kind, port = opened.headers.get("streamtype", ""), _port(opened.headers)
         if opened.stream <= self._last or kind not in {"data", "error"} or port is None:
             self.sink.send(spdy.reset(opened.stream, PROTOCOL_ERROR))
             return
         self._last = opened.stream
         request = opened.headers.get("requestid") or str(opened.stream - (2 if kind == "data" else 0))
-        pair = self._waiting.pop(request, None) or _Pair(self, port)
+        pair = self._waiting.pop(request, None) or _StreamPair(self, port)
         if kind in pair.streams or len(self._by_stream) >= STREAMS_MAX:
             self.sink.send(spdy.reset(opened.stream, REFUSED_STREAM))
             return
@@ -151,10 +151,10 @@ class PortStreams:
             self._waiting[request] = pair
 
 
-class _Pair:
+class _StreamPair:
     """The two streams of one connection to a port."""
 
-    def __init__(self, all_streams: PortStreams, port: int) -> None:
+    def __init__(self, all_streams: PortForwardSpdy, port: int) -> None:
         self._all = all_streams
         self._port = port
         self._session: ByteStream | None = None
@@ -164,13 +164,13 @@ class _Pair:
     def connect(self) -> None:
         """Connect to the port."""
         if not self._all.room.enter_port():
-            self.ended(Ending(failure=TOO_MANY))
+            self.ended(SessionEnd(failure=TOO_MANY))
             return
         self._session = self._all.forwarding.connect(self._port, self)
         if not self._all.takes:
             self._session.listen(listens=False)
 
-    def take(self, data: Part) -> None:
+    def take(self, data: SpdyData) -> None:
         """Pass on data of the client; ignore its error stream."""
         if self._session is not None and data.stream == self.streams["data"]:
             self._session.write(data.data)
@@ -205,7 +205,7 @@ class _Pair:
         """Pause or resume reading from the client."""
         self._all.wants_more(self, wants=wants)
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: SessionEnd) -> None:
         """Handle a port that is closed or unreachable."""
         self._leave()
         if ending.failure:

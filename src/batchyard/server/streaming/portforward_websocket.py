@@ -6,30 +6,30 @@ pkg/streaming/portforward/websocket.go.
 
 import struct
 
-from batchyard.apiserver.responses import Forwarding
-from batchyard.interfaces.containers import ByteStream, Ending
+from batchyard.apiserver.responses import PortForwardResponse
+from batchyard.interfaces.containers import ByteStream, SessionEnd
 from batchyard.server.streaming.portforward_spdy import TOO_MANY, Room
 from batchyard.server.streaming.websocket import WebSocket
 
 
-class PortChannels:
+class PortForwardWebSocket:
     """The forwarded ports, multiplexed on a WebSocket."""
 
-    def __init__(self, socket: WebSocket, forwarding: Forwarding, room: Room) -> None:
+    def __init__(self, socket: WebSocket, forwarding: PortForwardResponse, room: Room) -> None:
         self.socket = socket
         self.forwarding = forwarding
         self._room = room
         self._channel: int | None = None
-        self._open: dict[int, _Port] = {}
+        self._open: dict[int, _ForwardedPort] = {}
         self._full: set[int] = set()
         socket.set_handler(self)
         for number, port in enumerate(forwarding.ports):
             for channel in (2 * number, 2 * number + 1):
                 socket.send(bytes([channel]) + struct.pack("<H", port))
             if room.enter_port():
-                self._open[2 * number] = _Port(self, 2 * number, port)
+                self._open[2 * number] = _ForwardedPort(self, 2 * number, port)
             else:
-                self.tell_failure(2 * number, port, Ending(failure=TOO_MANY))
+                self.tell_failure(2 * number, port, SessionEnd(failure=TOO_MANY))
         if not self._open:
             socket.close()
 
@@ -76,15 +76,15 @@ class PortChannels:
         if not self._open:
             self.socket.close()
 
-    def tell_failure(self, channel: int, port: int, ending: Ending) -> None:
+    def tell_failure(self, channel: int, port: int, ending: SessionEnd) -> None:
         """Report an error of a port on its error channel."""
         self.socket.send(bytes([channel + 1]) + self.forwarding.failure(port, ending).encode())
 
 
-class _Port:
+class _ForwardedPort:
     """A forwarded port, with the number of its data channel."""
 
-    def __init__(self, channels: PortChannels, channel: int, port: int) -> None:
+    def __init__(self, channels: PortForwardWebSocket, channel: int, port: int) -> None:
         self._channels = channels
         self._channel = channel
         self._port = port
@@ -98,7 +98,7 @@ class _Port:
         """Pause or resume reading from the client."""
         self._channels.wants_more(self._channel, wants=wants)
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: SessionEnd) -> None:
         """Handle a port that is closed or unreachable."""
         if ending.failure:
             self._channels.tell_failure(self._channel, self._port, ending)

@@ -45,7 +45,7 @@ class SpdyError(Exception):
     """The received bytes are not valid SPDY."""
 
 
-class Opened(NamedTuple):
+class SpdyStreamOpened(NamedTuple):
     """A stream was opened. Header names are in lower case."""
 
     stream: int
@@ -53,7 +53,7 @@ class Opened(NamedTuple):
     is_last: bool
 
 
-class Part(NamedTuple):
+class SpdyData(NamedTuple):
     """A part of a stream's data."""
 
     stream: int
@@ -61,19 +61,19 @@ class Part(NamedTuple):
     is_last: bool
 
 
-class Reset(NamedTuple):
+class SpdyReset(NamedTuple):
     """A stream was reset."""
 
     stream: int
 
 
-class Ping(NamedTuple):
+class SpdyPing(NamedTuple):
     """A ping, to be answered with the same number."""
 
     number: int
 
 
-Event: TypeAlias = Opened | Part | Reset | Ping
+Event: TypeAlias = SpdyStreamOpened | SpdyData | SpdyReset | SpdyPing
 
 
 class SpdyFrames:
@@ -103,7 +103,7 @@ class SpdyFrames:
                 del self._buffer[:8]
                 self._stream, self._left, self._is_last = first, length, bool(flags & _FIN)
                 if not length:
-                    yield Part(first, b"", self._is_last)
+                    yield SpdyData(first, b"", self._is_last)
                 continue
             if (first & _ID) >> 16 != _VERSION or length > CONTROL_MAX:
                 raise SpdyError
@@ -120,22 +120,22 @@ class SpdyFrames:
         headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return _framed(_SYN_REPLY, struct.pack(">I", stream) + headers)
 
-    def _part(self) -> Part:
+    def _part(self) -> SpdyData:
         taken = min(self._left, len(self._buffer))
         data = bytes(self._buffer[:taken])
         del self._buffer[:taken]
         self._left -= taken
-        return Part(self._stream, data, self._is_last and not self._left)
+        return SpdyData(self._stream, data, self._is_last and not self._left)
 
     def _control(self, kind: int, flags: int, body: bytes) -> Event | None:
         try:
             if kind == _SYN_STREAM:
                 (stream,) = struct.unpack_from(">I", body)
-                return Opened(stream & _ID, self._headers(body[10:]), bool(flags & _FIN))
+                return SpdyStreamOpened(stream & _ID, self._headers(body[10:]), bool(flags & _FIN))
             if kind == _RST_STREAM:
-                return Reset(struct.unpack_from(">I", body)[0] & _ID)
+                return SpdyReset(struct.unpack_from(">I", body)[0] & _ID)
             if kind == _PING:
-                return Ping(struct.unpack_from(">I", body)[0])
+                return SpdyPing(struct.unpack_from(">I", body)[0])
         except (struct.error, zlib.error) as error:
             raise SpdyError from error
         return None

@@ -21,7 +21,7 @@ TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
 _ALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 
 
-class Speaker(Protocol):
+class UpgradeHandler(Protocol):
     """The protocol handler of an upgraded connection."""
 
     def fed(self, data: bytes) -> None:
@@ -37,7 +37,7 @@ class Speaker(Protocol):
         """Handle the loss of the connection."""
 
 
-class Wire(Protocol):
+class UpgradedTransport(Protocol):
     """The connection, for its protocol handler."""
 
     def send(self, data: bytes) -> None:
@@ -67,7 +67,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._is_paused = False
         self._is_aborted = False
         self._loop = asyncio.get_running_loop()
-        self._speaker: Speaker | None = None
+        self._speaker: UpgradeHandler | None = None
         self._is_closing = False
         self._listens = True
         self._last = self._loop.time()
@@ -83,7 +83,7 @@ class UpgradedConnection(asyncio.Protocol):
         transport.set_protocol(self)
         connections.enter(self)
 
-    def speak(self, speaker: Speaker, rest: bytes) -> None:
+    def speak(self, speaker: UpgradeHandler, rest: bytes) -> None:
         """Set the protocol handler, and feed it the bytes that were already read."""
         self._speaker = speaker
         self._came += rest

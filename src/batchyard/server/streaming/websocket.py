@@ -6,14 +6,14 @@ from typing import Final, Protocol
 
 from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, ParseFailed
 
-from batchyard.server.streaming.upgraded_connection import Wire
+from batchyard.server.streaming.upgraded_connection import UpgradedTransport
 
 #: The GUID that RFC 6455 appends to the key of a handshake.
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONTINUATION})
 
 
-class Messages(Protocol):
+class MessageHandler(Protocol):
     """The receiver of messages, which arrive in parts."""
 
     def part(self, data: bytes, *, is_first: bool) -> None:
@@ -32,16 +32,16 @@ class Messages(Protocol):
 class WebSocket:
     """A WebSocket on a connection, and the receiver of its messages."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: UpgradedTransport) -> None:
         self._wire = wire
         self._frames = FrameProtocol(client=False, extensions=[])
-        self._messages: Messages | None = None
+        self._messages: MessageHandler | None = None
         self._is_closed = False
         self._is_between = True
         self._may_write = True
         self._ping: bytes | None = None
 
-    def set_handler(self, messages: Messages) -> None:
+    def set_handler(self, messages: MessageHandler) -> None:
         """Set the receiver of messages."""
         self._messages = messages
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchyard.sim.compare.formatting import told
-from batchyard.sim.compare.runs import Runs
+from batchyard.sim.compare.formatting import format_figure
+from batchyard.sim.compare.runs import ComparedRuns
 from batchyard.sim.compare.sections import Both, Section, Unit, difference
 from batchyard.sim.difference import difference_of
 
@@ -14,7 +14,7 @@ SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WaitChange:
     """A Workload with its waits under both configurations, in seconds."""
 
     workload: str
@@ -31,18 +31,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class WaitChanges:
     """All Workloads whose wait changes, the largest changes first."""
 
-    better: Sequence[Change]
-    worse: Sequence[Change]
+    better: Sequence[WaitChange]
+    worse: Sequence[WaitChange]
     #: The number of Workloads with equal waits.
     same: int
     #: The number of Workloads in one run only, because the other configuration rejected them.
     alone: int
 
 
-def changes_of(runs: Runs) -> Changes:
+def changes_of(runs: ComparedRuns) -> WaitChanges:
     """Compute the changes of waits between both runs."""
     effects = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.begun).workloads}
     a, b = [{life.view.key: (run, life) for life in run.lives} for run in (runs.a, runs.b)]
@@ -53,13 +53,13 @@ def changes_of(runs: Runs) -> Changes:
             waits = runs.waited_seconds(*sides[0]), runs.waited_seconds(*sides[1])
             preempted = [run.result.waits.preempted(life.obj) for run, life in sides]
             view = sides[0][1].view
-            found.append(Change(name, view.queue, effects.get(name, ""), waits, (preempted[0], preempted[1])))
+            found.append(WaitChange(name, view.queue, effects.get(name, ""), waits, (preempted[0], preempted[1])))
     better = sorted((each for each in found if each.longer < 0), key=lambda each: (each.longer, each.workload))
     worse = sorted((each for each in found if each.longer > 0), key=lambda each: (-each.longer, each.workload))
-    return Changes(better, worse, len(found) - len(better) - len(worse), len({**a, **b}) - len(found))
+    return WaitChanges(better, worse, len(found) - len(better) - len(worse), len({**a, **b}) - len(found))
 
 
-def headline(names: tuple[str, str], sections: Sequence[Section], changes: Changes) -> str:
+def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitChanges) -> str:
     """Return the difference from the first to the second in a sentence or two."""
     found = next(section for section in sections if section.name == "overall").rows[0].figures
     if not changes.better and not changes.worse and all(one == other for one, other in found.values()):
@@ -112,4 +112,4 @@ def _of_cost(both: Both) -> list[str]:
 
 
 def _age(amount: float) -> str:
-    return told(Unit.SECONDS, amount)
+    return format_figure(Unit.SECONDS, amount)

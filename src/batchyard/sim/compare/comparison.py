@@ -6,15 +6,15 @@ from math import sqrt
 from typing import Any, Final
 
 from batchyard.base.instant import Duration, seconds
-from batchyard.sim.compare.changes import SHOWN, Change, Changes, changes_of, headline
+from batchyard.sim.compare.changes import SHOWN, WaitChange, WaitChanges, changes_of, headline
 from batchyard.sim.compare.figures import OVERALL, in_units, sections_of, together
-from batchyard.sim.compare.inputs import Pair
-from batchyard.sim.compare.runs import Run, Runs, run_both
+from batchyard.sim.compare.inputs import VariantPair
+from batchyard.sim.compare.runs import ComparedRun, ComparedRuns, run_both
 from batchyard.sim.compare.sections import Both, Figure, Section, difference
 from batchyard.sim.difference import API_VERSION
 from batchyard.sim.simulate import Simulation
 from batchyard.sim.time_series import Curve
-from batchyard.sim.whatif import to_its_end
+from batchyard.sim.whatif import run_to_end
 
 # --- repeats ---
 #
@@ -32,7 +32,7 @@ _NORMAL: Final = 1.960
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedFigure:
     """A figure over several seeds."""
 
     figure: Figure
@@ -48,7 +48,7 @@ class Repeated:
         return abs(self.difference) > self.margin
 
 
-def repeated(figure: Figure, values: Sequence[Both]) -> Repeated | None:
+def repeat_figure(figure: Figure, values: Sequence[Both]) -> RepeatedFigure | None:
     """Return a figure over all seeds, at least two; None unless every seed has it."""
     known = [(a, b) for a, b in values if a is not None and b is not None]
     if len(known) < len(values) or len(known) < 2:
@@ -59,7 +59,7 @@ def repeated(figure: Figure, values: Sequence[Both]) -> Repeated | None:
     spread = sqrt(sum((change - mean) ** 2 for change in changes) / (count - 1))
     factor = _T[count - 2] if count - 2 < len(_T) else _NORMAL
     means = sum(a for a, _ in known) / count, sum(b for _, b in known) / count
-    return Repeated(figure, means, mean, factor * spread / sqrt(count), count)
+    return RepeatedFigure(figure, means, mean, factor * spread / sqrt(count), count)
 
 
 #: The number of intervals in lines.
@@ -69,7 +69,7 @@ _DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ComparisonLine:
     """A number over time in both runs, from the start to the later end: its means over equal intervals."""
 
     name: str
@@ -78,7 +78,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ComparisonSettings:
     """The options of both runs."""
 
     until: Duration | None = None
@@ -88,17 +88,17 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class ConfigurationComparison:
     """The results of two configurations under one load; tables and lines are those of the first seed."""
 
     names: tuple[str, str]
-    runs: Runs
-    settings: Settings
+    runs: ComparedRuns
+    settings: ComparisonSettings
     sections: Sequence[Section]
-    changes: Changes
-    lines: Sequence[Line]
+    changes: WaitChanges
+    lines: Sequence[ComparisonLine]
     #: The figures over all seeds; empty with a single seed.
-    repeats: Sequence[Repeated]
+    repeats: Sequence[RepeatedFigure]
     warnings: Sequence[str]
 
     @property
@@ -112,23 +112,25 @@ class Contrast:
         return seconds(self.runs.end - self.runs.a.begun)
 
 
-def contrast(
+def compare_configurations(
     names: tuple[str, str],
-    pair: Pair,
-    settings: Settings = Settings(),
-    finish: Callable[[Simulation], None] = to_its_end,
-) -> Contrast:
+    pair: VariantPair,
+    settings: ComparisonSettings = ComparisonSettings(),
+    finish: Callable[[Simulation], None] = run_to_end,
+) -> ConfigurationComparison:
     """Run both with each seed, and summarize; `finish` runs each simulation to its end."""
     runs = run_both(pair, settings.until, settings.seed, finish)
     sections = sections_of(runs)
     more = range(settings.seed + 1, settings.seed + settings.seeds)
     seen = [_overall(sections), *(_overall(sections_of(run_both(pair, settings.until, at, finish))) for at in more)]
-    repeats = [repeated(figure, [each.get(figure.name, (None, None)) for each in seen]) for figure in OVERALL]
+    repeats = [repeat_figure(figure, [each.get(figure.name, (None, None)) for each in seen]) for figure in OVERALL]
     known_repeats = [each for each in repeats if each is not None]
-    return Contrast(names, runs, settings, sections, changes_of(runs), _lines(runs), known_repeats, pair.warnings)
+    return ConfigurationComparison(
+        names, runs, settings, sections, changes_of(runs), _lines(runs), known_repeats, pair.warnings
+    )
 
 
-def document_of(found: Contrast) -> dict[str, Any]:
+def document_of(found: ConfigurationComparison) -> dict[str, Any]:
     """Return the comparison as a document for programs: times in seconds, costs in dollars."""
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
@@ -152,7 +154,7 @@ def document_of(found: Contrast) -> dict[str, Any]:
     return document
 
 
-def _sides(runs: Runs) -> tuple[tuple[str, Run], ...]:
+def _sides(runs: ComparedRuns) -> tuple[tuple[str, ComparedRun], ...]:
     return ("a", runs.a), ("b", runs.b)
 
 
@@ -160,11 +162,11 @@ def _overall(sections: Sequence[Section]) -> dict[str, Both]:
     return dict(next(section for section in sections if section.name == "overall").rows[0].figures)
 
 
-def _lasted(run: Run) -> float:
+def _lasted(run: ComparedRun) -> float:
     return seconds(run.result.now - run.begun)
 
 
-def _lines(runs: Runs) -> list[Line]:
+def _lines(runs: ComparedRuns) -> list[ComparisonLine]:
     """Return the lines of pending Workloads, of Workloads with quota, and of each resource in use."""
     a, b = runs.a, runs.b
     lines = [
@@ -175,12 +177,14 @@ def _lines(runs: Runs) -> list[Line]:
     nothing = Curve(a.begun)
     for name in sorted({**used[0], **used[1]}):
         line = _line(f"{name} in use", runs, *(curves.get(name, nothing) for curves in used))
-        lines.append(Line(line.name, *([in_units(name, value) for value in side] for side in (line.a, line.b))))
+        lines.append(
+            ComparisonLine(line.name, *([in_units(name, value) for value in side] for side in (line.a, line.b)))
+        )
     return lines
 
 
-def _line(name: str, runs: Runs, a: Curve, b: Curve) -> Line:
-    return Line(name, a.means(runs.end, PARTS), b.means(runs.end, PARTS))
+def _line(name: str, runs: ComparedRuns, a: Curve, b: Curve) -> ComparisonLine:
+    return ComparisonLine(name, a.means(runs.end, PARTS), b.means(runs.end, PARTS))
 
 
 def _section(section: Section) -> list[dict[str, Any]]:
@@ -202,7 +206,7 @@ def _number(figure: float) -> float:
     return int(figure) if figure == int(figure) else round(figure, _DIGITS)
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: WaitChange) -> dict[str, Any]:
     return {
         "workload": change.workload,
         "queue": change.queue,
@@ -213,12 +217,12 @@ def _change(change: Change) -> dict[str, Any]:
     }
 
 
-def _counts(changes: Changes) -> dict[str, int]:
+def _counts(changes: WaitChanges) -> dict[str, int]:
     sides = {"better": len(changes.better), "worse": len(changes.worse)}
     return {**sides, "same": changes.same, "inOneAlone": changes.alone}
 
 
-def _repeat(each: Repeated) -> dict[str, Any]:
+def _repeat(each: RepeatedFigure) -> dict[str, Any]:
     return {
         "figure": each.figure.name,
         "a": _number(each.means[0]),

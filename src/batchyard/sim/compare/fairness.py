@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from batchyard.api import scheme
 from batchyard.api.views.queues import cluster_queue_view
-from batchyard.sim.compare.runs import Run
-from batchyard.sim.compare.workload_records import Team
+from batchyard.sim.compare.runs import ComparedRun
+from batchyard.sim.compare.workload_records import TeamUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def jain(amounts: Sequence[float]) -> float | None:
     return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None
 
 
-def shares_of(run: Run) -> dict[str, TeamShare]:
+def shares_of(run: ComparedRun) -> dict[str, TeamShare]:
     """Return the shares of the teams with requests while Workloads waited, by name; empty if none ever waited."""
     lives = run.watch.lives
     total = _total_quota(run)
@@ -62,7 +62,7 @@ def _largest(areas: Mapping[str, int], total: Mapping[str, int], lasted: int) ->
     return max(shares, default=0.0)
 
 
-def _total_quota(run: Run) -> dict[str, int]:
+def _total_quota(run: ComparedRun) -> dict[str, int]:
     """Return all nominal quota at the end by resource, including that of Cohorts."""
     total: dict[str, int] = {}
     for (_, _, resource), curve in run.watch.nominal.items():
@@ -70,7 +70,7 @@ def _total_quota(run: Run) -> dict[str, int]:
     return total
 
 
-def _due(run: Run, total: Mapping[str, int], teams: Mapping[str, Team]) -> dict[str, float]:
+def _due(run: ComparedRun, total: Mapping[str, int], teams: Mapping[str, TeamUsage]) -> dict[str, float]:
     """Return each team's part of all dues."""
     users: dict[str, list[str]] = {}
     for name in teams:

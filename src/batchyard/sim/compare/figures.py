@@ -9,15 +9,15 @@ medium up to a half.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from batchyard.accounting.accounts import LOST, Line
+from batchyard.accounting.accounts import LOST, StatementLine
 from batchyard.base.instant import HOUR, seconds
 from batchyard.sim.compare.fairness import jain, shares_of
-from batchyard.sim.compare.runs import Run, Runs
-from batchyard.sim.compare.sections import Figure, Good, Section, Unit, joined
-from batchyard.sim.compare.workload_records import FlavorResource, Life
+from batchyard.sim.compare.runs import ComparedRun, ComparedRuns
+from batchyard.sim.compare.sections import BetterDirection, Figure, Section, Unit, joined
+from batchyard.sim.compare.workload_records import FlavorResource, WorkloadLife
 from batchyard.sim.difference import machine_hours
 from batchyard.sim.time_series import Curve
-from batchyard.sim.trace_report import spread_of
+from batchyard.sim.trace_report import duration_statistics
 
 Figures = dict[str, float | None]
 _PARTS: Final[Mapping[str, int]] = {"cpu": 1000, "memory": 1 << 30}
@@ -29,34 +29,34 @@ _MEDIUM_MAX: Final = 0.5
 
 _WAITS: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
-    Figure("neverAdmitted", "never admitted", Unit.COUNT, Good.LESS),
-    Figure("meanWait", "mean wait", Unit.SECONDS, Good.LESS),
-    Figure("p50Wait", "p50 wait", Unit.SECONDS, Good.LESS),
-    Figure("p90Wait", "p90 wait", Unit.SECONDS, Good.LESS),
-    Figure("maxWait", "longest wait", Unit.SECONDS, Good.LESS),
+    Figure("neverAdmitted", "never admitted", Unit.COUNT, BetterDirection.LESS),
+    Figure("meanWait", "mean wait", Unit.SECONDS, BetterDirection.LESS),
+    Figure("p50Wait", "p50 wait", Unit.SECONDS, BetterDirection.LESS),
+    Figure("p90Wait", "p90 wait", Unit.SECONDS, BetterDirection.LESS),
+    Figure("maxWait", "longest wait", Unit.SECONDS, BetterDirection.LESS),
 )
 OVERALL: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
-    Figure("finished", "finished", Unit.COUNT, Good.MORE),
+    Figure("finished", "finished", Unit.COUNT, BetterDirection.MORE),
     Figure("admitted", "running at the end", Unit.COUNT),
-    Figure("pending", "waiting at the end", Unit.COUNT, Good.LESS),
+    Figure("pending", "waiting at the end", Unit.COUNT, BetterDirection.LESS),
     *_WAITS[1:],
-    Figure("makespan", "last one finished after", Unit.SECONDS, Good.LESS),
-    Figure("teamSpread", "longest less shortest mean wait of teams", Unit.SECONDS, Good.LESS),
-    Figure("fairness", "fairness: Jain's index of what teams got of their due", Unit.INDEX, Good.MORE),
-    Figure("service", "fairness: Jain's index of what teams got of what they wanted", Unit.INDEX, Good.MORE),
-    Figure("preemptions", "preemptions", Unit.COUNT, Good.LESS),
-    Figure("evictions", "evictions, preemptions among them", Unit.COUNT, Good.LESS),
-    Figure("cutShort", "time with quota that an eviction ended", Unit.HOURS, Good.LESS),
+    Figure("makespan", "last one finished after", Unit.SECONDS, BetterDirection.LESS),
+    Figure("teamSpread", "longest less shortest mean wait of teams", Unit.SECONDS, BetterDirection.LESS),
+    Figure("fairness", "fairness: Jain's index of what teams got of their due", Unit.INDEX, BetterDirection.MORE),
+    Figure("service", "fairness: Jain's index of what teams got of what they wanted", Unit.INDEX, BetterDirection.MORE),
+    Figure("preemptions", "preemptions", Unit.COUNT, BetterDirection.LESS),
+    Figure("evictions", "evictions, preemptions among them", Unit.COUNT, BetterDirection.LESS),
+    Figure("cutShort", "time with quota that an eviction ended", Unit.HOURS, BetterDirection.LESS),
     Figure("nodes", "nodes on average", Unit.COUNT),
-    Figure("machineHours", "machine hours", Unit.HOURS, Good.LESS),
-    Figure("lostHours", "machine hours of work that was lost", Unit.HOURS, Good.LESS),
-    Figure("cost", "cost", Unit.DOLLARS, Good.LESS),
+    Figure("machineHours", "machine hours", Unit.HOURS, BetterDirection.LESS),
+    Figure("lostHours", "machine hours of work that was lost", Unit.HOURS, BetterDirection.LESS),
+    Figure("cost", "cost", Unit.DOLLARS, BetterDirection.LESS),
 )
 _QUOTA: Final = (
     Figure("nominal", "quota on average", Unit.COUNT),
     Figure("used", "in use on average", Unit.COUNT),
-    Figure("meanUse", "of it", Unit.SHARE, Good.MORE),
+    Figure("meanUse", "of it", Unit.SHARE, BetterDirection.MORE),
     Figure("peakUse", "at most", Unit.SHARE),
 )
 _QUEUES: Final = (
@@ -67,18 +67,18 @@ _QUEUES: Final = (
 )
 _MACHINES: Final = (
     Figure("allocatable", "there on average", Unit.COUNT),
-    Figure("meanUse", "asked for", Unit.SHARE, Good.MORE),
+    Figure("meanUse", "asked for", Unit.SHARE, BetterDirection.MORE),
 )
 _FAIRNESS: Final = (
     Figure("got", "got of all quota", Unit.SHARE),
     Figure("due", "due", Unit.SHARE),
     Figure("gotOfDue", "got of its due", Unit.SHARE),
-    Figure("gotOfWanted", "got of what it wanted", Unit.SHARE, Good.MORE),
+    Figure("gotOfWanted", "got of what it wanted", Unit.SHARE, BetterDirection.MORE),
 )
 _COSTS: Final = (
-    Figure("machineHours", "machine hours", Unit.HOURS, Good.LESS),
-    Figure("lostHours", "of lost work", Unit.HOURS, Good.LESS),
-    Figure("cost", "cost", Unit.DOLLARS, Good.LESS),
+    Figure("machineHours", "machine hours", Unit.HOURS, BetterDirection.LESS),
+    Figure("lostHours", "of lost work", Unit.HOURS, BetterDirection.LESS),
+    Figure("cost", "cost", Unit.DOLLARS, BetterDirection.LESS),
 )
 _POOLS: Final = (
     Figure("nodes", "nodes on average", Unit.COUNT),
@@ -87,7 +87,7 @@ _POOLS: Final = (
 )
 
 
-def sections_of(runs: Runs) -> list[Section]:
+def sections_of(runs: ComparedRuns) -> list[Section]:
     """Return all sections; empty ones are left out."""
     size = _sizes(runs)
     found = [
@@ -106,7 +106,7 @@ def sections_of(runs: Runs) -> list[Section]:
     return [section for section in found if section.rows]
 
 
-def overall(runs: Runs, run: Run) -> Figures:
+def overall(runs: ComparedRuns, run: ComparedRun) -> Figures:
     """Return the overall figures of one run."""
     counts, shares = run.result.counts, shares_of(run)
     teams = [_mean(runs, run, lives) for lives in _grouped(run, _team).values()]
@@ -138,13 +138,13 @@ def overall(runs: Runs, run: Run) -> Figures:
 # --- waits ---
 
 
-def _overall(runs: Runs) -> Section:
+def _overall(runs: ComparedRuns) -> Section:
     rows = joined({"all": overall(runs, runs.a)}, {"all": overall(runs, runs.b)})
     there = [figure for figure in OVERALL if figure.name in rows[0].figures]
     return Section("overall", "all in all", "", there, rows)
 
 
-def _waits(runs: Runs, name: str, about: str, group: Callable[[Life], str]) -> Section:
+def _waits(runs: ComparedRuns, name: str, about: str, group: Callable[[WorkloadLife], str]) -> Section:
     """Return the waits of Workloads by a common property."""
     a, b = [
         {key: _waits_of(runs, run, lives) for key, lives in _grouped(run, group).items()} for run in (runs.a, runs.b)
@@ -153,8 +153,8 @@ def _waits(runs: Runs, name: str, about: str, group: Callable[[Life], str]) -> S
     return Section(name, f"waits by {about}", about, _WAITS, rows)
 
 
-def _waits_of(runs: Runs, run: Run, lives: Sequence[Life]) -> Figures:
-    spread = spread_of([runs.waited(run, life) for life in lives])
+def _waits_of(runs: ComparedRuns, run: ComparedRun, lives: Sequence[WorkloadLife]) -> Figures:
+    spread = duration_statistics([runs.waited(run, life) for life in lives])
     counts: Figures = {"workloads": len(lives), "neverAdmitted": sum(life.started is None for life in lives)}
     waits = zip(
         ("meanWait", "p50Wait", "p90Wait", "maxWait"), (spread.mean, spread.p50, spread.p90, spread.max), strict=True
@@ -162,28 +162,28 @@ def _waits_of(runs: Runs, run: Run, lives: Sequence[Life]) -> Figures:
     return {**counts, **{name: wait if lives else None for name, wait in waits}}
 
 
-def _mean(runs: Runs, run: Run, lives: Sequence[Life]) -> float:
-    return spread_of([runs.waited(run, life) for life in lives]).mean
+def _mean(runs: ComparedRuns, run: ComparedRun, lives: Sequence[WorkloadLife]) -> float:
+    return duration_statistics([runs.waited(run, life) for life in lives]).mean
 
 
-def _grouped(run: Run, group: Callable[[Life], str]) -> dict[str, list[Life]]:
-    groups: dict[str, list[Life]] = {}
+def _grouped(run: ComparedRun, group: Callable[[WorkloadLife], str]) -> dict[str, list[WorkloadLife]]:
+    groups: dict[str, list[WorkloadLife]] = {}
     for life in run.lives:
         groups.setdefault(group(life), []).append(life)
     return groups
 
 
-def _team(life: Life) -> str:
+def _team(life: WorkloadLife) -> str:
     return life.view.namespace
 
 
-def _priority_class(life: Life) -> str:
+def _priority_class(life: WorkloadLife) -> str:
     """Return its priority class, or its priority value without one."""
     named = life.obj["spec"].get("priorityClassRef") or {}
     return str(named.get("name") or f"(priority {life.view.priority})")
 
 
-def _sizes(runs: Runs) -> dict[str, str]:
+def _sizes(runs: ComparedRuns) -> dict[str, str]:
     """Return the size of each Workload by namespace and name."""
     asked: dict[str, dict[str, int]] = {}
     most: dict[str, int] = {}
@@ -203,7 +203,7 @@ def _size(requests: Mapping[str, int], most: Mapping[str, int]) -> str:
 # --- who got what ---
 
 
-def _fairness(runs: Runs) -> Section:
+def _fairness(runs: ComparedRuns) -> Section:
     note = "while some Workload waited; shares of all quota, the largest over resources"
     return Section(
         "fairness",
@@ -215,7 +215,7 @@ def _fairness(runs: Runs) -> Section:
     )
 
 
-def _shares(run: Run) -> dict[str, Figures]:
+def _shares(run: ComparedRun) -> dict[str, Figures]:
     return {
         name: {"got": each.got, "due": each.due, "gotOfDue": each.of_due, "gotOfWanted": each.of_wanted}
         for name, each in shares_of(run).items()
@@ -227,18 +227,18 @@ def _by_queue(at: FlavorResource) -> str:
     return "" if at[0].startswith("Cohort/") else " ".join(at)
 
 
-def _quota_by_flavor(runs: Runs) -> Section:
+def _quota_by_flavor(runs: ComparedRuns) -> Section:
     a, b = [_quota_of(run, lambda at: f"{at[1]} {at[2]}") for run in (runs.a, runs.b)]
     return Section("quotaByFlavor", "quota in use by flavor", "quota", _QUOTA, joined(a, b))
 
 
-def _quota_by_queue(runs: Runs) -> Section:
+def _quota_by_queue(runs: ComparedRuns) -> Section:
     a, b = [_quota_of(run, _by_queue) for run in (runs.a, runs.b)]
     title, note = "quota in use by ClusterQueue", "usage above its quota is borrowed"
     return Section("quotaByQueue", title, "quota", _QUEUES, joined(a, b), note)
 
 
-def _quota_of(run: Run, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
+def _quota_of(run: ComparedRun, group: Callable[[FlavorResource], str]) -> dict[str, Figures]:
     """Return the quota and its usage, summed by a group name, over the whole run."""
     nominal, used = together(run, run.watch.nominal, group), together(run, run.watch.lives.used, group)
     nothing, rows = Curve(run.begun), {}
@@ -254,7 +254,7 @@ def _quota_of(run: Run, group: Callable[[FlavorResource], str]) -> dict[str, Fig
 
 
 def together(
-    run: Run, curves: Mapping[FlavorResource, Curve], group: Callable[[FlavorResource], str]
+    run: ComparedRun, curves: Mapping[FlavorResource, Curve], group: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
     """Return the sums of the curves with the same group name."""
     groups: dict[str, list[Curve]] = {}
@@ -266,12 +266,12 @@ def together(
 # --- machines and money ---
 
 
-def _machines(runs: Runs) -> Section:
+def _machines(runs: ComparedRuns) -> Section:
     title = "requests of pods on nodes, by pool"
     return Section("machines", title, "pool", _MACHINES, joined(_machine_use(runs.a), _machine_use(runs.b)))
 
 
-def _machine_use(run: Run) -> dict[str, Figures]:
+def _machine_use(run: ComparedRun) -> dict[str, Figures]:
     machines, end, rows = run.watch.machines, run.result.now, {}
     for (pool, resource), curve in sorted(machines.total.items()):
         there, used = curve.summed(end)[0], machines.used.get((pool, resource))
@@ -283,11 +283,11 @@ def _machine_use(run: Run) -> dict[str, Figures]:
     return rows
 
 
-def _pools(runs: Runs) -> Section:
+def _pools(runs: ComparedRuns) -> Section:
     return Section("pools", "nodes and costs by pool", "pool", _POOLS, joined(_by_pool(runs.a), _by_pool(runs.b)))
 
 
-def _by_pool(run: Run) -> dict[str, Figures]:
+def _by_pool(run: ComparedRun) -> dict[str, Figures]:
     costs = run.result.costs
     rows: dict[str, Figures] = {}
     for pool, curve in sorted(run.watch.machines.nodes.items()):
@@ -297,19 +297,19 @@ def _by_pool(run: Run) -> dict[str, Figures]:
     return rows
 
 
-def _teams(runs: Runs) -> Section:
+def _teams(runs: ComparedRuns) -> Section:
     note = "unused time is idle, or booting until a node is ready"
     return Section("teams", "costs by team", "team", _COSTS, joined(_by_team(runs.a), _by_team(runs.b)), note)
 
 
-def _by_team(run: Run) -> dict[str, Figures]:
-    groups: dict[str, list[Line]] = {}
+def _by_team(run: ComparedRun) -> dict[str, Figures]:
+    groups: dict[str, list[StatementLine]] = {}
     for line in () if run.result.costs is None else run.result.costs.by_team:
         groups.setdefault(line.team or f"({line.use})", []).append(line)
     return {name: _spent(lines) for name, lines in groups.items()}
 
 
-def _spent(lines: Sequence[Line]) -> Figures:
+def _spent(lines: Sequence[StatementLine]) -> Figures:
     return {
         "machineHours": sum(line.machine_hours for line in lines),
         "lostHours": sum(line.machine_hours for line in lines if line.use == LOST),

@@ -1,11 +1,11 @@
 """Formatting of figures for display."""
 
-from batchyard.sim.compare.sections import Both, Figure, Good, Unit, difference
+from batchyard.sim.compare.sections import BetterDirection, Both, Figure, Unit, difference
 
 NOTHING = "-"
 
 
-def told(unit: Unit, value: float | None) -> str:
+def format_figure(unit: Unit, value: float | None) -> str:
     """Format a figure with its unit; `-` for None."""
     if value is None:
         return NOTHING
@@ -34,20 +34,20 @@ def _time(seconds: float) -> str:
     return "".join(parts)
 
 
-def told_change(figure: Figure, both: Both) -> str:
+def format_change(figure: Figure, both: Both) -> str:
     """Format the change from the first to the second, with its sign; empty if it is zero or rounds to zero."""
     change = difference(both)
     if not change:
         return ""
     if figure.unit is Unit.SHARE:
         return f"{change * 100:+.1f} pp"
-    amount = told(figure.unit, abs(change))
-    return "" if amount == told(figure.unit, 0) else f"{'+' if change > 0 else '-'}{amount}"
+    amount = format_figure(figure.unit, abs(change))
+    return "" if amount == format_figure(figure.unit, 0) else f"{'+' if change > 0 else '-'}{amount}"
 
 
 def verdict(figure: Figure, both: Both) -> str:
     """Return whether the second figure is `better` or `worse`; '' for equal, unknown and neutral ones."""
     change = difference(both)
-    if not change or figure.good is Good.NEITHER:
+    if not change or figure.good is BetterDirection.NEITHER:
         return ""
-    return "better" if (change > 0) == (figure.good is Good.MORE) else "worse"
+    return "better" if (change > 0) == (figure.good is BetterDirection.MORE) else "worse"

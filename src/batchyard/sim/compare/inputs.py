@@ -10,26 +10,26 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import Fault, Manifest, Manifests, read_manifests
+from batchyard.api.manifests import Manifest, ManifestFault, Manifests, read_manifests
 from batchyard.api.meta import annotation, group_kind
 from batchyard.base.instant import Duration
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
-from batchyard.sim.state_manifests import Part, manifest_texts
+from batchyard.sim.state_manifests import StatePart, manifest_texts
 
 #: The kinds that are work.
 WORK: Final = (scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD)
 _NO_WORK: Final = "it contains no Job, JobSet, Pod or Workload"
 
 
-class Side(NamedTuple):
+class Variant(NamedTuple):
     """A configuration: its name and the sources of its manifests."""
 
     name: str
     sources: Sequence[Source]
 
 
-class Pair(NamedTuple):
+class VariantPair(NamedTuple):
     """The scenarios of both, and the warnings about their manifests."""
 
     a: Scenario
@@ -37,13 +37,13 @@ class Pair(NamedTuple):
     warnings: Sequence[str]
 
 
-def read_pair(a: Side, b: Side, load: Sequence[Source] = (), until: Duration | None = None) -> Pair:
+def read_pair(a: Variant, b: Variant, load: Sequence[Source] = (), until: Duration | None = None) -> VariantPair:
     """Read the scenarios of both with the load, to end at `until`; raises InvalidScenario with all errors."""
     unread: list[FileFault] = []
-    common = read_manifests(manifest_texts(read_sources(load, unread), Part.WORK)) if load else Manifests()
-    part = Part.CONFIGURATION if load else Part.ALL
+    common = read_manifests(manifest_texts(read_sources(load, unread), StatePart.WORK)) if load else Manifests()
+    part = StatePart.CONFIGURATION if load else StatePart.ALL
     sides = [read_manifests(manifest_texts(read_sources(side.sources, unread), part)) for side in (a, b)]
-    faults: list[Fault | FileFault] = []
+    faults: list[ManifestFault | FileFault] = []
     if load:
         for side in sides:
             faults += _own_work(side)
@@ -57,21 +57,21 @@ def read_pair(a: Side, b: Side, load: Sequence[Source] = (), until: Duration | N
     if faults or unread:
         raise InvalidScenario([*unread, *dict.fromkeys(faults)])
     warnings = dict.fromkeys([*common.warnings, *sides[0].warnings, *sides[1].warnings])
-    return Pair(found[0], found[1], list(warnings))
+    return VariantPair(found[0], found[1], list(warnings))
 
 
 def _work(manifests: Manifests) -> list[Manifest]:
     return [manifest for manifest in manifests.objects if group_kind(manifest.obj) in WORK]
 
 
-def _own_work(side: Manifests) -> Iterator[Fault]:
+def _own_work(side: Manifests) -> Iterator[ManifestFault]:
     """Report work in a configuration if there is a separate load."""
     for manifest in _work(side)[:1]:
         problem = "a configuration may not contain work beside a load for both"
         yield manifest.fault(FieldError("", problem, "move it to the load, or leave out --trace"))
 
 
-def _scenario(side: Manifests, common: Manifests, faults: list[Fault | FileFault]) -> Scenario | None:
+def _scenario(side: Manifests, common: Manifests, faults: list[ManifestFault | FileFault]) -> Scenario | None:
     together = Manifests([*side.objects, *common.objects], [*side.faults, *common.faults])
     try:
         return make_scenario(together)
@@ -80,7 +80,7 @@ def _scenario(side: Manifests, common: Manifests, faults: list[Fault | FileFault
         return None
 
 
-def _unlike(a: Side, b: Side, work_a: Sequence[Manifest], work_b: Sequence[Manifest]) -> Iterator[FileFault]:
+def _unlike(a: Variant, b: Variant, work_a: Sequence[Manifest], work_b: Sequence[Manifest]) -> Iterator[FileFault]:
     """Report the first difference between the work of two configurations."""
     known = {_name(manifest): manifest for manifest in work_b}
     remedy = "give both the same work, or one load for both with --trace"
@@ -126,7 +126,7 @@ def _first_difference(one: Any, other: Any, path: str = "") -> str | None:
     return path
 
 
-def _ends(a: Side, b: Side, scenarios: Sequence[Scenario], until: Duration | None) -> Iterator[FileFault]:
+def _ends(a: Variant, b: Variant, scenarios: Sequence[Scenario], until: Duration | None) -> Iterator[FileFault]:
     """Report different horizons: such runs cannot be compared."""
     first, second = [scenario.horizon for scenario in scenarios]
     if until is None and first != second:

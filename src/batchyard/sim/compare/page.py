@@ -5,10 +5,10 @@ from html import escape
 from typing import Final
 
 from batchyard.dashboard.assets import COMPARE_STYLE, STYLE, asset
-from batchyard.sim.compare.changes import SHOWN, Change
-from batchyard.sim.compare.comparison import Contrast, Line, Repeated
-from batchyard.sim.compare.formatting import told, told_change, verdict
-from batchyard.sim.compare.sections import Both, Figure, Row, Section, Unit
+from batchyard.sim.compare.changes import SHOWN, WaitChange
+from batchyard.sim.compare.comparison import ComparisonLine, ConfigurationComparison, RepeatedFigure
+from batchyard.sim.compare.formatting import format_change, format_figure, verdict
+from batchyard.sim.compare.sections import Both, Figure, Section, SectionRow, Unit
 
 #: The figures shown first, in large cards.
 _FIRST: Final = ("meanWait", "p90Wait", "neverAdmitted", "makespan", "fairness", "preemptions", "cost")
@@ -17,7 +17,7 @@ _BARS: Final = ("meanWait", "meanUse", "gotOfDue", "cost")
 _HEIGHT: Final = 100
 
 
-def page(found: Contrast) -> str:
+def page(found: ConfigurationComparison) -> str:
     """Return the whole page."""
     title = f"{found.names[0]} against {found.names[1]}"
     style = "".join(_style(name) for name in (STYLE, COMPARE_STYLE))
@@ -38,16 +38,16 @@ def _style(name: str) -> str:
     return found.content.decode()
 
 
-def _facts(found: Contrast) -> str:
+def _facts(found: ConfigurationComparison) -> str:
     a, b = map(escape, found.names)
     seeds = f"seed {found.settings.seed}"
     if found.settings.seeds > 1:
         seeds = f"{found.settings.seeds} seeds; tables and lines are of {seeds}"
-    times = f"{told(Unit.SECONDS, found.lasts)} of virtual time"
+    times = f"{format_figure(Unit.SECONDS, found.lasts)} of virtual time"
     return f'<span class="key">{a}</span><span class="key b">{b}</span><span>{times}</span><span>{seeds}</span>'
 
 
-def _parts(found: Contrast) -> Iterator[str]:
+def _parts(found: ConfigurationComparison) -> Iterator[str]:
     overall = next(section for section in found.sections if section.name == "overall")
     yield _figures(overall)
     yield _panel("over time", f'<div class="lines">{"".join(_chart(line, found) for line in found.lines)}</div>')
@@ -87,10 +87,10 @@ def _figures(overall: Section) -> str:
     return f'<div class="figures">{"".join(cards)}</div>\n'
 
 
-def _card(figure: Figure, row: Row) -> str:
+def _card(figure: Figure, row: SectionRow) -> str:
     both = row.figures[figure.name]
-    a, b = (told(figure.unit, value) for value in both)
-    change = told_change(figure, both)
+    a, b = (format_figure(figure.unit, value) for value in both)
+    change = format_change(figure, both)
     before = f"<small>from {a}</small>" if change else ""
     word = f'<span class="{verdict(figure, both)}">{change or "no change"}</span>'
     title = figure.title.partition(":")[0]
@@ -100,7 +100,7 @@ def _card(figure: Figure, row: Row) -> str:
 # --- tables ---
 
 
-def _table(found: Contrast, section: Section) -> str:
+def _table(found: ConfigurationComparison, section: Section) -> str:
     """Return a section as a table: both sides and the change of each figure, with a bar for the main one."""
     bar = next((figure for figure in section.figures if figure.name in _BARS), None)
     heads = [f'<th rowspan="2">{escape(section.about)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
@@ -134,20 +134,20 @@ def _is_common(section: Section, figure: Figure) -> bool:
 
 
 def _one(figure: Figure, both: Both) -> str:
-    return f'<td class="num first">{told(figure.unit, both[0])}</td>'
+    return f'<td class="num first">{format_figure(figure.unit, both[0])}</td>'
 
 
-def _of(row: Row, figure: Figure | None) -> Both:
+def _of(row: SectionRow, figure: Figure | None) -> Both:
     return (None, None) if figure is None else row.figures.get(figure.name, (None, None))
 
 
 def _cells(figure: Figure, both: Both) -> str:
-    a, b = (told(figure.unit, value) for value in both)
-    change = f'<td class="num {verdict(figure, both)}">{told_change(figure, both)}</td>'
+    a, b = (format_figure(figure.unit, value) for value in both)
+    change = f'<td class="num {verdict(figure, both)}">{format_change(figure, both)}</td>'
     return f'<td class="num first">{a}</td><td class="num">{b}</td>{change}'
 
 
-def _overall(found: Contrast, overall: Section) -> str:
+def _overall(found: ConfigurationComparison, overall: Section) -> str:
     (row,) = overall.rows
     names = "".join(f'<th class="num">{escape(name)}</th>' for name in found.names)
     rows = [
@@ -158,30 +158,30 @@ def _overall(found: Contrast, overall: Section) -> str:
     return _plain(f'<th></th>{names}<th class="num">change</th>', rows)
 
 
-def _changes(found: Contrast, changes: Sequence[Change]) -> str:
+def _changes(found: ConfigurationComparison, changes: Sequence[WaitChange]) -> str:
     names = "".join(f'<th class="num">{escape(name)}</th>' for name in found.names)
     rows = [_change(each) for each in changes]
     return _plain(f'<th>Workload</th>{names}<th class="num">change</th><th>effect</th>', rows)
 
 
-def _change(each: Change) -> str:
+def _change(each: WaitChange) -> str:
     word = "worse" if each.longer > 0 else "better"
-    waits = "".join(f'<td class="num">{told(Unit.SECONDS, wait)}</td>' for wait in each.waits)
+    waits = "".join(f'<td class="num">{format_figure(Unit.SECONDS, wait)}</td>' for wait in each.waits)
     sign = "+" if each.longer > 0 else "-"
-    change = f'<td class="num {word}">{sign}{told(Unit.SECONDS, abs(each.longer))}</td>'
+    change = f'<td class="num {word}">{sign}{format_figure(Unit.SECONDS, abs(each.longer))}</td>'
     return f'<tr><td class="main">{escape(each.workload)}</td>{waits}{change}<td>{escape(each.effect)}</td></tr>'
 
 
-def _repeats(found: Contrast) -> str:
+def _repeats(found: ConfigurationComparison) -> str:
     names = "".join(f'<th class="num">{escape(name)}</th>' for name in found.names)
     rows = [_repeat(each) for each in found.repeats if any(each.means)]
     return _plain(f'<th>mean</th>{names}<th class="num">change</th><th class="num">95 % interval</th><th></th>', rows)
 
 
-def _repeat(each: Repeated) -> str:
+def _repeat(each: RepeatedFigure) -> str:
     unit = each.figure.unit
     ends = [each.difference - each.margin, each.difference + each.margin]
-    between = " to ".join(f"{'-' if end < 0 else ''}{told(unit, abs(end))}" for end in ends)
+    between = " to ".join(f"{'-' if end < 0 else ''}{format_figure(unit, abs(end))}" for end in ends)
     certain = "" if each.is_certain or not each.margin else "may be chance"
     cells = f'<td class="num">{between}</td><td class="faint">{certain}</td>'
     return f'<tr><td class="main">{escape(each.figure.title)}</td>{_cells(each.figure, each.means)}{cells}</tr>'
@@ -206,18 +206,18 @@ def _bars(both: Both, most: float) -> str:
     return f'<div class="pair">{"".join(made)}</div>'
 
 
-def _chart(line: Line, found: Contrast) -> str:
+def _chart(line: ComparisonLine, found: ConfigurationComparison) -> str:
     most = max((*line.a, *line.b), default=0)
     paths = "".join(
         f'<path class="line-{side}" d="{_path(values, most)}"/>' for side, values in (("a", line.a), ("b", line.b))
     )
     label = f"{line.name}: {found.names[0]} and {found.names[1]} over time"
     return (
-        f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {told(Unit.COUNT, most)}</span>"
+        f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {format_figure(Unit.COUNT, most)}</span>"
         "</figcaption>"
         f'<svg viewBox="0 0 {max(1, len(line.a))} {_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(label)}">{paths}</svg>'
-        f"<p><span>0</span><span>{told(Unit.SECONDS, found.lasts)}</span></p></figure>"
+        f"<p><span>0</span><span>{format_figure(Unit.SECONDS, found.lasts)}</span></p></figure>"
     )
 
 

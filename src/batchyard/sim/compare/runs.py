@@ -11,23 +11,23 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, group_kind
 from batchyard.base.instant import Duration, Instant, duration_text, seconds
-from batchyard.sim.compare.inputs import Pair, Side
-from batchyard.sim.compare.watch import Watch
-from batchyard.sim.compare.workload_records import Life
+from batchyard.sim.compare.inputs import Variant, VariantPair
+from batchyard.sim.compare.watch import RunWatch
+from batchyard.sim.compare.workload_records import WorkloadLife
 from batchyard.sim.files import read_sources
 from batchyard.sim.result import Result
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario
 from batchyard.sim.simulate import Simulation
 from batchyard.sim.traces import NAMESPACE, Trace, TracedPod, read_trace
-from batchyard.sim.whatif import Comparison, Course, Start, course, to_its_end
+from batchyard.sim.whatif import Comparison, RunRecord, RunStart, course, run_to_end
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One of the two runs, ended."""
 
-    course: Course
-    watch: Watch
+    course: RunRecord
+    watch: RunWatch
     begun: Instant
 
     @property
@@ -36,17 +36,17 @@ class Run:
         return self.course.result
 
     @property
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[WorkloadLife]:
         """Return the lives of its Workloads, in the order of creation."""
         return list(self.watch.lives.lives.values())
 
 
 @dataclass(frozen=True)
-class Runs:
+class ComparedRuns:
     """Both runs."""
 
-    a: Run
-    b: Run
+    a: ComparedRun
+    b: ComparedRun
 
     @property
     def end(self) -> Instant:
@@ -58,32 +58,32 @@ class Runs:
         """Return both runs as a change from the first to the second."""
         return Comparison(self.a.course, self.b.course)
 
-    def waited(self, run: Run, life: Life) -> Duration:
+    def waited(self, run: ComparedRun, life: WorkloadLife) -> Duration:
         """Return the total time that a Workload was without quota, until the later end if it still is."""
         end = life.gone if life.gone is not None else self.end
         return run.result.waits.waited(life.obj, end)
 
-    def waited_seconds(self, run: Run, life: Life) -> float:
+    def waited_seconds(self, run: ComparedRun, life: WorkloadLife) -> float:
         """Return the same in seconds."""
         return seconds(self.waited(run, life))
 
 
 def run_both(
-    pair: Pair, until: Duration | None = None, seed: int = 0, finish: Callable[[Simulation], None] = to_its_end
-) -> Runs:
+    pair: VariantPair, until: Duration | None = None, seed: int = 0, finish: Callable[[Simulation], None] = run_to_end
+) -> ComparedRuns:
     """Run both; `finish` runs a simulation to its end, and may show progress."""
-    return Runs(_run(pair.a, until, seed, finish), _run(pair.b, until, seed, finish))
+    return ComparedRuns(_run(pair.a, until, seed, finish), _run(pair.b, until, seed, finish))
 
 
-def _run(scenario: Scenario, until: Duration | None, seed: int, finish: Callable[[Simulation], None]) -> Run:
-    watches: list[Watch] = []
+def _run(scenario: Scenario, until: Duration | None, seed: int, finish: Callable[[Simulation], None]) -> ComparedRun:
+    watches: list[RunWatch] = []
 
     def watched(simulation: Simulation) -> None:
-        watches.append(Watch(simulation.world))
+        watches.append(RunWatch(simulation.world))
         finish(simulation)
 
-    ended = course(Start(scenario), None, until, seed, watched)
-    return Run(ended, watches[0], watches[0].begun)
+    ended = course(RunStart(scenario), None, until, seed, watched)
+    return ComparedRun(ended, watches[0], watches[0].begun)
 
 
 # --- trace as Jobs ---
@@ -103,7 +103,7 @@ def is_trace(path: Path) -> bool:
     return path.is_dir() and any(each.suffix == ".csv" for each in path.iterdir())
 
 
-def as_jobs(folder: Path, load: Fraction, sides: Sequence[Side]) -> list[Obj]:
+def as_jobs(folder: Path, load: Fraction, sides: Sequence[Variant]) -> list[Obj]:
     """Return the nodes and pods of the trace as objects to apply, in order of time; raises InvalidScenario."""
     queues = set.intersection(*map(_queues, sides))
     trace = read_trace(folder, load)
@@ -115,7 +115,7 @@ def as_jobs(folder: Path, load: Fraction, sides: Sequence[Side]) -> list[Obj]:
     return list(_objects(trace, queues))
 
 
-def _queues(side: Side) -> set[str]:
+def _queues(side: Variant) -> set[str]:
     """Return the LocalQueues that a configuration has for a trace."""
     objects = [each.obj for each in read_manifests(read_sources(side.sources, [])).objects]
     queues = [obj["metadata"] for obj in objects if group_kind(obj) == scheme.LOCAL_QUEUE]

@@ -17,7 +17,7 @@ class Unit(StrEnum):
     INDEX = "index"
 
 
-class Good(StrEnum):
+class BetterDirection(StrEnum):
     """Whether a smaller or a larger figure is better."""
 
     LESS = "less"
@@ -32,7 +32,7 @@ class Figure:
     name: str
     title: str
     unit: Unit
-    good: Good = Good.NEITHER
+    good: BetterDirection = BetterDirection.NEITHER
 
 
 #: The values of both runs; None for an unknown value.
@@ -40,7 +40,7 @@ Both: TypeAlias = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SectionRow:
     """The figures of one subject, by the name of the figure."""
 
     name: str
@@ -56,7 +56,7 @@ class Section:
     #: The subject of its rows.
     about: str
     figures: Sequence[Figure]
-    rows: Sequence[Row]
+    rows: Sequence[SectionRow]
     note: str = ""
 
 
@@ -66,10 +66,12 @@ def difference(both: Both) -> float | None:
     return None if a is None or b is None else b - a
 
 
-def joined(a: Mapping[str, Mapping[str, float | None]], b: Mapping[str, Mapping[str, float | None]]) -> list[Row]:
+def joined(
+    a: Mapping[str, Mapping[str, float | None]], b: Mapping[str, Mapping[str, float | None]]
+) -> list[SectionRow]:
     """Merge the figures of both runs into rows, sorted by name."""
     rows = []
     for name in sorted({**a, **b}):
         one, other = a.get(name, {}), b.get(name, {})
-        rows.append(Row(name, {figure: (one.get(figure), other.get(figure)) for figure in {**one, **other}}))
+        rows.append(SectionRow(name, {figure: (one.get(figure), other.get(figure)) for figure in {**one, **other}}))
     return rows

@@ -10,7 +10,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.api.views.queues import cluster_queue_view, cohort_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.sim.compare.workload_records import FlavorResource, Lives
+from batchyard.sim.compare.workload_records import FlavorResource, WorkloadLives
 from batchyard.sim.time_series import Curve
 from batchyard.sim.world import World
 
@@ -20,7 +20,7 @@ NO_POOL: Final = ""
 _LEFT_OUT: Final = frozenset({"pods", "ephemeral-storage"})
 
 
-class Machines:
+class MachineUsage:
     """The allocatable resources of nodes and the requests of pods on them over time, by pool and resource."""
 
     def __init__(self, begun: Instant) -> None:
@@ -68,15 +68,15 @@ class Machines:
             curves.setdefault((pool, resource), Curve(self._begun)).add(sign * amount, now)
 
 
-class Watch:
+class RunWatch:
     """The observations of a run; create it before the run begins."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._kernel = world.kernel
         self.begun = self._begun = world.start
-        self.lives = Lives(world.start, self._queue_of)
-        self.machines = Machines(world.start)
+        self.lives = WorkloadLives(world.start, self._queue_of)
+        self.machines = MachineUsage(world.start)
         #: The nominal quota over time by ClusterQueue or Cohort, flavor and resource; Cohorts are named `Cohort/NAME`.
         self.nominal: dict[FlavorResource, Curve] = {}
         self._quotas: dict[Key, dict[FlavorResource, int]] = {}

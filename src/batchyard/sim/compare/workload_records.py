@@ -20,7 +20,7 @@ _NONE: Final[Mapping[FlavorResource, int]] = {}
 
 
 @dataclass(slots=True)
-class Life:
+class WorkloadLife:
     """The life of a Workload."""
 
     #: The latest version.
@@ -53,7 +53,7 @@ class Life:
 
 
 @dataclass(slots=True)
-class Team:
+class TeamUsage:
     """A namespace: its held and requested amounts, and their integrals over the time in which Workloads waited."""
 
     held: dict[str, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Team:
                 area[resource] = area.get(resource, 0) + amount * lasted
 
 
-class Lives:
+class WorkloadLives:
     """The lives of all Workloads, the amounts of each team, and the numbers of waiting and running Workloads."""
 
     def __init__(self, begun: Instant, queue_of: Callable[[str, str], str | None]) -> None:
@@ -77,8 +77,8 @@ class Lives:
         self._begun = begun
         self._at = begun
         #: By uid, in the order of creation.
-        self.lives: dict[str, Life] = {}
-        self.teams: dict[str, Team] = {}
+        self.lives: dict[str, WorkloadLife] = {}
+        self.teams: dict[str, TeamUsage] = {}
         self.waiting = Curve(begun)
         self.running = Curve(begun)
         self.used: dict[FlavorResource, Curve] = {}
@@ -98,7 +98,7 @@ class Lives:
         view = workload_view(event.obj)
         life = self.lives.get(view.uid)
         if life is None:
-            life = self.lives[view.uid] = Life(event.obj, now)
+            life = self.lives[view.uid] = WorkloadLife(event.obj, now)
         life.obj = event.obj
         if event.type is EventType.DELETED:
             life.gone = now
@@ -108,7 +108,7 @@ class Lives:
         self._hold(life, view.quota_reserved and not is_over, now)
         self._wait(life, view.active and not view.quota_reserved and not is_over, now)
 
-    def _hold(self, life: Life, holds: bool, now: Instant) -> None:
+    def _hold(self, life: WorkloadLife, holds: bool, now: Instant) -> None:
         """Set the quota that a Workload holds from now on; none unless `holds`."""
         if holds and life.since is None:
             life.since = now
@@ -132,7 +132,7 @@ class Lives:
                 team.wanted[at[2]] = team.wanted.get(at[2], 0) + sign * amount
         life.holds = holding
 
-    def _wait(self, life: Life, waits: bool, now: Instant) -> None:
+    def _wait(self, life: WorkloadLife, waits: bool, now: Instant) -> None:
         view = life.view
         life.cluster_queue = view.cluster_queue or life.cluster_queue
         if not life.cluster_queue:
@@ -147,8 +147,8 @@ class Lives:
         for resource, amount in life.asked.items():
             wanted[resource] = wanted.get(resource, 0) + sign * amount
 
-    def _team(self, life: Life) -> Team:
-        return self.teams.setdefault(life.view.namespace, Team())
+    def _team(self, life: WorkloadLife) -> TeamUsage:
+        return self.teams.setdefault(life.view.namespace, TeamUsage())
 
 
 def _holding(view: WorkloadView) -> dict[FlavorResource, int]:

@@ -12,7 +12,7 @@ from batchyard.client.local import LocalClient
 from batchyard.interfaces.client import Listener, Write, WriteResult
 
 
-class Trouble:
+class WriteFaults:
     """Faults between the platform and the store: the rate of conflicts, and a callback that can crash the platform."""
 
     def __init__(self, conflicts: float = 0.0) -> None:
@@ -40,7 +40,7 @@ class Trouble:
 class FaultyClient:
     """A client in front of the real one, until a crash."""
 
-    def __init__(self, client: LocalClient, trouble: Trouble) -> None:
+    def __init__(self, client: LocalClient, trouble: WriteFaults) -> None:
         self._client = client
         self._trouble = trouble
         self._listeners: list[Listener] = []

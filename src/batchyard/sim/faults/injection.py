@@ -25,8 +25,8 @@ from batchyard.base.instant import Duration, Instant, seconds
 from batchyard.base.seeded_draws import draw
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
-from batchyard.cloud.catalog.prices import spread_of
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.cloud.catalog.prices import step_duration
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Write
 from batchyard.nodes.conditions import DrainOptions, cordoned, drain
 from batchyard.scheduling.workload.lifecycle import is_finished
@@ -41,7 +41,7 @@ from batchyard.sim.faults.faults import (
     SlowBoot,
     Stockout,
 )
-from batchyard.sim.faults.faulty_client import Trouble
+from batchyard.sim.faults.faulty_client import WriteFaults
 
 # --- shortages ---
 #
@@ -101,7 +101,7 @@ def _slowed(slow: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog
     current = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     longer = {}
     for step in _STEPS:
-        spread = spread_of(step, machine, cluster, catalog)
+        spread = step_duration(step, machine, cluster, catalog)
         shortest, typical, longest = (f"{figure * slow.times}us" for figure in spread)
         longer[step] = {"min": shortest, "typical": typical, "max": longest}
     return {**current, **longer}
@@ -113,10 +113,10 @@ _JOB_ENDS: Final = ("Complete", "Failed")
 _JOB_SET_ENDS: Final = ("Completed", "Failed")
 
 
-class Scene(Protocol):
+class FaultTarget(Protocol):
     """The part of a world that fault injection needs."""
 
-    kernel: VirtualKernel
+    kernel: VirtualEventLoop
     log: EventLog
 
     @property
@@ -133,14 +133,14 @@ class Scene(Protocol):
         """Record a fault whose target did not exist at its time."""
 
 
-class Injection:
+class FaultInjector:
     """The faults of a scenario in a world. `calm` is the time of the scenario's last step."""
 
     def __init__(
         self,
-        scene: Scene,
+        scene: FaultTarget,
         faults: Sequence[ScheduledFault],
-        trouble: Trouble | None,
+        trouble: WriteFaults | None,
         calm: Instant,
     ) -> None:
         self._scene = scene

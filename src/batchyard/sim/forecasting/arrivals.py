@@ -15,8 +15,8 @@ from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration
 from batchyard.base.seeded_draws import draw
-from batchyard.sim.forecasting.quota_only_state import Queues, alone
-from batchyard.sim.scenario import Step
+from batchyard.sim.forecasting.quota_only_state import QueueTrees, standalone_workload
+from batchyard.sim.scenario import ScenarioStep
 from batchyard.sim.state import State
 
 # --- stretches ---
@@ -38,7 +38,7 @@ def chance(seed: int, *names: str) -> float:
     return (draw(seed, *names) + 0.5) / _CHANCES
 
 
-class Stretches:
+class BlockBootstrap:
     """A random sequence of places in a history of `count` items: mostly the next place, sometimes any other."""
 
     __slots__ = ("_count", "_drawn", "_names", "_place", "_seed")
@@ -78,10 +78,10 @@ MOST: Final = 1000
 NAME: Final = "expected"
 
 
-class Arrivals:
+class ArrivalModel:
     """The latest arrivals of some trees, and the arrivals that forks draw from them."""
 
-    def __init__(self, state: State, queues: Queues, trees: Sequence[str | None]) -> None:
+    def __init__(self, state: State, queues: QueueTrees, trees: Sequence[str | None]) -> None:
         """Collect the latest Workloads whose queue is in one of these trees."""
         found = [obj for obj in state.of_kind(scheme.WORKLOAD) if queues.tree_of(workload_view(obj).queue) in trees]
         self._recent = nlargest(RECENT, found, lambda obj: (workload_view(obj).created, workload_view(obj).key))[::-1]
@@ -93,20 +93,20 @@ class Arrivals:
         """Whether there were enough arrivals for a prediction."""
         return len(self._recent) >= _RECENT_MIN and any(self._gaps)
 
-    def steps(self, length_of: Callable[[Obj], Duration | None], until: Duration, seed: int) -> list[Step]:
+    def steps(self, length_of: Callable[[Obj], Duration | None], until: Duration, seed: int) -> list[ScenarioStep]:
         """Return the arrivals in a fork of this seed."""
-        steps: list[Step] = []
+        steps: list[ScenarioStep] = []
         at: Duration = 0
-        places = Stretches(max(1, len(self._recent)), seed, "arrivals")
+        places = BlockBootstrap(max(1, len(self._recent)), seed, "arrivals")
         for number in range(MOST if self.are_expected else 0):
             place = places.next()
             at += self._gaps[place - 1]
             if at > until:
                 break
-            steps.append(Step(at, [_made(number, self._recent[place], length_of(self._recent[place]))], ()))
+            steps.append(ScenarioStep(at, [_made(number, self._recent[place], length_of(self._recent[place]))], ()))
         return steps
 
 
 def _made(number: int, like: Obj, runtime: Duration | None) -> Obj:
-    new = {field: value for field, value in alone(like, runtime).items() if field != "status"}
+    new = {field: value for field, value in standalone_workload(like, runtime).items() if field != "status"}
     return with_metadata(new, name=f"{NAME}-{number}", uid=None, resourceVersion=None, creationTimestamp=None)

@@ -54,7 +54,7 @@ Waits: TypeAlias = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class QuantileTracker:
     """The corrections of one sort of forecasts."""
 
     shifts: tuple[float, ...] = _NONE
@@ -65,7 +65,7 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ForecastRecord:
     """A forecast that is kept until its Workload starts."""
 
     workload: str
@@ -84,28 +84,28 @@ class Sample:
 class Calibration:
     """The tracks, and the forecasts with open outcomes."""
 
-    tracks: Mapping[str, Track] = field(default_factory=dict)
+    tracks: Mapping[str, QuantileTracker] = field(default_factory=dict)
     #: Forecasts whose outcome is not known yet.
-    pending: tuple[Sample, ...] = ()
+    pending: tuple[ForecastRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class StartOutcome:
     """The outcome of a Workload: its start, or None while it waits; or that it can no longer start."""
 
     started: Instant | None = None
     is_gone: bool = False
 
 
-def fate_of(workload: Obj | None, uid: str) -> Fate:
+def outcome_of(workload: Obj | None, uid: str) -> StartOutcome:
     """Return the current outcome of a Workload; a deleted one counts as gone."""
     if workload is None or workload["metadata"].get("uid", "") != uid:
-        return Fate(is_gone=True)
+        return StartOutcome(is_gone=True)
     admitted = find_condition(workload, "Admitted")
     if admitted is not None and admitted["status"] == "True":
-        return Fate(parse_time(admitted["lastTransitionTime"]))
+        return StartOutcome(parse_time(admitted["lastTransitionTime"]))
     view = workload_view(workload)
-    return Fate(is_gone=view.finished or not view.active)
+    return StartOutcome(is_gone=view.finished or not view.active)
 
 
 def logged(wait: Duration | None) -> float | None:
@@ -118,7 +118,7 @@ def wait_of(logged_wait: float) -> Duration:
     return max(0, round((exp(logged_wait) - 1) * SECOND))
 
 
-def sorts_of(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
+def tracks_of(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
     """Return the tracks that correct a forecast; none if nothing in it was random."""
     if forks < 2:
         return ()
@@ -130,7 +130,7 @@ def sorts_of(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
 
 def moved_by(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Waits:
     """Return the waits of a forecast, each level moved by its shifts."""
-    shifts = [calibration.tracks.get(sort, Track()).shifts for sort in sorts]
+    shifts = [calibration.tracks.get(sort, QuantileTracker()).shifts for sort in sorts]
     return tuple(
         None if wait is None else wait + _bounded(sum(each[level] for each in shifts)) for level, wait in enumerate(raw)
     )
@@ -142,29 +142,29 @@ def in_order(moved: Waits) -> Waits:
     return (*known, *[None] * (len(moved) - len(known)))
 
 
-def remembering(calibration: Calibration, samples: Sequence[Sample]) -> Calibration:
+def remembering(calibration: Calibration, samples: Sequence[ForecastRecord]) -> Calibration:
     """Add forecasts made at one time, dropping the oldest above the limit."""
     drawn = [sample for sample in samples if sample.sorts]
     return replace(calibration, pending=(*calibration.pending, *drawn)[-PENDING_MAX:])
 
 
-def settled(calibration: Calibration, now: Instant, found: Callable[[Sample], Fate]) -> Calibration:
+def settled(calibration: Calibration, now: Instant, found: Callable[[ForecastRecord], StartOutcome]) -> Calibration:
     """Apply the outcomes known by now to the pending forecasts; `found` returns the outcome of each."""
-    tracks, still = dict(calibration.tracks), list[Sample]()
+    tracks, still = dict(calibration.tracks), list[ForecastRecord]()
     for sample in calibration.pending:
         fate = found(sample)
         if fate.is_gone or now - sample.at > PENDING_FOR:
             continue
         news = _found_out(sample, now, fate)
         for sort in sample.sorts:
-            tracks[sort] = _moved(tracks.get(sort, Track()), sample, news)
+            tracks[sort] = _moved(tracks.get(sort, QuantileTracker()), sample, news)
         if not news.is_over:
             still.append(replace(sample, late=sample.late | sum(1 << level for level in news.late)))
     return Calibration(tracks, tuple(still))
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _News:
     """The new information about a forecast."""
 
     #: How long the Workload has waited.
@@ -174,17 +174,17 @@ class _Found:
     is_over: bool
 
 
-def _found_out(sample: Sample, now: Instant, fate: Fate) -> _Found:
+def _found_out(sample: ForecastRecord, now: Instant, fate: StartOutcome) -> _News:
     is_over = fate.started is not None and fate.started <= now
     until = fate.started if is_over and fate.started is not None else now
     waited = log1p(max(0, until - sample.at) / SECOND)
     news = [
         (level, wait) for level, wait in enumerate(sample.moved) if wait is not None and not sample.late >> level & 1
     ]
-    return _Found(waited, {level: waited > wait for level, wait in news if is_over or waited > wait}, is_over)
+    return _News(waited, {level: waited > wait for level, wait in news if is_over or waited > wait}, is_over)
 
 
-def _moved(track: Track, sample: Sample, found: _Found) -> Track:
+def _moved(track: QuantileTracker, sample: ForecastRecord, found: _News) -> QuantileTracker:
     median = sample.median
     error = 0.0 if median is None else abs(found.waited - median)
     step = max(_STEP, (1 + track.count) ** -_CALMING) * (track.error if track.count else error)
@@ -197,7 +197,7 @@ def _moved(track: Track, sample: Sample, found: _Found) -> Track:
         return replace(track, shifts=tuple(shifts))
     count = track.count + 1
     share = max(1 / count, 1 / _MEMORY)
-    return Track(tuple(shifts), track.error + (error - track.error) * share, count)
+    return QuantileTracker(tuple(shifts), track.error + (error - track.error) * share, count)
 
 
 def _bounded(shift: float) -> float:

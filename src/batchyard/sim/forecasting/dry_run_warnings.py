@@ -18,7 +18,14 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.quota import available
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.event_log import Record
-from batchyard.sim.forecasting.quota_only_state import alone, lean, lines_of, queues_of, stated, trees_of
+from batchyard.sim.forecasting.quota_only_state import (
+    lines_of,
+    queues_of,
+    reduce_to_quota,
+    standalone_workload,
+    state_with,
+    trees_of,
+)
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.world import World
@@ -46,10 +53,10 @@ def warnings_of(there: State, changed: Obj, may_see: Callable[[str], bool]) -> l
     state = replace(there, revision=there.revision + 1, objects={**there.objects, key_of(changed): numbered})
     after = _settled(state)
     warnings = [
-        *_told("would be admitted at once", before.admitted, after.admitted, may_see),
-        *_told("would be preempted at once", before.preempted, after.preempted, may_see),
-        *_told("would be evicted at once", before.evicted, after.evicted, may_see),
-        *_told(
+        *_change_text("would be admitted at once", before.admitted, after.admitted, may_see),
+        *_change_text("would be preempted at once", before.preempted, after.preempted, may_see),
+        *_change_text("would be evicted at once", before.evicted, after.evicted, may_see),
+        *_change_text(
             "would be admitted at once without the change, and not with it", after.admitted, before.admitted, may_see
         ),
     ]
@@ -67,7 +74,7 @@ def warnings_of(there: State, changed: Obj, may_see: Callable[[str], bool]) -> l
 def _settled(state: State) -> _Moment:
     """Settle a state for an instant."""
     queues = queues_of(state)
-    kept = lean(state, queues, lines_of(state, queues), None)
+    kept = reduce_to_quota(state, queues, lines_of(state, queues), None)
     moment = _Moment()
     tables = {"Admitted": moment.admitted, "Preempted": moment.preempted, "Evicted": moment.evicted}
 
@@ -76,8 +83,8 @@ def _settled(state: State) -> _Moment:
         if table is not None:
             table[record["workload"]] = None
 
-    workloads = [alone(obj, None) for obj in kept.workloads.values()]
-    world = World(Scenario((), kueue=state.kueue), sink=note, state=stated(state, kept.objects, workloads))
+    workloads = [standalone_workload(obj, None) for obj in kept.workloads.values()]
+    world = World(Scenario((), kueue=state.kueue), sink=note, state=state_with(state, kept.objects, workloads))
     world.kernel.run(state.at, steps_max=STEPS_MAX)
     snapshot = world.platform.index.snapshot
     snapshot.settle()
@@ -103,7 +110,7 @@ def _overuse(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, str, st
     return found
 
 
-def _told(
+def _change_text(
     what: str, before: Mapping[str, None], after: Mapping[str, None], may_see: Callable[[str], bool]
 ) -> Iterator[str]:
     names = [name for name in after if name not in before]

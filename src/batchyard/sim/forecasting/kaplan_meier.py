@@ -21,7 +21,7 @@ _LOG_MAX: Final = 40.0
 _POWER_MIN: Final = 0.01
 
 
-class Survival:
+class SurvivalFunction:
     """The survival function of durations, as its steps at the observed ends."""
 
     __slots__ = ("_beyond", "_ends", "_left", "ended")

@@ -34,7 +34,7 @@ _OF_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationT
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
+class QueueTrees:
     """The ClusterQueue of each LocalQueue, and the root of each ClusterQueue's tree."""
 
     cluster_queues: Mapping[str, str]
@@ -46,7 +46,7 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True)
-class Lean:
+class QuotaOnlyState:
     """The reduced content of a state."""
 
     objects: Mapping[Key, Obj]
@@ -57,7 +57,7 @@ class Lean:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class PendingOrder:
     """The pending Workloads by ClusterQueue, in queue order, and the Workloads with quota."""
 
     waiting: Mapping[str, Sequence[WorkloadView]]
@@ -78,7 +78,7 @@ def trees_of(state: State) -> Snapshot:
     return snapshot
 
 
-def queues_of(state: State) -> Queues:
+def queues_of(state: State) -> QueueTrees:
     """Return the structure of a state's queues."""
     snapshot = trees_of(state)
     trees = {name: queue.node.tree for name, queue in snapshot.queues.items()}
@@ -86,10 +86,10 @@ def queues_of(state: State) -> Queues:
         f"{obj['metadata']['namespace']}/{obj['metadata']['name']}": obj["spec"]["clusterQueue"]
         for obj in state.of_kind(scheme.LOCAL_QUEUE)
     }
-    return Queues(local, trees)
+    return QueueTrees(local, trees)
 
 
-def lines_of(state: State, queues: Queues) -> Lines:
+def lines_of(state: State, queues: QueueTrees) -> PendingOrder:
     """Return the pending Workloads and those with quota."""
     waiting: dict[str, list[WorkloadView]] = {}
     holding: list[WorkloadView] = []
@@ -104,10 +104,12 @@ def lines_of(state: State, queues: Queues) -> Lines:
         line.sort(key=_in_line)
     holding.sort(key=lambda view: (view.reserved_at or 0, view.key))
     places = {view.key: (queue, place) for queue, line in waiting.items() for place, view in enumerate(line)}
-    return Lines(waiting, holding, places)
+    return PendingOrder(waiting, holding, places)
 
 
-def lean(state: State, queues: Queues, lines: Lines, asked: Collection[str] | None) -> Lean:
+def reduce_to_quota(
+    state: State, queues: QueueTrees, lines: PendingOrder, asked: Collection[str] | None
+) -> QuotaOnlyState:
     """Reduce a state to the trees of pending Workloads, given by namespace and name; None keeps all trees."""
     own = {lines.places[name][0] for name in asked or () if name in lines.places}
     trees = {tree for queue, tree in queues.trees.items() if asked is None or queue in own}
@@ -127,17 +129,17 @@ def lean(state: State, queues: Queues, lines: Lines, asked: Collection[str] | No
         if queues.trees[name] in trees:
             objects[Key(scheme.CLUSTER_QUEUE, "", name)] = _without_checks(cluster_queue)
     found = {view.key: state.objects[Key(scheme.WORKLOAD, view.namespace, view.name)] for view in kept}
-    return Lean(objects, found, last)
+    return QuotaOnlyState(objects, found, last)
 
 
-def _needed(queue: str, lines: Lines, asked: Collection[str]) -> int:
+def _needed(queue: str, lines: PendingOrder, asked: Collection[str]) -> int:
     """Return how many Workloads of a queue to keep: all up to the requested ones and some behind, or a sample."""
     places = [lines.places[name][1] for name in asked if lines.places.get(name, ("", 0))[0] == queue]
     most = max(places) + _BEHIND
     return most if most <= LINE_MAX else SAMPLE
 
 
-def alone(workload: Obj, runtime: Duration | None) -> Obj:
+def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
     """Return a Workload without an owner and with a run time; None: it never ends."""
     metadata = {field: value for field, value in workload["metadata"].items() if field in _OF_METADATA}
     if runtime is not None:
@@ -156,7 +158,7 @@ def _without_checks(queue: Obj) -> Obj:
     return {**queue, "spec": spec}
 
 
-def stated(state: State, kept: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
+def state_with(state: State, kept: Mapping[Key, Obj], workloads: Iterable[Obj]) -> State:
     """Return a state of these objects at the same instant."""
     objects = {
         **kept,

@@ -31,8 +31,8 @@ from batchyard.base.instant import HOUR, SECOND, Duration, Instant, duration_tex
 from batchyard.cloud.catalog.prices import default_runtime, named_runtime
 from batchyard.kubelet.simulated.durations import FOR_EVER, annotated_runtime, sleeping_time
 from batchyard.scheduling.workload.lifecycle import is_finished
-from batchyard.sim.forecasting.arrivals import Stretches, chance, weights
-from batchyard.sim.forecasting.kaplan_meier import Survival
+from batchyard.sim.forecasting.arrivals import BlockBootstrap, chance, weights
+from batchyard.sim.forecasting.kaplan_meier import SurvivalFunction
 from batchyard.sim.state import State
 
 #: The size of a history: only the latest starts, because workloads change over time.
@@ -62,7 +62,7 @@ class Estimate:
 
     basis: Basis
     runtime: Duration = 0
-    history: "History | None" = None
+    history: "RunHistory | None" = None
     bound: Duration | None = None
 
     def draw(self, chance: float, age: Duration) -> Duration | None:
@@ -86,7 +86,7 @@ class _Run(NamedTuple):
     has_ended: bool
 
 
-class History:
+class RunHistory:
     """Similar runs in the order of their starts, and those of a wider group with a small weight.
 
     A few runs contain little about rare events such as runs that last for days; the wider group does.
@@ -101,12 +101,12 @@ class History:
         self.ended = sum(run.has_ended for run in runs)
         self.survival = self._survival([1.0] * len(runs), [1.0] * len(wider))
 
-    def forked(self, seed: int) -> "Lengths":
+    def forked(self, seed: int) -> "HistoryDraws":
         """Return the run times that the history gives in a fork of this seed."""
         counts = (weights(len(self._runs), seed, "history", self._name), weights(len(self._wider), seed, "wider"))
-        return Lengths(self._name, self._survival(*counts), self._shares, seed)
+        return HistoryDraws(self._name, self._survival(*counts), self._shares, seed)
 
-    def _survival(self, counts: Sequence[float], of_wider: Sequence[float]) -> Survival:
+    def _survival(self, counts: Sequence[float], of_wider: Sequence[float]) -> SurvivalFunction:
         rows = [*zip(self._runs, counts, strict=True)]
         rows += [(run, each * self._share) for run, each in zip(self._wider, of_wider, strict=True)]
         return _weighed(rows)
@@ -119,19 +119,19 @@ class History:
         return [shares if run.has_ended else (0.0, shares[0]) for run, shares in zip(self._runs, found, strict=True)]
 
 
-def _weighed(rows: Sequence[tuple[_Run, float]]) -> Survival:
+def _weighed(rows: Sequence[tuple[_Run, float]]) -> SurvivalFunction:
     ended, going_on = ([(run.age, each) for run, each in rows if run.has_ended is over] for over in (True, False))
     counts = ([each for _, each in ended], [each for _, each in going_on])
-    return Survival((age for age, _ in ended), (age for age, _ in going_on), counts)
+    return SurvivalFunction((age for age, _ in ended), (age for age, _ in going_on), counts)
 
 
-class Lengths:
+class HistoryDraws:
     """The run times of one history in one fork, drawn in stretches, from the history as reweighted by that fork."""
 
-    def __init__(self, name: str, survival: Survival, shares: Sequence[tuple[float, float]], seed: int) -> None:
+    def __init__(self, name: str, survival: SurvivalFunction, shares: Sequence[tuple[float, float]], seed: int) -> None:
         self._survival = survival
         self._shares = shares
-        self._places = Stretches(len(shares), seed, "runs", name)
+        self._places = BlockBootstrap(len(shares), seed, "runs", name)
         self._name = name
         self._seed = seed
         self._power = survival.power(chance(seed, "power", name), chance(seed, "power too", name))
@@ -145,7 +145,7 @@ class Lengths:
         return self._survival.draw(max(least + (most - least) * within, _LEAST), age, self._power)
 
 
-class Runtimes:
+class RunTimeEstimator:
     """Estimates the run times of a state's Workloads from its manifests and its history."""
 
     def __init__(self, state: State) -> None:
@@ -153,7 +153,7 @@ class Runtimes:
         self._cluster = state.cluster
         self._runs: dict[_Group, list[_Run]] = {}
         self._recent: dict[_Group, Sequence[_Run]] = {}
-        self._histories: dict[_Group, History] = {}
+        self._histories: dict[_Group, RunHistory] = {}
         longer: list[Duration] = []
         for workload in state.of_kind(scheme.WORKLOAD):
             age = age_of(workload, state.at)
@@ -163,7 +163,7 @@ class Runtimes:
 
     def estimate(self, workload: Obj) -> Estimate:
         """Return the estimate of a Workload."""
-        runtime = told_runtime(workload, self._state.objects, self._cluster)
+        runtime = explicit_runtime(workload, self._state.objects, self._cluster)
         if runtime is not None:
             return Estimate(Basis.MANIFEST, runtime + self._lag)
         bound = _bound(workload, self._state.objects)
@@ -174,12 +174,12 @@ class Runtimes:
                 return Estimate(Basis.HISTORY, 0, history, bound)
         return Estimate(Basis.UNKNOWN, 0, None, bound)
 
-    def _history(self, group: _Group, wider: Sequence[_Group]) -> History:
+    def _history(self, group: _Group, wider: Sequence[_Group]) -> RunHistory:
         known = self._histories.get(group)
         if known is None:
             own = self._last(group)
             beside = next((found for each in wider if len(found := self._last(each)) > len(own)), ())
-            known = self._histories[group] = History(repr(group), own, beside)
+            known = self._histories[group] = RunHistory(repr(group), own, beside)
         return known
 
     def _last(self, group: _Group) -> Sequence[_Run]:
@@ -196,7 +196,7 @@ class Runtimes:
         run = _Run(parse_time(admitted["lastTransitionTime"]), age, has_ended)
         for group in _groups(workload):
             self._runs.setdefault(group, []).append(run)
-        runtime = told_runtime(workload, self._state.objects, self._cluster) if has_ended else None
+        runtime = explicit_runtime(workload, self._state.objects, self._cluster) if has_ended else None
         return () if runtime is None else (max(0, age - runtime),)
 
 
@@ -210,7 +210,7 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
     return max(0, until - parse_time(admitted["lastTransitionTime"]))
 
 
-def told_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
+def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
     """Return the run time of a Workload by its manifests or the Cluster; None if they give none."""
     runtime = annotated_runtime(workload)
     owner = owner_of(workload, objects)
@@ -293,28 +293,26 @@ def _groups(workload: Obj) -> Sequence[_Group]:
 
 
 #: Longer than any forecast.
-TOLD_RUNTIMES_FOR_EVER: Final = 10 * 365 * 24 * HOUR
+NEVER_ENDS: Final = 10 * 365 * 24 * HOUR
 _OF_JOBS: Final = frozenset({"Job", "JobSet"})
 
 
 def with_runtimes(state: State) -> tuple[State, list[str]]:
     """Return the state with all run times, and the running Workloads whose run time is unknown."""
-    runtimes, unknown = Runtimes(state), list[str]()
+    runtimes, unknown = RunTimeEstimator(state), list[str]()
     changed: dict[Key, Obj] = {}
     cluster = state.cluster
     for workload in state.of_kind(scheme.WORKLOAD):
         view = workload_view(workload)
-        if view.finished or told_runtime(workload, state.objects, cluster) is not None:
+        if view.finished or explicit_runtime(workload, state.objects, cluster) is not None:
             continue
         drawn = runtimes.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
         if drawn is None and view.quota_reserved:
             unknown.append(view.key)
         owner = owner_of(workload, state.objects)
         what = workload if owner is None else owner
-        changed[key_of(what)] = _saying(
-            what, TOLD_RUNTIMES_FOR_EVER if drawn is None else max(1, drawn // rounds_of(what))
-        )
-    changed |= {key_of(pod): _saying(pod, TOLD_RUNTIMES_FOR_EVER) for pod in _of_no_job(state)}
+        changed[key_of(what)] = _saying(what, NEVER_ENDS if drawn is None else max(1, drawn // rounds_of(what)))
+    changed |= {key_of(pod): _saying(pod, NEVER_ENDS) for pod in _of_no_job(state)}
     return State(state.at, state.revision, {**state.objects, **changed}, state.applied), sorted(unknown)
 
 

@@ -5,14 +5,14 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.apiserver.request import Refused
+from batchyard.apiserver.request import StatusError
 from batchyard.base.instant import Instant
 from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
-from batchyard.sim.forecast import OF_SERVER, Asked, forecasts, samples
-from batchyard.sim.forecasting.calibration import Calibration, Sample
+from batchyard.sim.forecast import OF_SERVER, ForecastOptions, forecasts, samples
+from batchyard.sim.forecasting.calibration import Calibration, ForecastRecord
 from batchyard.sim.forecasting.dry_run_warnings import warnings_of
 from batchyard.sim.state import State
-from batchyard.sim.whatif import subjects_told_of, workload_of
+from batchyard.sim.whatif import subject_document, workload_of
 
 #: The kinds that a forecast needs.
 KINDS: Final = (
@@ -24,7 +24,7 @@ Listed = Callable[[str], Iterable[Obj]]
 MaySee = Callable[[str], bool]
 
 
-class Answering:
+class ForecastAnswers:
     """Answers forecasts and warnings with these scheduler settings."""
 
     def __init__(self, kueue: KueueSettings = SIMULATED) -> None:
@@ -39,18 +39,18 @@ class Answering:
         """
         state = self._state(listed, at, KINDS)
         name = workload_of(state.objects, subject)
-        asked = Asked(seed, work_max=OF_SERVER, may_see=may_see, calibration=calibration)
+        asked = ForecastOptions(seed, work_max=OF_SERVER, may_see=may_see, calibration=calibration)
         found = None if name is None else forecasts(state, [name], asked).get(name)
         if found is None:
             problem = "has no Workload" if name is None else "has ended"
-            raise Refused(
+            raise StatusError(
                 404, "NotFound", f'{subject.kind} "{subject.name}" {problem}: it will not start', {"name": subject.name}
             )
-        return found.document(subjects_told_of(subject))
+        return found.document(subject_document(subject))
 
-    def samples_of(self, listed: Listed, at: Instant, calibration: Calibration) -> Sequence[Sample]:
+    def samples_of(self, listed: Listed, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:
         """Return forecasts for a random sample of pending Workloads, to be compared with their outcomes."""
-        return samples(self._state(listed, at, KINDS), Asked(work_max=OF_SERVER, calibration=calibration))
+        return samples(self._state(listed, at, KINDS), ForecastOptions(work_max=OF_SERVER, calibration=calibration))
 
     def warnings_for(self, listed: Listed, at: Instant, changed: Obj, may_see: MaySee) -> Sequence[str]:
         """Return the warnings about a changed object."""

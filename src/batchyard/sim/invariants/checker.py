@@ -14,7 +14,7 @@ from batchyard.sim.invariants.cluster import (
     SlicesAreWhole,
 )
 from batchyard.sim.invariants.costs import CostsAddUp
-from batchyard.sim.invariants.invariant import Law, Scene, Violation
+from batchyard.sim.invariants.invariant import Invariant, InvariantViolation, WorldView
 from batchyard.sim.invariants.jobs import (
     FinishedHoldsNothing,
     JobsCountRight,
@@ -32,7 +32,7 @@ from batchyard.sim.invariants.quota import (
 from batchyard.sim.invariants.store import NothingMutated, WatchHasNoGap
 from batchyard.sim.world import World
 
-LAWS: Final[tuple[type[Law], ...]] = (
+INVARIANTS: Final[tuple[type[Invariant], ...]] = (
     QuotaNeverOversubscribed,
     UsageIsSumOfAdmitted,
     AdmittedHasAssignment,
@@ -60,22 +60,22 @@ LAWS: Final[tuple[type[Law], ...]] = (
 )
 
 
-class Inspection:
+class InvariantChecker:
     """Invariants attached to a world. `violations` grows while it runs; `finish()` runs the final checks."""
 
-    def __init__(self, world: World, laws: Sequence[type[Law]] = LAWS) -> None:
+    def __init__(self, world: World, laws: Sequence[type[Invariant]] = INVARIANTS) -> None:
         self._world = world
-        self._scene = Scene(world)
+        self._scene = WorldView(world)
         self._laws = [law(self._scene) for law in laws]
         self._unsettled = False
         world.client.subscribe(self._observe)
 
     @property
-    def violations(self) -> list[Violation]:
+    def violations(self) -> list[InvariantViolation]:
         """Return the violations so far."""
         return self._scene.violations
 
-    def finish(self) -> list[Violation]:
+    def finish(self) -> list[InvariantViolation]:
         """Run the checks of the end of the run; return all violations."""
         self._settle()
         for law in self._laws:
@@ -105,6 +105,6 @@ class Inspection:
                 law.settle()
 
 
-def attach(world: World, laws: Sequence[type[Law]] = LAWS) -> Inspection:
+def attach(world: World, laws: Sequence[type[Invariant]] = INVARIANTS) -> InvariantChecker:
     """Attach invariants to a world, before it runs."""
-    return Inspection(world, laws)
+    return InvariantChecker(world, laws)

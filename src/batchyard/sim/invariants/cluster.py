@@ -15,17 +15,17 @@ from batchyard.cloud.catalog.instances import CRASHED, FAILED, RUNNING, is_leavi
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pools import hosts_of_slice, machine_of
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.sim.invariants.invariant import Law, Scene
+from batchyard.sim.invariants.invariant import Invariant, WorldView
 
 _NONE = ("", FAILED)
 
 
-class CloudIsNeverOversold(Law):
+class CloudIsNeverOversold(Invariant):
     """New machines fit the cloud's capacity, the reservations and the quotas."""
 
     name = "cloud_is_never_oversold"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         self._given: dict[Key, None] = {}
         self._changed = False
@@ -103,12 +103,12 @@ def _is_taken(instance: Obj) -> bool:
 # The requests of a node's pods that have not ended never exceed its allocatable resources.
 
 
-class NodesAreNeverOverfull(Law):
+class NodesAreNeverOverfull(Invariant):
     """The requests of the pods on a node never exceed its allocatable resources."""
 
     name = "nodes_are_never_overfull"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         self._changed = False
 
@@ -161,12 +161,12 @@ def requested(pods: Iterable[PodView]) -> dict[str, int]:
 _REPELLING = ("NoSchedule", "NoExecute")
 
 
-class PodsSuitTheirNodes(Law):
+class PodsSuitTheirNodes(Invariant):
     """Bound pods match the selector, taints and cordon of their node."""
 
     name = "pods_suit_their_nodes"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         #: The versions of each node in this instant, the current one last.
         self._nodes: dict[str, list[NodeView]] = {}
@@ -211,7 +211,7 @@ def unsuitable(pod: PodView, node: NodeView) -> str:
 _SOON: Final = MINUTE
 
 
-class SlicesAreWhole(Law):
+class SlicesAreWhole(Invariant):
     """The machines of a slice run together or not at all."""
 
     name = "slices_are_whole"
@@ -254,12 +254,12 @@ def _key(obj: Obj) -> Key:
 # Queued provisioning provides all machines of a request at once, or none.
 
 
-class RequestsAreWhole(Law):
+class RequestsAreWhole(Invariant):
     """A ResizeRequest gets all of its machines at once, or none."""
 
     name = "requests_are_whole"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         self._made: dict[str, int] = {}
         self._changed: dict[str, None] = {}
@@ -297,12 +297,12 @@ class RequestsAreWhole(Law):
 # Jobs of different priority may share a domain while the lower one terminates.
 
 
-class ExclusiveDomains(Law):
+class ExclusiveDomains(Invariant):
     """A domain holds pods of at most one exclusive Job for each priority."""
 
     name = "exclusive_domains"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         self._changed = False
 
@@ -334,7 +334,7 @@ class ExclusiveDomains(Law):
 # When no more events are scheduled, no autoscaled pool has idle nodes above its minimum.
 
 
-class IdleNodesAreReleased(Law):
+class IdleNodesAreReleased(Invariant):
     """An autoscaled pool at rest has no idle nodes above its minimum."""
 
     name = "idle_nodes_are_released"

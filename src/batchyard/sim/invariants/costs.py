@@ -6,27 +6,27 @@ Records are rounded: by a millionth of a dollar for each hour, and for each star
 """
 
 from batchyard.accounting.accounts import WHOLE
-from batchyard.accounting.ledger import Ledger
+from batchyard.accounting.ledger import CostLedger
 from batchyard.accounting.records import PLATFORM, hour_name, is_paid, paid_from, read
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import HOUR, Instant
 from batchyard.cloud.catalog.prices import pool_price
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.sim.invariants.invariant import Law, Scene
+from batchyard.sim.invariants.invariant import Invariant, WorldView
 from batchyard.sim.world import EPOCH
 
 _MICRODOLLAR = HOUR * WHOLE
 
 
-class CostsAddUp(Law):
+class CostsAddUp(Invariant):
     """The ledger and the records add up to the cost of the machines."""
 
     name = "costs_add_up"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
-        self._ledger = Ledger(scene.world.client)
+        self._ledger = CostLedger(scene.world.client)
         #: By name, the time up to which a machine is paid, and its price per hour.
         self._paid: dict[str, tuple[Instant, int]] = {}
         #: The cost so far: millionths of dollars per hour, times microseconds.

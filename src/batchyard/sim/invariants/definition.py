@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from batchyard.api.views.queues import ClusterQueueView, CohortView, Quota, ResourceGroup
+from batchyard.api.views.queues import ClusterQueueView, CohortView, FlavorResourceQuota, ResourceGroup
 
 #: A flavor and a resource.
 Pair: TypeAlias = tuple[str, str]
@@ -22,7 +22,7 @@ class Node:
     name: str
     parent: str = ""
     children: list[str] = field(default_factory=list)
-    quotas: dict[Pair, Quota] = field(default_factory=dict)
+    quotas: dict[Pair, FlavorResourceQuota] = field(default_factory=dict)
 
 
 class QuotaDefinition:

@@ -7,7 +7,7 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Duration, seconds
 from batchyard.interfaces.client import WatchEvent
-from batchyard.sim.invariants.ledger import Ledger
+from batchyard.sim.invariants.ledger import ObjectLedger
 from batchyard.sim.world import World
 
 # --- story ---
@@ -20,7 +20,7 @@ _LINES_MAX: Final = 12
 _FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
 
 
-class Stories:
+class ObjectHistory:
     """The latest changes of every object."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def _differs(old: Obj | None, new: Obj) -> bool:
     return old is None or (old["status"], old.get("reason")) != (new["status"], new.get("reason"))
 
 
-class Violation(NamedTuple):
+class InvariantViolation(NamedTuple):
     """A violated invariant: its name, the time, a description, and the histories of the objects."""
 
     law: str
@@ -75,30 +75,30 @@ class Violation(NamedTuple):
         return "\n    ".join([f"{seconds(self.at):g}s {self.law}: {self.what}", *self.story])
 
 
-class Scene:
+class WorldView:
     """The world that invariants check, and their violations."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.ledger = Ledger()
-        self.stories = Stories()
-        self.violations: list[Violation] = []
+        self.ledger = ObjectLedger()
+        self.stories = ObjectHistory()
+        self.violations: list[InvariantViolation] = []
 
-    def violate(self, law: "Law", what: str, *keys: Key) -> None:
+    def violate(self, law: "Invariant", what: str, *keys: Key) -> None:
         """Record a violation, with the histories of these objects."""
-        self.violations.append(Violation(law.name, self.world.now(), what, self.stories.of(*keys)))
+        self.violations.append(InvariantViolation(law.name, self.world.now(), what, self.stories.of(*keys)))
 
 
-class Law:
+class Invariant:
     """One invariant. Each method is a point in time for checks; most invariants need one or two of them."""
 
     name = ""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         self.scene = scene
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ObjectLedger:
         """Return the state by the objects alone."""
         return self.scene.ledger
 

@@ -9,15 +9,15 @@ from batchyard.api.views.pod_lifecycle import FAILED, RUNNING, SUCCEEDED, phase
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.sim.invariants.invariant import Law, Scene
+from batchyard.sim.invariants.invariant import Invariant, WorldView
 
 
-class JobsCountRight(Law):
+class JobsCountRight(Invariant):
     """A Job counts each pod once, no more than ended that way, and no more successes than its completions."""
 
     name = "jobs_count_right"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         #: By the uid of a Job, the uids of its pods that succeeded, and of those that failed or were deleted.
         self._well: dict[str, dict[str, None]] = {}
@@ -101,7 +101,7 @@ _KINDS = (scheme.JOB, scheme.JOB_SET)
 _ENDED = ("Complete", "Completed", "Failed")
 
 
-class NoJobRunsWithoutAdmission(Law):
+class NoJobRunsWithoutAdmission(Invariant):
     """A Job or JobSet with a queue runs only while its Workload is admitted."""
 
     name = "no_job_runs_without_admission"
@@ -141,12 +141,12 @@ def _runs(job: Obj) -> bool:
 # No pod of a job with a queue is bound, or starts to run, while its Workload holds no quota.
 
 
-class NoPodWithoutAdmission(Law):
+class NoPodWithoutAdmission(Invariant):
     """No pod of a job with a queue is bound or starts without quota."""
 
     name = "no_pod_without_admission"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         self._begun: dict[Key, None] = {}
 
@@ -190,7 +190,7 @@ class NoPodWithoutAdmission(Law):
 # A finished Workload holds no quota, waits in no queue, and stays finished.
 
 
-class FinishedHoldsNothing(Law):
+class FinishedHoldsNothing(Invariant):
     """A finished Workload holds no quota, waits in no queue, and stays finished."""
 
     name = "finished_holds_nothing"
@@ -212,5 +212,5 @@ class FinishedHoldsNothing(Law):
             key = Key(scheme.WORKLOAD, view.namespace, view.name)
             if index.snapshot.holder(view.key) is not None:
                 self.violate(f"{view.key} has finished and holds quota", key)
-            if any(queue.get(view.key) is not None for queue in index.line_up.pending.values()):
+            if any(queue.get(view.key) is not None for queue in index.queue_manager.pending.values()):
                 self.violate(f"{view.key} has finished and waits", key)

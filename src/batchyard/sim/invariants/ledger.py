@@ -13,7 +13,7 @@ from batchyard.api.views.ownership import namespace_labels
 from batchyard.api.views.queues import (
     ClusterQueueView,
     CohortView,
-    Flavor,
+    FlavorView,
     LocalQueueView,
     cluster_queue_view,
     cohort_view,
@@ -25,14 +25,14 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.invariants.definition import Amounts, Pair, QuotaDefinition
 
 
-class Ledger:
+class ObjectLedger:
     """Queues, Cohorts, flavors and Workloads by name, and the quota forest computed from them."""
 
     def __init__(self) -> None:
         self.queues: dict[str, ClusterQueueView] = {}
         self.cohorts: dict[str, CohortView] = {}
         self.local_queues: dict[str, LocalQueueView] = {}
-        self.flavors: dict[str, Flavor] = {}
+        self.flavors: dict[str, FlavorView] = {}
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.workloads: dict[str, WorkloadView] = {}

@@ -20,15 +20,15 @@ from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, zones_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.jobs.job.spec import contains, parsed
-from batchyard.scheduling.flavor_requests import find_obstacle
+from batchyard.scheduling.flavor_requests import flavor_mismatch
 from batchyard.sim.invariants.cluster import placed, requested, unsuitable
 from batchyard.sim.invariants.definition import Pair
-from batchyard.sim.invariants.invariant import Law, Scene
+from batchyard.sim.invariants.invariant import Invariant, WorldView
 
 _ENDS = ("Complete", "Completed", "Failed")
 
 
-class NothingHangs(Law):
+class NothingHangs(Invariant):
     """Jobs have pods that wait, and waiting pods have a reason and no room."""
 
     name = "nothing_hangs"
@@ -46,7 +46,7 @@ class NothingHangs(Law):
         jobs = [obj for kind in (scheme.JOB, scheme.JOB_SET) for obj in world.objects(kind) if not _has_ended(obj)]
         owners = [owner["uid"] for obj in (*pods, *jobs) if (owner := controller_of(obj)) is not None]
         for job in jobs:
-            may_run = not job["spec"].get("suspend") and not _has_nobody_to_follow(job)
+            may_run = not job["spec"].get("suspend") and not _must_follow_ended_pod(job)
             if may_run and job["metadata"]["uid"] not in owners:
                 self.violate(f"{key_of(job)} may run, but has no waiting pods", key_of(job))
 
@@ -160,7 +160,7 @@ def _has_ended(job: Obj) -> bool:
     return any(is_true(job.get("status") or {}, end) for end in _ENDS)
 
 
-def _has_nobody_to_follow(job: Obj) -> bool:
+def _must_follow_ended_pod(job: Obj) -> bool:
     """Whether new pods of a Job would have to follow its first pod, which has succeeded, to its domain."""
     annotations = ((job["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
@@ -186,7 +186,7 @@ def _key(pod: PodView) -> Key:
 #   the front and blocks those behind it.
 
 
-class NothingIsStuck(Law):
+class NothingIsStuck(Invariant):
     """No pending Workload fits the free quota of its queue."""
 
     name = "nothing_is_stuck"
@@ -255,7 +255,7 @@ class NothingIsStuck(Law):
     ) -> bool:
         for flavor in group.flavors:
             wanted = {(flavor, resource): total[resource] for resource in group.resources if resource in total}
-            suits = all(not find_obstacle(p.template, flavor, self.ledger.flavors[flavor]) for p in view.pod_sets)
+            suits = all(not flavor_mismatch(p.template, flavor, self.ledger.flavors[flavor]) for p in view.pod_sets)
             if suits and all(self._is_free(queue, pair, amount) for pair, amount in wanted.items()):
                 return True
         return False
@@ -282,12 +282,12 @@ def _turn(view: WorkloadView) -> tuple[int, int, str]:
 # An owner that never existed does not count, as for garbage collectors.
 
 
-class NothingIsOrphaned(Law):
+class NothingIsOrphaned(Invariant):
     """No object remains whose owner was deleted, and every machine has its node."""
 
     name = "nothing_is_orphaned"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         #: The uids of all objects that ever existed.
         self._known: dict[str, None] = {}

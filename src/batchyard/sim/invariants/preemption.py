@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation
-from batchyard.api.views.queues import ClusterQueueView, Preemption
+from batchyard.api.views.queues import ClusterQueueView, PreemptionRules
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.interfaces.client import WatchEvent
 from batchyard.placement.gang_preemption import HOTSWAP
 from batchyard.scheduling.messages import PreemptionReason, preemptor_uid_of
-from batchyard.sim.invariants.invariant import Law
+from batchyard.sim.invariants.invariant import Invariant
 from batchyard.sim.invariants.ledger import is_preempted_by
 
 
-class PreemptionRespectsPriority(Law):
+class PreemptionRespectsPriority(Invariant):
     """Each preemption is allowed by the policies of the preemptor's queue."""
 
     name = "preemption_respects_priority"
@@ -95,7 +95,7 @@ def allows(policy: str, preemptor: WorkloadView, victim: WorkloadView) -> bool:
 
 
 def _while_borrowing_faults(
-    policies: Preemption, preemptor: WorkloadView, victim: WorkloadView, *, fair: bool
+    policies: PreemptionRules, preemptor: WorkloadView, victim: WorkloadView, *, fair: bool
 ) -> Iterator[str]:
     if fair or not policies.borrow_within_cohort:
         yield "the queue may not preempt while it borrows"
@@ -113,7 +113,7 @@ def _while_borrowing_faults(
 # The nodes go to a Workload that has quota, or to a pod that needs none.
 
 
-class HotswapRespectsPriority(Law):
+class HotswapRespectsPriority(Invariant):
     """Hotswap takes nodes only from pods of lower priority."""
 
     name = "hotswap_respects_priority"

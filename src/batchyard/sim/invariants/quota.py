@@ -9,14 +9,14 @@ from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
 from batchyard.api.views.workload import Holding, PodSet, WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cluster_queue import Admitted
-from batchyard.scheduling.flavor_requests import find_obstacle
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.flavor_requests import flavor_mismatch
 from batchyard.scheduling.quota import QuotaNode
-from batchyard.scheduling.scheduler_cache import AdmissionIndex
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.workload_cache import Count
+from batchyard.scheduling.workload_cache import QueueCounter
 from batchyard.sim.invariants.definition import Pair
-from batchyard.sim.invariants.invariant import Law, Scene
+from batchyard.sim.invariants.invariant import Invariant, WorldView
 from batchyard.sim.invariants.ledger import amounts_of, changes_quota, is_preempted_by, is_reserved_by
 from batchyard.sim.world import World
 
@@ -28,12 +28,12 @@ from batchyard.sim.world import World
 # preempts as gone in its own admissions.
 
 
-class QuotaNeverOversubscribed(Law):
+class QuotaNeverOversubscribed(Invariant):
     """New reservations fit the free quota, and no node's deficit grows unless the quota changes."""
 
     name = "quota_never_oversubscribed"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         self._going: list[WorkloadView] = []
         self._excused: dict[tuple[str, Pair], int] = {}
@@ -104,7 +104,7 @@ class QuotaNeverOversubscribed(Law):
 # admission is still to be reverted, or while the platform is down.
 
 
-class UsageIsSumOfAdmitted(Law):
+class UsageIsSumOfAdmitted(Invariant):
     """The usage of every quota node equals the sum over its Workloads."""
 
     name = "usage_is_sum_of_admitted"
@@ -142,7 +142,7 @@ class UsageIsSumOfAdmitted(Law):
                 self.violate(what, *holders)
 
 
-class AdmittedHasAssignment(Law):
+class AdmittedHasAssignment(Invariant):
     """Every reservation assigns each pod set an allowed count, its usage, and flavors of the queue that suit it."""
 
     name = "admitted_has_assignment"
@@ -191,7 +191,7 @@ class AdmittedHasAssignment(Law):
         for flavor in flavors:
             if flavor not in group.flavors:
                 yield f"{pod_set.name} has flavor {flavor}, the group {group.flavors}"
-            obstacle = find_obstacle(pod_set.template, flavor, self.ledger.flavors.get(flavor))
+            obstacle = flavor_mismatch(pod_set.template, flavor, self.ledger.flavors.get(flavor))
             if obstacle:
                 yield f"{pod_set.name}: {obstacle}"
 
@@ -226,7 +226,7 @@ KINDS: Final = (
 )
 
 
-class AssumedEqualsConfirmed(Law):
+class AssumedEqualsConfirmed(Invariant):
     """The scheduler's index equals an index rebuilt from the objects."""
 
     name = "assumed_equals_confirmed"
@@ -240,9 +240,9 @@ class AssumedEqualsConfirmed(Law):
                 self.violate(f"{what} is {kept.get(what)}, and by the objects {derived.get(what)}")
 
 
-def rebuilt(world: World, now: Instant) -> AdmissionIndex:
+def rebuilt(world: World, now: Instant) -> SchedulerCache:
     """Return an index built from the current objects."""
-    index = AdmissionIndex()
+    index = SchedulerCache()
     for kind in KINDS:
         for obj in world.objects(kind):
             index.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), now)
@@ -250,7 +250,7 @@ def rebuilt(world: World, now: Instant) -> AdmissionIndex:
     return index
 
 
-def _known(index: AdmissionIndex) -> dict[str, Any]:
+def _known(index: SchedulerCache) -> dict[str, Any]:
     """Return all inputs of scheduling decisions, by name."""
     snapshot = index.snapshot
     known: dict[str, Any] = {
@@ -259,7 +259,7 @@ def _known(index: AdmissionIndex) -> dict[str, Any]:
     for name, queue in snapshot.queues.items():
         known[f"queue {name}"] = queue.active
         known[f"tally of {name}"] = _figures(index.book.queue_tally.get(name), snapshot)
-        known[f"waiting in {name}"] = sorted(view.key for view in index.line_up.pending[name].views())
+        known[f"waiting in {name}"] = sorted(view.key for view in index.queue_manager.pending[name].views())
         for held in queue.workloads.values():
             known[f"quota of {held.key}"] = _holding(held, snapshot)
     for key in index.book.local_queues:
@@ -267,14 +267,14 @@ def _known(index: AdmissionIndex) -> dict[str, Any]:
     return known
 
 
-def _holding(held: Admitted, snapshot: Snapshot) -> tuple[Any, ...]:
+def _holding(held: AdmittedWorkload, snapshot: Snapshot) -> tuple[Any, ...]:
     usage = sorted((snapshot.names[fr], amount) for fr, amount in held.usage if amount)
     flavors = sorted(snapshot.names[fr] for fr in held.flavor_resources)
     times = held.priority, held.queued, held.reserved_at
     return held.uid, held.queue.name, held.local_queue, usage, flavors, times, held.evicted, held.is_admitted
 
 
-def _figures(count: Count, snapshot: Snapshot) -> tuple[Any, ...]:
+def _figures(count: QueueCounter, snapshot: Snapshot) -> tuple[Any, ...]:
     usages = count.reserved_usage, count.admitted_usage
     named = [sorted((snapshot.names[fr], amount) for fr, amount in usage.items() if amount) for usage in usages]
     return count.reserving, count.admitted, named

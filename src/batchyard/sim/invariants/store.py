@@ -4,19 +4,19 @@ import msgspec
 
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.sim.invariants.invariant import Law, Scene
+from batchyard.sim.invariants.invariant import Invariant, WorldView
 
 # --- nothing mutated ---
 #
 # An object that was handed out is never changed in place.
 
 
-class NothingMutated(Law):
+class NothingMutated(Invariant):
     """Each object is equal to its copy from the time of its watch event."""
 
     name = "nothing_mutated"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         self._delivered: dict[Key, tuple[Obj, bytes]] = {}
         self._encode = msgspec.json.Encoder().encode
@@ -41,12 +41,12 @@ class NothingMutated(Law):
                 self.violate(f"{key} was changed in place: {text.decode()} became {self._encode(obj).decode()}", key)
 
 
-class WatchHasNoGap(Law):
+class WatchHasNoGap(Invariant):
     """Revisions are consecutive, and `old` is the object of the event before."""
 
     name = "watch_has_no_gap"
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldView) -> None:
         super().__init__(scene)
         self._revision = scene.world.store.revision
         self._last: dict[Key, Obj] = {}

@@ -11,7 +11,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.base.invariants import invariant
 from batchyard.sim.faults.faults import read_faults
-from batchyard.sim.random_worlds.queues import KUEUE, Dice, Draws, Made, scenario_of
+from batchyard.sim.random_worlds.queues import KUEUE, ObjectDict, RandomChoices, RandomSource, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 
@@ -24,7 +24,7 @@ _TPU: Final = "ct5lp-hightpu-4t"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PodTarget:
     """Pods for certain machines: their requests, and their scheduling constraints."""
 
     queue: str
@@ -36,20 +36,20 @@ class Target:
 
 
 @dataclass(slots=True)
-class Plan:
+class ClusterWorldPlan:
     """The world under construction."""
 
-    dice: Dice
-    pools: list[Made] = field(default_factory=list)
-    targets: list[Target] = field(default_factory=list)
+    dice: RandomChoices
+    pools: list[ObjectDict] = field(default_factory=list)
+    targets: list[PodTarget] = field(default_factory=list)
     #: All objects but the Cluster.
-    objects: list[Made] = field(default_factory=list)
+    objects: list[ObjectDict] = field(default_factory=list)
     job_sets: list[str] = field(default_factory=list)
 
 
-def random_cluster_scenario(draws: Draws) -> Scenario:
+def random_cluster_scenario(draws: RandomSource) -> Scenario:
     """Return a whole world with its users and its faults."""
-    plan = Plan(Dice(draws))
+    plan = ClusterWorldPlan(RandomChoices(draws))
     _make_pools(plan)
     cluster = _cluster(plan)
     for name, value in (("low", 100), ("high", 1000)):
@@ -63,7 +63,7 @@ def random_cluster_scenario(draws: Draws) -> Scenario:
     return replace(calm, faults=tuple(faults), hotswap=plan.dice.chance(50))
 
 
-def _object(api_version: str, kind: str, name: str, **fields: Any) -> Made:
+def _object(api_version: str, kind: str, name: str, **fields: Any) -> ObjectDict:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
 
 
@@ -77,51 +77,51 @@ def _first_nodes(scenario: Scenario) -> list[str]:
 # The cluster and its queues.
 
 
-def _make_pools(plan: Plan) -> None:
+def _make_pools(plan: ClusterWorldPlan) -> None:
     """Add a pool of fixed size, and some of other kinds, each with a queue for its pods."""
     dice = plan.dice
     plan.pools.append({"name": "fixed", "machineType": "e2-standard-4", "nodeCount": dice.between(1, 2)})
     _make_queue(plan, "fixed", {"cpu": dice.pick([12, 6, 3]), "memory": "64Gi"})
-    plan.targets.append(Target("fixed", {"cpu": "1"}, {well_known.NODE_POOL: "fixed"}))
+    plan.targets.append(PodTarget("fixed", {"cpu": "1"}, {well_known.NODE_POOL: "fixed"}))
     for make in (_make_elastic, _make_spot, _make_gpu, _make_slices, _make_queued):
         if dice.chance(50):
             make(plan)
 
 
-def _make_elastic(plan: Plan) -> None:
+def _make_elastic(plan: ClusterWorldPlan) -> None:
     dice = plan.dice
     bounds = {"totalMin": dice.pick([0, 0, 1]), "totalMax": dice.between(2, 6), "locationPolicy": "ANY"}
     plan.pools.append({"name": "elastic", "machineType": "n2-standard-4", "autoscaling": bounds})
     _make_queue(plan, "elastic", {"cpu": dice.pick([32, 8]), "memory": "256Gi"})
     pool = {well_known.NODE_POOL: "elastic"}
-    plan.targets += [Target("elastic", {"cpu": "2"}, pool), Target("elastic", {"cpu": "1"})]
+    plan.targets += [PodTarget("elastic", {"cpu": "2"}, pool), PodTarget("elastic", {"cpu": "1"})]
 
 
-def _make_spot(plan: Plan) -> None:
+def _make_spot(plan: ClusterWorldPlan) -> None:
     dice = plan.dice
     taint = {"key": "spot", "value": "true", "effect": "NoSchedule"}
-    pool: Made = {"name": "spot", "machineType": "n2-standard-4", "provisioning": "spot", "taints": [taint]}
-    size: Made = {"autoscaling": {"min": 0, "max": dice.between(1, 3)}} if dice.chance(70) else {"nodeCount": 1}
+    pool: ObjectDict = {"name": "spot", "machineType": "n2-standard-4", "provisioning": "spot", "taints": [taint]}
+    size: ObjectDict = {"autoscaling": {"min": 0, "max": dice.between(1, 3)}} if dice.chance(70) else {"nodeCount": 1}
     plan.pools.append({**pool, **size})
     _make_queue(plan, "spot", {"cpu": 16, "memory": "256Gi"}, nodeTaints=[taint])
-    plan.targets.append(Target("spot", {"cpu": "2"}, {well_known.NODE_POOL: "spot"}, ("spot",)))
+    plan.targets.append(PodTarget("spot", {"cpu": "2"}, {well_known.NODE_POOL: "spot"}, ("spot",)))
 
 
-def _make_gpu(plan: Plan) -> None:
+def _make_gpu(plan: ClusterWorldPlan) -> None:
     dice = plan.dice
     bounds = {"totalMin": 0, "totalMax": dice.between(2, 6), "locationPolicy": dice.pick(["ANY", "BALANCED"])}
     plan.pools.append({"name": "gpu", "machineType": _L4, "autoscaling": bounds})
     _make_queue(plan, "gpu", {"cpu": 96, "nvidia.com/gpu": dice.pick([12, 12, 8, 4])})
     plan.targets += [
-        Target("gpu", {"cpu": "4", "nvidia.com/gpu": count}, {well_known.NODE_POOL: "gpu"}, ("nvidia.com/gpu",))
+        PodTarget("gpu", {"cpu": "4", "nvidia.com/gpu": count}, {well_known.NODE_POOL: "gpu"}, ("nvidia.com/gpu",))
         for count in (1, 2)
     ]
 
 
-def _make_slices(plan: Plan) -> None:
+def _make_slices(plan: ClusterWorldPlan) -> None:
     """Add slices of two machines, each a pool of its own."""
     dice = plan.dice
-    size: Made = {"autoscaling": {"totalMin": 0, "totalMax": 2}} if dice.chance(40) else {"nodeCount": 2}
+    size: ObjectDict = {"autoscaling": {"totalMin": 0, "totalMax": 2}} if dice.chance(40) else {"nodeCount": 2}
     for number in range(dice.between(1, 3)):
         pool = {"name": f"slice{number}", "machineType": _TPU, "tpuTopology": "2x4", "zones": [ZONES[0]], **size}
         plan.pools.append(pool)
@@ -130,10 +130,10 @@ def _make_slices(plan: Plan) -> None:
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
     }
-    plan.targets.append(Target("slices", {"google.com/tpu": 4}, selector, ("google.com/tpu",), 2))
+    plan.targets.append(PodTarget("slices", {"google.com/tpu": 4}, selector, ("google.com/tpu",), 2))
 
 
-def _make_queued(plan: Plan) -> None:
+def _make_queued(plan: ClusterWorldPlan) -> None:
     """Add a pool with queued provisioning: all machines of a request are provided at once."""
     dice = plan.dice
     pool = {"name": "queued", "machineType": "n1-standard-4", "accelerator": {"type": "nvidia-tesla-t4", "count": 1}}
@@ -148,13 +148,15 @@ def _make_queued(plan: Plan) -> None:
     ]
     _make_queue(plan, "queued", {"cpu": 64, "nvidia.com/gpu": dice.pick([6, 4, 2])}, checks=["dws"])
     requests = {"cpu": "1", "nvidia.com/gpu": 1}
-    plan.targets.append(Target("queued", requests, {well_known.NODE_POOL: "queued"}, ("nvidia.com/gpu",)))
+    plan.targets.append(PodTarget("queued", requests, {well_known.NODE_POOL: "queued"}, ("nvidia.com/gpu",)))
 
 
-def _make_queue(plan: Plan, name: str, quotas: Mapping[str, Any], checks: Any = None, **flavor: Any) -> None:
+def _make_queue(
+    plan: ClusterWorldPlan, name: str, quotas: Mapping[str, Any], checks: Any = None, **flavor: Any
+) -> None:
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quotas.items()]
     group = {"coveredResources": list(quotas), "flavors": [{"name": name, "resources": resources}]}
-    spec: Made = {"namespaceSelector": {}, "resourceGroups": [group]}
+    spec: ObjectDict = {"namespaceSelector": {}, "resourceGroups": [group]}
     spec["preemption"] = {"withinClusterQueue": plan.dice.pick(["Never", "LowerPriority"])}
     if checks:
         spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": check} for check in checks]}
@@ -167,9 +169,9 @@ def _make_queue(plan: Plan, name: str, quotas: Mapping[str, Any], checks: Any = 
     ]
 
 
-def _cluster(plan: Plan) -> Made:
+def _cluster(plan: ClusterWorldPlan) -> ObjectDict:
     dice = plan.dice
-    autoscaling: Made = {"profile": dice.pick(["balanced", "optimize-utilization"])}
+    autoscaling: ObjectDict = {"profile": dice.pick(["balanced", "optimize-utilization"])}
     if dice.chance(40):
         most = {"cpu": 2000, "memory": 8000, "nvidia-l4": dice.pick([16, 8, 4])}
         limits = [{"resource": resource, "max": amount} for resource, amount in most.items()]
@@ -177,8 +179,8 @@ def _cluster(plan: Plan) -> Made:
         requests = {"cpu": "4", "nvidia.com/gpu": 2}
         _make_queue(plan, "made", {"cpu": 64, "nvidia.com/gpu": 8})
         selector = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
-        plan.targets.append(Target("made", requests, selector, ("nvidia.com/gpu",)))
-    spec: Made = {"region": "z", "zones": list(ZONES), "nodePools": plan.pools, "autoscaling": autoscaling}
+        plan.targets.append(PodTarget("made", requests, selector, ("nvidia.com/gpu",)))
+    spec: ObjectDict = {"region": "z", "zones": list(ZONES), "nodePools": plan.pools, "autoscaling": autoscaling}
     if dice.chance(40):
         types = dict.fromkeys(pool["machineType"] for pool in plan.pools)
         spec["capacity"] = [{"machineType": name, "zone": ZONES[0], "count": dice.between(2, 8)} for name in types]
@@ -190,7 +192,7 @@ def _cluster(plan: Plan) -> Made:
 # The users.
 
 
-def _make_work(plan: Plan, number: int) -> None:
+def _make_work(plan: ClusterWorldPlan, number: int) -> None:
     dice = plan.dice
     target = dice.pick(plan.targets)
     is_set = bool(target.hosts) or dice.chance(30)
@@ -212,12 +214,12 @@ def _make_work(plan: Plan, number: int) -> None:
     plan.objects.append(work)
 
 
-def _job_spec(plan: Plan, target: Target) -> Made:
+def _job_spec(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
     """Return the spec of a Job. Those for slices have one pod on each machine."""
     dice = plan.dice
     parallelism = target.hosts or dice.between(1, 3)
     completions = parallelism if target.hosts else dice.between(parallelism, 4)
-    spec: Made = {"parallelism": parallelism, "completions": completions, "template": _template(plan, target)}
+    spec: ObjectDict = {"parallelism": parallelism, "completions": completions, "template": _template(plan, target)}
     if dice.chance(50):
         spec["completionMode"] = "Indexed"
     if dice.chance(50):
@@ -225,7 +227,9 @@ def _job_spec(plan: Plan, target: Target) -> Made:
     elif spec.get("completionMode") == "Indexed" and dice.chance(30):
         spec["backoffLimitPerIndex"] = dice.between(0, 2)
     if dice.chance(30):
-        rules: list[Made] = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        rules: list[ObjectDict] = [
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        ]
         if dice.chance(50):
             rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}})
         spec["podFailurePolicy"] = {"rules": rules}
@@ -234,21 +238,21 @@ def _job_spec(plan: Plan, target: Target) -> Made:
     return spec
 
 
-def _template(plan: Plan, target: Target) -> Made:
+def _template(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
     requests = dict(target.requests)
     limits = {resource: amount for resource, amount in requests.items() if "/" in resource}
     container = {"name": "main", "image": "i", "resources": {"requests": requests, "limits": limits}}
-    spec: Made = {"restartPolicy": "Never", "containers": [container], "nodeSelector": dict(target.selector)}
+    spec: ObjectDict = {"restartPolicy": "Never", "containers": [container], "nodeSelector": dict(target.selector)}
     if target.tolerations:
         spec["tolerations"] = [{"key": key, "operator": "Exists"} for key in target.tolerations]
     spec["priorityClassName"] = plan.dice.pick(["low", "low", "high"])
     return {"spec": spec}
 
 
-def _job_set(plan: Plan, name: str, target: Target) -> Made:
+def _job_set(plan: ClusterWorldPlan, name: str, target: PodTarget) -> ObjectDict:
     dice = plan.dice
     template = {"spec": _job_spec(plan, target)}
-    spec: Made = {"replicatedJobs": [{"name": "r", "replicas": dice.between(1, 2), "template": template}]}
+    spec: ObjectDict = {"replicatedJobs": [{"name": "r", "replicas": dice.between(1, 2), "template": template}]}
     if dice.chance(60):
         spec["failurePolicy"] = {"maxRestarts": dice.between(0, 3)}
     template["spec"].pop("ttlSecondsAfterFinished", None)
@@ -262,7 +266,7 @@ def _job_set(plan: Plan, name: str, target: Target) -> Made:
 # Faults.
 
 
-def _faults(plan: Plan, nodes: list[str]) -> list[Made]:
+def _faults(plan: ClusterWorldPlan, nodes: list[str]) -> list[ObjectDict]:
     """Return faults of every kind, all of which end."""
     dice, faults = plan.dice, []
     for _ in range(dice.between(0, 5)):
@@ -278,42 +282,46 @@ def _faults(plan: Plan, nodes: list[str]) -> list[Made]:
     return faults
 
 
-def _failure(plan: Plan, nodes: list[str]) -> Made:
+def _failure(plan: ClusterWorldPlan, nodes: list[str]) -> ObjectDict:
     dice = plan.dice
     pool = dice.pick(plan.pools)["name"]
-    choices: list[Made] = [{"pool": pool, "count": dice.between(1, 2)}, {"slice": pool}, {"node": dice.pick(nodes)}]
+    choices: list[ObjectDict] = [
+        {"pool": pool, "count": dice.between(1, 2)},
+        {"slice": pool},
+        {"node": dice.pick(nodes)},
+    ]
     choices += [{"jobSet": name} for name in plan.job_sets[:2]]
     return {"fail": dice.pick(choices)}
 
 
-def _reclaim(plan: Plan, _: list[str]) -> Made:
+def _reclaim(plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
     return {"reclaimSpot": {"pool": plan.pools[-1]["name"], "count": plan.dice.between(1, 2)}}
 
 
-def _stockout(plan: Plan, _: list[str]) -> Made:
+def _stockout(plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
     dice, pool = plan.dice, plan.dice.pick(plan.pools)
-    stockout: Made = {"machine": pool["machineType"], "for": _a_while(dice)}
+    stockout: ObjectDict = {"machine": pool["machineType"], "for": _a_while(dice)}
     if dice.chance(50):
         stockout["zone"] = dice.pick(ZONES)
     return {"stockout": stockout}
 
 
-def _slow_boot(plan: Plan, _: list[str]) -> Made:
+def _slow_boot(plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
     dice, pool = plan.dice, plan.dice.pick(plan.pools)
     return {"slowBoot": {"machine": pool["machineType"], "times": dice.between(2, 20), "for": _a_while(dice)}}
 
 
-def _drain(plan: Plan, nodes: list[str]) -> Made:
+def _drain(plan: ClusterWorldPlan, nodes: list[str]) -> ObjectDict:
     return {"drain": {"node": plan.dice.pick(nodes), "for": _a_while(plan.dice)}}
 
 
-def _conflicts(plan: Plan, _: list[str]) -> Made:
+def _conflicts(plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
     return {"conflicts": {"percent": plan.dice.between(1, 40), "for": _a_while(plan.dice)}}
 
 
-def _restart(_plan: Plan, _: list[str]) -> Made:
+def _restart(_plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
     return {"restart": True}
 
 
-def _a_while(dice: Dice) -> str:
+def _a_while(dice: RandomChoices) -> str:
     return f"{dice.between(1, ACTIVE_MINUTES // 2)}m"

@@ -16,7 +16,7 @@ from batchyard.base.invariants import invariant
 from batchyard.sim.scenario import Scenario, make_scenario
 
 T = TypeVar("T")
-Made = dict[str, Any]
+ObjectDict = dict[str, Any]
 
 KUEUE: Final = "kueue.x-k8s.io/v1beta2"
 NAMESPACES: Final = ("team", "other")
@@ -27,7 +27,7 @@ _RECLAIM: Final = ("Never", "LowerPriority", "Any")
 _SEARCH: Final = ("MayStopSearch", "TryNextFlavor")
 
 
-class Draws(Protocol):
+class RandomSource(Protocol):
     """A source of random numbers."""
 
     def below(self, bound: int) -> int:
@@ -48,10 +48,10 @@ class SeededDraws:
         return int.from_bytes(digest) % bound
 
 
-class Dice:
+class RandomChoices:
     """Random choices. A draw of zero gives the first choice, or the smallest number."""
 
-    def __init__(self, draws: Draws) -> None:
+    def __init__(self, draws: RandomSource) -> None:
         self._draws = draws
 
     def between(self, low: int, high: int) -> int:
@@ -72,7 +72,7 @@ class Dice:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class WorldBounds:
     """The limits of a world's size."""
 
     queues_max: int = 5
@@ -83,23 +83,23 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Plan:
+class QueueWorldPlan:
     """The world under construction."""
 
-    dice: Dice
+    dice: RandomChoices
     fair_sharing: bool = False
     #: Resource groups: the resources, and the flavors that may provide them.
     groups: list[tuple[list[str], list[str]]] = field(default_factory=list)
     cohorts: list[str] = field(default_factory=list)
-    queues: list[Made] = field(default_factory=list)
-    local_queues: list[Made] = field(default_factory=list)
-    work: list[Made] = field(default_factory=list)
-    objects: list[Made] = field(default_factory=list)
+    queues: list[ObjectDict] = field(default_factory=list)
+    local_queues: list[ObjectDict] = field(default_factory=list)
+    work: list[ObjectDict] = field(default_factory=list)
+    objects: list[ObjectDict] = field(default_factory=list)
 
 
-def random_scenario(draws: Draws, bounds: Bounds | None = None) -> Scenario:
+def random_scenario(draws: RandomSource, bounds: WorldBounds | None = None) -> Scenario:
     """Return a whole world with its users."""
-    fair_sharing, objects = random_objects(draws, bounds or Bounds())
+    fair_sharing, objects = random_objects(draws, bounds or WorldBounds())
     return scenario_of(objects, fair_sharing=fair_sharing)
 
 
@@ -115,9 +115,9 @@ def scenario_of(objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = Fa
     return make_scenario(manifests)
 
 
-def random_objects(draws: Draws, bounds: Bounds) -> tuple[bool, list[Made]]:
+def random_objects(draws: RandomSource, bounds: WorldBounds) -> tuple[bool, list[ObjectDict]]:
     """Return whether fair sharing is on, and all objects in manifest order."""
-    plan = Plan(Dice(draws))
+    plan = QueueWorldPlan(RandomChoices(draws))
     plan.fair_sharing = plan.dice.chance(35) if bounds.fair_sharing is None else bounds.fair_sharing
     _make_flavors(plan)
     _make_cohorts(plan)
@@ -132,19 +132,19 @@ def random_objects(draws: Draws, bounds: Bounds) -> tuple[bool, list[Made]]:
     return plan.fair_sharing, plan.objects
 
 
-def _object(api_version: str, kind: str, name: str, **fields: Any) -> Made:
+def _object(api_version: str, kind: str, name: str, **fields: Any) -> ObjectDict:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **fields}
 
 
 # The platform.
 
 
-def _make_flavors(plan: Plan) -> None:
+def _make_flavors(plan: QueueWorldPlan) -> None:
     """Add flavors with labels and taints, and choose the resource groups."""
     dice = plan.dice
     names = [f"f{n}" for n in range(dice.between(1, 3))]
     for number, name in enumerate(names):
-        spec: Made = {}
+        spec: ObjectDict = {}
         if dice.chance(30):
             spec["nodeLabels"] = {"zone": "ab"[number % 2]}
         if dice.chance(15):
@@ -157,7 +157,7 @@ def _make_flavors(plan: Plan) -> None:
         plan.groups.append((["example.com/gpu"], ["g0"]))
 
 
-def _make_cohorts(plan: Plan) -> None:
+def _make_cohorts(plan: QueueWorldPlan) -> None:
     """Add a forest of Cohorts, some of them implicit."""
     dice = plan.dice
     for number in range(dice.pick([0, 1, 1, 1, 2, 3, 4])):
@@ -174,7 +174,7 @@ def _make_cohorts(plan: Plan) -> None:
             plan.objects.append(_object(KUEUE, "Cohort", name, spec=spec))
 
 
-def _quotas(plan: Plan, *, limits: bool, most: int, lends_own: bool = True) -> list[Made]:
+def _quotas(plan: QueueWorldPlan, *, limits: bool, most: int, lends_own: bool = True) -> list[ObjectDict]:
     """Return resource groups with quotas; with `lends_own` the lending limit is at most the nominal quota."""
     dice, groups = plan.dice, []
     for resources, names in plan.groups:
@@ -189,9 +189,9 @@ def _quotas(plan: Plan, *, limits: bool, most: int, lends_own: bool = True) -> l
     return groups
 
 
-def _quota(dice: Dice, resource: str, *, limits: bool, most: int, own: bool) -> Made:
+def _quota(dice: RandomChoices, resource: str, *, limits: bool, most: int, own: bool) -> ObjectDict:
     nominal = dice.pick([most, dice.between(0, most)])
-    quota: Made = {"name": resource, "nominalQuota": _amount(resource, nominal)}
+    quota: ObjectDict = {"name": resource, "nominalQuota": _amount(resource, nominal)}
     if limits and dice.chance(20):
         quota["borrowingLimit"] = _amount(resource, dice.between(0, 6))
     if limits and dice.chance(25):
@@ -203,9 +203,9 @@ def _amount(resource: str, units: int) -> str | int:
     return f"{units}Gi" if resource == "memory" else units
 
 
-def _make_queue(plan: Plan, number: int) -> None:
+def _make_queue(plan: QueueWorldPlan, number: int) -> None:
     dice, name = plan.dice, f"q{number}"
-    spec: Made = {"namespaceSelector": {}}
+    spec: ObjectDict = {"namespaceSelector": {}}
     cohort = dice.pick([*plan.cohorts, *plan.cohorts, *plan.cohorts, ""])
     if cohort:
         spec["cohortName"] = cohort
@@ -229,19 +229,19 @@ def _make_queue(plan: Plan, number: int) -> None:
         plan.objects.append(made)
 
 
-def _preemption(dice: Dice, *, fair_sharing: bool) -> Made:
+def _preemption(dice: RandomChoices, *, fair_sharing: bool) -> ObjectDict:
     reclaim = dice.pick(_RECLAIM)
-    policies: Made = {"withinClusterQueue": dice.pick(_WITHIN_QUEUE), "reclaimWithinCohort": reclaim}
+    policies: ObjectDict = {"withinClusterQueue": dice.pick(_WITHIN_QUEUE), "reclaimWithinCohort": reclaim}
     if reclaim != "Never" and not fair_sharing and dice.chance(60):
-        borrow: Made = {"policy": "LowerPriority"}
+        borrow: ObjectDict = {"policy": "LowerPriority"}
         if dice.chance(50):
             borrow["maxPriorityThreshold"] = dice.pick([0, 100])
         policies["borrowWithinCohort"] = borrow
     return policies
 
 
-def _fungibility(dice: Dice) -> Made:
-    rules: Made = {"whenCanBorrow": dice.pick(_SEARCH), "whenCanPreempt": dice.pick(_SEARCH)}
+def _fungibility(dice: RandomChoices) -> ObjectDict:
+    rules: ObjectDict = {"whenCanBorrow": dice.pick(_SEARCH), "whenCanPreempt": dice.pick(_SEARCH)}
     if (rules["whenCanBorrow"], rules["whenCanPreempt"]) == ("TryNextFlavor", "TryNextFlavor") and dice.chance(50):
         rules["preference"] = dice.pick(["BorrowingOverPreemption", "PreemptionOverBorrowing"])
     return rules
@@ -250,7 +250,7 @@ def _fungibility(dice: Dice) -> Made:
 # The users.
 
 
-def _make_work(plan: Plan, number: int) -> None:
+def _make_work(plan: QueueWorldPlan, number: int) -> None:
     dice = plan.dice
     kind = dice.pick(["Workload"] * 7 + ["Job"] * 2 + ["JobSet"])
     local = dice.pick(plan.local_queues)
@@ -267,28 +267,28 @@ def _make_work(plan: Plan, number: int) -> None:
     plan.objects.append(obj)
 
 
-def _workload(plan: Plan, name: str, queue: str) -> Made:
+def _workload(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
     dice = plan.dice
     pod_sets = []
     for number in range(dice.pick([1, 1, 1, 1, 2])):
-        pod_set: Made = {"name": f"p{number}", "count": dice.pick([1, 1, 2, 3, 4]), "template": _template(plan)}
+        pod_set: ObjectDict = {"name": f"p{number}", "count": dice.pick([1, 1, 2, 3, 4]), "template": _template(plan)}
         if number == 0 and pod_set["count"] > 1 and dice.chance(25):
             pod_set["minCount"] = dice.between(1, pod_set["count"] - 1)
         pod_sets.append(pod_set)
-    spec: Made = {"queueName": queue, "priority": dice.pick([0, 0, 100, 200]), "podSets": pod_sets}
+    spec: ObjectDict = {"queueName": queue, "priority": dice.pick([0, 0, 100, 200]), "podSets": pod_sets}
     return _object(KUEUE, "Workload", name, spec=spec)
 
 
-def _template(plan: Plan) -> Made:
+def _template(plan: QueueWorldPlan) -> ObjectDict:
     dice = plan.dice
-    requests: Made = {}
+    requests: ObjectDict = {}
     for resources, _ in plan.groups:
         for resource in resources:
             if resource != "pods" and not (requests and dice.chance(40)):
                 requests[resource] = _amount(resource, dice.pick([1, 1, 2, 3, 5]))
     limits = {resource: amount for resource, amount in requests.items() if "/" in resource}
     container = {"name": "main", "image": "pause", "resources": {"requests": requests, "limits": limits}}
-    spec: Made = {"restartPolicy": "Never", "containers": [container]}
+    spec: ObjectDict = {"restartPolicy": "Never", "containers": [container]}
     if dice.chance(15):
         spec["nodeSelector"] = {"zone": dice.pick(["a", "b"])}
     if dice.chance(30):
@@ -296,12 +296,12 @@ def _template(plan: Plan) -> Made:
     return {"spec": spec}
 
 
-def _job_spec(plan: Plan) -> Made:
+def _job_spec(plan: QueueWorldPlan) -> ObjectDict:
     parallelism = plan.dice.between(1, 3)
     return {"parallelism": parallelism, "completions": parallelism, "template": _template(plan)}
 
 
-def _job(plan: Plan, name: str, queue: str) -> Made:
+def _job(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
     job = _object("batch/v1", "Job", name, spec=_job_spec(plan))
     job["metadata"]["labels"] = _labels(plan.dice, queue)
     if job["spec"]["parallelism"] > 1 and plan.dice.chance(30):
@@ -309,7 +309,7 @@ def _job(plan: Plan, name: str, queue: str) -> Made:
     return job
 
 
-def _job_set(plan: Plan, name: str, queue: str) -> Made:
+def _job_set(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
     dice = plan.dice
     replicated = [
         {"name": f"r{n}", "replicas": dice.between(1, 2), "template": {"spec": _job_spec(plan)}}
@@ -320,14 +320,14 @@ def _job_set(plan: Plan, name: str, queue: str) -> Made:
     return job_set
 
 
-def _labels(dice: Dice, queue: str) -> dict[str, str]:
+def _labels(dice: RandomChoices, queue: str) -> dict[str, str]:
     return {well_known.QUEUE_NAME: queue, well_known.PRIORITY_CLASS: dice.pick(["low", "middle", "high"])}
 
 
 # Changes during the run.
 
 
-def _make_edit(plan: Plan) -> None:
+def _make_edit(plan: QueueWorldPlan) -> None:
     """Add a later version of an object, or its deletion."""
     dice = plan.dice
     edit = dice.pick([_edit_quota, _edit_quota, _stop_queue, _stop_local_queue, _deactivate, _edit_cohort])
@@ -336,7 +336,7 @@ def _make_edit(plan: Plan) -> None:
         plan.objects.append(changed)
 
 
-def _later(dice: Dice, obj: Made, at: str = "", **spec: Any) -> Made:
+def _later(dice: RandomChoices, obj: ObjectDict, at: str = "", **spec: Any) -> ObjectDict:
     """Return a later version of an object, with changed fields in its spec."""
     metadata = obj["metadata"]
     moment = at or f"{dice.between(1, ACTIVE_SECONDS)}.07s"
@@ -344,20 +344,20 @@ def _later(dice: Dice, obj: Made, at: str = "", **spec: Any) -> Made:
     return {**obj, "metadata": {**metadata, "annotations": annotations}, "spec": {**obj["spec"], **spec}}
 
 
-def _edit_quota(plan: Plan) -> Made:
+def _edit_quota(plan: QueueWorldPlan) -> ObjectDict:
     queue = plan.dice.pick(plan.queues)
     limits = "cohortName" in queue["spec"]
     return _later(plan.dice, queue, resourceGroups=_quotas(plan, limits=limits, most=10))
 
 
-def _stop_queue(plan: Plan) -> Made:
+def _stop_queue(plan: QueueWorldPlan) -> ObjectDict:
     dice, queue = plan.dice, plan.dice.pick(plan.queues)
     if dice.chance(70):
         plan.objects.append(_later(dice, queue, f"{ACTIVE_SECONDS}.09s", stopPolicy="None"))
     return _later(dice, queue, stopPolicy=dice.pick(["Hold", "HoldAndDrain"]))
 
 
-def _stop_local_queue(plan: Plan) -> Made:
+def _stop_local_queue(plan: QueueWorldPlan) -> ObjectDict:
     dice, local = plan.dice, plan.dice.pick(plan.local_queues)
     if dice.chance(30):
         local["metadata"]["annotations"] = {well_known.DELETE_AT: f"{dice.between(1, ACTIVE_SECONDS)}.03s"}
@@ -366,18 +366,18 @@ def _stop_local_queue(plan: Plan) -> Made:
     return _later(dice, local, stopPolicy=dice.pick(["Hold", "HoldAndDrain"]))
 
 
-def _deactivate(plan: Plan) -> Made | None:
+def _deactivate(plan: QueueWorldPlan) -> ObjectDict | None:
     bare = [work for work in plan.work if work["kind"] == "Workload"]
     return _later(plan.dice, plan.dice.pick(bare), f"{ACTIVE_SECONDS}.1s", active=False) if bare else None
 
 
-def _edit_cohort(plan: Plan) -> Made | None:
+def _edit_cohort(plan: QueueWorldPlan) -> ObjectDict | None:
     """Return a Cohort with other quotas or another parent, which may close a cycle."""
     if not plan.cohorts:
         return None
     dice, name = plan.dice, plan.dice.pick(plan.cohorts)
     parent = dice.pick([*plan.cohorts, ""])
-    spec: Made = {"resourceGroups": _quotas(plan, limits=bool(parent), most=6, lends_own=False)}
+    spec: ObjectDict = {"resourceGroups": _quotas(plan, limits=bool(parent), most=6, lends_own=False)}
     if parent:
         spec["parentName"] = parent
     return _later(dice, _object(KUEUE, "Cohort", name, spec={}), **spec)

@@ -43,9 +43,9 @@ NOT_STRUCTURAL: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("schema", "problem"), NOT_STRUCTURAL)
 def test_a_schema_must_be_structural(schema: Any, problem: str) -> None:
-    told = Space().refused(definition(version_of(schema_of(at=schema))), DEFINITIONS)
-    assert problem in told[0]
-    assert told[0].startswith(AT)
+    reported = Space().refused(definition(version_of(schema_of(at=schema))), DEFINITIONS)
+    assert problem in reported[0]
+    assert reported[0].startswith(AT)
 
 
 def test_int_or_string_may_say_so_in_both_words() -> None:
@@ -139,8 +139,8 @@ def test_what_defines_stored_objects_does_not_change() -> None:
     stored = api.get(f"{DEFINITIONS}/{NAME}")
     wider = {**stored, "spec": {**stored["spec"], "scope": "Cluster", "versions": [version_of(schema_of(), "v2")]}}
     wider["spec"]["versions"][0]["storage"] = True
-    told = api.ask("PUT", f"{DEFINITIONS}/{NAME}", wider).body["details"]["causes"]
-    assert [cause["field"] for cause in told] == ["spec.scope", "status.storedVersions[0]"]
+    reported = api.ask("PUT", f"{DEFINITIONS}/{NAME}", wider).body["details"]["causes"]
+    assert [cause["field"] for cause in reported] == ["spec.scope", "status.storedVersions[0]"]
 
 
 def test_a_definition_goes_after_its_objects() -> None:
@@ -177,8 +177,8 @@ MISREAD: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("schema", "problem"), MISREAD)
 def test_words_of_a_schema_must_be_what_they_are(schema: Any, problem: str) -> None:
-    told = Space().refused(definition(version_of(schema_of(at=schema))), DEFINITIONS)
-    assert problem.replace("[at]", ".at") in told[0]
+    reported = Space().refused(definition(version_of(schema_of(at=schema))), DEFINITIONS)
+    assert problem.replace("[at]", ".at") in reported[0]
 
 
 def test_what_was_stored_is_shown_by_the_schema_of_today() -> None:
@@ -202,7 +202,7 @@ def test_paths_of_columns_and_scales_are_read() -> None:
     column = {"name": "At", "type": "text", "jsonPath": ".spec[bad"}
     scale = {"specReplicasPath": ".status.a", "statusReplicasPath": ".status.b", "labelSelectorPath": ".at"}
     version = version_of(schema_of(), additionalPrinterColumns=[column], subresources={"scale": scale})
-    fields = [told.partition(": ")[0] for told in Space().refused(definition(version), DEFINITIONS)]
+    fields = [reported.partition(": ")[0] for reported in Space().refused(definition(version), DEFINITIONS)]
     assert fields == [
         "spec.versions[0].additionalPrinterColumns[0].type",
         "spec.versions[0].additionalPrinterColumns[0].jsonPath",
@@ -214,5 +214,5 @@ def test_paths_of_columns_and_scales_are_read() -> None:
 def test_only_fields_with_plain_values_can_be_selected_by() -> None:
     paths = [".spec.orbit", ".spec.orbit", ".spec.none", ".spec"]
     version = version_of(schema_of(orbit=TEXT), selectableFields=[{"jsonPath": path} for path in paths])
-    fields = [told.partition(": ")[0] for told in Space().refused(definition(version), DEFINITIONS)]
+    fields = [reported.partition(": ")[0] for reported in Space().refused(definition(version), DEFINITIONS)]
     assert fields == [f"spec.versions[0].selectableFields[{i}].jsonPath" for i in (1, 2, 3)]

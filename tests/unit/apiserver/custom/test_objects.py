@@ -37,18 +37,18 @@ FAULTS: list[tuple[dict[str, Any], Any, str]] = [
 
 @pytest.mark.parametrize(("schema", "value", "problem"), FAULTS)
 def test_a_value_is_checked_in_the_words_of_the_api(schema: dict[str, Any], value: Any, problem: str) -> None:
-    told = space(schema_of(at=schema)).refused(rocket(at=value))[0]
-    assert told.startswith("spec.at: ")
-    assert problem in told
+    reported = space(schema_of(at=schema)).refused(rocket(at=value))[0]
+    assert reported.startswith("spec.at: ")
+    assert problem in reported
 
 
 def test_items_of_a_list_are_told_apart() -> None:
     crew = {"type": "array", "items": NAMED, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     stages = {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"}
-    told = space(schema_of(crew=crew, stages=stages)).refused(
+    reported = space(schema_of(crew=crew, stages=stages)).refused(
         rocket(crew=[{"name": "a"}, {"name": "a"}, {}], stages=["x", "y", "x"])
     )
-    assert told == [
+    assert reported == [
         "spec.crew[2].name: Required value",
         'spec.crew[1]: Duplicate value: {"name":"a"}',
         'spec.stages[2]: Duplicate value: "x"',
@@ -72,9 +72,9 @@ def test_unknown_fields_are_told() -> None:
     inner = {"type": "object", "x-kubernetes-embedded-resource": True, "properties": {"spec": {"type": "object"}}}
     api = space(schema_of(inner=inner))
     inner_sent = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "nam": "y"}, "data": 2}
-    told = [f'unknown field "spec.{field}"' for field in ("gone", "inner.metadata.nam", "inner.data")]
+    reported = [f'unknown field "spec.{field}"' for field in ("gone", "inner.metadata.nam", "inner.data")]
     sent = rocket(gone=1, inner=inner_sent)
-    assert [*api.ask("POST", ROCKETS, sent).warnings] == told
+    assert [*api.ask("POST", ROCKETS, sent).warnings] == reported
     assert api.get(f"{ROCKETS}/ariane")["spec"]["inner"]["metadata"] == {"name": "x"}
     strict = api.ask("POST", f"{ROCKETS}?fieldValidation=Strict", sent)
     assert (strict.code, "strict decoding error" in strict.body["message"]) == (400, True)

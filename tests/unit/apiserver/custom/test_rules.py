@@ -34,16 +34,16 @@ def test_what_breaks_a_rule_is_told_with_its_message() -> None:
 
 
 def test_a_rule_that_cannot_be_evaluated_is_broken() -> None:
-    told = space(ruled({"rule": "self.a > 1", "message": "much"}, a=WHOLE)).refused(rocket())
-    assert told[0].startswith('spec: Invalid value: "object": ')
-    assert told[0].endswith("evaluating rule: much")
+    reported = space(ruled({"rule": "self.a > 1", "message": "much"}, a=WHOLE)).refused(rocket())
+    assert reported[0].startswith('spec: Invalid value: "object": ')
+    assert reported[0].endswith("evaluating rule: much")
 
 
 def test_a_rule_that_takes_too_long_is_broken() -> None:
     items = {"type": "array", "items": WHOLE}
     rule = {"rule": "self.a.all(x, self.a.all(y, self.a.all(z, x + y + z > 0)))", "message": "much"}
-    told = space(ruled(rule, a=items)).refused(rocket(a=[1] * 100))
-    assert told[0].startswith('spec: Invalid value: "object": call cost exceeds limit: ')
+    reported = space(ruled(rule, a=items)).refused(rocket(a=[1] * 100))
+    assert reported[0].startswith('spec: Invalid value: "object": call cost exceeds limit: ')
 
 
 def test_rules_cost_no_more_than_a_second_together() -> None:
@@ -51,16 +51,16 @@ def test_rules_cost_no_more_than_a_second_together() -> None:
     item["x-kubernetes-validations"] = [{"rule": "self.b.all(x, self.b.exists_one(y, x == y))"}]
     api, crew = space(schema_of(a={"type": "array", "items": item})), {"b": list(range(99))}
     api.post(ROCKETS, rocket(a=[crew] * 100))
-    told = "validation failed due to running out of cost budget, no further validation rules will be run"
-    assert api.refused(rocket(a=[crew] * 1900)) == [f'spec.a[990]: Invalid value: "object": {told}']
+    reported = "validation failed due to running out of cost budget, no further validation rules will be run"
+    assert api.refused(rocket(a=[crew] * 1900)) == [f'spec.a[990]: Invalid value: "object": {reported}']
 
 
 def test_texts_that_are_joined_again_and_again_are_counted() -> None:
     names = {"type": "array", "items": TEXT}
     api = space(ruled({"rule": "self.a.map(x, self.b + x).size() > 0"}, a=names, b=TEXT))
     api.post(ROCKETS, rocket(a=["x"] * 1000, b="y" * 1000))
-    (told,) = api.refused(rocket(a=["x"] * 5000, b="y" * 500_000))
-    assert "running out of cost budget" in told
+    (reported,) = api.refused(rocket(a=["x"] * 5000, b="y" * 500_000))
+    assert "running out of cost budget" in reported
 
 
 def test_what_rules_do_with_much_takes_a_time_that_grows_with_it_alone() -> None:
@@ -94,8 +94,8 @@ def test_items_with_keys_are_compared_with_what_they_were() -> None:
     api = space(schema_of(crew=crew))
     api.post(ROCKETS, rocket(crew=[{"name": "a", "size": 5}, {"name": "b", "size": 1}]))
     changed = {"spec": {"crew": [{"name": "c", "size": 0}, {"name": "b", "size": 2}, {"name": "a", "size": 4}]}}
-    told = api.ask("PATCH", f"{ROCKETS}/ariane", changed, headers=MERGE).body["details"]["causes"]
-    assert [cause["field"] for cause in told] == ["spec.crew[2]"]
+    reported = api.ask("PATCH", f"{ROCKETS}/ariane", changed, headers=MERGE).body["details"]["causes"]
+    assert [cause["field"] for cause in reported] == ["spec.crew[2]"]
 
 
 HOLDING = [
@@ -124,9 +124,9 @@ def test_what_kubernetes_has_beyond_the_language_is_there(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["self.a >", "nonsense(self)", "'text'", " "])
 def test_a_rule_that_is_none_is_refused_with_its_definition(rule: str) -> None:
-    told = Space().refused(definition(version_of(ruled({"rule": rule}, a=WHOLE))), DEFINITIONS)
+    reported = Space().refused(definition(version_of(ruled({"rule": rule}, a=WHOLE))), DEFINITIONS)
     place = "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
-    assert [fault.partition(": ")[0] for fault in told] == [place]
+    assert [fault.partition(": ")[0] for fault in reported] == [place]
 
 
 def test_a_rule_beyond_us_is_told_and_not_checked() -> None:

@@ -44,8 +44,8 @@ def test_columns_are_those_of_the_definition() -> None:
     sent = rocket(engines=2, crewed=True, list=[{"type": "Up", "status": "x"}, {"type": "Ready", "status": "Yes"}])
     sent["metadata"]["labels"] = {"a.b/c": "d"}
     api.post(ROCKETS, sent)
-    told, row = cells(api)
-    assert told[:3] == [("Name", "string", 0), ("Engines", "integer", 0), ("Crewed", "boolean", 1)]
+    reported, row = cells(api)
+    assert reported[:3] == [("Name", "string", 0), ("Engines", "integer", 0), ("Crewed", "boolean", 1)]
     assert row == ["ariane", 2, True, "0s", "Yes", "Up", "d", ""]
 
 
@@ -60,13 +60,13 @@ def test_each_version_has_its_own_columns() -> None:
     first = version_of(schema_of(engines=WHOLE), additionalPrinterColumns=[column])
     api.define(definition(first, version_of(schema_of(engines=WHOLE), "v1beta1")))
     api.post(ROCKETS, rocket(engines=2))
-    told = [cells(api, path)[0][1][0] for path in (ROCKETS, ROCKETS.replace("/v1/", "/v1beta1/"))]
-    assert told == ["Engines", "Age"]
+    reported = [cells(api, path)[0][1][0] for path in (ROCKETS, ROCKETS.replace("/v1/", "/v1beta1/"))]
+    assert reported == ["Engines", "Age"]
 
 
 def test_definitions_tell_when_they_were_made() -> None:
-    told, row = cells(space(schema_of()), DEFINITIONS)
-    assert told == [("Name", "string", 0), ("Created At", "date", 0)]
+    reported, row = cells(space(schema_of()), DEFINITIONS)
+    assert reported == [("Name", "string", 0), ("Created At", "date", 0)]
     assert row == [NAME, "1970-01-01T00:00:00Z"]
 
 
@@ -129,9 +129,9 @@ def test_kinds_that_all_is_about_say_so() -> None:
 def test_schemas_are_shown_with_their_descriptions() -> None:
     api = space(schema_of(orbit={**TEXT, "description": "How far up."}))
     schemas = api.get("/openapi/v3/apis/space.example.com/v1")["components"]["schemas"]
-    told = schemas["com.example.space.v1.Rocket"]["properties"]
-    assert told["spec"]["properties"]["orbit"]["description"] == "How far up."
-    assert told["metadata"] == {"allOf": [{"$ref": "#/components/schemas/io.k8s.ObjectMeta"}]}
+    reported = schemas["com.example.space.v1.Rocket"]["properties"]
+    assert reported["spec"]["properties"]["orbit"]["description"] == "How far up."
+    assert reported["metadata"] == {"allOf": [{"$ref": "#/components/schemas/io.k8s.ObjectMeta"}]}
     assert "ownerReferences" in schemas["io.k8s.ObjectMeta"]["properties"]
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli import output
-from batchyard.cli.platform.display import Lines
-from batchyard.cli.platform.driving import Driver
-from batchyard.cli.platform.happenings import Kind
-from batchyard.cli.platform.journal import Journal
+from batchyard.cli.platform.display import LineDisplay
+from batchyard.cli.platform.driving import StepRunner
+from batchyard.cli.platform.happenings import ProgressKind
+from batchyard.cli.platform.journal import StepJournal
 from batchyard.cli.platform.lock import Lock
-from batchyard.cli.platform.processes import Processes
-from batchyard.provision.steps.model import Asking, Consent, Probe, Seen, Step, run
+from batchyard.cli.platform.processes import CommandRunner
+from batchyard.provision.steps.model import Consent, ConsentDetails, PlatformStep, Probe, ProbeResult, run
 
-FOUND = Probe(run("echo", "old"), lambda answer: Seen(False, answer.printed.strip()))
-LOOKED = Asking(run("echo", "runs"), lambda answer, sent: f" {sent}; {answer.printed.strip()}")
-STEP = Step(
+FOUND = Probe(run("echo", "old"), lambda answer: ProbeResult(False, answer.printed.strip()))
+LOOKED = ConsentDetails(run("echo", "runs"), lambda answer, sent: f" {sent}; {answer.printed.strip()}")
+STEP = PlatformStep(
     "clean",
     "remove what is old",
     commands=(run("dd", "of=removed", "status=none"),),
@@ -38,21 +38,23 @@ class Person:
         return self.agrees_to_all
 
 
-def driven(folder: Path, person: Person) -> dict[Kind, int]:
+def driven(folder: Path, person: Person) -> dict[ProgressKind, int]:
     """How the step comes out."""
-    with Lock(folder, output.tell) as lock:
-        driver = Driver(folder, Processes(folder, lock, output.tell), Journal(folder), Lines(), person)
+    with Lock(folder, output.report_line) as lock:
+        driver = StepRunner(
+            folder, CommandRunner(folder, lock, output.report_line), StepJournal(folder), LineDisplay(), person
+        )
         return driver.drive([STEP])
 
 
 def test_what_is_asked_about_is_what_the_command_is_sent(tmp_path: Path) -> None:
     person = Person(agrees_to_all=True)
-    assert driven(tmp_path, person)[Kind.DONE] == 1
+    assert driven(tmp_path, person)[ProgressKind.DONE] == 1
     assert person.asked == [("It goes: old; runs", True)]
     assert (tmp_path / "removed").read_text("utf-8") == "old"
 
 
 def test_who_does_not_want_it_goes_on_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert driven(tmp_path, Person(agrees_to_all=False))[Kind.UNMET] == 1
+    assert driven(tmp_path, Person(agrees_to_all=False))[ProgressKind.UNMET] == 1
     assert "declined: old" in capsys.readouterr().err
     assert not (tmp_path / "removed").exists()

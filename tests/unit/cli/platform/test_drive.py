@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.options import Telling
+from batchyard.cli.options import ProgressFormat
 from batchyard.cli.platform import drive
-from batchyard.cli.platform.driving import Settings
+from batchyard.cli.platform.driving import StepRunnerSettings
 from batchyard.cli.platform.lock import Lock
-from batchyard.cli.platform.target import Wanted
-from batchyard.provision.loading import Source, read_platform
+from batchyard.cli.platform.target import ClusterOptions
+from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render
-from batchyard.provision.steps.cluster import Reached
+from batchyard.provision.steps.cluster import ClusterConnection
 from clouds import PLATFORM, Cloud, in_a_process
 
-NOBODY = Wanted("", "")
+NOBODY = ClusterOptions("", "")
 #: What a whole create does to the world, in this order.
 CREATED = [
     *(
@@ -47,33 +47,35 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 
 @cache
-def small_work(project: str = "project-1") -> drive.Work:
+def small_work(project: str = "project-1") -> drive.RenderedPlatform:
     """The small platform in a project, rendered once."""
-    platform = read_platform(Source("platform.yaml", PLATFORM), project)
-    work = drive.Work(platform, render(platform), Path())
-    work.create(Reached("kubeconfig"))  # whoever is forked from here has read the manifests
+    platform = read_platform(PlatformSource("platform.yaml", PLATFORM), project)
+    work = drive.RenderedPlatform(platform, render(platform), Path())
+    work.create(ClusterConnection("kubeconfig"))  # whoever is forked from here has read the manifests
     return work
 
 
-def work_in(cloud: Cloud, project: str = "project-1") -> drive.Work:
+def work_in(cloud: Cloud, project: str = "project-1") -> drive.RenderedPlatform:
     """The same, to be driven in this cloud's folder."""
     return replace(small_work(project), folder=cloud.out)
 
 
-def request_of(cloud: Cloud, is_yes: bool = True, skipped: frozenset[str] = frozenset()) -> drive.Request:
-    settings = Settings(pace=0, skipped=skipped)
-    return drive.Request(str(cloud.file), cloud.out, "", NOBODY, is_yes=is_yes, settings=settings)
+def request_of(cloud: Cloud, is_yes: bool = True, skipped: frozenset[str] = frozenset()) -> drive.PlatformRequest:
+    settings = StepRunnerSettings(pace=0, skipped=skipped)
+    return drive.PlatformRequest(str(cloud.file), cloud.out, "", NOBODY, is_yes=is_yes, settings=settings)
 
 
 def created(cloud: Cloud, project: str = "project-1", **options: object) -> int:
     """The exit code of a create in a process of its own."""
-    return in_a_process(lambda: drive.run_create(work_in(cloud, project), request_of(cloud, **options)), cloud.told)  # type: ignore[arg-type]
+    return in_a_process(lambda: drive.run_create(work_in(cloud, project), request_of(cloud, **options)), cloud.reported)  # type: ignore[arg-type]
 
 
 def destroyed(cloud: Cloud, is_unprotecting: bool = True, **options: object) -> int:
     """The exit code of a destroy in a process of its own."""
     request = request_of(cloud, **options)  # type: ignore[arg-type]
-    return in_a_process(lambda: drive.run_destroy(work_in(cloud), request, is_unprotecting=is_unprotecting), cloud.told)
+    return in_a_process(
+        lambda: drive.run_destroy(work_in(cloud), request, is_unprotecting=is_unprotecting), cloud.reported
+    )
 
 
 def killed_at_every_call(cloud: Cloud, work: Callable[[Cloud], int]) -> int:
@@ -82,7 +84,7 @@ def killed_at_every_call(cloud: Cloud, work: Callable[[Cloud], int]) -> int:
         cloud.goes_wrong(call, "kill")
         if work(cloud) == 0:
             return call - 1
-    raise AssertionError("it never comes to its end: " + cloud.told.read_text("utf-8"))
+    raise AssertionError("it never comes to its end: " + cloud.reported.read_text("utf-8"))
 
 
 def test_create_makes_everything_in_order(cloud: Cloud) -> None:
@@ -119,57 +121,57 @@ def test_whatever_command_fails_or_outlives_us_the_next_create_goes_on(
         other.goes_wrong(call, how)
         assert created(other) != 0
         other.goes_right()
-        assert created(other) == 0, other.told.read_text("utf-8")
+        assert created(other) == 0, other.reported.read_text("utf-8")
         assert Counter(other.effects) == Counter(CREATED)
 
 
 def test_what_a_failing_command_says_is_told_with_its_log_and_a_remedy(cloud: Cloud) -> None:
     cloud.goes_wrong(13, "fail")
     assert created(cloud) == 1
-    told = cloud.told.read_text("utf-8")
+    reported = cloud.reported.read_text("utf-8")
     log = cloud.out / ".batchyard/logs/state-bucket.log"
-    assert f"full log: {log}" in told
-    assert "ERROR: planted" in told
-    assert "choose another with spec.google.state.bucket" in told
-    assert "run the same command again to resume from there" in told
+    assert f"full log: {log}" in reported
+    assert "ERROR: planted" in reported
+    assert "choose another with spec.google.state.bucket" in reported
+    assert "run the same command again to resume from there" in reported
     assert log.read_text("utf-8").endswith("ERROR: planted\n")
 
 
 def test_what_is_there_is_passed_over_and_said(cloud: Cloud) -> None:
     cloud.goes_wrong(20, "kill")
     created(cloud)
-    cloud.told.unlink()
+    cloud.reported.unlink()
     assert created(cloud) == 0
-    told = cloud.told.read_text("utf-8")
-    assert "an earlier create did not finish" in told
-    assert "state-bucket: already done" in told
+    reported = cloud.reported.read_text("utf-8")
+    assert "an earlier create did not finish" in reported
+    assert "state-bucket: already done" in reported
 
 
 def test_destroy_refuses_what_is_protected_before_it_stops_anything(cloud: Cloud) -> None:
     created(cloud)
     assert destroyed(cloud, is_unprotecting=False) == 1
-    assert "use --unprotect" in cloud.told.read_text("utf-8")
+    assert "use --unprotect" in cloud.reported.read_text("utf-8")
     assert cloud.effects == CREATED
 
 
 def test_destroy_names_what_stays_with_the_command_for_each(cloud: Cloud) -> None:
     created(cloud)
-    cloud.told.unlink()
+    cloud.reported.unlink()
     assert destroyed(cloud) == 0
-    told = cloud.told.read_text("utf-8")
-    assert "gcloud storage rm --recursive gs://project-1-small-state/" in told
-    assert "pvc-1\tus-central1-a\n  to remove: gcloud compute disks delete NAME --zone=ZONE" in told
-    assert "reservations" not in told, "there are none"
+    reported = cloud.reported.read_text("utf-8")
+    assert "gcloud storage rm --recursive gs://project-1-small-state/" in reported
+    assert "pvc-1\tus-central1-a\n  to remove: gcloud compute disks delete NAME --zone=ZONE" in reported
+    assert "reservations" not in reported, "there are none"
 
 
 def test_nothing_that_costs_is_made_where_nobody_can_be_asked(cloud: Cloud) -> None:
     assert created(cloud, is_yes=False) == 1
-    assert "use --yes" in cloud.told.read_text("utf-8")
+    assert "use --yes" in cloud.reported.read_text("utf-8")
     assert "bucket" not in cloud.effects
 
 
 def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
-    drive.run_create(work_in(cloud), drive.Request(str(cloud.file), cloud.out, "", NOBODY, is_dry=True))
+    drive.run_create(work_in(cloud), drive.PlatformRequest(str(cloud.file), cloud.out, "", NOBODY, is_dry=True))
     printed = capfd.readouterr().out
     assert cloud.count == 0
     assert "\nterraform -chdir=terraform apply -input=false -no-color -lock-timeout=10m create.tfplan\n" in printed
@@ -179,9 +181,9 @@ def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pyte
 
 
 def test_programs_are_told_in_json_lines(cloud: Cloud) -> None:
-    request = drive.Request(str(cloud.file), cloud.out, "", NOBODY, is_yes=True, telling=Telling.JSON)
+    request = drive.PlatformRequest(str(cloud.file), cloud.out, "", NOBODY, is_yes=True, reporting=ProgressFormat.JSON)
     printed = cloud.out.parent / "printed"
-    assert in_a_process(lambda: drive.run_create(work_in(cloud), request), cloud.told, printed) == 0
+    assert in_a_process(lambda: drive.run_create(work_in(cloud), request), cloud.reported, printed) == 0
     events = [json.loads(line) for line in printed.read_text("utf-8").splitlines()]
     assert {"event": "done", "step": "state-bucket"}.items() <= next(
         row for row in events if (row["event"], row["step"]) == ("done", "state-bucket")
@@ -192,22 +194,22 @@ def test_programs_are_told_in_json_lines(cloud: Cloud) -> None:
 def test_a_tool_that_is_not_there_is_named_with_where_to_get_it(cloud: Cloud) -> None:
     (cloud.tools / "gcloud").unlink()
     assert created(cloud) == 1
-    told = cloud.told.read_text("utf-8")
-    assert "gcloud: program not found on the PATH" in told
-    assert "install the gcloud CLI: https://" in told
+    reported = cloud.reported.read_text("utf-8")
+    assert "gcloud: program not found on the PATH" in reported
+    assert "install the gcloud CLI: https://" in reported
 
 
 def test_no_secret_is_kept(cloud: Cloud) -> None:
     created(cloud)
     kept = [path for path in cloud.out.rglob("*") if path.is_file() and "SECRET" in path.read_text("utf-8")]
     assert kept == []
-    assert "SECRET" not in cloud.told.read_text("utf-8")
+    assert "SECRET" not in cloud.reported.read_text("utf-8")
 
 
 def test_only_one_at_a_time_drives_in_a_folder(cloud: Cloud) -> None:
     with Lock(cloud.out, print_nothing):
         assert created(cloud) == 1
-    assert f"process {os.getpid()} is running the steps of this folder" in cloud.told.read_text("utf-8")
+    assert f"process {os.getpid()} is running the steps of this folder" in cloud.reported.read_text("utf-8")
     assert cloud.count == 0
 
 
@@ -218,7 +220,7 @@ def print_nothing(line: str) -> None:
 def test_a_folder_belongs_to_one_project_until_it_is_destroyed(cloud: Cloud) -> None:
     created(cloud)
     assert created(cloud, project="project-2") == 1
-    assert "this folder belongs to small on project project-1" in cloud.told.read_text("utf-8")
+    assert "this folder belongs to small on project project-1" in cloud.reported.read_text("utf-8")
     destroyed(cloud)
     assert created(cloud, project="project-2") == 0
 
@@ -251,7 +253,7 @@ def test_a_step_can_be_left_out(cloud: Cloud) -> None:
 
 def test_a_step_that_there_is_not_cannot_be_left_out(cloud: Cloud) -> None:
     assert created(cloud, skipped=frozenset({"aply-60-queues"})) == 1
-    assert "unknown step aply-60-queues" in cloud.told.read_text("utf-8")
+    assert "unknown step aply-60-queues" in cloud.reported.read_text("utf-8")
     assert cloud.count == 0
 
 

@@ -12,12 +12,12 @@ from threading import Event
 import pytest
 
 from batchyard.cli.platform import drive
-from batchyard.cli.platform.driving import Settings
-from batchyard.cli.platform.journal import Journal
+from batchyard.cli.platform.driving import StepRunnerSettings
+from batchyard.cli.platform.journal import StepJournal
 from batchyard.cli.platform.lock import Lock
-from batchyard.cli.platform.processes import Processes
-from batchyard.cli.platform.target import Wanted
-from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Command
+from batchyard.cli.platform.processes import CommandRunner
+from batchyard.cli.platform.target import ClusterOptions
+from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, StepCommand
 from clouds import Cloud, ended, in_a_process, started
 
 #: The call that makes the bucket, of a create that nothing disturbs.
@@ -33,7 +33,9 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 
 def creating(cloud: Cloud) -> Callable[[], None]:
-    request = drive.Request(str(cloud.file), cloud.out, "", Wanted("", ""), is_yes=True, settings=Settings(pace=0))
+    request = drive.PlatformRequest(
+        str(cloud.file), cloud.out, "", ClusterOptions("", ""), is_yes=True, settings=StepRunnerSettings(pace=0)
+    )
     return lambda: drive.run_create(drive.work_of(request), request)
 
 
@@ -49,7 +51,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 def hanging(cloud: Cloud) -> int:
     """A process of ours whose command hangs, as it makes the bucket."""
     cloud.goes_wrong(MAKES_BUCKET, "hang")
-    child = started(creating(cloud), cloud.told)
+    child = started(creating(cloud), cloud.reported)
     wait_until(lambda: any("buckets create" in call for call in cloud.calls), "the bucket is being made")
     return child
 
@@ -59,18 +61,18 @@ def test_an_interrupt_ends_the_command_and_says_how_to_go_on(cloud: Cloud, numbe
     child = hanging(cloud)
     os.kill(child, number)
     assert ended(child) == drive.INTERRUPTED
-    told = cloud.told.read_text("utf-8")
-    assert "sent gcloud an interrupt; waiting for it" in told
-    assert "create ended at state-bucket; run the same command again" in told
+    reported = cloud.reported.read_text("utf-8")
+    assert "sent gcloud an interrupt; waiting for it" in reported
+    assert "create ended at state-bucket; run the same command again" in reported
     assert "bucket" not in cloud.effects
-    assert [entry["event"] for entry in Journal(cloud.out).entries()][-1] == "interrupted"
+    assert [entry["event"] for entry in StepJournal(cloud.out).entries()][-1] == "interrupted"
 
 
 def test_after_an_interrupt_the_next_create_goes_on(cloud: Cloud) -> None:
     child = hanging(cloud)
     os.kill(child, signal.SIGINT)
     ended(child)
-    assert in_a_process(creating(cloud), cloud.told) == 0
+    assert in_a_process(creating(cloud), cloud.reported) == 0
     assert cloud.effects.count("bucket") == 1
 
 
@@ -78,8 +80,8 @@ def test_a_command_that_outlives_its_driver_is_waited_for(cloud: Cloud) -> None:
     child = hanging(cloud)
     os.kill(child, signal.SIGKILL)
     assert ended(child) == -signal.SIGKILL
-    other = started(creating(cloud), cloud.told)
-    wait_until(lambda: "of an earlier run" in cloud.told.read_text("utf-8"), "the next one waits")
+    other = started(creating(cloud), cloud.reported)
+    wait_until(lambda: "of an earlier run" in cloud.reported.read_text("utf-8"), "the next one waits")
     assert "bucket" not in cloud.effects
     (cloud.state / "gate").write_text("go\n", "utf-8")
     assert ended(other) == 0
@@ -89,15 +91,15 @@ def test_a_command_that_outlives_its_driver_is_waited_for(cloud: Cloud) -> None:
 def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     with Lock(tmp_path, fail) as lock:
-        command = Command(("sh", "-c", "read word <gate"), limit_seconds=0)
-        answer = Processes(tmp_path, lock, fail).act(command, tmp_path / "log", unwatched)
+        command = StepCommand(("sh", "-c", "read word <gate"), limit_seconds=0)
+        answer = CommandRunner(tmp_path, lock, fail).act(command, tmp_path / "log", unwatched)
     assert answer.code == TOO_LONG
     assert "took longer than 0 s" in (tmp_path / "log").read_text("utf-8")
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     with Lock(tmp_path, fail) as lock:
-        answer = Processes(tmp_path, lock, fail).look(Command(("no-such-program",)), unwatched)
+        answer = CommandRunner(tmp_path, lock, fail).look(StepCommand(("no-such-program",)), unwatched)
     assert (answer.code, answer.last_word) == (NO_SUCH_PROGRAM, "no-such-program: program not found on the PATH")
 
 
@@ -111,13 +113,13 @@ def fail(line: str) -> None:
 
 def test_what_is_sent_reaches_a_command(tmp_path: Path) -> None:
     with Lock(tmp_path, fail) as lock:
-        command = Command(("cat",), sent="a document")
-        assert Processes(tmp_path, lock, fail).look(command, unwatched).printed == "a document"
+        command = StepCommand(("cat",), sent="a document")
+        assert CommandRunner(tmp_path, lock, fail).look(command, unwatched).printed == "a document"
 
 
 def test_a_journal_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
     (tmp_path / ".batchyard").mkdir()
-    journal = Journal(tmp_path)
+    journal = StepJournal(tmp_path)
     journal.note(event="run", verb="create")
     with (tmp_path / ".batchyard/steps.jsonl").open("a") as file:
         file.write('{"event": "don')
@@ -158,7 +160,7 @@ def test_whoever_declines_at_the_terminal_gets_nothing_made(cloud: Cloud) -> Non
 
 
 def test_to_destroy_one_types_the_name(cloud: Cloud) -> None:
-    assert in_a_process(creating(cloud), cloud.told) == 0
+    assert in_a_process(creating(cloud), cloud.reported) == 0
     (cloud.state / "protected").unlink()
     code, shown = at_a_terminal(cloud, "destroy", "smal")
     assert (code, "confirm: declined" in shown) == (1, True)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.platform.display import Lines
-from batchyard.cli.platform.driving import Driver, StoppedError
-from batchyard.cli.platform.happenings import Kind
-from batchyard.cli.platform.journal import Journal
+from batchyard.cli.platform.display import LineDisplay
+from batchyard.cli.platform.driving import StepRunner, StoppedError
+from batchyard.cli.platform.happenings import ProgressKind
+from batchyard.cli.platform.journal import StepJournal
 from batchyard.cli.platform.lock import Lock
-from batchyard.cli.platform.processes import Processes
-from batchyard.provision.loading import Source, read_platform
+from batchyard.cli.platform.processes import CommandRunner
+from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import Google
 from batchyard.provision.steps import google
-from batchyard.provision.steps.model import Step
+from batchyard.provision.steps.model import PlatformStep
 from clouds import PLATFORM
 
 TEXT = 'resource "terraform_data" "it" {\n  input = "%s"\n}\n'
@@ -35,17 +35,17 @@ class Agreeing:
         return True
 
 
-def driven(folder: Path, *steps: Step) -> tuple[dict[Kind, int], list[str]]:
+def driven(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, int], list[str]]:
     """How the steps came out, and what was asked."""
     asking = Agreeing()
-    with Lock(folder, Lines().tell) as lock:
-        processes = Processes(folder, lock, Lines().tell)
-        counts = Driver(folder, processes, Journal(folder), Lines(), asking).drive(steps)
+    with Lock(folder, LineDisplay().report) as lock:
+        processes = CommandRunner(folder, lock, LineDisplay().report)
+        counts = StepRunner(folder, processes, StepJournal(folder), LineDisplay(), asking).drive(steps)
     return counts, [f"{question} (grave)" if asking.is_grave else question for question in asking.asked]
 
 
 def made() -> Google:
-    found = read_platform(Source("platform.yaml", PLATFORM)).google
+    found = read_platform(PlatformSource("platform.yaml", PLATFORM)).google
     assert found is not None
     return found
 
@@ -59,9 +59,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_planned_is_asked_for_made_and_then_there(folder: Path) -> None:
     counts, asked = driven(folder, google.initialized(), google.applied())
-    assert counts[Kind.DONE] == 2
+    assert counts[ProgressKind.DONE] == 2
     assert [question.partition(". ")[0] for question in asked] == ["Terraform: 1 to add, 0 to change, 0 to destroy"]
-    assert driven(folder, google.applied()) == ({**dict.fromkeys(Kind, 0), Kind.PASSED: 1}, [])
+    assert driven(folder, google.applied()) == ({**dict.fromkeys(ProgressKind, 0), ProgressKind.PASSED: 1}, [])
     (folder / "terraform/main.tf").write_text(TEXT % "two", "utf-8")
     assert driven(folder, google.applied())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")
 
@@ -76,8 +76,8 @@ def test_a_change_that_destroys_something_is_asked_for_as_a_destroy_is(folder: P
 
 def test_what_was_made_is_destroyed_once(folder: Path) -> None:
     driven(folder, google.initialized(), google.applied())
-    assert driven(folder, google.protection(False), google.destroyed(made()))[0][Kind.DONE] == 1
-    assert driven(folder, google.destroyed(made()))[0][Kind.PASSED] == 1
+    assert driven(folder, google.protection(False), google.destroyed(made()))[0][ProgressKind.DONE] == 1
+    assert driven(folder, google.destroyed(made()))[0][ProgressKind.PASSED] == 1
 
 
 def test_what_terraform_complains_of_is_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

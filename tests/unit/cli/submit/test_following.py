@@ -6,30 +6,30 @@ ONE, TWO, THREE = b"2026-01-01T00:00:01.5Z one", b"2026-01-01T00:00:02.0Z two", 
 
 
 def reader() -> tuple[LogReader, list[str]]:
-    told: list[str] = []
-    return LogReader("p", lambda _pod, line: told.append(line)), told
+    reported: list[str] = []
+    return LogReader("p", lambda _pod, line: reported.append(line)), reported
 
 
 def test_what_was_told_is_not_told_again() -> None:
-    log, told = reader()
+    log, reported = reader()
     log.take([ONE, TWO])
-    log.begin_again()
+    log.restart_reading()
     assert log.since == "2026-01-01T00:00:02.0Z"
     log.take([ONE, TWO, THREE])
-    assert told == ["one", "two", "three"]
+    assert reported == ["one", "two", "three"]
 
 
 def test_a_connection_that_breaks_twice_at_one_instant_loses_nothing() -> None:
-    log, told = reader()
+    log, reported = reader()
     log.take([TWO, THREE])
     for _ in range(2):
-        log.begin_again()
+        log.restart_reading()
         log.take([TWO, THREE])
     log.take([b"2026-01-01T00:00:02.0Z four"])
-    assert told == ["two", "three", "four"]
+    assert reported == ["two", "three", "four"]
 
 
 def test_empty_lines_and_bytes_that_are_no_text_are_told() -> None:
-    log, told = reader()
+    log, reported = reader()
     log.take([b"2026-01-01T00:00:01.5Z ", b"2026-01-01T00:00:01.6Z \xff  two spaces"])
-    assert told == ["", "\ufffd  two spaces"]
+    assert reported == ["", "\ufffd  two spaces"]

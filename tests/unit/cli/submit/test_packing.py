@@ -64,8 +64,8 @@ def test_what_is_not_for_shipping_is_left_out_and_said(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / "socket"))
         packed = pack(folder)
-    told = {".git/", ".venv/", ".batchyard/", "env/", "platform/", "socket"}
-    assert told <= set(packed.left_out)
+    reported = {".git/", ".venv/", ".batchyard/", "env/", "platform/", "socket"}
+    assert reported <= set(packed.left_out)
     assert not any(name.startswith((".", "env", "platform", "socket")) for name in members(packed.content))
 
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from batchyard.cli.submit.story import Story
+from batchyard.cli.submit.story import JobProgress
 
 AT = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:00:32Z"
 
 
 def condition(kind: str, *, status: bool = True, reason: str = "R", message: str = "m", at: str = AT) -> dict[str, Any]:
-    told = "True" if status else "False"
-    return {"type": kind, "status": told, "reason": reason, "message": message, "lastTransitionTime": at}
+    reported = "True" if status else "False"
+    return {"type": kind, "status": reported, "reason": reason, "message": message, "lastTransitionTime": at}
 
 
 def workload(*conditions: dict[str, Any], **status: Any) -> dict[str, Any]:
@@ -39,41 +39,43 @@ def job(*conditions: dict[str, Any], **status: Any) -> dict[str, Any]:
 
 
 def test_each_change_is_told_once() -> None:
-    story = Story()
+    story = JobProgress()
     waits = workload(condition("QuotaReserved", status=False, message="no room"))
-    assert [told.line for told in story.workload_is(waits)] == ["waits: no room"]
-    assert list(story.workload_is(waits)) == []
-    assert [told.line for told in story.place_is(1, 3, "jobs")] == ["is 2 of 3 in queue jobs"]
-    assert list(story.place_is(1, 3, "jobs")) == []
-    assert [told.line for told in story.workload_is(ADMITTED)] == ["admitted by cq, on spot"]
-    assert list(story.workload_is(ADMITTED)) == []
+    assert [reported.line for reported in story.process_workload(waits)] == ["waits: no room"]
+    assert list(story.process_workload(waits)) == []
+    assert [reported.line for reported in story.process_position(1, 3, "jobs")] == ["is 2 of 3 in queue jobs"]
+    assert list(story.process_position(1, 3, "jobs")) == []
+    assert [reported.line for reported in story.process_workload(ADMITTED)] == ["admitted by cq, on spot"]
+    assert list(story.process_workload(ADMITTED)) == []
     assert not story.waits
 
 
 def test_who_is_preempted_waits_again_and_is_told_of_the_next_admission() -> None:
-    story = Story()
-    list(story.workload_is(ADMITTED))
+    story = JobProgress()
+    list(story.process_workload(ADMITTED))
     evicted = condition("Evicted", reason="Preempted", message="to make room", at=LATER)
     stopping = workload(evicted, condition("Admitted"), condition("QuotaReserved"))
-    assert [told.line for told in story.workload_is(stopping)] == ["stopped (Preempted): to make room; it waits again"]
+    assert [reported.line for reported in story.process_workload(stopping)] == [
+        "stopped (Preempted): to make room; it waits again"
+    ]
     assert story.waits
     for why, lines in {"to make room": [], "no room": ["waits: no room"]}.items():
         waiting = workload(evicted, condition("QuotaReserved", status=False, message=why))
-        assert [told.line for told in story.workload_is(waiting)] == lines
-    assert [each.event for each in story.workload_is(ADMITTED)] == ["Admitted"]
+        assert [reported.line for reported in story.process_workload(waiting)] == lines
+    assert [each.event for each in story.process_workload(ADMITTED)] == ["Admitted"]
 
 
 def test_a_pod_that_is_heard_of_before_its_admission_is_told_after_it() -> None:
-    story = Story()
-    list(story.workload_is(workload()))
-    assert list(story.pod_is(pod("p", running={"startedAt": AT}))) == []
-    assert [told.event for told in story.workload_is(ADMITTED)] == ["Admitted", "PodRunning"]
+    story = JobProgress()
+    list(story.process_workload(workload()))
+    assert list(story.process_pod(pod("p", running={"startedAt": AT}))) == []
+    assert [reported.event for reported in story.process_workload(ADMITTED)] == ["Admitted", "PodRunning"]
 
 
 def test_what_is_asked_besides_quota_is_told() -> None:
     checks = [{"name": "dws", "state": "Pending", "message": "asked for capacity"}, {"name": "b", "state": "Ready"}]
-    (told,) = Story().workload_is(workload(condition("QuotaReserved"), admissionChecks=checks))
-    assert told.line == "waits: has quota, and waits for dws: asked for capacity"
+    (reported,) = JobProgress().process_workload(workload(condition("QuotaReserved"), admissionChecks=checks))
+    assert reported.line == "waits: has quota, and waits for dws: asked for capacity"
 
 
 @pytest.mark.parametrize(
@@ -103,41 +105,43 @@ def test_what_is_asked_besides_quota_is_told() -> None:
     ],
 )
 def test_what_pods_do_is_told(seen: dict[str, Any], line: str) -> None:
-    assert [told.line for told in Story().pod_is(seen)] == [line]
+    assert [reported.line for reported in JobProgress().process_pod(seen)] == [line]
 
 
 def test_what_keeps_a_pod_from_running_is_told_once() -> None:
-    story = Story()
+    story = JobProgress()
     warned = ("p", "FailedMount", "there is no such folder")
-    assert [told.line for told in story.pod_is_warned(*warned)] == ["pod p waits: FailedMount: there is no such folder"]
-    assert [*story.pod_is_warned(*warned), *story.pod_is_warned("p", "FailedScheduling", "no room")] == []
+    assert [reported.line for reported in story.process_warning(*warned)] == [
+        "pod p waits: FailedMount: there is no such folder"
+    ]
+    assert [*story.process_warning(*warned), *story.process_warning("p", "FailedScheduling", "no room")] == []
 
 
 def test_what_goes_well_is_not_told_of_each_pod_but_of_the_job() -> None:
-    story = Story()
-    assert list(story.pod_is(pod("p", terminated={"exitCode": 0, "startedAt": AT}))) == []
-    (told,) = story.job_is(job(condition("Complete"), startTime=AT, completionTime=LATER))
-    assert (told.line, story.ended) == ("complete in 32 s", 0)
+    story = JobProgress()
+    assert list(story.process_pod(pod("p", terminated={"exitCode": 0, "startedAt": AT}))) == []
+    (reported,) = story.process_job(job(condition("Complete"), startTime=AT, completionTime=LATER))
+    assert (reported.line, story.ended) == ("complete in 32 s", 0)
 
 
 def test_the_exit_code_is_that_of_the_pod_that_failed_last() -> None:
-    story = Story()
-    list(story.pod_is(failed_pod("a", 3)))
+    story = JobProgress()
+    list(story.process_pod(failed_pod("a", 3)))
     failed = job(condition("Failed", reason="BackoffLimitExceeded", message="too many"))
-    told = list(story.job_is(failed, [failed_pod("a", 3), failed_pod("b", 4)]))
-    assert told[-1].line == "failed (BackoffLimitExceeded): too many; exit code 4"
+    reported = list(story.process_job(failed, [failed_pod("a", 3), failed_pod("b", 4)]))
+    assert reported[-1].line == "failed (BackoffLimitExceeded): too many; exit code 4"
     assert story.ended == 4
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded"])
 def test_where_no_container_says_why_the_exit_code_is_one(reason: str) -> None:
-    story = Story()
+    story = JobProgress()
     pods = [failed_pod("a", 137)] if reason == "DeadlineExceeded" else []
-    list(story.job_is(job(condition("Failed", reason=reason)), pods))
+    list(story.process_job(job(condition("Failed", reason=reason)), pods))
     assert story.ended == 1
 
 
 def test_a_job_that_somebody_deletes_has_failed() -> None:
-    story = Story()
-    assert [told.line for told in story.job_is_gone()] == ["the Job was deleted"]
+    story = JobProgress()
+    assert [reported.line for reported in story.process_deletion()] == ["the Job was deleted"]
     assert story.ended == 1

@@ -145,8 +145,8 @@ def test_without_a_name_it_is_called_after_its_command(batchyard: Batchyard) -> 
     ],
 )
 def test_what_is_wrong_is_said_with_the_remedy(
-    batchyard: Batchyard, arguments: tuple[str, ...], code: int, told: str
+    batchyard: Batchyard, arguments: tuple[str, ...], code: int, reported: str
 ) -> None:
     done = batchyard("submit", *arguments, KUBECONFIG="")
     assert done.returncode == code
-    assert told in " ".join(done.stderr.split())
+    assert reported in " ".join(done.stderr.split())

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.submit import manifests
-from batchyard.cli.submit.manifests import Asked, job_of, owned, parts_of, stem_of, unpacking
+from batchyard.cli.submit.manifests import JobRequest, job_of, owned, parts_of, stem_of, unpacking
 from batchyard.cli.submit.packing import pack
 
-ASKED = Asked(["python", "train.py"], "train", "jobs", "python:3.12-slim")
+ASKED = JobRequest(["python", "train.py"], "train", "jobs", "python:3.12-slim")
 SHELL = shutil.which("sh") or "/bin/sh"
 
 
@@ -55,33 +55,33 @@ def having(folder: Path, **programs: str) -> str:
 
 
 def test_the_command_runs_in_the_folder_and_its_exit_code_is_the_containers(shipped: Path) -> None:
-    told, _ = (process := started(shipped, "sh", "train.sh", "two words")).communicate()
-    assert (process.returncode, told) == (3, "trained two words\n")
+    reported, _ = (process := started(shipped, "sh", "train.sh", "two words")).communicate()
+    assert (process.returncode, reported) == (3, "trained two words\n")
 
 
 @pytest.mark.parametrize("python", ["python3", "python"])
 def test_where_there_is_no_tar_python_unpacks(shipped: Path, python: str) -> None:
     path = having(shipped / "bin", cat=shutil.which("cat") or "", **{python: sys.executable})
-    told, _ = (process := started(shipped, SHELL, "train.sh", "x", path=path)).communicate()
-    assert (process.returncode, told) == (3, "trained x\n")
+    reported, _ = (process := started(shipped, SHELL, "train.sh", "x", path=path)).communicate()
+    assert (process.returncode, reported) == (3, "trained x\n")
 
 
 def test_where_nothing_can_unpack_that_is_said(shipped: Path) -> None:
-    _, told = (process := started(shipped, "true", path=having(shipped / "bin"))).communicate()
+    _, reported = (process := started(shipped, "true", path=having(shipped / "bin"))).communicate()
     assert process.returncode == 126
-    assert told == "batchyard submit: the image has neither tar and gzip nor Python to unpack the folder with\n"
+    assert reported == "batchyard submit: the image has neither tar and gzip nor Python to unpack the folder with\n"
 
 
 def test_an_archive_that_is_torn_runs_nothing(shipped: Path) -> None:
     max((shipped / "parts").iterdir()).unlink()
-    told, _ = (process := started(shipped, "echo", "ran")).communicate()
-    assert (process.returncode, told) == (126, "")
+    reported, _ = (process := started(shipped, "echo", "ran")).communicate()
+    assert (process.returncode, reported) == (126, "")
 
 
 def test_a_command_that_is_not_there_is_said_as_shells_say_it(shipped: Path) -> None:
-    _, told = (process := started(shipped, "nosuch")).communicate()
+    _, reported = (process := started(shipped, "nosuch")).communicate()
     assert process.returncode == 127
-    assert "nosuch" in told
+    assert "nosuch" in reported
 
 
 def test_signals_reach_the_command_itself(shipped: Path) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from batchyard.provision.steps.google import nothing_is_protected
-from batchyard.provision.steps.model import Answer, Reading, Retry, Seen
+from batchyard.provision.steps.model import CommandOutput, ProbeResult, ResultParser, Retry
 from batchyard.provision.steps.probe_parsers import (
     all_are,
     diff_is_empty,
     fails,
+    field_equals,
     has_quota,
     is_version,
     lists_all,
@@ -18,12 +19,11 @@ from batchyard.provision.steps.probe_parsers import (
     plan_is_empty,
     prints_anything,
     prints_nothing,
-    says,
     succeeds,
 )
 
-NOT_SERVED = Answer(1, "", 'error: the server doesn\'t have a resource type "clusterqueues"\n')
-REFUSED = Answer(
+NOT_SERVED = CommandOutput(1, "", 'error: the server doesn\'t have a resource type "clusterqueues"\n')
+REFUSED = CommandOutput(
     1, "", "The connection to the server 127.0.0.1:1 was refused - did you specify the right host or port?\n"
 )
 PLAN = "Terraform will perform ...\n\nPlan: 87 to add, 0 to change, 0 to destroy.\n\nSaved the plan to: x\n"
@@ -31,8 +31,8 @@ LOCKED = "╷\n│ Error: Error acquiring the state lock\n│ \n│ Error messag
 DIFF = "diff -u -N /tmp/LIVE-1/a /tmp/MERGED-1/a\n--- x\n+++ y\ndiff -u -N /tmp/LIVE-1/b /tmp/MERGED-1/b\n"
 
 
-def objects(*rows: dict[str, Any]) -> Answer:
-    return Answer(0, json.dumps({"kind": "List", "items": list(rows)}))
+def objects(*rows: dict[str, Any]) -> CommandOutput:
+    return CommandOutput(0, json.dumps({"kind": "List", "items": list(rows)}))
 
 
 def queue(name: str, active: str, message: str = "", namespace: str = "") -> dict[str, Any]:
@@ -46,39 +46,76 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
 @pytest.mark.parametrize(
     ("reading", "answer", "seen"),
     [
-        pytest.param(succeeds(), Answer(0, "ok"), Seen(True), id="success"),
-        pytest.param(succeeds(), REFUSED, Seen(False, REFUSED.told.strip()), id="no server"),
-        pytest.param(fails("it is"), Answer(0, ""), Seen(False, "it is"), id="what should fail"),
-        pytest.param(prints_anything("nobody"), Answer(0, "\n"), Seen(False, "nobody"), id="nothing printed"),
-        pytest.param(prints_anything("nobody"), Answer(0, "me@x\nyou@x\n"), Seen(True, "me@x"), id="something printed"),
-        pytest.param(prints_nothing("left"), Answer(0, "job.batch/a\n"), Seen(False, "left: 1"), id="one left"),
-        pytest.param(prints_nothing("left"), NOT_SERVED, Seen(True), id="kind not served"),
-        pytest.param(prints_nothing("left"), REFUSED, Seen(False, REFUSED.told.strip()), id="left, and no server"),
-        pytest.param(lists_all(["a", "b"]), Answer(0, "c\na\n"), Seen(False, "not enabled: b"), id="one lacking"),
-        pytest.param(lists_all(["a"]), Answer(0, "a\n"), Seen(True, "1 enabled"), id="all listed"),
-        pytest.param(says("on", True, "off"), Answer(0, '{"on": false}'), Seen(False, "off"), id="field says no"),
-        pytest.param(says("on", True, "off"), Answer(0, '{"on": true}'), Seen(True), id="field says yes"),
-        pytest.param(is_version(["v"], (1, 9)), Answer(0, '{"v": "1.11.4"}'), Seen(True, "1.11.4"), id="newer"),
+        pytest.param(succeeds(), CommandOutput(0, "ok"), ProbeResult(True), id="success"),
+        pytest.param(succeeds(), REFUSED, ProbeResult(False, REFUSED.reported.strip()), id="no server"),
+        pytest.param(fails("it is"), CommandOutput(0, ""), ProbeResult(False, "it is"), id="what should fail"),
         pytest.param(
-            is_version(["v"], (1, 28)), Answer(0, '{"v": "v1.32.4-dispatcher"}'), Seen(True, "1.32.4"), id="v"
+            prints_anything("nobody"), CommandOutput(0, "\n"), ProbeResult(False, "nobody"), id="nothing printed"
+        ),
+        pytest.param(
+            prints_anything("nobody"),
+            CommandOutput(0, "me@x\nyou@x\n"),
+            ProbeResult(True, "me@x"),
+            id="something printed",
+        ),
+        pytest.param(
+            prints_nothing("left"), CommandOutput(0, "job.batch/a\n"), ProbeResult(False, "left: 1"), id="one left"
+        ),
+        pytest.param(prints_nothing("left"), NOT_SERVED, ProbeResult(True), id="kind not served"),
+        pytest.param(
+            prints_nothing("left"), REFUSED, ProbeResult(False, REFUSED.reported.strip()), id="left, and no server"
+        ),
+        pytest.param(
+            lists_all(["a", "b"]), CommandOutput(0, "c\na\n"), ProbeResult(False, "not enabled: b"), id="one lacking"
+        ),
+        pytest.param(lists_all(["a"]), CommandOutput(0, "a\n"), ProbeResult(True, "1 enabled"), id="all listed"),
+        pytest.param(
+            field_equals("on", True, "off"),
+            CommandOutput(0, '{"on": false}'),
+            ProbeResult(False, "off"),
+            id="field says no",
+        ),
+        pytest.param(
+            field_equals("on", True, "off"), CommandOutput(0, '{"on": true}'), ProbeResult(True), id="field says yes"
+        ),
+        pytest.param(
+            is_version(["v"], (1, 9)), CommandOutput(0, '{"v": "1.11.4"}'), ProbeResult(True, "1.11.4"), id="newer"
+        ),
+        pytest.param(
+            is_version(["v"], (1, 28)),
+            CommandOutput(0, '{"v": "v1.32.4-dispatcher"}'),
+            ProbeResult(True, "1.32.4"),
+            id="v",
         ),
         pytest.param(
             is_version(["v"], (1, 9)),
-            Answer(0, '{"v": "1.5.7"}'),
-            Seen(False, "it is 1.5.7; at least 1.9 is required"),
+            CommandOutput(0, '{"v": "1.5.7"}'),
+            ProbeResult(False, "it is 1.5.7; at least 1.9 is required"),
             id="old",
         ),
-        pytest.param(plan_is_empty, Answer(0, "No changes."), Seen(True, "no changes"), id="nothing planned"),
-        pytest.param(plan_is_empty, Answer(2, PLAN), Seen(False, "87 to add, 0 to change, 0 to destroy"), id="a plan"),
         pytest.param(
-            plan_is_empty, Answer(1, "", LOCKED), Seen(False, "Error: Error acquiring the state lock"), id="locked"
+            plan_is_empty, CommandOutput(0, "No changes."), ProbeResult(True, "no changes"), id="nothing planned"
         ),
-        pytest.param(diff_is_empty, Answer(0, ""), Seen(True, "as rendered"), id="no diff"),
-        pytest.param(diff_is_empty, Answer(1, DIFF), Seen(False, "2 objects to write"), id="two differ"),
-        pytest.param(diff_is_empty, REFUSED, Seen(False, REFUSED.told.strip()), id="no diff without a server"),
+        pytest.param(
+            plan_is_empty,
+            CommandOutput(2, PLAN),
+            ProbeResult(False, "87 to add, 0 to change, 0 to destroy"),
+            id="a plan",
+        ),
+        pytest.param(
+            plan_is_empty,
+            CommandOutput(1, "", LOCKED),
+            ProbeResult(False, "Error: Error acquiring the state lock"),
+            id="locked",
+        ),
+        pytest.param(diff_is_empty, CommandOutput(0, ""), ProbeResult(True, "as rendered"), id="no diff"),
+        pytest.param(diff_is_empty, CommandOutput(1, DIFF), ProbeResult(False, "2 objects to write"), id="two differ"),
+        pytest.param(
+            diff_is_empty, REFUSED, ProbeResult(False, REFUSED.reported.strip()), id="no diff without a server"
+        ),
     ],
 )
-def test_an_answer_is_read(reading: Reading, answer: Answer, seen: Seen) -> None:
+def test_an_answer_is_read(reading: ResultParser, answer: CommandOutput, seen: ProbeResult) -> None:
     assert reading(answer) == seen
 
 
@@ -86,19 +123,19 @@ def test_each_that_is_wanted_must_have_the_condition() -> None:
     answer = objects(
         queue("a", "True"), queue("b", "False", "Can't admit: FlavorNotFound"), queue("of-others", "False")
     )
-    assert all_are("Active", ["a"])(answer) == Seen(True, "1 Active")
-    assert all_are("Active", ["a", "b"])(answer) == Seen(False, "b: Can't admit: FlavorNotFound")
-    assert all_are("Active", ["c"])(answer) == Seen(False, "c: not there")
+    assert all_are("Active", ["a"])(answer) == ProbeResult(True, "1 Active")
+    assert all_are("Active", ["a", "b"])(answer) == ProbeResult(False, "b: Can't admit: FlavorNotFound")
+    assert all_are("Active", ["c"])(answer) == ProbeResult(False, "c: not there")
 
 
 def test_what_is_in_namespaces_is_told_apart_by_them() -> None:
     answer = objects(queue("lq", "True", namespace="x"), queue("lq", "False", "no", namespace="y"))
     assert all_are("Active", ["x/lq"])(answer).is_so
-    assert all_are("Active", ["y/lq"])(answer) == Seen(False, "y/lq: no")
+    assert all_are("Active", ["y/lq"])(answer) == ProbeResult(False, "y/lq: no")
 
 
 def test_one_object_is_read_as_a_list_of_one() -> None:
-    assert all_are("Active", ["a"])(Answer(0, json.dumps(queue("a", "True")))).is_so
+    assert all_are("Active", ["a"])(CommandOutput(0, json.dumps(queue("a", "True")))).is_so
 
 
 @pytest.mark.parametrize(
@@ -115,17 +152,17 @@ def test_what_runs_is_named() -> None:
         "metadata": {"name": "w", "namespace": "n"},
         "status": {"conditions": [{"type": "Admitted", "status": "True"}]},
     }
-    assert none_is(has_quota, "running")(objects(running)) == Seen(False, "running: 1 (n/w)")
-    assert none_is(has_quota, "running")(Answer(0, "")) == Seen(True)
-    assert none_is(has_quota, "running")(NOT_SERVED) == Seen(True)
+    assert none_is(has_quota, "running")(objects(running)) == ProbeResult(False, "running: 1 (n/w)")
+    assert none_is(has_quota, "running")(CommandOutput(0, "")) == ProbeResult(True)
+    assert none_is(has_quota, "running")(NOT_SERVED) == ProbeResult(True)
     assert not none_is(has_quota, "running")(REFUSED).is_so
 
 
 def test_a_protected_cluster_is_found_in_whichever_module_it_is() -> None:
     cluster = {"address": "module.cluster.c", "values": {"deletion_protection": True}}
     deep = {"values": {"root_module": {"child_modules": [{"child_modules": [{"resources": [cluster]}]}]}}}
-    assert nothing_is_protected(Answer(0, json.dumps(deep))) == Seen(False, "protected: module.cluster.c")
-    assert nothing_is_protected(Answer(0, '{"format_version": "1.0"}')).is_so, "an empty state"
+    assert nothing_is_protected(CommandOutput(0, json.dumps(deep))) == ProbeResult(False, "protected: module.cluster.c")
+    assert nothing_is_protected(CommandOutput(0, '{"format_version": "1.0"}')).is_so, "an empty state"
 
 
 def test_only_what_passes_by_itself_is_tried_again_and_not_for_ever() -> None:

@@ -7,42 +7,42 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.provision.loading import Source, read_platform
-from batchyard.provision.model import Platform
+from batchyard.provision.loading import PlatformSource, read_platform
+from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.steps import google
-from batchyard.provision.steps.cluster import Reached
+from batchyard.provision.steps.cluster import ClusterConnection
 from batchyard.provision.steps.create import create
 from batchyard.provision.steps.destroy import destroy, leftovers
-from batchyard.provision.steps.model import Step
+from batchyard.provision.steps.model import PlatformStep
 
 REFARCH = Path(__file__).parents[4] / "examples/platforms/refarch.yaml"
-OWN = Reached(".batchyard/kubeconfig")
-ELSEWHERE = Reached("", "somewhere")
+OWN = ClusterConnection(".batchyard/kubeconfig")
+ELSEWHERE = ClusterConnection("", "somewhere")
 
 
 @cache
-def rendered(is_on_google: bool) -> tuple[Platform, Mapping[str, str]]:
+def rendered(is_on_google: bool) -> tuple[PlatformModel, Mapping[str, str]]:
     """The reference architecture on GKE, or on a cluster that is there."""
     text = REFARCH.read_text("utf-8")
     if not is_on_google:
         begin, end = text.index("  # What is particular to GKE"), text.index("  # The nodes, as kind Cluster")
         text = text[:begin] + text[end:]
-    platform = read_platform(Source("platform.yaml", text))
+    platform = read_platform(PlatformSource("platform.yaml", text))
     return platform, render(platform)
 
 
 @cache
-def creating(is_on_google: bool) -> list[Step]:
+def creating(is_on_google: bool) -> list[PlatformStep]:
     return create(*rendered(is_on_google), OWN if is_on_google else ELSEWHERE)
 
 
 @cache
-def destroying(is_on_google: bool) -> list[Step]:
+def destroying(is_on_google: bool) -> list[PlatformStep]:
     return destroy(*rendered(is_on_google), OWN if is_on_google else ELSEWHERE)
 
 
-def place_of(steps: list[Step], name: str) -> int:
+def place_of(steps: list[PlatformStep], name: str) -> int:
     return [step.name for step in steps].index(name)
 
 

@@ -9,17 +9,17 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.composite import BesideMachine
+from batchyard.client.composite import CompositeClient
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.kernel import VirtualKernel
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, WatchEvent, Write
 from batchyard.interfaces.containers import RUN, SANDBOX
 from batchyard.kubelet.local.container_spec import NodeSettings
 from batchyard.kubelet.local.images import ImageRow
 from batchyard.kubelet.local.kubelet import LocalKubelet
-from batchyard.kubelet.local.run_requests import Wishes
-from batchyard.kubelet.local.volume_plans import File
+from batchyard.kubelet.local.run_requests import RunRequests
+from batchyard.kubelet.local.volume_plans import VolumeFile
 from batchyard.store.memory import Store
 from stage import Stage
 from unit.runtime.local import local_make
@@ -49,7 +49,7 @@ ScriptOf = Callable[[str, int], Script]
 class PretendedMachine:
     """Runs do what scripts say. It holds its user to what a machine may rely on."""
 
-    def __init__(self, kernel: VirtualKernel, script: ScriptOf) -> None:
+    def __init__(self, kernel: VirtualEventLoop, script: ScriptOf) -> None:
         self._kernel = kernel
         self.script = script
         self._runs: dict[Key, Obj] = {}
@@ -64,7 +64,7 @@ class PretendedMachine:
         #: When these were, in seconds from the beginning.
         self.times: list[float] = []
         #: What was written into volumes anew, in order: by volume.
-        self.written: list[Mapping[str, Mapping[str, File]]] = []
+        self.written: list[Mapping[str, Mapping[str, VolumeFile]]] = []
         #: The stops, in order: name and seconds of grace.
         self.stops: list[tuple[str, int]] = []
 
@@ -131,13 +131,13 @@ class PretendedMachine:
             return
         if key.name == SANDBOX:
             fault = self.faults.pop(0) if self.faults else None
-            told = {"phase": "Exited", "message": fault, "finishedAt": now}
-            self._change({**run, "status": told if fault else {"phase": "Ready", "startedAt": now}}, run)
+            reported = {"phase": "Exited", "message": fault, "finishedAt": now}
+            self._change({**run, "status": reported if fault else {"phase": "Ready", "startedAt": now}}, run)
             return
         if run["spec"]["kind"] == "image":
             self._change({**run, "status": {"phase": "Running", "startedAt": now}}, run)
-            said: dict[str, Any] = self.images.pop(0) if self.images else {"code": 1, "reason": "ErrImagePull"}
-            self._kernel.call_at(now + SECOND, lambda: self.end(key.name, uid=key.namespace, **{"code": 0, **said}))
+            stated: dict[str, Any] = self.images.pop(0) if self.images else {"code": 1, "reason": "ErrImagePull"}
+            self._kernel.call_at(now + SECOND, lambda: self.end(key.name, uid=key.namespace, **{"code": 0, **stated}))
             return
         script = self.script(run["spec"]["container"], run["spec"]["attempt"])
         marks = {"started": script.started == 0, "ready": script.ready == 0, **(script.says or {})}
@@ -186,7 +186,7 @@ class PretendedMachine:
         run = self._runs.pop(key)
         if key.name == SANDBOX:
             assert not self.runs(key.namespace), "the sandbox goes last"
-        self._tell(WatchEvent(EventType.DELETED, key, run, run, 0))
+        self._notify(WatchEvent(EventType.DELETED, key, run, run, 0))
         return run
 
     def _is_alive(self, key: Key) -> bool:
@@ -194,9 +194,9 @@ class PretendedMachine:
 
     def _change(self, run: Obj, old: Obj | None) -> None:
         self._runs[key_of(run)] = run
-        self._tell(WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key_of(run), run, old, 0))
+        self._notify(WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key_of(run), run, old, 0))
 
-    def _tell(self, event: WatchEvent) -> None:
+    def _notify(self, event: WatchEvent) -> None:
         self._events.append(event)
         if len(self._events) == 1:
             self._kernel.call_soon(self._deliver)
@@ -214,11 +214,11 @@ class LocalStage(Stage):
     engine = ""
 
     def __init__(self, *objects: Obj, **scripts: Script) -> None:
-        self.kernel = VirtualKernel(make.NOW)
+        self.kernel = VirtualEventLoop(make.NOW)
         self.scripts: dict[str, Script] = dict(scripts)
         self.objects = LocalClient(Store(), self.kernel)
         self.machine = PretendedMachine(self.kernel, self._script)
-        self.client = BesideMachine(self.objects, self.machine)  # type: ignore[assignment]
+        self.client = CompositeClient(self.objects, self.machine)  # type: ignore[assignment]
         self.events = []
         self._run_platform()
         self.put(node(), *objects)
@@ -261,7 +261,7 @@ class LocalStage(Stage):
         """Whether there is no such pod, and nothing is left of it."""
         return self.client.get(Key(scheme.POD, "team", name)) is None and not self.machine.runs(f"uid-{name}")
 
-    def told(self, reason: str) -> list[str]:
+    def reported(self, reason: str) -> list[str]:
         """The messages of the events of that reason."""
         return [event.message for event in self.events if event.reason == reason]
 
@@ -270,7 +270,7 @@ class LocalStage(Stage):
 
     def _run_platform(self) -> None:
         settings = NodeSettings([ImageRow("python:*", machine=True)], engines=[self.engine] if self.engine else [])
-        kubelet = LocalKubelet("node", Wishes("node", settings, lambda *_: "token"))
+        kubelet = LocalKubelet("node", RunRequests("node", settings, lambda *_: "token"))
         self.runner = Runner(self.kernel, self.client, [kubelet], self._record)
 
 

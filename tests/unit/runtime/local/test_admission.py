@@ -8,7 +8,7 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.kubelet.local.devices import GPU
-from batchyard.kubelet.local.run_requests import Refusal, allocate, find_refusal
+from batchyard.kubelet.local.run_requests import KubeletRejection, allocate, find_rejection
 from unit.runtime.local.local_make import container, pod
 
 ALLOCATABLE = {"cpu": "2", "memory": "1Gi", "pods": "3", "ephemeral-storage": "10Gi", GPU: "2"}
@@ -29,7 +29,7 @@ def asking(name: str = "pod", requests: Mapping[str, str] | None = None, **spec:
 
 
 def refusal(of: Obj, *others: Obj, at: Obj | None = None) -> tuple[str, str] | None:
-    found = find_refusal(of, at or node(), others)
+    found = find_rejection(of, at or node(), others)
     return None if found is None else (found.reason, found.message)
 
 
@@ -49,14 +49,14 @@ def test_who_fits_is_taken() -> None:
 )
 def test_who_does_not_fit_what_is_left_is_refused(resource: str, amount: str, numbers: str) -> None:
     other = asking("other", {"cpu": "1", "memory": "1Ki", GPU: "1"})
-    told = f"Node didn't have enough resource: {resource}, {numbers}"
-    assert refusal(asking(requests={resource: amount}), other) == (f"OutOf{resource}", told)
+    reported = f"Node didn't have enough resource: {resource}, {numbers}"
+    assert refusal(asking(requests={resource: amount}), other) == (f"OutOf{resource}", reported)
 
 
 def test_there_may_be_so_many_pods() -> None:
-    told = "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"
+    reported = "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"
     others = [asking(name) for name in "abc"]
-    assert refusal(asking(requests={"cpu": "9"}), *others) == ("OutOfpods", told)
+    assert refusal(asking(requests={"cpu": "9"}), *others) == ("OutOfpods", reported)
 
 
 def test_what_the_node_does_not_know_of_others_making_is_not_its_business() -> None:
@@ -106,7 +106,7 @@ def test_strict_groups_are_for_nodes_that_can() -> None:
 
 
 def test_a_refusal_is_told_in_the_status() -> None:
-    assert Refusal("OutOfcpu", "why").status == {
+    assert KubeletRejection("OutOfcpu", "why").status == {
         "phase": "Failed",
         "reason": "OutOfcpu",
         "message": "Pod was rejected: why",
@@ -118,4 +118,4 @@ def test_who_cannot_have_its_devices_is_refused() -> None:
     assert allocate(of, GPU, [0, 1], {}) == {"main": [0, 1]}
     found = allocate(of, GPU, [0, 1], {"other": {"c": [1]}})
     short = f"requested number of devices unavailable for {GPU}. Requested: 2, Available: 1"
-    assert found == Refusal("UnexpectedAdmissionError", f"Allocate failed due to {short}, which is unexpected")
+    assert found == KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {short}, which is unexpected")

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from batchyard.api.decode import decode
-from batchyard.kubelet.local.container_spec import ContainerRun, Given, NodeSettings, container_run
-from batchyard.kubelet.local.devices import Devices
+from batchyard.kubelet.local.container_spec import ContainerInputs, ContainerRunSpec, NodeSettings, container_run
+from batchyard.kubelet.local.devices import ContainerDevices
 from batchyard.kubelet.local.errors import ContainerError
 from batchyard.kubelet.local.images import ImageRow
-from batchyard.kubelet.local.volume_plans import Empty, File, Files
-from batchyard.kubelet.local.volumes import Sources, volume_plans
+from batchyard.kubelet.local.volume_plans import EmptyDirPlan, VolumeFile, VolumeFiles
+from batchyard.kubelet.local.volumes import VolumeSources, volume_plans
 from unit.runtime.local.local_make import NOTHING, Shelf, container, pod
 
 SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids=500, host_network=True)
@@ -32,12 +32,12 @@ UNSAID: Mapping[str, Any] = {
 }
 
 
-def run(only: Mapping[str, Any], given: Given | None = None, **spec: Any) -> ContainerRun:
+def run(only: Mapping[str, Any], given: ContainerInputs | None = None, **spec: Any) -> ContainerRunSpec:
     """The second attempt of a container."""
-    return container_run(pod(only, **spec), only, 1, given or Given(), SETTINGS, NOTHING)
+    return container_run(pod(only, **spec), only, 1, given or ContainerInputs(), SETTINGS, NOTHING)
 
 
-def spec_of(only: Mapping[str, Any], given: Given | None = None, **spec: Any) -> dict[str, Any]:
+def spec_of(only: Mapping[str, Any], given: ContainerInputs | None = None, **spec: Any) -> dict[str, Any]:
     return run(only, given, **spec).spec
 
 
@@ -58,7 +58,7 @@ def test_a_container_that_says_little_has_all_else_filled_in() -> None:
         "seccomp": {"type": "RuntimeDefault"},
         "procMount": "Default",
         "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
+        "terminationMessagePolicy": "VolumeFile",
         "log": {"maxBytes": 10485760, "maxFiles": 5},
     }
 
@@ -92,9 +92,9 @@ def test_where_a_container_has_no_limit_its_pods_holds() -> None:
 
 
 def test_devices_bring_variables_that_the_container_may_set_otherwise() -> None:
-    devices = {"main": Devices(["/dev/nvidia1"], {"NVIDIA_VISIBLE_DEVICES": "1", "OTHER": "device"})}
+    devices = {"main": ContainerDevices(["/dev/nvidia1"], {"NVIDIA_VISIBLE_DEVICES": "1", "OTHER": "device"})}
     only = container(env=[{"name": "OTHER", "value": "own"}], args=["$(NVIDIA_VISIBLE_DEVICES)$(HOSTNAME)"])
-    spec = spec_of(only, Given(devices=devices))
+    spec = spec_of(only, ContainerInputs(devices=devices))
     assert spec["devices"] == ["/dev/nvidia1"]
     assert spec["environment"] == {"HOSTNAME": "pod", "NVIDIA_VISIBLE_DEVICES": "1", "OTHER": "own"}
     assert spec["argv"] == ["run", "1$(HOSTNAME)"]
@@ -102,7 +102,7 @@ def test_devices_bring_variables_that_the_container_may_set_otherwise() -> None:
 
 def test_mounts_are_told_twice_as_rows_and_for_those_who_look_them_up() -> None:
     only = container(volumeMounts=[{"name": "work", "mountPath": "/work"}])
-    made = run(only, Given(volumes={"work": Empty()}))
+    made = run(only, ContainerInputs(volumes={"work": EmptyDirPlan()}))
     assert made.spec["mounts"] == [mount.row() for mount in made.mounts]
     assert [mount.volume for mount in made.mounts] == ["work"]
 
@@ -114,7 +114,7 @@ def test_who_uses_the_nodes_network_has_the_nodes_name() -> None:
 
 def test_the_address_of_a_pod_is_known_to_its_containers() -> None:
     only = container(env=[{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}])
-    assert spec_of(only, Given(addresses=["10.77.0.9"]))["environment"]["IP"] == "10.77.0.9"
+    assert spec_of(only, ContainerInputs(addresses=["10.77.0.9"]))["environment"]["IP"] == "10.77.0.9"
 
 
 WRITTEN = """
@@ -147,9 +147,9 @@ def test_objects_are_read_as_the_api_keeps_them() -> None:
     decoded = [decode({**heads, **written}).obj or {} for written in yaml.safe_load_all(WRITTEN)]
     *configs, of = decoded
     shelf = Shelf(*configs)
-    plans = volume_plans(of, Sources(shelf, lambda *_: ""))
-    assert plans == {"files": Files({"file": File(b"text", 0o644), "word": File(b"hidden", 0o644)})}
-    spec = container_run(of, of["spec"]["containers"][0], 0, Given(volumes=plans), SETTINGS, shelf).spec
+    plans = volume_plans(of, VolumeSources(shelf, lambda *_: ""))
+    assert plans == {"files": VolumeFiles({"file": VolumeFile(b"text", 0o644), "word": VolumeFile(b"hidden", 0o644)})}
+    spec = container_run(of, of["spec"]["containers"][0], 0, ContainerInputs(volumes=plans), SETTINGS, shelf).spec
     assert spec["argv"] == ["sh", "-c", "echo hidden"]
     assert spec["environment"] == {"HOSTNAME": "all", "WORD": "hidden", "CPUS": "2"}
     assert spec["probes"]["readiness"]["httpGet"] == {"port": 80, "path": "/", "scheme": "HTTP"}
@@ -170,8 +170,8 @@ def test_the_image_is_looked_at_first_and_the_command_last() -> None:
     bad = {**bad, "image": "python:3", "volumeMounts": [mount]}
     assert refused(bad) == ("CreateContainerConfigError", "unsupported fieldPath: x")
     assert refused({**bad, "env": []})[1].startswith("cannot find volume")
-    reason, told = refused({**bad, "env": [], "volumeMounts": []})
-    assert (reason, told.partition(":")[0]) == ("CreateContainerError", "no command specified")
+    reason, reported = refused({**bad, "env": [], "volumeMounts": []})
+    assert (reason, reported.partition(":")[0]) == ("CreateContainerError", "no command specified")
 
 
 def test_arguments_alone_are_the_command_where_what_stands_for_the_image_has_none() -> None:

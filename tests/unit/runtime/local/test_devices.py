@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.kubelet.local.devices import GPU, Devices, Gpu, allocation_of, gpu_devices
+from batchyard.kubelet.local.devices import GPU, ContainerDevices, Gpu, allocation_of, gpu_devices
 from batchyard.kubelet.local.errors import InputError
 from unit.runtime.local.local_make import container, pod
 
@@ -53,10 +53,10 @@ def test_who_asks_for_more_than_is_free_is_refused() -> None:
 def test_what_a_pod_had_must_be_there_and_be_as_many() -> None:
     with pytest.raises(InputError, match="previously allocated devices are no longer healthy"):
         allocation(asking(1), held={"uid-pod": {"main": [7]}})
-    told = f'pod "uid-pod" container "main" changed request for resource "{GPU}" from 1 to 2'
+    reported = f'pod "uid-pod" container "main" changed request for resource "{GPU}" from 1 to 2'
     with pytest.raises(InputError) as caught:
         allocation(asking(2), held={"uid-pod": {"main": [0]}})
-    assert str(caught.value) == told
+    assert str(caught.value) == reported
 
 
 @given(st.lists(st.integers(0, 3), max_size=4), st.lists(st.integers(0, 3), max_size=3), st.sets(st.integers(0, 7)))
@@ -82,7 +82,7 @@ GPUS = [Gpu(n, f"GPU-{n}", "NVIDIA L4", 24 << 30, [f"/dev/nvidia{n}", "/dev/nvid
 
 def test_a_container_has_the_files_of_its_gpus_and_their_names() -> None:
     listed = "GPU-2,GPU-0"
-    assert gpu_devices([GPUS[2], GPUS[0]]) == Devices(
+    assert gpu_devices([GPUS[2], GPUS[0]]) == ContainerDevices(
         ["/dev/nvidia2", "/dev/nvidiactl", "/dev/nvidia0"],
         {"CUDA_VISIBLE_DEVICES": listed, "NVIDIA_VISIBLE_DEVICES": listed},
     )

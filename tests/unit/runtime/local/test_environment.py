@@ -76,8 +76,8 @@ def test_a_variable_may_be_a_field_of_the_pod(path: str, value: str) -> None:
 
 def test_what_is_no_field_is_told() -> None:
     assert refused(field("spec.containers")) == ("CreateContainerConfigError", "unsupported fieldPath: spec.containers")
-    told = "fieldPath \"spec.nodeName['x']\" does not support subscript"
-    assert refused(field("spec.nodeName['x']"))[1] == told
+    reported = "fieldPath \"spec.nodeName['x']\" does not support subscript"
+    assert refused(field("spec.nodeName['x']"))[1] == reported
     assert refused(field("metadata.labels['_']"))[1].startswith("invalid key subscript in metadata.labels['_']: ")
     assert refused(field("status.hostIP"))[1] == "host IP unknown; known addresses: []"
 
@@ -134,8 +134,8 @@ def test_what_is_missing_is_told_in_the_words_of_kubelets() -> None:
     reason = "CreateContainerConfigError"
     assert refused(from_key("configMapKeyRef", "x", "k")) == (reason, 'configmap "x" not found')
     assert refused(from_key("secretKeyRef", "x", "k")) == (reason, 'secret "x" not found')
-    told = refused(from_key("configMapKeyRef", "cm", "binary"), reader=shelf)[1]
-    assert told == "couldn't find key binary in ConfigMap team/cm"
+    reported = refused(from_key("configMapKeyRef", "cm", "binary"), reader=shelf)[1]
+    assert reported == "couldn't find key binary in ConfigMap team/cm"
     assert refused(from_key("secretKeyRef", "s", "k"), reader=shelf)[1] == "couldn't find key k in Secret team/s"
     assert refused(envFrom=[{"secretRef": {"name": "x"}}]) == (reason, 'secret "x" not found')
 
@@ -196,8 +196,8 @@ def test_who_has_no_network_of_his_own_finds_the_api_where_the_node_does() -> No
     only, shelf = container(), Shelf(service, endpoints)
     names = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
     for addresses, found in ((["10.77.0.5"], ("10.77.0.1", "443")), ([], ("127.0.0.1", "6443"))):
-        told = environment(pod(only), only, addresses, shelf)
-        assert tuple(told[name] for name in names) == found
+        reported = environment(pod(only), only, addresses, shelf)
+        assert tuple(reported[name] for name in names) == found
 
 
 def test_what_is_said_stands_before_what_services_tell() -> None:

@@ -30,10 +30,10 @@ def test_a_pod_may_call_itself_by_its_full_name_if_that_is_short() -> None:
 
 def test_a_pod_knows_its_own_names_and_those_it_asks_for() -> None:
     names = Hostname("job-0", DOMAIN).names
-    told = hosts_file(names, "10.77.0.5", [{"ip": "10.0.0.9", "hostnames": ["db", "db.local"]}], None)
+    reported = hosts_file(names, "10.77.0.5", [{"ip": "10.0.0.9", "hostnames": ["db", "db.local"]}], None)
     own = f"10.77.0.5\tjob-0.{DOMAIN}\tjob-0\n"
-    assert told.startswith("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost")
-    assert told.endswith(f"{own}\n# Entries added by HostAliases.\n10.0.0.9\tdb\tdb.local\n")
+    assert reported.startswith("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost")
+    assert reported.endswith(f"{own}\n# Entries added by HostAliases.\n10.0.0.9\tdb\tdb.local\n")
 
 
 def test_its_names_are_the_longest_first() -> None:
@@ -42,5 +42,5 @@ def test_its_names_are_the_longest_first() -> None:
 
 
 def test_who_uses_the_machines_network_knows_what_the_machine_knows() -> None:
-    told = hosts_file(["node"], "", [], "192.168.0.1\tnode\n")
-    assert told == "# Kubernetes-managed hosts file (host network).\n192.168.0.1\tnode\n"
+    reported = hosts_file(["node"], "", [], "192.168.0.1\tnode\n")
+    assert reported == "# Kubernetes-managed hosts file (host network).\n192.168.0.1\tnode\n"

@@ -9,7 +9,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.kubelet.local.container_spec import Given, NodeSettings, Standing, container_run
+from batchyard.kubelet.local.container_spec import ContainerInputs, NodeSettings, ResolvedImage, container_run
 from batchyard.kubelet.local.errors import ContainerError
 from batchyard.kubelet.local.image_pulls import credentials, effective_policy
 from batchyard.kubelet.local.images import ImageRow, find_row, reference
@@ -71,14 +71,14 @@ def test_what_fails_is_tried_later_and_later() -> None:
     made.run(1.5)
     assert waiting(made) == ("ErrImagePull", "no such image")
     made.run(3)
-    told = 'Back-off pulling image "busybox:1": ErrImagePull: no such image'
-    assert waiting(made) == ("ImagePullBackOff", told)
+    reported = 'Back-off pulling image "busybox:1": ErrImagePull: no such image'
+    assert waiting(made) == ("ImagePullBackOff", reported)
     made.run(100)
     looked = [at for name, at in zip(made.machine.started, made.machine.times, strict=True) if "images" in name]
     assert [round(at) for at in looked] == [0, 11, 32, 73]
     assert made.machine.started[-1] == "main/0"
-    assert made.told("BackOff") == ['Back-off pulling image "busybox:1"'] * 3
-    assert made.told("Failed")[:2] == ['Failed to pull image "busybox:1": no such image', "Error: ErrImagePull"]
+    assert made.reported("BackOff") == ['Back-off pulling image "busybox:1"'] * 3
+    assert made.reported("Failed")[:2] == ['Failed to pull image "busybox:1": no such image', "Error: ErrImagePull"]
 
 
 def test_while_it_is_tried_again_it_is_said_what_was_said_before() -> None:
@@ -118,8 +118,8 @@ def test_nothing_is_tried_twice_at_a_time_when_the_platform_restarts() -> None:
         ({"command": ["cmd"], "args": ["own"]}, ["cmd", "own"]),
     ],
 )
-def test_commands_of_pod_and_image_are_put_together(said: Mapping[str, Any], argv: list[str]) -> None:
-    assert run_of(said)["argv"] == argv
+def test_commands_of_pod_and_image_are_put_together(stated: Mapping[str, Any], argv: list[str]) -> None:
+    assert run_of(stated)["argv"] == argv
 
 
 def test_users_of_pod_and_image_are_put_together() -> None:
@@ -137,10 +137,10 @@ def test_users_of_pod_and_image_are_put_together() -> None:
         user(runAsNonRoot=True)
 
 
-def run_of(said: Mapping[str, Any]) -> dict[str, Any]:
+def run_of(stated: Mapping[str, Any]) -> dict[str, Any]:
     """The run of a container of the image."""
-    own = container(image="busybox:1", **{"command": None, **said})
-    given = Given(standing=Standing(ImageRow("*", engine="podman"), FOUND))
+    own = container(image="busybox:1", **{"command": None, **stated})
+    given = ContainerInputs(standing=ResolvedImage(ImageRow("*", engine="podman"), FOUND))
     return container_run(pod(own), own, 0, given, NodeSettings(), Shelf()).spec
 
 

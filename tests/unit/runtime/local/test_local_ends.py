@@ -17,7 +17,7 @@ def test_who_is_deleted_ends_in_its_time_and_goes() -> None:
     stage.delete_pod()
     stage.run(2)
     assert (stage.machine.stops, stage.status["phase"]) == ([("main/0", 30)], "Running")
-    assert stage.told("Killing") == ["Stopping container main"]
+    assert stage.reported("Killing") == ["Stopping container main"]
     stage.run(4)
     assert stage.is_gone()
 
@@ -110,9 +110,9 @@ def test_a_pod_that_is_active_for_too_long_fails() -> None:
     assert (stage.status["phase"], "reason" in stage.status) == ("Running", False)
     assert stage.condition("Ready") == ("False", "PodFailed", "")
     stage.run(8)
-    told = "Pod was active on the node longer than the specified deadline"
-    assert [stage.status[field] for field in ("phase", "reason", "message")] == ["Failed", "DeadlineExceeded", told]
-    assert (stage.told("DeadlineExceeded"), stage.machine.alive()) == ([told], [])
+    reported = "Pod was active on the node longer than the specified deadline"
+    assert [stage.status[field] for field in ("phase", "reason", "message")] == ["Failed", "DeadlineExceeded", reported]
+    assert (stage.reported("DeadlineExceeded"), stage.machine.alive()) == ([reported], [])
 
 
 @pytest.mark.parametrize("first", [(), (container("a"),)])
@@ -131,9 +131,9 @@ def test_a_pod_whose_volume_holds_too_much_is_evicted() -> None:
     assert stage.status["phase"] == "Running"
     stage.machine.says(SANDBOX, exceeded={"volume": "scratch", "at": stage.kernel.now()})
     stage.run(6)
-    told = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
-    assert [stage.status[field] for field in ("phase", "reason", "message")] == ["Failed", "Evicted", told]
-    assert (stage.told("Evicted"), stage.machine.stops[0]) == ([told], ("main/0", 2))
+    reported = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
+    assert [stage.status[field] for field in ("phase", "reason", "message")] == ["Failed", "Evicted", reported]
+    assert (stage.reported("Evicted"), stage.machine.stops[0]) == ([reported], ("main/0", 2))
 
 
 def test_what_runs_of_a_pod_ends_that_others_declared_failed() -> None:

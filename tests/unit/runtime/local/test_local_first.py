@@ -17,8 +17,8 @@ def test_init_containers_run_one_after_the_other() -> None:
     stage = LocalStage(pod(first=FIRSTS), a=Script(3), b=Script(4))
     assert (stage.machine.started, stage.status["phase"]) == (["sandbox", "a/0"], "Pending")
     assert stage.container()["state"] == {"waiting": {"reason": "PodInitializing"}}
-    told = "containers with incomplete status: [a b]"
-    assert stage.condition("Initialized") == ("False", "ContainersNotInitialized", told)
+    reported = "containers with incomplete status: [a b]"
+    assert stage.condition("Initialized") == ("False", "ContainersNotInitialized", reported)
     assert (stage.container("a")["ready"], stage.container("a")["started"]) == (False, True)
     stage.run(3)
     assert (stage.machine.alive()[1:], stage.container("a")["ready"]) == (["b/0"], True)
@@ -101,7 +101,7 @@ def test_who_fails_its_liveness_probe_starts_again_with_the_grace_of_the_probe()
     stage.machine.says("main/0", failed={"probe": "liveness", "message": "no answer"})
     stage.run(2)
     assert (stage.machine.stops, stage.status["phase"]) == ([("main/0", 7)], "Running")
-    assert stage.told("Killing") == ["Container main failed liveness probe, will be restarted"]
+    assert stage.reported("Killing") == ["Container main failed liveness probe, will be restarted"]
     stage.run(3)
     assert (stage.container()["restartCount"], stage.machine.alive()[1:]) == (1, ["main/1"])
 
@@ -115,14 +115,14 @@ def test_who_ends_well_when_its_probe_has_failed(policy: str, alive: list[str], 
     stage.run(2)
     assert (stage.machine.alive()[1:], stage.status["phase"]) == (alive, phase)
     end = ", will be restarted" if alive else ""
-    assert stage.told("Killing") == [f"Container main failed startup probe{end}"]
+    assert stage.reported("Killing") == [f"Container main failed startup probe{end}"]
 
 
 def test_who_fails_its_post_start_hook_is_killed() -> None:
     stage = LocalStage(pod())
     stage.machine.says("main/0", failed={"hook": "postStart", "message": "exit 1"})
     stage.run(2)
-    assert (stage.told("Killing"), stage.status["phase"]) == (["FailedPostStartHook"], "Failed")
+    assert (stage.reported("Killing"), stage.status["phase"]) == (["FailedPostStartHook"], "Failed")
 
 
 def test_a_pod_is_ready_when_its_containers_are_by_their_probes() -> None:
@@ -139,13 +139,13 @@ def test_what_probes_warn_of_is_told_once() -> None:
     stage.machine.says("main/0", warnings=[first, {**first, "n": 2}])
     stage.settle()
     stage.restart()
-    assert stage.told("Unhealthy") == ["Readiness probe failed: no"] * 2
+    assert stage.reported("Unhealthy") == ["Readiness probe failed: no"] * 2
 
 
 def test_a_readiness_gate_of_others_has_a_say() -> None:
     stage = LocalStage(pod(readinessGates=[{"conditionType": "x/open"}]))
-    told = 'corresponding condition of pod readiness gate "x/open" does not exist.'
-    assert stage.condition("Ready") == ("False", "ReadinessGatesNotReady", told)
+    reported = 'corresponding condition of pod readiness gate "x/open" does not exist.'
+    assert stage.condition("Ready") == ("False", "ReadinessGatesNotReady", reported)
     assert stage.condition("ContainersReady")[0] == "True"
     for status, why in (("False", 'the status of pod readiness gate "x/open" is not "True", but False'), ("True", "")):
         found = stage.get(scheme.POD, "pod")

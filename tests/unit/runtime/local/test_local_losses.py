@@ -15,7 +15,7 @@ def test_a_pod_that_lost_its_sandbox_begins_anew(policy: str) -> None:
     stage.run(2)
     stage.machine.lose("sandbox")
     stage.settle()
-    assert stage.told("SandboxChanged") == ["Pod sandbox changed, it will be killed and re-created."]
+    assert stage.reported("SandboxChanged") == ["Pod sandbox changed, it will be killed and re-created."]
     assert (stage.machine.started[3:], stage.status["phase"]) == (["sandbox", "a/1"], "Pending")
     stage.run(4)
     assert (stage.machine.alive()[1:], stage.status["phase"]) == (["main/1"], "Running")
@@ -46,8 +46,8 @@ def test_of_a_lost_container_nobody_knows_how_it_ended(policy: str, phase: str) 
     stage.machine.lose("main/0")
     stage.settle()
     state = stage.container()["state" if policy == "Never" else "lastState"]
-    told = "The container could not be located when the pod was terminated"
-    assert state == {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": told}}
+    reported = "The container could not be located when the pod was terminated"
+    assert state == {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": reported}}
     assert (stage.status["phase"], stage.container()["restartCount"]) == (phase, int(policy != "Never"))
 
 
@@ -66,9 +66,9 @@ def test_restarts_are_counted_on_where_the_machine_forgot_all_runs() -> None:
 def test_a_platform_that_begins_again_changes_nothing(seconds: int) -> None:
     stage = LocalStage(pod(first=[sidecar(), container("a")]), a=Script(3), main=Script(3, 9))
     stage.run(seconds)
-    before, started, told = stage.get(scheme.POD, "pod"), list(stage.machine.started), list(stage.events)
+    before, started, reported = stage.get(scheme.POD, "pod"), list(stage.machine.started), list(stage.events)
     stage.restart()
-    assert (stage.get(scheme.POD, "pod"), stage.machine.started, stage.events) == (before, started, told)
+    assert (stage.get(scheme.POD, "pod"), stage.machine.started, stage.events) == (before, started, reported)
 
 
 def test_a_platform_that_begins_again_goes_on_stopping() -> None:
@@ -96,7 +96,7 @@ def test_a_config_map_that_comes_later_lets_a_container_start() -> None:
     stage = LocalStage(pod(container(env=[{"name": "A", "valueFrom": source}])))
     waiting = {"reason": "CreateContainerConfigError", "message": 'configmap "settings" not found'}
     assert (stage.container()["state"], stage.status["phase"]) == ({"waiting": waiting}, "Pending")
-    assert stage.told("Failed") == ['Error: configmap "settings" not found']
+    assert stage.reported("Failed") == ['Error: configmap "settings" not found']
     stage.run(3)
     stage.put(config_map("settings", a="1"))
     assert stage.status["phase"] == "Running"
@@ -106,7 +106,7 @@ def test_a_config_map_that_comes_later_lets_a_volume_be_made() -> None:
     volume = {"name": "v", "configMap": {"name": "settings"}}
     stage = LocalStage(pod(volumes=[volume]))
     assert (stage.machine.started, stage.container()["state"]["waiting"]["reason"]) == ([], "ContainerCreating")
-    assert stage.told("FailedMount") == ['MountVolume.SetUp failed for volume "v" : configmap "settings" not found']
+    assert stage.reported("FailedMount") == ['MountVolume.SetUp failed for volume "v" : configmap "settings" not found']
     stage.put(config_map("settings", a="1"))
     assert stage.status["phase"] == "Running"
 
@@ -126,7 +126,7 @@ def test_an_image_that_nothing_stands_for() -> None:
     stage = LocalStage(pod(container(image="nobody/knows")))
     assert stage.container()["state"]["waiting"]["reason"] == "ErrImagePull"
     stage.run(25)
-    why, error = stage.told("Failed")
+    why, error = stage.reported("Failed")
     assert why.startswith('Failed to pull image "nobody/knows": no container engine can pull image "nobody/knows"')
     assert (error, stage.machine.alive()) == ("Error: ErrImagePull", ["sandbox"])
 
@@ -134,14 +134,14 @@ def test_an_image_that_nothing_stands_for() -> None:
 def test_a_name_that_no_image_can_have() -> None:
     stage = LocalStage(pod(container(image="Nobody")))
     assert stage.container()["state"]["waiting"]["reason"] == "InvalidImageName"
-    assert (len(stage.told("InspectFailed")), stage.told("Failed")) == (1, ["Error: InvalidImageName"])
+    assert (len(stage.reported("InspectFailed")), stage.reported("Failed")) == (1, ["Error: InvalidImageName"])
 
 
 def test_a_pod_that_the_node_does_not_take_fails() -> None:
     stage = LocalStage(pod(container(resources={"requests": {"cpu": "9"}})))
     assert (stage.status["phase"], stage.status["reason"]) == ("Failed", "OutOfcpu")
-    told = "Node didn't have enough resource: cpu, requested: 9000, used: 0, capacity: 4000"
-    assert (stage.status["message"], stage.told("OutOfcpu")) == (f"Pod was rejected: {told}", [told])
+    reported = "Node didn't have enough resource: cpu, requested: 9000, used: 0, capacity: 4000"
+    assert (stage.status["message"], stage.reported("OutOfcpu")) == (f"Pod was rejected: {reported}", [reported])
     assert stage.condition("Ready") == stage.condition("ContainersReady") == ("False", "PodFailed", "")
     assert stage.machine.started == []
     stage.delete_pod()

@@ -28,8 +28,8 @@ def test_a_pod_succeeds_that_ends_well() -> None:
     ended = stage.container()["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"], ended["finishedAt"]) == (0, "Completed", make.stamp(5))
     completed = ("False", "PodCompleted", "")
-    told = [("False", "", ""), ("True", "PodCompleted", ""), completed, completed, ("True", "", "")]
-    assert [stage.condition(kind) for kind in ENDS] == told
+    reported = [("False", "", ""), ("True", "PodCompleted", ""), completed, completed, ("True", "", "")]
+    assert [stage.condition(kind) for kind in ENDS] == reported
     assert stage.machine.alive() == []
 
 
@@ -55,7 +55,7 @@ def test_a_pod_is_pending_until_its_containers_have_started() -> None:
     assert stage.condition("Ready")[1:] == ("ContainersNotReady", "containers with unready status: [main]")
     stage.run(20)
     assert stage.status["phase"] == "Running"
-    assert stage.told("FailedCreatePodSandBox") == ["Failed to create pod sandbox: no network"] * 2
+    assert stage.reported("FailedCreatePodSandBox") == ["Failed to create pod sandbox: no network"] * 2
 
 
 def test_statuses_are_in_order_of_their_names() -> None:
@@ -80,7 +80,7 @@ def test_what_waits_to_start_again_says_so() -> None:
     assert waiting["message"] == f"back-off 10s restarting failed container=main pod={name}"
     assert stage.container()["lastState"]["terminated"]["exitCode"] == 7
     assert (stage.container()["restartCount"], stage.status["phase"]) == (1, "Running")
-    assert stage.told("BackOff") == [f"Back-off restarting failed container main in pod {name}"]
+    assert stage.reported("BackOff") == [f"Back-off restarting failed container main in pod {name}"]
     stage.run(12)
     assert (stage.container()["restartCount"], "running" in stage.container()["state"]) == (2, True)
     assert stage.container()["lastState"]["terminated"]["containerID"].endswith("/main/1")
@@ -115,7 +115,7 @@ def test_a_command_that_cannot_start(policy: str, phase: str) -> None:
     other = stage.get("Pod", "other")["status"]
     ended = other["containerStatuses"][0]["lastState" if policy == "Always" else "state"]["terminated"]
     assert (other["phase"], ended["exitCode"], ended["reason"]) == (phase, 128, "StartError")
-    assert stage.told("Failed")[0] == "Error: no such file"
+    assert stage.reported("Failed")[0] == "Error: no such file"
     assert stage.machine.started.count("main/2") == 0
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
-from batchyard.kubelet.local.volume_plans import Empty, Files, HostPath, Mount, Plan, mounts_of
+from batchyard.kubelet.local.volume_plans import EmptyDirPlan, HostPathPlan, Mount, Plan, VolumeFiles, mounts_of
 from unit.runtime.local.local_make import container
 
-PLANS: Mapping[str, Plan] = {"cm": Files({}), "data": Empty(), "disk": HostPath("/srv/data")}
+PLANS: Mapping[str, Plan] = {"cm": VolumeFiles({}), "data": EmptyDirPlan(), "disk": HostPathPlan("/srv/data")}
 
 NO_RECURSION = 'volume "data" requested recursive read-only mode, but it is not supported by the runtime'
 
@@ -66,5 +66,5 @@ def test_outer_mounts_come_before_inner_ones() -> None:
         ),
     ],
 )
-def test_what_cannot_be_mounted_is_told(row: Mapping[str, Any], told: str) -> None:
-    assert refused(**row) == ("CreateContainerConfigError", told)
+def test_what_cannot_be_mounted_is_told(row: Mapping[str, Any], reported: str) -> None:
+    assert refused(**row) == ("CreateContainerConfigError", reported)

@@ -58,8 +58,8 @@ def test_hooks_have_their_ports_as_numbers() -> None:
     ("port", "told"),
     [("no", "port no not found"), ("70000", "invalid port number: 70000"), (0, "invalid port number: 0")],
 )
-def test_a_port_that_is_none_is_told(port: Any, told: str) -> None:
-    with pytest.raises(ContainerError, match=f"readiness probe: {told}"):
+def test_a_port_that_is_none_is_told(port: Any, reported: str) -> None:
+    with pytest.raises(ContainerError, match=f"readiness probe: {reported}"):
         probes_of(container(ports=PORTS, readinessProbe={"httpGet": {"port": port}}))
-    with pytest.raises(ContainerError, match=f"preStop hook: {told}"):
+    with pytest.raises(ContainerError, match=f"preStop hook: {reported}"):
         hooks_of(container(ports=PORTS, lifecycle={"preStop": {"httpGet": {"port": port}}}))

@@ -16,5 +16,5 @@ from batchyard.kubelet.local.errors import quoted
         ("\U000e0001", '"\\U000e0001"'),
     ],
 )
-def test_what_cannot_be_printed_is_escaped(text: str, told: str) -> None:
-    assert quoted(text) == told
+def test_what_cannot_be_printed_is_escaped(text: str, reported: str) -> None:
+    assert quoted(text) == reported

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
-from batchyard.kubelet.local.security import ROOT, User, refuse_what_cannot_be, seccomp_of, user_of
+from batchyard.kubelet.local.security import ROOT, ContainerUser, reject_unsupported, seccomp_of, user_of
 from unit.runtime.local.local_make import NOTHING, Shelf, container, pod
 
-ANYBODY = User(1000, 100)
+ANYBODY = ContainerUser(1000, 100)
 
 
 def user(
-    own: Mapping[str, Any] | None = None, of_pod: Mapping[str, Any] | None = None, default: User = ANYBODY
+    own: Mapping[str, Any] | None = None, of_pod: Mapping[str, Any] | None = None, default: ContainerUser = ANYBODY
 ) -> dict[str, Any] | None:
     """The user of a container with these security contexts."""
     only = container(securityContext=own)
@@ -22,7 +22,7 @@ def user(
 
 def refused(only: Mapping[str, Any], reader: Shelf = NOTHING, **spec: Any) -> tuple[str, str]:
     with pytest.raises(ContainerError) as caught:
-        refuse_what_cannot_be(pod(only, **spec), only, reader)
+        reject_unsupported(pod(only, **spec), only, reader)
     return caught.value.reason, caught.value.message
 
 
@@ -51,11 +51,11 @@ def test_the_group_of_volumes_is_nobodys_user() -> None:
         ({}, "container has runAsNonRoot and image will run as root"),
     ],
 )
-def test_who_must_not_be_root_is_refused_as_root(own: Mapping[str, Any], told: str) -> None:
+def test_who_must_not_be_root_is_refused_as_root(own: Mapping[str, Any], reported: str) -> None:
     with pytest.raises(ContainerError) as caught:
         user(own, {"runAsNonRoot": True}, ROOT)
     assert caught.value.reason == "CreateContainerConfigError"
-    assert caught.value.message == f'{told} (pod: "pod_team(uid-pod)", container: main)'
+    assert caught.value.message == f'{reported} (pod: "pod_team(uid-pod)", container: main)'
 
 
 def test_who_must_not_be_root_may_be_somebody() -> None:
@@ -77,8 +77,8 @@ def test_who_must_not_be_root_may_be_somebody() -> None:
         ({"ports": [{"containerPort": 80, "hostPort": 8080}]}, "hostPort 8080 without hostNetwork"),
     ],
 )
-def test_what_a_container_cannot_be_given_is_told(fields: Mapping[str, Any], told: str) -> None:
-    assert refused(container(**fields)) == ("CreateContainerConfigError", f"not supported on this node: {told}")
+def test_what_a_container_cannot_be_given_is_told(fields: Mapping[str, Any], reported: str) -> None:
+    assert refused(container(**fields)) == ("CreateContainerConfigError", f"not supported on this node: {reported}")
 
 
 @pytest.mark.parametrize("field", ["hostPID", "hostIPC", "shareProcessNamespace"])
@@ -89,9 +89,9 @@ def test_what_a_pod_cannot_be_given_is_told(field: str) -> None:
 
 def test_all_that_cannot_be_given_is_told_at_once() -> None:
     context = {"sysctls": [{"name": "net.core.somaxconn", "value": "9"}], "supplementalGroups": [7, 8]}
-    told = refused(container(securityContext={"privileged": True}), hostPID=True, securityContext=context)[1]
+    reported = refused(container(securityContext={"privileged": True}), hostPID=True, securityContext=context)[1]
     listed = "hostPID; sysctls net.core.somaxconn; supplementalGroups 7, 8; privileged"
-    assert told == f"not supported on this node: {listed}"
+    assert reported == f"not supported on this node: {listed}"
 
 
 def test_what_asks_for_no_more_than_there_is_is_fine() -> None:
@@ -105,17 +105,17 @@ def test_what_asks_for_no_more_than_there_is_is_fine() -> None:
     only = container(securityContext=own, ports=ports, lifecycle={"preStop": {"sleep": {"seconds": 1}}})
     context = {"seccompProfile": {"type": "Unconfined"}, "seLinuxOptions": {"level": "s0"}}
     of = pod(only, hostNetwork=True, hostPID=False, securityContext=context)
-    refuse_what_cannot_be(of, only, NOTHING, host_network=True)
+    reject_unsupported(of, only, NOTHING, host_network=True)
 
 
 def test_the_machines_network_is_for_pods_where_the_node_allows_it() -> None:
-    reason, told = refused(container(), hostNetwork=True)
-    assert (reason, "batchyard up --host-network" in told) == ("CreateContainerConfigError", True)
+    reason, reported = refused(container(), hostNetwork=True)
+    assert (reason, "batchyard up --host-network" in reported) == ("CreateContainerConfigError", True)
 
 
 def test_proc_is_unmasked_for_a_pod_with_users_of_its_own() -> None:
     only = container(securityContext={"procMount": "Unmasked"})
-    refuse_what_cannot_be(pod(only, hostUsers=False), only, NOTHING)
+    reject_unsupported(pod(only, hostUsers=False), only, NOTHING)
 
 
 def profile(own: Mapping[str, Any] | None, of_pod: Mapping[str, Any] | None = None, fault: str = "") -> dict[str, str]:
@@ -151,10 +151,10 @@ def test_a_seccomp_profile_of_the_machine_is_named_by_its_path() -> None:
         ("x", "CreateContainerError", "failed to create containerd container: x: no such file"),
     ],
 )
-def test_a_seccomp_profile_that_cannot_be_loaded_is_refused(named: str | None, reason: str, told: str) -> None:
+def test_a_seccomp_profile_that_cannot_be_loaded_is_refused(named: str | None, reason: str, reported: str) -> None:
     with pytest.raises(ContainerError) as caught:
         profile({"type": "Localhost", "localhostProfile": named}, fault="no such file")
-    assert (caught.value.reason, caught.value.message) == (reason, told)
+    assert (caught.value.reason, caught.value.message) == (reason, reported)
 
 
 def test_a_runtime_class_may_not_stand_for_other_isolation() -> None:
@@ -162,7 +162,7 @@ def test_a_runtime_class_may_not_stand_for_other_isolation() -> None:
         return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler}
 
     shelf = Shelf(named("gpu", "nvidia"), named("sandboxed", "runsc"))
-    refuse_what_cannot_be(pod(runtimeClassName="gpu"), container(), shelf)
-    told = refused(container(), shelf, runtimeClassName="sandboxed")
-    assert told == ("CreateContainerError", 'no runtime for "runsc" is configured')
+    reject_unsupported(pod(runtimeClassName="gpu"), container(), shelf)
+    reported = refused(container(), shelf, runtimeClassName="sandboxed")
+    assert reported == ("CreateContainerError", 'no runtime for "runsc" is configured')
     assert refused(container(), shelf, runtimeClassName="no")[1] == 'RuntimeClass "no" not found'

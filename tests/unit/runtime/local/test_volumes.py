@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from batchyard.kubelet.local.errors import InputError, VolumeError
-from batchyard.kubelet.local.volume_plans import Empty, File, Files, HostPath, Plan
-from batchyard.kubelet.local.volumes import Sources, lies_below, memory_volumes, volume_plan, volume_plans
+from batchyard.kubelet.local.volume_plans import EmptyDirPlan, HostPathPlan, Plan, VolumeFile, VolumeFiles
+from batchyard.kubelet.local.volumes import VolumeSources, lies_below, memory_volumes, volume_plan, volume_plans
 from unit.runtime.local.local_make import NOTHING, Shelf, config_map, container, node, pod, secret
 
 FAILED = 'MountVolume.SetUp failed for volume "v" : '
@@ -22,13 +22,13 @@ def token(namespace: str, account: str, audience: str, seconds: int) -> str:
 
 def plan(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Plan:
     """The plan of a volume of that kind, in a pod."""
-    return volume_plan(of or pod(), {"name": "v", **volume}, Sources(reader, token, ["/srv/data"]))
+    return volume_plan(of or pod(), {"name": "v", **volume}, VolumeSources(reader, token, ["/srv/data"]))
 
 
-def files(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Mapping[str, File]:
+def files(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Mapping[str, VolumeFile]:
     """The files of a volume of that kind."""
     made = plan(reader, of=of, **volume)
-    assert isinstance(made, Files)
+    assert isinstance(made, VolumeFiles)
     return made.files
 
 
@@ -47,7 +47,7 @@ def refused(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **v
 def test_a_config_map_is_a_file_for_each_entry() -> None:
     shelf = Shelf(config_map("cm", {"raw": b"\xff"}, text="hello"))
     found = files(shelf, configMap={"name": "cm", "defaultMode": 0o400})
-    assert found == {"raw": File(b"\xff", 0o400), "text": File(b"hello", 0o400)}
+    assert found == {"raw": VolumeFile(b"\xff", 0o400), "text": VolumeFile(b"hello", 0o400)}
 
 
 def test_a_secret_is_decoded() -> None:
@@ -57,7 +57,10 @@ def test_a_secret_is_decoded() -> None:
 def test_items_choose_entries_and_say_where_and_with_which_mode() -> None:
     shelf = Shelf(config_map("cm", a="1", b="2"))
     items = [{"key": "a", "path": "x/./y", "mode": 0}, {"key": "b", "path": "z"}]
-    assert files(shelf, configMap={"name": "cm", "items": items}) == {"x/y": File(b"1", 0), "z": File(b"2", 0o644)}
+    assert files(shelf, configMap={"name": "cm", "items": items}) == {
+        "x/y": VolumeFile(b"1", 0),
+        "z": VolumeFile(b"2", 0o644),
+    }
 
 
 def test_what_is_missing_is_told_in_the_words_of_kubelets() -> None:
@@ -65,8 +68,8 @@ def test_what_is_missing_is_told_in_the_words_of_kubelets() -> None:
     items = [{"key": "k", "path": "p"}]
     assert refused(configMap={"name": "x"}) == 'configmap "x" not found'
     assert refused(secret={"secretName": "x"}) == 'secret "x" not found'
-    told = refused(shelf, configMap={"name": "cm", "items": items})
-    assert told == "configmap references non-existent config key: k"
+    reported = refused(shelf, configMap={"name": "cm", "items": items})
+    assert reported == "configmap references non-existent config key: k"
     assert refused(shelf, secret={"secretName": "s", "items": items}) == "references non-existent secret key: k"
 
 
@@ -85,8 +88,8 @@ def test_fields_of_the_pod_are_sorted_lines_quoted_as_in_go() -> None:
         {"path": "./notes", "fieldRef": {"fieldPath": "metadata.annotations"}, "mode": 0o600},
     ]
     found = files(of=of, downwardAPI={"items": items})
-    assert found["labels"] == File(b'a="1"\nb="2"', 0o644)
-    assert found["notes"] == File('note="a \\"word\\"\\nand\\x01 é"'.encode(), 0o600)
+    assert found["labels"] == VolumeFile(b'a="1"\nb="2"', 0o644)
+    assert found["notes"] == VolumeFile('note="a \\"word\\"\\nand\\x01 é"'.encode(), 0o600)
 
 
 def test_amounts_are_those_of_a_container_or_of_the_node() -> None:
@@ -124,8 +127,8 @@ def test_a_part_that_says_nothing_is_nothing() -> None:
 
 def test_all_that_is_wrong_with_parts_is_told_at_once() -> None:
     parts = [{"configMap": {"name": "x"}}, {"secret": {"name": "y"}}, {"clusterTrustBundle": {"path": "ca"}}]
-    told = refused(projected={"sources": parts})
-    assert told.startswith(
+    reported = refused(projected={"sources": parts})
+    assert reported.startswith(
         '[configmap "x" not found, secret "y" not found, clusterTrustBundle cannot be projected here'
     )
     of = pod(serviceAccountName="nobody")
@@ -144,7 +147,7 @@ def test_a_token_is_its_users_alone_where_all_containers_have_one() -> None:
 def test_a_group_may_read_what_is_its() -> None:
     of = pod(securityContext={"fsGroup": 2000})
     made = plan(Shelf(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
-    assert made == Files({"a": File(b"1", 0o440)}, group=2000)
+    assert made == VolumeFiles({"a": VolumeFile(b"1", 0o440)}, group=2000)
 
 
 @pytest.mark.parametrize(
@@ -158,23 +161,23 @@ def test_a_group_may_read_what_is_its() -> None:
         ("a/" * 2049, "invalid path: must be less than or equal to 4096 characters"),
     ],
 )
-def test_paths_out_of_the_volume_are_refused(path: str, told: str) -> None:
+def test_paths_out_of_the_volume_are_refused(path: str, reported: str) -> None:
     shelf = Shelf(config_map("cm", k="1"))
-    assert refused(shelf, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == told
+    assert refused(shelf, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == reported
 
 
 def test_folders_are_made_where_containers_have_other_volumes_in_it() -> None:
     targets = ("/etc/v", "/etc/v/a", "/etc/v/a/b", "/etc/v-other", "/etc/v/c")
     mounts = [{"name": "v" if at == "/etc/v" else "other", "mountPath": at} for at in targets]
     made = plan(Shelf(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
-    assert made == Files({}, ("a", "c"))
+    assert made == VolumeFiles({}, ("a", "c"))
 
 
 def test_an_empty_folder_may_be_limited() -> None:
-    assert plan() == plan(emptyDir={}) == Empty()
-    assert plan(emptyDir={"sizeLimit": "-1"}) == Empty()
-    assert plan(emptyDir={"sizeLimit": "1Gi"}) == Empty(size_bytes=2**30)
-    assert plan(emptyDir={"stickyBit": True}) == Empty(mode=0o1777)
+    assert plan() == plan(emptyDir={}) == EmptyDirPlan()
+    assert plan(emptyDir={"sizeLimit": "-1"}) == EmptyDirPlan()
+    assert plan(emptyDir={"sizeLimit": "1Gi"}) == EmptyDirPlan(size_bytes=2**30)
+    assert plan(emptyDir={"stickyBit": True}) == EmptyDirPlan(mode=0o1777)
 
 
 @pytest.mark.parametrize(
@@ -192,13 +195,13 @@ def test_a_folder_in_memory_is_no_larger_than_its_pod_or_node(
 ) -> None:
     containers = [container(f"c{n}", resources={"limits": {"memory": m} if m else {}}) for n, m in enumerate(limits)]
     source = {"medium": "Memory", **({"sizeLimit": size} if size else {})}
-    assert plan(Shelf(node(memory="8Gi")), of=pod(*containers), emptyDir=source) == Empty(True, size_bytes)
+    assert plan(Shelf(node(memory="8Gi")), of=pod(*containers), emptyDir=source) == EmptyDirPlan(True, size_bytes)
 
 
 def test_paths_of_the_machine_are_had_only_where_that_is_said() -> None:
-    assert plan(hostPath={"path": "/srv/data/x/", "type": "Directory"}) == HostPath("/srv/data/x", "Directory")
-    told = refused(hostPath={"path": "/srv/database"})
-    assert told.startswith("hostPath /srv/database is not allowed here: name it, or a folder above it, in ")
+    assert plan(hostPath={"path": "/srv/data/x/", "type": "Directory"}) == HostPathPlan("/srv/data/x", "Directory")
+    reported = refused(hostPath={"path": "/srv/database"})
+    assert reported.startswith("hostPath /srv/database is not allowed here: name it, or a folder above it, in ")
     assert refused(hostPath={"path": "/srv/data/../x"}) == "invalid HostPath `/srv/data/../x`: must not contain '..'"
 
 
@@ -212,12 +215,17 @@ def test_what_cannot_be_had_here_is_refused_by_its_name(kind: str) -> None:
 def test_the_volumes_of_a_pod_are_planned_by_name() -> None:
     of = pod(volumes=[{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "x"}}])
     with pytest.raises(VolumeError, match='volume "b"'):
-        volume_plans(of, Sources(NOTHING, token))
-    assert volume_plans(pod(), Sources(NOTHING, token)) == {}
+        volume_plans(of, VolumeSources(NOTHING, token))
+    assert volume_plans(pod(), VolumeSources(NOTHING, token)) == {}
 
 
 def test_volumes_in_memory_are_told_to_the_sandbox() -> None:
-    plans: dict[str, Plan] = {"a": Empty(), "b": Empty(True, 7), "c": Files({}), "d": Empty(True)}
+    plans: dict[str, Plan] = {
+        "a": EmptyDirPlan(),
+        "b": EmptyDirPlan(True, 7),
+        "c": VolumeFiles({}),
+        "d": EmptyDirPlan(True),
+    }
     assert memory_volumes(plans) == [{"volume": "b", "bytes": 7}, {"volume": "d", "bytes": None}]
 
 

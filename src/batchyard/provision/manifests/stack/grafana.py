@@ -9,7 +9,7 @@ from batchyard.api.meta import Obj
 from batchyard.package_data import read_folder
 from batchyard.provision.manifests.stack import prometheus
 from batchyard.provision.manifests.stack_parts import NAMESPACE, Server, config_map, deployment, service
-from batchyard.provision.model import MonitoringStack, Part, Platform
+from batchyard.provision.model import MonitoringStack, Part, PlatformModel
 from batchyard.provision.yaml_output import dumped
 
 NAME: Final = "grafana"
@@ -31,7 +31,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-def objects(platform: Platform, stack: MonitoringStack) -> list[Obj]:
+def objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
     """Return all of its objects."""
     provisioning = {kind: _provisioned(kind) for kind in _PROVISIONING}
     dashboards = read_folder(f"{_SHIPPED}/dashboards", ".json") if platform.monitoring.dashboards else {}

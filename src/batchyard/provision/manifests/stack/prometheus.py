@@ -21,7 +21,7 @@ from batchyard.provision.manifests.stack_parts import (
     service,
     subjects_of,
 )
-from batchyard.provision.model import Engine, MonitoringStack, Part, Platform
+from batchyard.provision.model import MonitoringStack, Part, PlatformEngine, PlatformModel
 from batchyard.provision.yaml_output import dumped
 
 # --- kube state metrics ---
@@ -38,7 +38,7 @@ _TELEMETRY_PORT: Final = 8081
 _SEEN: Final = ("list", "watch")
 
 
-def objects(platform: Platform, stack: MonitoringStack) -> list[Obj]:
+def objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
     """Return the objects of kube-state-metrics."""
     name = f"{platform.name}-{NAME}"
     rules = [
@@ -88,13 +88,13 @@ _SELDOM: Final = "30s"
 _LABEL_CHARACTERS: Final = str.maketrans("./-", "___")
 
 
-def prometheus_objects(platform: Platform, stack: MonitoringStack) -> list[Obj]:
+def prometheus_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
     """Return the objects of Prometheus."""
     files = _files(platform)
     server = _server(stack, files)
     return [
         account(platform, PROMETHEUS_NAME),
-        *(_finding_pods(platform, NAMESPACE) if platform.engine is Engine.KUEUE else ()),
+        *(_finding_pods(platform, NAMESPACE) if platform.engine is PlatformEngine.KUEUE else ()),
         config_map(platform, _CONFIGURATION, files),
         deployment(platform, server),
         service(platform, server),
@@ -129,7 +129,7 @@ def _server(stack: MonitoringStack, files: Mapping[str, str]) -> Server:
 # --- configuration ---
 
 
-def _files(platform: Platform) -> Mapping[str, str]:
+def _files(platform: PlatformModel) -> Mapping[str, str]:
     rules = read_folder(_RULES, _RULES_SUFFIX) if platform.monitoring.rules else {}
     configuration = {
         "global": {"scrape_interval": _OFTEN, "evaluation_interval": _OFTEN},
@@ -139,11 +139,11 @@ def _files(platform: Platform) -> Mapping[str, str]:
     return {_FILE: dumped(configuration), **rules}
 
 
-def _jobs(platform: Platform) -> list[Part]:
+def _jobs(platform: PlatformModel) -> list[Part]:
     """Return the scrape jobs: the engine's pods, and with Kueue those of kube-state-metrics."""
-    if platform.engine is Engine.KUEUE:
+    if platform.engine is PlatformEngine.KUEUE:
         exporter = _job(NAME, NAMESPACE, {NAME_LABEL: NAME}, PORT)
-        kueue = _job("kueue", NAMESPACES[Engine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
+        kueue = _job("kueue", NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
         over_tls = {
             "scheme": "https",
             "authorization": {"credentials_file": _TOKEN},
@@ -152,7 +152,7 @@ def _jobs(platform: Platform) -> list[Part]:
         # kube-state-metrics keeps the labels of the objects that it describes.
         return [{**kueue, **over_tls}, {**exporter, "scrape_interval": _SELDOM, "honor_labels": True}]
     pods = labels(settings_of(platform))
-    operator = _job("batchyard-operator", NAMESPACES[Engine.BATCHYARD], pods, HEALTH_PORT)
+    operator = _job("batchyard-operator", NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
     of_objects = {**operator, "job_name": "batchyard-operator-objects", "scrape_interval": _SELDOM}
     return [
         {**operator, "params": {"collect[]": ["kueue", "program", "batchyard"]}},
@@ -184,17 +184,17 @@ def _keep(label: str, value: str) -> Part:
 # --- rbac ---
 
 
-def access_objects(platform: Platform) -> list[Obj]:
+def access_objects(platform: PlatformModel) -> list[Obj]:
     """Return RBAC objects in the engine's namespace: finding its pods, and with Kueue reading its metrics."""
     found = _finding_pods(platform, NAMESPACES[platform.engine])
-    if platform.engine is Engine.KUEUE:
+    if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER)
         subjects = subjects_of(PROMETHEUS_NAME)
         found.append(obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects))
     return found
 
 
-def _finding_pods(platform: Platform, namespace: str) -> list[Obj]:
+def _finding_pods(platform: PlatformModel, namespace: str) -> list[Obj]:
     """Return the right to list pods in one namespace."""
     name = f"{platform.name}-{PROMETHEUS_NAME}"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
