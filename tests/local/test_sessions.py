@@ -116,7 +116,7 @@ def test_who_may_only_read_may_not_execute(platform: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "stated"),
     [
         ("exec?command=true&stdout=1", "Upgrade request required"),
         ("exec?command=true&stdout=1&container=other", "container other is not valid for pod idle"),

@@ -99,7 +99,7 @@ def test_calls_that_are_newer_than_a_profile_do_not_exist_for_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("{", "decoding seccomp profile failed"),
         ("[]", "decoding seccomp profile failed"),

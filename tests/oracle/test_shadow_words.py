@@ -195,7 +195,7 @@ def test_one_who_is_queued_again_when_his_queue_goes_on_is_not_told_of() -> None
     assert after(stopped())[0] == []
 
 
-@pytest.mark.parametrize(("cause", "is_told"), [("", True), ("AdmissionCheck", False)])
+@pytest.mark.parametrize(("cause", "is_visible"), [("", True), ("AdmissionCheck", False)])
 def test_one_who_is_active_again_and_not_queued_is_told_of_where_kueue_would_queue_him(
     cause: str, is_visible: bool
 ) -> None:
@@ -206,7 +206,7 @@ def test_one_who_is_active_again_and_not_queued_is_told_of_where_kueue_would_que
     assert [each.parting for each in found] == ([DivergenceType.NOT_DONE] if is_visible else [])
 
 
-@pytest.mark.parametrize(("count", "is_told"), [(2, False), (0, False), (5, True)])
+@pytest.mark.parametrize(("count", "is_visible"), [(2, False), (0, False), (5, True)])
 def test_a_count_of_requeues_that_jumps_is_found(count: int, is_visible: bool) -> None:
     before = {**WORKLOAD, "status": {"requeueState": {"count": 1}}}
     found, _ = after([before, {**WORKLOAD, "status": {"requeueState": {"count": count}}}])

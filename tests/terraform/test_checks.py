@@ -72,14 +72,14 @@ def test_every_output_of_a_module_is_used(modules: Mapping[str, Module]) -> None
     assert [f"module.{name}.{output}" for name, output in sorted(outputs) if ("module", name, output) not in used] == []
 
 
-@pytest.mark.parametrize(("good", "bad", "told"), PLANTED)
+@pytest.mark.parametrize(("good", "bad", "reported"), PLANTED)
 def test_a_planted_fault_is_found(good: str, bad: str, reported: str) -> None:
     assert list(flaws(read_module([GOOD]), {}, SCHEMA)) == []
     assert reported in list(flaws(read_module([GOOD.replace(good, bad)]), {}, SCHEMA))
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reported"),
     [
         ('module "m" {\n  source = "./modules/m"\n}', "module.m is not given name"),
         ('module "m" {\n  source = "./modules/m"\n  name = "n"\n  zone = "z"\n}', "module.m has no variable zone"),

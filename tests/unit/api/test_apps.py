@@ -50,7 +50,7 @@ NO_MATCH = "spec.template.metadata.labels: Invalid value: {}: `selector` does no
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "reported"),
     [
         ({"selector": {"matchLabels": {"app": "b"}}}, [NO_MATCH.format('{"app":"a"}')]),
         ({"selector": {}}, ["spec.selector: Invalid value: {}: empty selector is invalid for deployment"]),
@@ -120,7 +120,7 @@ def test_a_time_zone_is_accepted(zone: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("obj", "told"),
+    ("obj", "reported"),
     [
         (cron_job("often"), ['spec.schedule: Invalid value: "often": expected exactly 5 fields, found 1: [often]']),
         (cron_job("@daily"), []),

@@ -29,7 +29,7 @@ def test_a_budget_is_by_the_month_where_it_does_not_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "reported"),
     [
         ({}, "spec.dollars: Required value: a Budget says how much"),
         ({"dollars": 1, "acceleratorHours": 1}, "spec.acceleratorHours: Forbidden: may not be set beside dollars"),

@@ -51,7 +51,7 @@ def test_the_old_version_is_off_without_a_word_and_has_other_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "strategies"),
+    ("stated", "strategies"),
     [
         ("{enable: false}", None),
         ("{enable: true}", BOTH),
@@ -64,7 +64,7 @@ def test_the_old_version_says_whether_sharing_is_fair(stated: str, strategies: l
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("waitForPodReady: {}", "waitForPodReady: unknown field; did you mean waitForPodsReady?"),
         ("waitForPodsReady: {timeout: soon}", "waitForPodsReady.timeout: Invalid value: 'soon' is not a duration"),
@@ -103,7 +103,7 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "kueue.yaml: the file is empty"),
         (f"{NEW}---\n{NEW}", "kueue.yaml: it has 2 documents"),

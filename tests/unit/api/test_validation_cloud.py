@@ -459,7 +459,7 @@ def test_one_thing_of_the_machine_stands_for_an_image(row: Obj, start: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "reported"),
     [
         ({"engine": "podman"}, ""),
         ({"engine": "podman", "image": "other:1"}, ""),

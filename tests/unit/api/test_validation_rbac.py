@@ -15,7 +15,7 @@ def problems(obj: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("obj", "told"),
+    ("obj", "reported"),
     [
         (
             role("a", {"verbs": [], "apiGroups": [""], "resources": ["pods"]}),

@@ -52,7 +52,7 @@ def test_accounts_have_their_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "told"),
+    ("headers", "reported"),
     [
         ({"impersonate_user": "carol"}, 'users "carol" is forbidden: User "anna" cannot impersonate resource "users"'),
         ({"impersonate_user": "bob", "impersonate_group": "a"}, 'groups "a" is forbidden'),

@@ -44,7 +44,7 @@ def test_bounds_stand_in_for_defaults(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "resources", "told"),
+    ("bounds", "resources", "reported"),
     [
         ({"min": {"cpu": "1"}}, {"requests": {"cpu": "100m"}}, "minimum cpu usage per Pod is 1, but request is 100m"),
         ({"min": {"cpu": "1"}}, {}, "minimum cpu usage per Pod is 1.  No request is specified"),

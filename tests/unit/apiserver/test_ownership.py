@@ -171,7 +171,7 @@ def test_the_order_of_what_is_applied_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"specs": {}}, r"\(default/a; /v1, Kind=Service\): .specs: field not declared in schema"),
         ({"spec": {"ports": [{"prt": 1}]}}, r".spec.ports.prt: field not declared in schema"),

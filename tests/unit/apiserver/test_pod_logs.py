@@ -54,7 +54,7 @@ def test_a_run_that_ended_tells_how() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [
         ("tailLines=1", ["0 saved:"]),
         ("tailLines=0", []),
@@ -72,7 +72,7 @@ def test_timestamps_have_nine_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("obj", "asked", "told"),
+    ("obj", "asked", "reported"),
     [
         (pod(), "", 'container "main" in pod "pod" is not available'),
         (

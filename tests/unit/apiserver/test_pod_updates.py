@@ -56,7 +56,7 @@ def test_tolerations_are_added_and_timed_anew(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"priority": 5}, STAYS),
         ({"nodeSelector": {"a": "b"}}, STAYS),

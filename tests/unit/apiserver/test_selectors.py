@@ -72,7 +72,7 @@ def test_the_terms_of_a_selector_match_together_as_one_by_one(
 
 
 @pytest.mark.parametrize(
-    ("selector", "told"),
+    ("selector", "reported"),
     [
         ("size>x", "the value must be an integer"),
         ("size>=1", "found '=', expected: identifier"),

@@ -90,7 +90,7 @@ def test_mappings_are_merged_replaced_or_emptied(patch: dict[str, Any], after: d
 
 
 @pytest.mark.parametrize(
-    ("patch", "told"),
+    ("patch", "reported"),
     [
         ({"containers": [{"image": "a"}]}, "does not contain declared merge key: name"),
         ({"containers": [{"name": "a", "$patch": "merge"}]}, "merging lists cannot yet be specified in the patch"),

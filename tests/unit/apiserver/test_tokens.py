@@ -96,7 +96,7 @@ def test_what_is_changed_in_a_token_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "code", "told"),
+    ("spec", "code", "reported"),
     [
         ({"expirationSeconds": 599}, 422, "may not specify a duration less than 10 minutes"),
         ({"expirationSeconds": 1 << 33}, 422, "may not specify a duration larger than 2^32 seconds"),
@@ -123,7 +123,7 @@ def test_no_account_no_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "code", "told"),
+    ("sent", "code", "reported"),
     [
         ({"metadata": {"name": "other"}}, 422, "must match the service account name if specified"),
         ({"metadata": {"namespace": "other"}}, 422, "must match the service account namespace if specified"),

@@ -12,7 +12,7 @@ INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
 
 
 @pytest.mark.parametrize(
-    ("job", "told"),
+    ("job", "reported"),
     [
         ({"spec": {"parallelism": "2"}}, INTO.format("string", "JobSpec.spec.parallelism", "int32")),
         ({"spec": {"parallelism": 1.5}}, INTO.format("number 1.5", "JobSpec.spec.parallelism", "int32")),
@@ -54,7 +54,7 @@ SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00
 
 
 @pytest.mark.parametrize(
-    ("text", "layout", "told"),
+    ("text", "layout", "reported"),
     [
         ("2026-01-01T00:00:00Z", SECONDS, None),
         ("2026-01-01T00:00:00.5+01:00", SECONDS, None),

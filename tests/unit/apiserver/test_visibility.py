@@ -52,7 +52,7 @@ def test_a_local_queue_tells_its_own(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [("limit=1", ["two"]), ("offset=3", ["four"]), ("limit=1&offset=1", ["three"]), ("limit=-1", [])],
 )
 def test_some_of_them_can_be_asked_for(api: Api, asked: str, reported: list[str]) -> None:

@@ -33,7 +33,7 @@ LENT = "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"
 
 
 @pytest.mark.parametrize(
-    ("path", "sent", "code", "told"),
+    ("path", "sent", "code", "reported"),
     [
         (
             f"{KUEUE}/clusterqueues",

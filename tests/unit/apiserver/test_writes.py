@@ -136,7 +136,7 @@ def test_yaml_is_read_too(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reported"),
     [
         (b"{", "the request body is not valid JSON: Input data was truncated"),
         (b"[" * 5000 + b"]" * 5000, "the request body is nested more than 100 levels deep"),
@@ -179,7 +179,7 @@ def test_a_new_object_is_born_as_the_server_says(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "code", "told"),
+    ("metadata", "code", "reported"),
     [
         ({"name": "b"}, 400, "the name of the object (b) does not match the name on the URL (a)"),
         ({"name": "a", "resourceVersion": "99"}, 409, "the object has been modified; please apply your changes to the"),
@@ -244,7 +244,7 @@ def test_an_apply_of_a_status_is_of_nothing_else(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "headers", "told"),
+    ("query", "headers", "reported"),
     [
         ("", APPLY, "fieldManager: Required value: is required for apply patch"),
         ("force=true", MERGE, "force: Forbidden: may not be specified for non-apply patch"),
@@ -268,7 +268,7 @@ def test_a_patch_leaves_an_object(api: Api, operation: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "told"),
+    ("options", "code", "reported"),
     [
         ({"preconditions": {"uid": "x"}}, 409, "the UID in the precondition (x) does not match the UID in record"),
         ({"preconditions": {"resourceVersion": "99"}}, 409, "the ResourceVersion in the precondition (99) does not"),

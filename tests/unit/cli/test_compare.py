@@ -55,7 +55,7 @@ def test_nodes_and_costs_are_told_where_there_are_machines(batchyard: Batchyard)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "stated"),
     [
         (PAIR, "it contains no Job, JobSet, Pod or Workload; give a load for both with --trace"),
         ((*PAIR, *LOAD, "--load", "2"), "--load scales a trace: give its folder with --trace"),

@@ -18,7 +18,7 @@ def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("system:admin",), "reserved"),
         (("anna", "--group", "system:masters"), "reserved"),

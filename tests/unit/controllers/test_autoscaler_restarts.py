@@ -124,14 +124,14 @@ def outcome(world: Scaled) -> Any:
     }
 
 
-@pytest.mark.parametrize("told", [new_pool, failure, whole_slice, unneeded, drained, queued])
+@pytest.mark.parametrize("reported", [new_pool, failure, whole_slice, unneeded, drained, queued])
 def test_it_ends_alike_whichever_write_the_controllers_die_before(reported: Callable[[], Story]) -> None:
     expected = played(reported())
     for lives in range(expected.controllers.written):
         assert outcome(played(reported(), lives)) == outcome(expected), f"they died before write {lives}"
 
 
-@pytest.mark.parametrize(("told", "nodes"), [(new_pool, 3), (failure, 3), (unneeded, 0), (drained, 1), (queued, 0)])
+@pytest.mark.parametrize(("reported", "nodes"), [(new_pool, 3), (failure, 3), (unneeded, 0), (drained, 1), (queued, 0)])
 def test_the_stories_end_as_they_should(reported: Callable[[], Story], nodes: int) -> None:
     world = played(reported())
     assert (len(world.nodes()), len(world.machines())) == (nodes, nodes)

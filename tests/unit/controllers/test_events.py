@@ -111,7 +111,7 @@ def test_an_event_goes_an_hour_after_it_was_last_told() -> None:
     assert expiry.reconcile(FIRST, recorder.client, make.at(3780)) == ReconcileResult(independent=True)
 
 
-@pytest.mark.parametrize("told", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
+@pytest.mark.parametrize("reported", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
 def test_an_event_that_tells_another_time_goes_an_hour_after_it_was_made(reported: str) -> None:
     recorder, expiry = Recorder(), EventExpiry()
     recorder.record("told")

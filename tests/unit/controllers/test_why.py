@@ -186,7 +186,7 @@ def test_names_of_others_are_told_to_those_who_may_read_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "stated"),
     [
         (make.job(queue=None, suspend=False), "has no label kueue.x-k8s.io/queue-name"),
         (

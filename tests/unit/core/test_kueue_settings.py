@@ -81,7 +81,7 @@ def test_what_is_said_to_be_as_it_is_here_is_taken(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}", ["integrations of pod"]),
         ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset]}", []),

@@ -38,7 +38,7 @@ def test_a_token_or_a_certificate_is_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "told"),
+    ("printed", "reported"),
     [
         ("hello", "did not print an ExecCredential"),
         ("5", "did not print an ExecCredential"),

@@ -187,7 +187,7 @@ def test_proxies_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"current-context": ""}, "no current-context"),
         ({"contexts": [{"name": "one", "context": "x"}]}, "a name and a context each"),

@@ -86,7 +86,7 @@ def test_values_of_labels_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [(1, "1"), (2.0, "2"), (0.25, "0.25"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (1e16, "1e+16")],
 )
 def test_numbers_are_told_as_prometheus_reads_them(value: float, reported: str) -> None:

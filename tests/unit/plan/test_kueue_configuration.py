@@ -98,7 +98,7 @@ def test_the_manager_begins_anew_when_its_configuration_changes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("stated", "reported"),
     [
         ("{waitForPodsReady: {timeot: 5m}}", "spec.kueue.waitForPodsReady.timeot: unknown field; did you mean"),
         ("{integrations: {frameworks: [batch/jobs]}}", "did you mean batch/job?"),
@@ -114,7 +114,7 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("stated", "reported"),
     [
         ("{manageJobsWithoutQueueName: true}", "spec.kueue.manageJobsWithoutQueueName: this is not done here"),
         ("{resources: {quotaCheckStrategy: IgnoreUndeclared}}", "spec.kueue.resources.quotaCheckStrategy: this is not"),

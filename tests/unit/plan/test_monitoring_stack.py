@@ -176,7 +176,7 @@ def test_another_configuration_replaces_the_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stack", "told"),
+    ("stack", "reported"),
     [
         ("{enabled: yes please}", "stack.enabled"),
         ("{enabled: true, prometheusImage: 'a b'}", 'stack.prometheusImage: "a b" is no image'),

@@ -105,7 +105,7 @@ def test_a_project_on_the_command_line_goes_before_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "stated"),
     [
         pytest.param("class: lp}", "clas: lp}", "p.yaml:16: spec.teams[0].queues[0].clas: unknown field", id="field"),
         pytest.param("class: lp}", "class: hp}", 'p.yaml:16: spec.teams[0].queues[0].class: there is no', id="class"),
@@ -124,7 +124,7 @@ def test_a_fault_says_where_it_is(old: str, new: str, stated: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("added", "said"),
+    ("added", "stated"),
     [
         pytest.param("    - {name: blue, namespace: red}\n", "red is the namespace of red already", id="namespaces"),
         pytest.param("    - {name: blue, queues: [{class: lp, clusterQueue: cq-red-lp}]}\n", "already", id="queues"),
@@ -143,7 +143,7 @@ def test_what_does_not_go_together_is_told(added: str, stated: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("added", "said"),
+    ("added", "stated"),
     [
         pytest.param("    - {name: kube-system}\n", "p.yaml:17: spec.teams[1].namespace: kube-system is", id="kube"),
         pytest.param("    - {name: b, namespace: kueue-system}\n", "a namespace of Kubernetes or of the", id="engine"),
@@ -168,7 +168,7 @@ def test_a_class_is_in_a_cohort_that_is_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("google", "team", "said"),
+    ("google", "team", "stated"),
     [
         pytest.param("", "roles: [roles/owner]", "roles[0]: with roles/owner the team's pods", id="owner"),
         pytest.param("", "roles: [bigquery]", '"bigquery" is no role', id="role"),
@@ -204,7 +204,7 @@ def test_a_bucket_of_the_state_with_too_long_a_name_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "cidr", "said"),
+    ("field", "cidr", "stated"),
     [
         ("pods", "10.4.0.0/20", "has 4096 addresses, and 20 machines at most need 5120; use a /19 or larger"),
         ("nodes", "10.0.0.0/28", "has 16 addresses, and 20 machines at most need 24; use a /27 or larger"),

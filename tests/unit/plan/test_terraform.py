@@ -61,7 +61,7 @@ def pool(**row: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "reported"),
     [
         ({"nodeCount": 2}, {"node_count": 2}),
         ({"zones": ["us-central1-b"]}, {"zones": ["us-central1-b"]}),
@@ -97,7 +97,7 @@ def test_a_pool_says_what_differs_from_the_usual(row: dict[str, Any], reported: 
 
 
 @pytest.mark.parametrize(
-    ("machine", "topology", "told"),
+    ("machine", "topology", "reported"),
     [
         ("ct5lp-hightpu-4t", "2x4", {"tpu_topology": "2x4", "zones": ["us-central1-a"]}),
         ("ct5lp-hightpu-4t", "2x2", {}),
@@ -239,7 +239,7 @@ def test_what_google_is_told_becomes_variables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "told"),
+    ("groups", "reported"),
     [
         ("[a@one.example]", "gke-security-groups@one.example"),
         ("[a@one.example, b@two.example]", None),

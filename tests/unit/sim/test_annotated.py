@@ -7,7 +7,7 @@ from batchyard.sim.scenario import annotation_faults
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "reported"),
     [
         ("runtime", "ten", "'ten' is not a duration; write it as 90s, 1h30m or 0.5s"),
         ("checkpoint-every", "often", "'often' is not a duration; write it as 90s, 1h30m or 0.5s"),

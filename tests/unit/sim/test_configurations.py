@@ -106,7 +106,7 @@ def test_a_configuration_is_no_different_from_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "said"),
+    ("a", "b", "stated"),
     [
         ([workload("x", 30)], [], "Workload team/x at 0s is in a, and not in b"),
         ([], [workload("x", 30)], "Workload team/x at 0s is in b, and not in a"),

@@ -68,7 +68,7 @@ def test_faults_at_random_end_when_they_are_told_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "stated"),
     [
         ("{fail: {pool: p}}", "spec.faults[0]: exactly one of at and every says when"),
         ("{at: 1m, every: {mean: 1h}, restart: true}", "spec.faults[0]: exactly one of at and every"),
@@ -122,7 +122,7 @@ def told_with_cluster(fault: str, autoscaling: str = "{}") -> str:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "stated"),
     [
         ("fail: {pool: gpu}", "fail.pool: unknown node pool 'gpu'; did you mean 'cpu'?"),
         ("fail: {slice: tpus}", "fail.slice: unknown node pool 'tpus'; name one that the Cluster has, such as 'cheap'"),

@@ -101,7 +101,7 @@ def test_waiting_for_pods_has_the_fields_and_defaults_of_kueue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "reported"),
     [
         ("{timeout: 0s}", 'timeout: Invalid value: "0s": must be greater than 0; give a time such as 5m,'),
         ("{timeout: soon}", "timeout: Invalid value: 'soon' is not a duration"),

@@ -175,7 +175,7 @@ def test_until_goes_before_the_horizon_of_the_scenario() -> None:
 
 
 @pytest.mark.parametrize(
-    ("until", "told"),
+    ("until", "reported"),
     [
         pytest.param(-1, "-1 is not a run length", id="before the start"),
         pytest.param(float("nan"), "nan is not a run length", id="not a number"),

@@ -69,7 +69,7 @@ def test_what_kubectl_applied_last_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [("---\n\n", "it contains no objects"), ("a: [\n", "line"), ('{"apiVersion": "v1", "kind": "Pod"}', "metadata")],
 )
 def test_what_is_wrong_is_told(text: str, reported: str) -> None:

@@ -116,7 +116,7 @@ def test_one_process_at_a_time_has_the_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         pytest.param(
             "UPDATE revisions SET object = x'7b7d' WHERE revision = 3",

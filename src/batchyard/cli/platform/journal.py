@@ -25,7 +25,7 @@ class StepJournal:
         line = json.dumps({"at": format_time(wall_clock()), **fields}) + "\n"
         is_new = not self._path.exists()
         with self._path.open("ab") as file:
-            if file.report() and not self._ends_whole():
+            if file.tell() and not self._ends_whole():
                 file.write(b"\n")  # an earlier write was cut off
             file.write(line.encode())
             file.flush()

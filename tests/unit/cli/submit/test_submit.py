@@ -123,7 +123,7 @@ def test_without_a_name_it_is_called_after_its_command(batchyard: Batchyard) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         pytest.param(("--queue", "q"), 2, "add the command after --", id="no command"),
         pytest.param(("--", "true"), 2, "--queue", id="no queue"),

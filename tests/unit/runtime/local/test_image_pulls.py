@@ -110,7 +110,7 @@ def test_nothing_is_tried_twice_at_a_time_when_the_platform_restarts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "argv"),
+    ("stated", "argv"),
     [
         ({}, ["/entry", "of", "image"]),
         ({"args": ["own"]}, ["/entry", "own"]),

@@ -54,7 +54,7 @@ def test_outer_mounts_come_before_inner_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "reported"),
     [
         ({"subPath": "/etc"}, "error SubPath `/etc` must not be an absolute path"),
         ({"subPath": "a/../../b"}, "unable to provision SubPath `a/../../b`: must not contain '..'"),

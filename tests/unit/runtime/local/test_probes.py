@@ -55,7 +55,7 @@ def test_hooks_have_their_ports_as_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("port", "told"),
+    ("port", "reported"),
     [("no", "port no not found"), ("70000", "invalid port number: 70000"), (0, "invalid port number: 0")],
 )
 def test_a_port_that_is_none_is_told(port: Any, reported: str) -> None:

@@ -6,7 +6,7 @@ from batchyard.kubelet.local.errors import quoted
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ('a"b\\c', '"a\\"b\\\\c"'),
         ("\a\b\f\n\r\t\v", '"\\a\\b\\f\\n\\r\\t\\v"'),

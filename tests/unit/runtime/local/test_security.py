@@ -45,7 +45,7 @@ def test_the_group_of_volumes_is_nobodys_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "told"),
+    ("own", "reported"),
     [
         ({"runAsUser": 0}, "container's runAsUser breaks non-root policy"),
         ({}, "container has runAsNonRoot and image will run as root"),
@@ -65,7 +65,7 @@ def test_who_must_not_be_root_may_be_somebody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ({"securityContext": {"privileged": True}}, "privileged"),
         ({"securityContext": {"capabilities": {"add": ["SYS_ADMIN", "NET_RAW"]}}}, "capabilities SYS_ADMIN, NET_RAW"),
@@ -139,7 +139,7 @@ def test_a_seccomp_profile_of_the_machine_is_named_by_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "reason", "told"),
+    ("named", "reason", "reported"),
     [
         (None, "CreateContainerConfigError", "localhostProfile must be set if seccompProfile type is Localhost."),
         (

@@ -151,7 +151,7 @@ def test_a_group_may_read_what_is_its() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "reported"),
     [
         ("", 'invalid path: must not be empty: ""'),
         ("/etc/passwd", "invalid path: must be relative path: /etc/passwd"),

@@ -9,7 +9,6 @@ from typing import Final
 from batchyard.api.meta import Obj
 from batchyard.provision.manifests.rendered import RenderedObject
 from batchyard.provision.manifests.stack import grafana, prometheus
-from batchyard.provision.manifests.stack import prometheus as kube_state_metrics
 from batchyard.provision.manifests.stack_parts import NAMESPACE, namespace_objects
 from batchyard.provision.model import PlatformEngine, PlatformModel
 
@@ -23,9 +22,13 @@ def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
     stack = platform.monitoring.stack
     if stack is None:
         return []
-    objects = [*namespace_objects(platform), *prometheus.objects(platform, stack), *grafana.objects(platform, stack)]
+    objects = [
+        *namespace_objects(platform),
+        *prometheus.prometheus_objects(platform, stack),
+        *grafana.objects(platform, stack),
+    ]
     if platform.engine is PlatformEngine.KUEUE:
-        objects += kube_state_metrics.objects(platform, stack)
+        objects += prometheus.kube_state_metrics_objects(platform, stack)
     return [RenderedObject(obj, _PATH) for obj in objects]
 
 
@@ -38,7 +41,7 @@ def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
     """Return the requests of its pods by Deployment name: one pod each."""
     if platform.monitoring.stack is None:
         return {}
-    found = {prometheus.NAME: prometheus.REQUESTS, grafana.NAME: grafana.REQUESTS}
+    found = {prometheus.PROMETHEUS_NAME: prometheus.PROMETHEUS_REQUESTS, grafana.NAME: grafana.REQUESTS}
     if platform.engine is PlatformEngine.KUEUE:
-        found[kube_state_metrics.NAME] = kube_state_metrics.REQUESTS
+        found[prometheus.KUBE_STATE_METRICS_NAME] = prometheus.KUBE_STATE_METRICS_REQUESTS
     return found

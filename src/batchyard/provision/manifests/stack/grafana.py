@@ -57,7 +57,7 @@ def _provisioned(kind: str) -> str:
     (text,) = read_folder(f"{_SHIPPED}/provisioning/{kind}", ".yml").values()
     found: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
     for source in found.get("datasources", ()):
-        source["url"] = f"http://{prometheus.NAME}.{NAMESPACE}.svc:{prometheus.PORT}"
+        source["url"] = f"http://{prometheus.PROMETHEUS_NAME}.{NAMESPACE}.svc:{prometheus.PROMETHEUS_PORT}"
     for provider in found.get("providers", ()):
         provider["options"]["path"] = _DASHBOARDS
     return dumped(found)

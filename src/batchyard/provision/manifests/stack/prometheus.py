@@ -29,36 +29,36 @@ from batchyard.provision.yaml_output import dumped
 # kube-state-metrics in the cluster: metrics of nodes, pods and Jobs for Kueue's dashboard.
 
 
-NAME: Final = "kube-state-metrics"
+KUBE_STATE_METRICS_NAME: Final = "kube-state-metrics"
 PORT: Final = 8080
-REQUESTS: Final[Mapping[str, str]] = {"cpu": "50m", "memory": "128Mi"}
+KUBE_STATE_METRICS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "50m", "memory": "128Mi"}
 _MEMORY_LIMIT: Final = "512Mi"
 _USER: Final = 65534
 _TELEMETRY_PORT: Final = 8081
 _SEEN: Final = ("list", "watch")
 
 
-def objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
+def kube_state_metrics_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
     """Return the objects of kube-state-metrics."""
-    name = f"{platform.name}-{NAME}"
+    name = f"{platform.name}-{KUBE_STATE_METRICS_NAME}"
     rules = [
         {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": list(_SEEN)},
         {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": list(_SEEN)},
     ]
     server = Server(
-        name=NAME,
+        name=KUBE_STATE_METRICS_NAME,
         image=stack.kube_state_metrics_image,
         port=PORT,
         ready="/healthz",
         user=_USER,
-        requests=REQUESTS,
+        requests=KUBE_STATE_METRICS_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
         args=["--resources=nodes,pods,jobs", f"--port={PORT}", f"--telemetry-port={_TELEMETRY_PORT}"],
         calls_api=True,
     )
-    role, subjects = role_ref("ClusterRole", name), subjects_of(NAME)
+    role, subjects = role_ref("ClusterRole", name), subjects_of(KUBE_STATE_METRICS_NAME)
     return [
-        account(platform, NAME),
+        account(platform, KUBE_STATE_METRICS_NAME),
         obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=rules),
         obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects),
         deployment(platform, server),
@@ -142,7 +142,7 @@ def _files(platform: PlatformModel) -> Mapping[str, str]:
 def _jobs(platform: PlatformModel) -> list[Part]:
     """Return the scrape jobs: the engine's pods, and with Kueue those of kube-state-metrics."""
     if platform.engine is PlatformEngine.KUEUE:
-        exporter = _job(NAME, NAMESPACE, {NAME_LABEL: NAME}, PORT)
+        exporter = _job(KUBE_STATE_METRICS_NAME, NAMESPACE, {NAME_LABEL: KUBE_STATE_METRICS_NAME}, PORT)
         kueue = _job("kueue", NAMESPACES[PlatformEngine.KUEUE], _KUEUE_PODS, _KUEUE_PORT)
         over_tls = {
             "scheme": "https",
