@@ -182,7 +182,7 @@ def _kind_error(value: Any) -> FieldError | None:
     if not isinstance(value, dict):
         return FieldError("", "this is not an object", _EXAMPLE)
     kind = value.get("kind")
-    if kind != "PlatformModel" and isinstance(kind, str):
+    if kind != "Platform" and isinstance(kind, str):
         return FieldError("kind", f"this is a {kind}, not a Platform", f"write kind: Platform of {API_VERSION}")
     return None
 

@@ -453,7 +453,7 @@ def _admission_events(
     events = [EventRecord(key, "Normal", "QuotaReserved", message)]
     if admitted:
         text = f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s"
-        events.append(EventRecord(key, "Normal", "AdmittedWorkload", text))
+        events.append(EventRecord(key, "Normal", "Admitted", text))
     return events
 
 

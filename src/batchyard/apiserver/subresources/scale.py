@@ -56,7 +56,7 @@ class ScaleHandler:
     def answer(self) -> EndpointHandlers:
         """Return the handlers of the subresource."""
         methods = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
-        return EndpointHandlers(_GROUP, "v1", "ScaleHandler", methods)
+        return EndpointHandlers(_GROUP, "v1", "Scale", methods)
 
     def _get(self, request: ApiRequest, namespace: str, name: str) -> Response:
         return Response(200, self._shown(self._found(namespace, name)))
@@ -134,7 +134,7 @@ class ScaleHandler:
         status |= {"selector": _as_text(selector[0])} if selector else {}
         spec = {"replicas": wanted[0]} if wanted else {}
         return {
-            "kind": "ScaleHandler",
+            "kind": "Scale",
             "apiVersion": f"{_GROUP}/v1",
             "metadata": metadata,
             "spec": spec,
@@ -159,7 +159,7 @@ def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Cal
 
 def _wanted_of(sent: Any, stored: Obj) -> int:
     """Return the replicas of a Scale. Raises Refused if they are invalid."""
-    if not isinstance(sent, Mapping) or sent.get("kind", "ScaleHandler") != "ScaleHandler":
+    if not isinstance(sent, Mapping) or sent.get("kind", "Scale") != "Scale":
         raise bad_request("the request body is not a Scale of autoscaling/v1")
     wanted = _part(sent, "spec").get("replicas", 0)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
@@ -183,5 +183,5 @@ def _part(sent: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 def _invalid(name: str, *faults: FieldError) -> StatusError:
     error = InvalidObject(faults)
-    details = {"name": name, "group": _GROUP, "kind": "ScaleHandler", "causes": causes_of(error.faults)}
+    details = {"name": name, "group": _GROUP, "kind": "Scale", "causes": causes_of(error.faults)}
     return StatusError(422, "Invalid", f'Scale.{_GROUP} "{name}" is invalid: {error}', details)

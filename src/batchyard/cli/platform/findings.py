@@ -55,7 +55,7 @@ def _room_findings(source: PlatformSource, platform: PlatformModel, lines: Docum
             severity=Severity.ERROR,
             source=source.name,
             document=1,
-            kind="PlatformModel",
+            kind="Platform",
             namespace="",
             name=platform.name,
             path=fault.path,

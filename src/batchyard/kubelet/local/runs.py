@@ -174,7 +174,7 @@ def _new(pod: Obj, name: str, spec: Mapping[str, Any]) -> Obj:
     whose = {"uid": metadata["uid"], "namespace": metadata["namespace"], "name": metadata["name"]}
     return {
         "apiVersion": API_VERSION,
-        "kind": "ObservedRun",
+        "kind": "Run",
         "metadata": {"namespace": metadata["uid"], "name": name},
         "spec": {"pod": whose, **spec},
     }

@@ -167,7 +167,7 @@ def _type_fault(path: Path, kind: str) -> str:
     match kind:
         case "Directory" | "DirectoryOrCreate":
             return "" if stat.S_ISDIR(mode) else "directory"
-        case "VolumeFile" | "FileOrCreate":
+        case "File" | "FileOrCreate":
             return "" if mode and not stat.S_ISDIR(mode) else "file"
         case "Socket":
             return "" if stat.S_ISSOCK(mode) else "socket file"

@@ -17,7 +17,7 @@ from batchyard.scheduling.observer import CycleObserver
 from batchyard.server.clocks.wall import wall_clock
 
 _LOG: Final = logging.getLogger("batchyard.cycles")
-_WORDS: Final = {"Admit": "admitted", "Preempt": "preempting", "Wait": "waiting"}
+_WORDS: Final = {"Admit": "admitted", "Preempt": "preempting", "StayPending": "waiting"}
 _SPAN_DIGITS: Final = 16
 
 

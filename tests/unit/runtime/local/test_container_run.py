@@ -58,7 +58,7 @@ def test_a_container_that_says_little_has_all_else_filled_in() -> None:
         "seccomp": {"type": "RuntimeDefault"},
         "procMount": "Default",
         "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "VolumeFile",
+        "terminationMessagePolicy": "File",
         "log": {"maxBytes": 10485760, "maxFiles": 5},
     }
 
