@@ -369,8 +369,8 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
 ) -> None:
     """Run controllers against an external Kubernetes API server until a termination signal."""
     if of_shadow.is_shadow(shadow, lasts, patience, form):
-        where, listens = (kubeconfig, context), (listen, port)
-        of_shadow.run_shadow(where, listens, lasts, patience, kueue=(config, fair_sharing), form=form)
+        where, kueue = (kubeconfig, context), (config, fair_sharing)
+        of_shadow.run_shadow(where, (listen, port), lasts, patience, kueue=kueue, form=form)
         return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
         raise typer.BadParameter("the lease duration must exceed the renew deadline, and that 1.2 retry periods")
@@ -386,8 +386,8 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         beside_upstream=beside_upstream,
         webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
     )
-    options = options._replace(config=config, fair_sharing=fair_sharing)
-    command.operator(options._replace(installs=install_crds, address=listen, port=port))
+    options = options._replace(config=config, fair_sharing=fair_sharing, installs=install_crds)
+    command.operator(options._replace(address=listen, port=port))
 
 
 @app.command()

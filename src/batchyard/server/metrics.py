@@ -86,7 +86,7 @@ class ObservedPlatform:
     fair_sharing: bool
 
 
-class CommonMetrics:
+class ServerMetrics:
     """The collectors of a platform. They are created before it; `begin` attaches them to it."""
 
     def __init__(self, role: str = STANDALONE) -> None:

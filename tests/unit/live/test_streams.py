@@ -78,21 +78,20 @@ def test_much_is_written_part_by_part_while_others_have_their_turn() -> None:
     assert len(turns) >= len(sink.parts) - 1
 
 
+def defective_pieces(encoded: list[int]) -> Iterator[bytes]:
+    for number in range(10):
+        encoded.append(number)
+        if number == 5:
+            raise ZeroDivisionError
+        yield b"x" * 300_000
+
+
 def test_a_list_is_encoded_as_it_is_taken_and_cut_off_at_a_defect() -> None:
-    loop = asyncio.new_event_loop()
-    encoded: list[int] = []
-
-    def pieces() -> Iterator[bytes]:
-        for number in range(10):
-            encoded.append(number)
-            if number == 5:
-                raise ZeroDivisionError
-            yield b"x" * 300_000
-
+    loop, encoded = asyncio.new_event_loop(), list[int]()
     sink = Slow()
     sink.takes = False
     stream = ResponseStream(
-        ResponsePieces(pieces()), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS)
+        ResponsePieces(defective_pieces(encoded)), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS)
     )
     stream.write_next()
     assert encoded == []

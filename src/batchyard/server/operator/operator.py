@@ -35,7 +35,7 @@ from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.logging.cycles import CycleLog
 from batchyard.server.logging.decisions import DecisionLog, keep_nothing
 from batchyard.server.logging.spans import SpanExport
-from batchyard.server.metrics import LEADER, STANDALONE, CommonMetrics, ObservedPlatform
+from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.coexistence import (
     EVERY,
@@ -115,7 +115,7 @@ class OperatorProcess:
         #: The permissions of dashboard users; and the models of the dashboard, once the operator leads.
         self.reviewed = TokenReviewer(wire, self.timers.now)
         self.models: tuple[ModelHandler, StreamHub] | None = None
-        self.figures = CommonMetrics(STANDALONE if wanted.terms is None else LEADER)
+        self.figures = ServerMetrics(STANDALONE if wanted.terms is None else LEADER)
         if self.spans is not None:
             self.figures.also.append(self.spans.texts)
         self.leads = False

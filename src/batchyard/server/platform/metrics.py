@@ -18,7 +18,7 @@ from batchyard.metrics.registry import Histograms, text_of
 from batchyard.metrics.requests import RequestMetrics
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import ticks
-from batchyard.server.metrics import CommonMetrics, ObservedPlatform
+from batchyard.server.metrics import ObservedPlatform, ServerMetrics
 
 _LOG: Final = logging.getLogger("batchyard")
 
@@ -44,7 +44,7 @@ class EmbeddedMetrics:
         self._kept = kept
         self._kernel = kernel
         self._speed = speed
-        self.figures = CommonMetrics()
+        self.figures = ServerMetrics()
         self.requests = RequestMetrics(ticks)
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
         #: Returns the number of watches and other streaming responses in progress.
