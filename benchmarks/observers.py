@@ -28,7 +28,7 @@ from batchyard.scheduling.decisions import Decision
 from batchyard.scheduling.observer import CycleObserver, NoCycleObserver
 from batchyard.server.logging.cycles import CycleLog
 from batchyard.server.logging.decisions import DecisionLog
-from batchyard.server.metrics import CommonMetrics, ObservedPlatform
+from batchyard.server.metrics import ServerMetrics, ObservedPlatform
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
@@ -91,7 +91,7 @@ class Watched(World):
             self.client.subscribe(history.observe)
 
     def _start_platform(self) -> WiredPlatform:
-        figures = CommonMetrics()
+        figures = ServerMetrics()
         watch: CycleObserver = CycleLog(figures.cycles, None) if METRICS in self._those else NoCycleObserver()
         self.stopwatch = Stopwatch(watch)
         sink = DecisionLog(self._record, self.entries.append) if LEDGER in self._those else self._record

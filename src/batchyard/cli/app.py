@@ -342,9 +342,7 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     renew_deadline: _RenewDeadline = 10 * SECOND,
     retry_period: _RetryPeriod = 2 * SECOND,
     qps: Annotated[float, typer.Option("--kube-api-qps", min=0.1, help="Average requests per second.")] = 300.0,
-    burst: Annotated[
-        int, typer.Option("--kube-api-burst", min=1, help="Burst of requests above --kube-api-qps.")
-    ] = 500,
+    burst: Annotated[int, typer.Option("--kube-api-burst", min=1, help="Burst above --kube-api-qps.")] = 500,
     config: _Config = None,
     fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Enable fair sharing by weights.")] = False,
     install_crds: Annotated[
