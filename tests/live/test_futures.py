@@ -70,7 +70,7 @@ def test_no_child_is_left_behind(platform: Running) -> None:
 def test_of_who_is_not_there_nothing_is_told(platform: Running) -> None:
     reported = platform.kubectl("get", "--raw", WAITING.replace("/b/", "/x/"), fails=True)
     assert 'workloads.kueue.x-k8s.io "x" not found' in reported
-    assert "no number" in platform.kubectl("get", "--raw", f"{WAITING}?seed=x", fails=True)
+    assert "not a number" in platform.kubectl("get", "--raw", f"{WAITING}?seed=x", fails=True)
 
 
 def test_the_command_asks_the_server(platform: Running) -> None:

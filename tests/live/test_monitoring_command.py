@@ -187,5 +187,5 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         port = str(other.getsockname()[1])
         done = batchyard("monitoring", "--data-dir", tmp_path / "data", "--port", port)
         assert done.returncode == 1
-        assert f"port {port} of 127.0.0.1 cannot be used" in done.stderr
+        assert f"cannot use port {port} of 127.0.0.1" in done.stderr
         assert "--port N" in done.stderr
