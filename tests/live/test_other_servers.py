@@ -56,4 +56,4 @@ def test_whatif_is_worked_out_here(kubeconfig: str, tmp_path: Path) -> None:
 
 def test_of_who_is_not_there_the_nearest_is_told(kubeconfig: str) -> None:
     done = batchyard("why", "workload/bb", "-n", "team", "--kubeconfig", kubeconfig)
-    assert (done.code, "there is b" in done.stderr) == (1, True)
+    assert (done.code, "similar names: b" in done.stderr) == (1, True)

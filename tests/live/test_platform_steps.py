@@ -98,13 +98,13 @@ def test_what_the_file_says_no_longer_is_told_and_removed_when_that_is_wanted(tm
     text = place.file.read_text("utf-8")
     place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
     goes = "ClusterQueue cq-team-a-lp, Namespace team-a with all that is in it"
-    assert f"no-longer-said: gone on: {goes}; --prune removes it" in place.create()
+    assert f"no-longer-said: failed, optional: {goes}; --prune removes it" in place.create()
     reported = place.create(is_pruning=True)
     assert f"The file says no longer: {goes}. This deletes it. What runs there ends: 1 (team-a/job-long-" in reported
     assert "no-longer-said: done" in reported
     running.kubectl("wait", "--for=delete", "namespace/team-a", "clusterqueue/cq-team-a-lp", "--timeout=60s")
     place.file.write_text(text, "utf-8")
-    assert "no-longer-said: gone on: ClusterQueue cq-team-b-lp" in place.destroy()
+    assert "no-longer-said: failed, optional: ClusterQueue cq-team-b-lp" in place.destroy()
     assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
 
 

@@ -76,7 +76,7 @@ def test_its_exit_code_is_that_of_its_container_and_each_line_says_whose_it_is(p
             "LocalQueue none not found in namespace default; available in other namespaces: team-a/lq-",
         ),
         (("--queue", "lq-team-a"), "found in team-a: use --namespace team-a"),
-        (("--queue", "none", "-n", "team-b"), "there are: lq-team-b"),
+        (("--queue", "none", "-n", "team-b"), "available: lq-team-b"),
         ((*TEAM, "--priority", "none"), "WorkloadPriorityClass none not found; available: high-priority, low-priority"),
     ],
 )
