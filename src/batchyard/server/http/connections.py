@@ -206,6 +206,8 @@ class Acceptor:
         self._task.cancel()
         for task in self._handshakes:
             task.cancel()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # the guard process has the socket open as well
         self._listener.close()
 
     async def _accept(self) -> None:
