@@ -8,7 +8,7 @@ TORCH := .torch
 HELM := .helm
 TERRAFORM := .terraform-library
 
-.PHONY: setup demo test lint types layers unit compiled torch helm terraform lock clean
+.PHONY: setup demo test check lint types layers unit compiled torch helm terraform lock clean
 
 # Compiles our sources each time, which is done at once where none has changed: a start that has to compile them takes
 # twice as long, and a shell that sets PYTHONDONTWRITEBYTECODE would pay for it at each one.
@@ -30,6 +30,11 @@ test: lint types layers unit
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/structure.py
+
+# Before each commit: all of `test` but for tests that start processes.
+check: lint types layers
+	$(BIN)/pytest tests/test_tidy.py tests/unit
 
 types: setup
 	$(BIN)/mypy
