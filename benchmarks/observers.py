@@ -28,7 +28,7 @@ from batchyard.scheduling.decisions import Decision
 from batchyard.scheduling.observer import CycleObserver, NoCycleObserver
 from batchyard.server.logging.cycles import CycleLog
 from batchyard.server.logging.decisions import DecisionLog
-from batchyard.server.metrics import ServerMetrics, ObservedPlatform
+from batchyard.server.metrics import ObservedPlatform, ServerMetrics
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
