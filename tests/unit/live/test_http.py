@@ -416,10 +416,7 @@ def tls_of(folder: Path) -> ssl.SSLContext:
     return server_context(str(folder / "server.pem"), str(folder / "ca.crt"))
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_handshakes_that_do_not_end_leave_room_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., None]
-) -> None:
+def test_handshakes_that_do_not_end_leave_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.HANDSHAKES_MAX", 10)
     authority = CertificateAuthority(tmp_path, 0)
     signed = authority.server(["127.0.0.1"])
@@ -440,8 +437,10 @@ def test_handshakes_that_do_not_end_leave_room_for_others(
         acceptor.close()
         for _, each in (*idle, (reader, writer)):
             each.close()
+            with suppress(OSError):
+                await each.wait_closed()
 
-    run(talk())
+    uvloop.run(talk())
 
 
 async def _is_ended(reader: asyncio.StreamReader) -> bool:
