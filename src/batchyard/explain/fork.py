@@ -72,6 +72,7 @@ def _copied(held: AdmittedWorkload, queue: ClusterQueue) -> AdmittedWorkload:
         held.evicted,
         held.is_admitted,
         held.local_queue,
+        held.boost,
     )
 
 
