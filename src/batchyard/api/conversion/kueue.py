@@ -67,7 +67,7 @@ def _source_down(new: Fragment) -> Fragment:
 
 _FAIR_SHARING: Final = old_only(("status", "fairSharing"), "admissionFairSharingStatus")
 
-CLUSTER_QUEUE_PARTS: Final = (
+CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
     renamed(_SPEC, "cohort", "cohortName"),
     ConversionPart(
         "spec.admissionChecksStrategy",
@@ -83,15 +83,18 @@ CLUSTER_QUEUE_PARTS: Final = (
     _FAIR_SHARING,
 )
 
-COHORT_PARTS: Final = (_FAIR_SHARING,)
+COHORT_PARTS: Final[Sequence[ConversionPart]] = (_FAIR_SHARING,)
 
-LOCAL_QUEUE_PARTS: Final = (renamed(_STATUS, "flavorUsage", "flavorsUsage"), old_only(_STATUS, "flavors"))
+LOCAL_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
+    renamed(_STATUS, "flavorUsage", "flavorsUsage"),
+    old_only(_STATUS, "flavors"),
+)
 
-ADMISSION_CHECK_PARTS: Final = (old_only(_SPEC, "retryDelayMinutes", retryDelayMinutes=15),)
+ADMISSION_CHECK_PARTS: Final[Sequence[ConversionPart]] = (old_only(_SPEC, "retryDelayMinutes", retryDelayMinutes=15),)
 
-MULTI_KUEUE_CONFIG_PARTS: Final = (new_only(_SPEC, "quotaManagement"),)
+MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_only(_SPEC, "quotaManagement"),)
 
-MULTI_KUEUE_CLUSTER_PARTS: Final = (
+MULTI_KUEUE_CLUSTER_PARTS: Final[Sequence[ConversionPart]] = (
     ConversionPart(
         "spec.clusterSource",
         FieldsAt(_SPEC, ("kubeConfig", "clusterProfileRef")),
@@ -299,7 +302,7 @@ def _each(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
     return lambda fragment: {name: change(assignment) for name, assignment in fragment.items()}
 
 
-PARTS: Final = (
+PARTS: Final[Sequence[ConversionPart]] = (
     ConversionPart(
         "spec.priorityClassRef",
         FieldsAt(("spec",), ("priorityClassName", "priorityClassSource"), {"priorityClassSource": ""}),
