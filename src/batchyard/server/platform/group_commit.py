@@ -41,21 +41,21 @@ class BackgroundThread:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._worker: Thread | None = None
 
     def do(self, work: Callable[[], _T], done: Callable[[_T | Exception], None]) -> None:
         """Queue a job. Its result, or the exception it raised, is passed to `done` on the event loop."""
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="writer", daemon=True)
-            self._thread.start()
+        if self._worker is None:
+            self._worker = Thread(target=self._run, name="writer", daemon=True)
+            self._worker.start()
         self._jobs.put((work, done))
 
     def end(self) -> None:
         """Run the queued jobs, then stop the thread."""
-        if self._thread is not None:
+        if self._worker is not None:
             self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
+            self._worker.join()
+            self._worker = None
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
