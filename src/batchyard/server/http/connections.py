@@ -215,9 +215,8 @@ class Acceptor:
             try:
                 accepted, _ = await self._loop.sock_accept(self._listener)
             except OSError as error:
-                if error.errno not in _NO_FILES:
-                    continue  # the client has closed the connection
-                self._drop_oldest()
+                if error.errno in _NO_FILES:
+                    self._drop_oldest()
                 await sleep_for(100 * MILLISECOND)
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
@@ -238,7 +237,7 @@ class Acceptor:
     async def _serve(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         try:
-            with suppress(OSError, ssl.SSLError, TimeoutError):
+            with suppress(OSError):
                 await self._loop.connect_accepted_socket(
                     self._connect, accepted, ssl=self._context, ssl_handshake_timeout=self._within
                 )
