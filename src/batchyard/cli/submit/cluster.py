@@ -100,7 +100,7 @@ class Cluster:
     async def follow_log(
         self, namespace: str, pod: str, container: str, since: str, reported: Callable[[Sequence[bytes]], None]
     ) -> HttpAnswer:
-        """Stream a log, each line with its time; return how the stream ended."""
+        """Pass the lines of a log, each with its time, to `reported`; return how the stream ended."""
         path = path_of(kind_info(scheme.POD), "v1", namespace, pod, "log")
         from_then = f"&sinceTime={since.replace('+', '%2B')}" if since else ""
         query = f"container={container}&follow=true&timestamps=true{from_then}"
