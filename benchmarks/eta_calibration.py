@@ -32,8 +32,8 @@ from calibration_plot import drawn
 
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.scheme import WORKLOAD
+from batchyard.base import draw
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
-from batchyard.base.seeded_draws import draw
 from batchyard.sim.event_log import Record
 from batchyard.sim.forecast import HORIZON, OF_SERVER, WORK_MAX, Forecast, ForecastOptions, forecasts
 from batchyard.sim.forecasting.arrivals import BlockBootstrap

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from batchyard.dashboard.history import PlatformHistory
-from batchyard.interfaces.observers import DecisionRecord
-from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.interfaces.controller import DecisionRecord
+from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
+from batchyard.scheduling.controller import CycleObserver, NoCycleObserver
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Decision
-from batchyard.scheduling.observer import CycleObserver, NoCycleObserver
-from batchyard.server.logging.cycles import CycleLog
-from batchyard.server.logging.decisions import DecisionLog
+from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform, ServerMetrics
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import read_scenario

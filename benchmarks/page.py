@@ -24,7 +24,7 @@ from playwright.async_api import Browser, Page, async_playwright
 from wire import Running, Wire, platform
 
 from batchyard.base.instant import SECOND
-from batchyard.server.clocks.timers import sleep_for
+from batchyard.server.clocks.wall import sleep_for
 
 API: Final = "kueue.x-k8s.io/v1beta2"
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"

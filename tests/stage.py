@@ -5,8 +5,7 @@ from typing import Any
 
 import make
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, key_of, with_metadata
+from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop

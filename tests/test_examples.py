@@ -11,7 +11,7 @@ import yaml
 
 from batchyard.api import scheme
 from batchyard.api.manifests import Manifests, read_manifests
-from batchyard.api.quantity import parse
+from batchyard.api.meta import parse
 from batchyard.base.instant import parse_duration
 from batchyard.sim.event_log import Record
 from batchyard.sim.scenario import make_scenario

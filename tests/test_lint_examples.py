@@ -8,8 +8,8 @@ import pytest
 from batchyard.api.manifests import read_manifests
 from batchyard.apiserver.patch import merged
 from batchyard.lint.findings import Severity
-from batchyard.lint.run import LintReport, lint
-from batchyard.sim.files import read_sources
+from batchyard.lint.registry import LintReport, lint
+from batchyard.sim.scenario import read_sources
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import pytest
 
+from batchyard.cli.app import COMMANDS
 from tidy import modules, names, order, sizes, words
 from tidy.bans import Ban, banned_names
 from tidy.source import SourceFile, Violation, files_below
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 TABLES = tomllib.loads((ROOT / "tests" / "tidy.toml").read_text("utf-8"))
 BANS = [Ban.of(row) for row in TABLES["ban"]]
 #: The laws and the random worlds are entered by tests; the spawner is a program of its own; what users run is the rest.
+#: The command line imports the module of a command by its name.
 ENTRY_POINTS = (
     "batchyard",
     "batchyard.__main__",
@@ -26,6 +28,7 @@ ENTRY_POINTS = (
     "batchyard.sim.invariants.checker",
     "batchyard.sim.random_worlds.queues",
     "batchyard.sim.random_worlds.cluster",
+    *(entry.module for entry in COMMANDS.values()),
 )
 
 EVERYWHERE = ("src/", "tests/", "benchmarks/", "tools/")
@@ -195,8 +198,8 @@ def test_long_classes_are_found() -> None:
 
 
 def test_long_modules_are_found() -> None:
-    assert found_in(sizes.long_modules, "x = 1\n" * 601) == ["module has 601 lines, more than 600"]
-    assert found_in(sizes.long_modules, "x = 1\n" * 600, "tests/test_a.py") == []
+    assert found_in(sizes.long_modules, "x = 1\n" * 851) == ["module has 851 lines, more than 850"]
+    assert found_in(sizes.long_modules, "x = 1\n" * 850, "tests/test_a.py") == []
 
 
 def test_many_parameters_are_found_self_excluded() -> None:
@@ -280,11 +283,11 @@ def test_a_banned_name_is_found(text: str) -> None:
     ("text", "path"),
     [
         ("import datetime", "src/batchyard/api/times.py"),
-        ("from time import monotonic", "src/batchyard/cli/progress.py"),
+        ("from time import monotonic", "src/batchyard/cli/output.py"),
         ("from time import perf_counter", "benchmarks/cycle.py"),
         ("print('x')", "src/batchyard/cli/output.py"),
         ("try:\n pass\nexcept Exception:\n pass", "src/batchyard/controller_runtime/runner.py"),
-        ("import uuid\nuuid.UUID(bytes=b'')", "src/batchyard/base/ids.py"),
+        ("import uuid\nuuid.UUID(bytes=b'')", "src/batchyard/base/__init__.py"),
         ("time = random = 1\ntime.now, random", "src/batchyard/scheduling/cycle.py"),
     ],
 )
@@ -293,7 +296,7 @@ def test_a_name_is_free_where_it_is_allowed(text: str, path: str) -> None:
 
 
 def test_an_allowed_part_does_not_allow_the_rest() -> None:
-    assert found_in(banned, "import time", "src/batchyard/cli/progress.py") == ["uses time"]
+    assert found_in(banned, "import time", "src/batchyard/cli/output.py") == ["uses time"]
 
 
 def test_empty_names_of_files_and_classes_are_found() -> None:

@@ -12,7 +12,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of, with_path
 from batchyard.base.instant import parse_duration
-from batchyard.cli.told_why import WIDTH, lines_of
+from batchyard.cli.commands.why import WIDTH, lines_of
 from batchyard.interfaces.client import Update
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World

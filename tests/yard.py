@@ -5,12 +5,11 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Obj, with_metadata
-from batchyard.api.views.queues import ResourceGroup, cluster_queue_view, cohort_view, flavor_view
-from batchyard.api.views.workload import workload_view
-from batchyard.scheduling.assignment import LastAssignment
+from batchyard.api.views.workload import ResourceGroup, cluster_queue_view, cohort_view, flavor_view, workload_view
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
+from batchyard.scheduling.flavor_assigner import LastAssignment
 from batchyard.scheduling.quota import QuotaNode, available
 from batchyard.scheduling.snapshot import Snapshot
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from clusters.small_worlds import WORLDS, play
+from sim_worlds.small_worlds import WORLDS, play
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchyard.cli.install import files as kustomization
+from batchyard.cli.commands.install import files as kustomization
 from batchyard.controller_groups import REMOTE, kinds_seen
 from batchyard.operator_manifests import InstallSettings, parts
 from batchyard.operator_manifests.rights import controller_rules

@@ -32,8 +32,8 @@ SUITES = {
     "unit": ("tests/unit/core", "tests/unit/controllers", "tests/unit/cloud"),
     "quota": ("tests/properties/test_quota.py",),
     "laws": ("tests/properties/test_laws_of_preemption.py", "tests/properties/test_laws.py"),
-    "oracle": ("tests/oracle",),
-    "clusters": ("tests/clusters", "tests/properties/test_cluster_laws.py"),
+    "oracle": ("tests/differential",),
+    "clusters": ("tests/sim_worlds", "tests/properties/test_cluster_laws.py"),
 }
 
 

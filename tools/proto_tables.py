@@ -1,4 +1,4 @@
-"""Make the table of protobuf messages, src/batchyard/apiserver/protobuf/messages.json, from the Go types of Kubernetes.
+"""Make the table of protobuf messages, src/batchyard/apiserver/protobuf_messages.json, from the Go types of Kubernetes.
 
     python tools/proto_tables.py API APIMACHINERY
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-TABLE: Final = Path(__file__).parent.parent / "src/batchyard/apiserver/protobuf/messages.json"
+TABLE: Final = Path(__file__).parent.parent / "src/batchyard/apiserver/protobuf_messages.json"
 ROOTS: Final = (
     *("core.v1.Namespace", "core.v1.ConfigMap", "core.v1.Secret", "core.v1.ServiceAccount", "core.v1.Service"),
     *("core.v1.Pod", "core.v1.PodTemplate", "core.v1.Node", "core.v1.Event", "core.v1.Binding", "core.v1.LimitRange"),

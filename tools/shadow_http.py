@@ -25,19 +25,19 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from batchyard.admission_plugins.namespaces import new_namespace
+from batchyard.admission_plugins.built_in import new_namespace
 from batchyard.base.instant import MILLISECOND, SECOND
-from batchyard.server.clocks.timers import sleep_for
+from batchyard.server.clocks.wall import sleep_for
 from batchyard.server.http.connections import Connections
 from batchyard.server.http.protocol import HttpProtocol
 from batchyard.server.platform.data_dir import PlatformOptions
 from batchyard.server.platform.platform import EmbeddedPlatform
-from live.bad_proxy import Badness, BadProxy
-from live.operating import plain_kubeconfig
-from oracle.many import apart, namespaces_of
-from oracle.recorded import packed_cases, shared_cases
-from oracle.shadowed import Served
-from oracle.upstream import Moment, Upstream, read_case
+from differential.many import apart, namespaces_of
+from differential.recorded import packed_cases, shared_cases
+from differential.shadowed import Served
+from differential.upstream import Moment, Upstream, read_case
+from e2e_platform.bad_proxy import Badness, BadProxy
+from e2e_platform.operating import plain_kubeconfig
 
 #: The longest wait between two moments that are apart, and how long a shadow waits for Kueue.
 _APART = 50 * MILLISECOND

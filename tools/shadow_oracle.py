@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND
-from oracle.recorded import packed_cases, shared_cases
-from oracle.shadowed import shadowed_case
-from oracle.unsteady import Trouble, drawn_trouble
+from differential.recorded import packed_cases, shared_cases
+from differential.shadowed import shadowed_case
+from differential.unsteady import Trouble, drawn_trouble
 
 
 def main() -> int:

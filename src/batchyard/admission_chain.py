@@ -8,25 +8,33 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from batchyard.admission_plugins.built_in import (
+    VOLUME_PREFIX,
+    admit_pod,
+    check_default,
+    check_deletion,
+    check_labels,
+    check_namespace,
+    check_pod,
+    check_pod_change,
+    check_queue_kept,
+    default_class,
+    queue_job,
+    taken_up,
+    with_service_account,
+)
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
-from batchyard.admission_plugins.namespaces import check_deletion, check_namespace, taken_up
-from batchyard.admission_plugins.pod_security import check_labels, check_pod, check_pod_change
-from batchyard.admission_plugins.pods import admit_pod, check_default, default_class
-from batchyard.admission_plugins.queued_jobs import check_queue_kept, queue_job
-from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
-from batchyard.api.defaults.kubernetes import pod_defaults
-from batchyard.api.meta import Obj
-from batchyard.api.selectors import Selector
+from batchyard.api.defaults import pod_defaults
+from batchyard.api.meta import Obj, Selector
 from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
-from batchyard.base.ids import uid_for
-from batchyard.client.local import ANY_OTHER, AdmissionHooks, Check, Prepare
-from batchyard.client.object_updates import generated_name
+from batchyard.base import uid_for
+from batchyard.client.local import ANY_OTHER, AdmissionHooks, Check, Prepare, generated_name
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority
-from batchyard.kubelet.simulated.checkpointing import with_work_finalizer
-from batchyard.quotas.admission import QuotaAdmission
+from batchyard.kubelet.simulated.durations import with_work_finalizer
+from batchyard.quotas.resource_quotas import QuotaAdmission
 
 _NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 

@@ -6,26 +6,29 @@ from functools import partial
 from typing import Final
 
 from batchyard import controller_groups
-from batchyard.accounting.budget_controller import Budgets
-from batchyard.accounting.controller import CostController
-from batchyard.accounting.resuming import History, nothing_remembered
-from batchyard.admissionchecks.config import ProvisioningChecks
-from batchyard.admissionchecks.controller import ProvisioningController
+from batchyard.accounting.budgets import Budgets
+from batchyard.accounting.controller import CostController, History, nothing_remembered
+from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.views.workload import view_by_creation, workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.base.instant import Duration
-from batchyard.client.view_expiry import ViewExpiry
+from batchyard.client.informer import ViewExpiry
 from batchyard.controller_runtime.runner import Defects, EventSink, Runner, stop_at_defect
 from batchyard.disruption.controller import DisruptionBudgets
-from batchyard.explain.capacity import NodeCapacityView
+from batchyard.explain.admitted import NodeCapacityView
 from batchyard.explain.explainer import Explainer
-from batchyard.housekeeping.accounts_and_roles import ClusterRoleAggregation, RootCertificates, ServiceAccounts
-from batchyard.housekeeping.custom_resources import CustomResourceDefinitions
-from batchyard.housekeeping.expiry import EventExpiry, TtlAfterFinished
-from batchyard.housekeeping.namespaces import Namespaces
+from batchyard.housekeeping.controllers import (
+    ClusterRoleAggregation,
+    CustomResourceDefinitions,
+    EventExpiry,
+    Namespaces,
+    RootCertificates,
+    ServiceAccounts,
+    TtlAfterFinished,
+)
 from batchyard.interfaces.client import ObjectClient
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
@@ -38,19 +41,17 @@ from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pod_gc import PodGarbageCollector
 from batchyard.placement.controller import PlacementController
 from batchyard.placement.hotswap import Hotswap
-from batchyard.placement.resources import AutoscalingProfile
-from batchyard.quotas.controller import ResourceQuotas
-from batchyard.scheduling.block_admission import PodsReadyGate
-from batchyard.scheduling.controller import Scheduler
+from batchyard.placement.node_filters import AutoscalingProfile
+from batchyard.quotas.resource_quotas import ResourceQuotas
+from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, PodsReadyGate, Scheduler
+from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
-from batchyard.scheduling.observer import CycleObserver, NoCycleObserver
-from batchyard.scheduling.preemption_loops import PreemptionLoop
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
-from batchyard.scheduling.workload.priority import PriorityClassValues
-from batchyard.scheduling.workload.resource_in_use import ResourceInUseFinalizer
 
 _CREATION: Final = RequeuingTimestamp.CREATION
 

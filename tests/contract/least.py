@@ -12,7 +12,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.schema import settle
 from batchyard.api.scheme import ServedKind
 from batchyard.operator_manifests import InstallSettings
-from batchyard.operator_manifests.definitions import definitions
+from batchyard.operator_manifests.rights import definitions
 
 NAME: Final = "a"
 _DEPTH: Final = 6

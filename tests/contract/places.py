@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from batchyard.api import scheme
-from batchyard.api.decode import decode
-from batchyard.api.manifests import read_manifests
+from batchyard.api.manifests import decode, read_manifests
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.resource_paths import path_of, path_of_kind
+from batchyard.client.transport import path_of, path_of_kind
 from batchyard.cloud.catalog import instances
 from batchyard.interfaces.client import UpdateStatus
 from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
@@ -20,9 +19,9 @@ from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 from contract.outcome import differences, outcome
 from contract.scenes import Scene, Step
-from live.killing import ask
-from live.operating import Operating, plain_kubeconfig
-from live.running import Running
+from e2e_platform.killing import ask
+from e2e_platform.operating import Operating, plain_kubeconfig
+from e2e_platform.running import Running
 
 _LOOKS_EVERY = 0.05  # seconds
 _LOOKS_MAX = 1200

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchyard.api.conditions import is_true
+from batchyard.api.meta import is_true
 from contract.scenes import priority, queue
 
 Obj = Mapping[str, Any]

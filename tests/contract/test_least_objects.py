@@ -11,13 +11,12 @@ from batchyard.api.conversion import from_storage
 from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
-from batchyard.client.resource_paths import received
+from batchyard.client.transport import received
 from batchyard.controller_groups import ON_KUBERNETES
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create
 from batchyard.store.memory import Store
-from batchyard.webhooks.hooks import FetchedObjects, ObjectNotFetched, ObjectQuery
-from batchyard.webhooks.reviews import converted, mutated, validated
+from batchyard.webhooks.hooks import FetchedObjects, ObjectNotFetched, ObjectQuery, converted, mutated, validated
 from batchyard.wiring import PlatformSettings, Ports, build_platform
 from contract.least import NAME, allowed
 

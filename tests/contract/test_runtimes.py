@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 import pytest
 
 from batchyard.api.scheme import kind_info
-from batchyard.client.resource_paths import path_of_kind
+from batchyard.client.transport import path_of_kind
 from contract.outcome import differences
 from contract.places import place_of
 from contract.runtime_scenes import NAMESPACE, SCENES, Obj, RuntimeStep
 from contract.seen import seen
-from live.killing import ask
-from live.running import Running
-from local.node import local_platform
-from node.engine_image import busybox_image
+from e2e_local_pods.node import local_platform
+from e2e_platform.killing import ask
+from e2e_platform.running import Running
+from integration_shim.engine_image import busybox_image
 
 _LOOKS_EVERY: Final = 0.1  # seconds
 _LOOKS_MAX: Final = 600

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import batchyard
 from batchyard.api.schema import scalars
-from batchyard.api.validation import names
-from batchyard.apiserver import go_errors
+from batchyard.api.validation import rules
+from batchyard.apiserver import built_in
 
 #: How `re` reads patterns, which it does not publish.
 parser: Any = importlib.import_module("re._parser")
@@ -26,11 +26,11 @@ SCANS = ("search", "sub", "split", "findall", "finditer")
 SCHEMA_PATTERN = r"re.sub('(?<!\\\\)\\$$', '\\\\Z', pattern)"
 #: Patterns that are arguments of the function around them, by module and expression, with the reason that this is safe.
 DYNAMIC = {
-    ("batchyard.api.validation.names", "pattern"): "the callers pass the constants of the module, tested below",
+    ("batchyard.api.validation.rules", "pattern"): "the callers pass the constants of the module, tested below",
     ("batchyard.api.validation.cluster", "pattern"): "compiled for its error alone",
     ("batchyard.autoscaler.settings", "pattern"): "from a Cluster, which only the owner writes",
     ("batchyard.api.schema.scalars", SCHEMA_PATTERN): "the patterns of the field tables, tested below",
-    ("batchyard.apiserver.go_errors", "fits"): "the elements of the layouts, tested below",
+    ("batchyard.apiserver.built_in", "fits"): "the elements of the layouts, tested below",
     (
         "batchyard.provision.steps.model",
         "self.destroys_where",
@@ -59,10 +59,17 @@ def patterns() -> Iterator[Pattern]:
             name = ".".join(("batchyard", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__")
             yield from _of_module(name, tree, calls)
 
-    for pattern in (names._LABEL, names._SUBDOMAIN, names._DNS1035, names._QUALIFIED, names._LABEL_VALUE, names._PATH):
-        yield Pattern("batchyard.api.validation.names", names._compiled(pattern), ("fullmatch",))
-    for _, fits in (*go_errors._SECOND_LAYOUT, *go_errors._MICRO_LAYOUT):
-        yield Pattern("batchyard.apiserver.go_errors", re.compile(fits, re.ASCII), ("match",))
+    for pattern in (
+        rules._LABEL,
+        rules._SUBDOMAIN,
+        rules._DNS1035,
+        rules._QUALIFIED,
+        rules._LABEL_VALUE,
+        rules._PATH,
+    ):
+        yield Pattern("batchyard.api.validation.rules", rules._compiled(pattern), ("fullmatch",))
+    for _, fits in (*built_in._SECOND_LAYOUT, *built_in._MICRO_LAYOUT):
+        yield Pattern("batchyard.apiserver.built_in", re.compile(fits, re.ASCII), ("match",))
     for pattern in sorted(set(_schema_patterns())):
         yield Pattern(f"the field tables: {pattern}", scalars._compiled(pattern), ("search",))
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from batchyard.api import quantity
+from batchyard.api import meta
 from batchyard.api.times import parse_time
-from batchyard.api.validation import names
-from batchyard.api.validation.errors import nano
+from batchyard.api.validation import rules
+from batchyard.api.validation.rules import nano
 from batchyard.api.yaml_documents import scalar_value
-from batchyard.apiserver.selection import requirements_of
+from batchyard.apiserver.request import requirements_of
 from batchyard.base.instant import SECOND, parse_duration
-from batchyard.base.memoize import memoized_if_short
+from batchyard.base.memory import memoized_if_short
 from unit.apiserver.api import Api
 
 MILLION = 1_000_000
@@ -38,15 +38,15 @@ def test_a_long_quantity_is_rejected_in_kubernetes_words(cpu: str) -> None:
 
 @pytest.mark.parametrize("length", [19, 100, 350])
 def test_quantities_of_practical_lengths_are_read(length: int) -> None:
-    assert quantity.parse("0" * length + "5") == 5 * quantity.NANO
-    assert quantity.parse("1." + "0" * length) == quantity.NANO
-    assert quantity.parse("9" * length) == min(int("9" * length), quantity.INT64_MAX) * quantity.NANO
+    assert meta.parse("0" * length + "5") == 5 * meta.NANO
+    assert meta.parse("1." + "0" * length) == meta.NANO
+    assert meta.parse("9" * length) == min(int("9" * length), meta.INT64_MAX) * meta.NANO
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        pytest.param(lambda: quantity.parse(DIGITS + "x"), id="quantity"),
+        pytest.param(lambda: meta.parse(DIGITS + "x"), id="quantity"),
         pytest.param(lambda: parse_duration(DIGITS + "x"), id="duration"),
         pytest.param(lambda: parse_time("2026-01-01T00:00:00." + DIGITS), id="time"),
         pytest.param(lambda: scalar_value(DIGITS, None, is_plain=True), id="a number in YAML"),
@@ -63,8 +63,8 @@ def test_a_long_text_is_an_error_at_once(read: Callable[[], Any]) -> None:
 def test_other_long_texts_take_no_time() -> None:
     began = time.process_time()
     assert nano(DIGITS + "x") is None
-    assert names.dns_subdomain("a." * MILLION)
-    assert names.label_value("-" * MILLION)
+    assert rules.dns_subdomain("a." * MILLION)
+    assert rules.label_value("-" * MILLION)
     assert requirements_of("a" + " " * MILLION)[0].key == "a"
     assert time.process_time() - began < 20
 

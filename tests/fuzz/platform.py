@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from e2e_platform.killing import ask
+from e2e_platform.running import Running
 from fuzz.dice import Dice
 from fuzz.requests import Asked, Fuzz, Place
 from fuzz.wire import codes, dialer, garbled, shapes
-from live.killing import ask
-from live.running import Running
 
-ROCKETS: Final = Path(__file__).parents[1] / "live" / "rockets.yaml"
+ROCKETS: Final = Path(__file__).parents[1] / "e2e_platform" / "rockets.yaml"
 MAPS: Final = "/api/v1/namespaces/default/configmaps"
 _OPTIONS: Final = ("--insecure-loopback", "--speed", "60x", "--cluster", "examples/refarch/cluster.yaml")
 _WITHIN: Final = 60

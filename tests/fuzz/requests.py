@@ -329,7 +329,7 @@ class Fuzz:
 def good_objects() -> list[dict[str, Any]]:
     """Objects of every kind."""
     files = [path for path in sorted(_ROOT.glob("examples/**/*.yaml")) if path.name != "scenario.yaml"]
-    texts = [path.read_text("utf-8") for path in (_SEEDS, _ROOT / "tests/live/rockets.yaml", *files)]
+    texts = [path.read_text("utf-8") for path in (_SEEDS, _ROOT / "tests/e2e_platform/rockets.yaml", *files)]
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found = [each for text in texts for each in yaml.load_all(text, loader)]
     return [_plain(each) for each in found if isinstance(each, dict) and "metadata" in each]

@@ -6,19 +6,18 @@ from typing import Final
 import msgspec
 import yaml
 
-from batchyard.apiserver.request import ApiRequest, Response
+from batchyard.apiserver.request import ApiRequest, DeferredResponse, Response, UpgradeResponse
 from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.responses import DeferredResponse, UpgradeResponse
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.runner import ignore_event
-from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
-from batchyard.kubelet.simulated.node_agent import NodeAgents
+from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.wiring import PlatformSettings, Ports, build_platform
 from fuzz.requests import Asked, Place
 from unit.apiserver.api import OWNER, Api, body_bytes
 
-ROCKETS: Final = Path(__file__).parents[1] / "live" / "rockets.yaml"
+ROCKETS: Final = Path(__file__).parents[1] / "e2e_platform" / "rockets.yaml"
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, key_of
-from batchyard.api.quantity import format_amount, quota_amount
+from batchyard.api.meta import Key, Obj, format_amount, key_of, quota_amount
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Update
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation

@@ -5,8 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.api.conversion import OLD, STORAGE, from_storage, to_storage
-from batchyard.api.conversion.kueue import compressed, expanded
+from batchyard.api.conversion import OLD, STORAGE, compressed, expanded, from_storage, to_storage
 from batchyard.api.well_known import HOSTNAME
 
 Obj = dict[str, Any]
@@ -105,7 +104,12 @@ OLD_OBJECTS = st.one_of(
         status=fields(pendingWorkloads=COUNT, pendingWorkloadsStatus=ANYTHING, fairSharing=SHARE),
     ),
     objects("Cohort", OLD, spec=fields(parentName=NAME), status=fields(fairSharing=SHARE)),
-    objects("LocalQueue", OLD, spec=fields(clusterQueue=NAME), status=fields(flavorUsage=ANYTHING, flavors=ANYTHING)),
+    objects(
+        "LocalQueue",
+        OLD,
+        spec=fields(clusterQueue=NAME),
+        status=fields(flavorUsage=ANYTHING, flavors=ANYTHING),
+    ),
     objects("AdmissionCheck", OLD, spec=fields(controllerName=NAME, retryDelayMinutes=st.integers(0, 14))),
     objects("MultiKueueCluster", OLD, spec=fields(kubeConfig=KUBE_CONFIG, clusterProfileRef=PROFILE)),
     objects("MultiKueueConfig", OLD, spec=fields(clusters=CHECKS)),

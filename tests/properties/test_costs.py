@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchyard.sim.faults.faulty_client import WriteFaults
-from batchyard.sim.invariants.checker import attach
-from batchyard.sim.invariants.costs import CostsAddUp
+from batchyard.sim.faults.faults import WriteFaults
+from batchyard.sim.invariants.checker import CostsAddUp, attach
 from batchyard.sim.random_worlds.cluster import random_cluster_scenario
 from batchyard.sim.random_worlds.queues import SeededDraws
 from batchyard.sim.world import World

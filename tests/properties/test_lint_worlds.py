@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.lint.findings import Severity
-from batchyard.lint.run import lint
+from batchyard.lint.registry import lint
 from batchyard.sim.event_log import Record
 from batchyard.sim.random_worlds.cluster import random_cluster_scenario
 from batchyard.sim.random_worlds.queues import RandomSource, SeededDraws, WorldBounds, random_objects, scenario_of

@@ -14,9 +14,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import pytest
 import yaml
 
-from batchyard.api.decode import decode
-from batchyard.api.manifests import Manifests, read_manifests
-from batchyard.base.ids import fnv1a_64
+from batchyard.api.manifests import Manifests, decode, read_manifests
+from batchyard.base import fnv1a_64
 
 T = TypeVar("T")
 Place: TypeAlias = tuple[Any, Any]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.api.views.queues import (
+from batchyard.api.views.workload import (
     ClusterQueueView,
     CohortView,
     FlavorResourceQuota,
@@ -27,7 +27,7 @@ from batchyard.scheduling.quota import (
     lowest_fitting_height,
 )
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.sim.invariants.definition import Pair, QuotaDefinition
+from batchyard.sim.invariants.ledger import Pair, QuotaDefinition
 from properties.worlds import examples
 
 PAIRS: list[Pair] = [("f0", "cpu"), ("f1", "cpu")]

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from batchyard.sim.faults.faulty_client import WriteFaults
+from batchyard.sim.faults.faults import WriteFaults
 from batchyard.sim.invariants.checker import attach
 from batchyard.sim.invariants.invariant import InvariantViolation
 from batchyard.sim.random_worlds.cluster import random_cluster_scenario

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
 from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import find_condition
 from batchyard.api.views.workload import workload_view
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World

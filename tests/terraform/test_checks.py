@@ -5,8 +5,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from batchyard.provision.terraform.build_files import MODULES
-from batchyard.provision.terraform.files import files
+from batchyard.provision.terraform.files import MODULES, files
 from terraform.hcl_check import Module, flaws, read_module, references
 from terraform.schema import Schema, beta_schema, provider_schema
 from terraform.workplace import example

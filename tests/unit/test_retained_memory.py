@@ -10,19 +10,19 @@ import make
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.api.views import workload as workload_views
-from batchyard.base import lru
+from batchyard.api.views import workload
+from batchyard.base import memory as caches
 from batchyard.base.instant import SECOND
-from batchyard.client import view_expiry
+from batchyard.client import informer
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.dashboard.history import HistoryLimits, PlatformHistory
-from batchyard.housekeeping import expiry
+from batchyard.housekeeping import controllers
 from batchyard.interfaces.client import Create, WriteResult
-from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
-from batchyard.scheduling.preemption_loops import PreemptionLoop
+from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.store.memory import Store
 from batchyard.wiring import PlatformSettings, Ports, build_platform
 from yard import queue
@@ -91,11 +91,11 @@ def job(name: str) -> dict[str, Any]:
 
 
 def test_deleted_jobs_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lru, "REMEMBERED_MAX", 100)
-    monkeypatch.setattr(expiry, "KEPT_MAX", 100)
-    monkeypatch.setattr(expiry, "AT_ONCE_MAX", 20)
-    monkeypatch.setattr(view_expiry, "KEPT_MAX", 20)
-    monkeypatch.setattr(workload_views, "_CONTENTS_MAX", 20)
+    monkeypatch.setattr(caches, "REMEMBERED_MAX", 100)
+    monkeypatch.setattr(controllers, "KEPT_MAX", 100)
+    monkeypatch.setattr(controllers, "AT_ONCE_MAX", 20)
+    monkeypatch.setattr(informer, "KEPT_MAX", 20)
+    monkeypatch.setattr(workload, "_CONTENTS_MAX", 20)
     tracemalloc.start()
     try:
         platform = Platform()

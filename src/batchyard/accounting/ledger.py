@@ -27,11 +27,9 @@ from batchyard.accounting.records import (
     ready_since,
 )
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, label
-from batchyard.api.views.checkpoints import checkpoint_interval, kept_work, running_since
+from batchyard.api.meta import Key, Obj, annotation, label, owning_jobs
 from batchyard.api.views.node import NodeView, node_view
-from batchyard.api.views.ownership import owning_jobs
-from batchyard.api.views.pods import PodView, pod_view
+from batchyard.api.views.pods import PodView, checkpoint_interval, kept_work, pod_view, running_since
 from batchyard.base.instant import HOUR, Duration, Instant
 from batchyard.cloud.catalog.prices import Rate, instance_rate, node_rate
 from batchyard.interfaces.client import EventType, Reader, WatchEvent

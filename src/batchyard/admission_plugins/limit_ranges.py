@@ -7,11 +7,10 @@ resources of a Pod's containers immutable. PersistentVolumeClaim limits do not a
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.admission_plugins.pods import forbidden
+from batchyard.admission_plugins.built_in import forbidden
 from batchyard.api.errors import RefusedForNow
-from batchyard.api.meta import Obj, with_metadata
-from batchyard.api.quantity import NANO, canonical, format_of, formatted, parse
-from batchyard.api.views.pod import container_limits, container_requests, pod_total
+from batchyard.api.meta import NANO, Obj, canonical, format_of, formatted, parse, with_metadata
+from batchyard.api.views.node import container_limits, container_requests, pod_total
 
 _ANNOTATION: Final = "kubernetes.io/limit-ranger"
 _CONTAINER: Final = "Container"

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, is_true
 from batchyard.api.scheme import KINDS, ServedKind
 
 DEFINITION: Final = "CustomResourceDefinition.apiextensions.k8s.io"

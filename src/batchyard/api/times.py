@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from batchyard.base.instant import Instant, parse_duration
-from batchyard.base.memoize import memoized_if_short
+from batchyard.base.memory import memoized_if_short
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all values are UTC, and naive ones are faster
 _MICROSECOND: Final = timedelta(microseconds=1)

@@ -22,7 +22,7 @@ import yaml
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import Step, path_text, shown
-from batchyard.base.memoize import memoized_if_short
+from batchyard.base.memory import memoized_if_short
 
 # --- yaml scalars ---
 #

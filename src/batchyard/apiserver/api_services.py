@@ -5,19 +5,19 @@ but requests are not proxied to that Service: the platform serves only its own g
 Source: k8s.io/kube-aggregator, pkg/registry/apiservice and pkg/controllers/autoregister.
 """
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import well_known
-from batchyard.api.conditions import find_condition, with_condition
-from batchyard.api.meta import Obj, with_status
+from batchyard.api.conversion import TimeLocations, times_of_metadata
+from batchyard.api.meta import Obj, find_condition, with_condition, with_status
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Column
 from batchyard.api.scheme import ServedKind
-from batchyard.api.wire_times import TimeLocations, times_of_metadata
-from batchyard.apiserver.crd.definition_schema import CONDITIONS
-from batchyard.apiserver.crd.schemas import PRESERVES
+from batchyard.apiserver.crd.definitions import CONDITIONS
 from batchyard.apiserver.crd.strategy import CustomStrategy
+from batchyard.apiserver.crd.values import PRESERVES
 from batchyard.apiserver.discovery import versions_by_group
 from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import Instant
@@ -125,3 +125,51 @@ def _provided(group: str, version: str, priority: int, version_priority: int, no
         "spec": {**spec, **({"group": group} if group else {})},
     }
     return dict(with_availability(service, {name: None}, now))
+
+
+# --- kubernetes service ---
+#
+# The Service `kubernetes` and its endpoints, through which in-cluster clients find the API server.
+#
+# It has a cluster IP only if pods have their own network in which the server listens too; no other Service has one.
+# Source: Kubernetes's pkg/controlplane/controller/kubernetesservice.
+
+
+_NAME: Final = "kubernetes"
+_KUBERNETES_SERVICE_LABELS: Final = {"component": "apiserver", "provider": "kubernetes"}
+_OF_SERVICE: Final = {"kubernetes.io/service-name": _NAME}
+_PORT: Final = 443
+
+
+def own_service(address: str, port: int, *, is_secure: bool, among_pods: str = "") -> Sequence[Obj]:
+    """Return the Service of a server at an address, and its endpoints, to create.
+
+    `among_pods` is its address in the pod network; '' if it does not listen there.
+    """
+    name = "https" if is_secure else "http"
+    reached = [{"name": name, "port": port, "protocol": "TCP"}]
+    service_port = {"name": name, "port": _PORT, "protocol": "TCP", "targetPort": port}
+    spec = {"type": "ClusterIP", "clusterIP": among_pods or "None"}
+    family = f"IPv{ipaddress.ip_address(address).version}"
+    endpoint = {"addresses": [address], "conditions": {"ready": True}}
+    return [
+        {
+            **_service_object("v1", "Service", _KUBERNETES_SERVICE_LABELS),
+            "spec": {**spec, "ports": [service_port], "sessionAffinity": "None"},
+        },
+        {
+            **_service_object("v1", "Endpoints", {"endpointslice.kubernetes.io/skip-mirror": "true"}),
+            "subsets": [{"addresses": [{"ip": address}], "ports": reached}],
+        },
+        {
+            **_service_object("discovery.k8s.io/v1", "EndpointSlice", _OF_SERVICE),
+            "addressType": family,
+            "endpoints": [endpoint],
+            "ports": reached,
+        },
+    ]
+
+
+def _service_object(api_version: str, kind: str, labels: dict[str, str]) -> dict[str, Any]:
+    metadata = {"name": _NAME, "namespace": "default", "labels": labels}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata}

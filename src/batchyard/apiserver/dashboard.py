@@ -11,9 +11,18 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.apiserver.auth.authentication import UserInfo, flow_of, is_exempt
 from batchyard.apiserver.auth.authorization import Attributes, Authorizer
-from batchyard.apiserver.request import JSON, NO_SUCH_PATH, TEXT, ApiRequest, Response, StatusError
+from batchyard.apiserver.request import (
+    JSON,
+    NO_SUCH_PATH,
+    TEXT,
+    ApiRequest,
+    Response,
+    StatusError,
+    UserInfo,
+    flow_of,
+    is_exempt,
+)
 from batchyard.base.instant import MILLISECOND, Duration
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Kernel

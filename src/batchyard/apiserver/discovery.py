@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.api.custom_kinds import version_priority
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.auth.filters import HEALTH
+from batchyard.apiserver.auth.security import HEALTH
 from batchyard.apiserver.resources import EndpointHandlers, Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]

@@ -1,11 +1,93 @@
 """Requests, responses and errors as values, between transport and registry."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from batchyard.api import scheme
 from batchyard.api.errors import FieldError
-from batchyard.apiserver.auth.authentication import ANONYMOUS, UserInfo
+from batchyard.api.meta import Obj, Requirement, group_kind
+from batchyard.api.scheme import ServedKind
+from batchyard.api.validation import rules
+from batchyard.interfaces.client import Propagation
+from batchyard.interfaces.containers import ByteStream, ProcessSession, SessionClient, SessionEnd, Streams
+
+# --- authentication ---
+#
+# Users and groups. Sources: k8s.io/apiserver, pkg/authentication (user, x509, serviceaccount).
+
+
+MASTERS: Final = "system:masters"
+#: The group that may read metrics and health.
+MONITORING: Final = "system:monitoring"
+AUTHENTICATED: Final = "system:authenticated"
+UNAUTHENTICATED: Final = "system:unauthenticated"
+_ACCOUNT: Final = "system:serviceaccount:"
+_ACCOUNTS: Final = "system:serviceaccounts"
+
+
+class UserInfo(NamedTuple):
+    """A user: name and groups, and uid and extra attributes if known."""
+
+    name: str
+    groups: tuple[str, ...]
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def reported(self) -> Mapping[str, Any]:
+        """Return the user as `UserInfo` of the API."""
+        reported = {"username": self.name, "uid": self.uid, "groups": list(self.groups)}
+        extra = {key: list(values) for key, values in self.extra}
+        return {name: value for name, value in {**reported, "extra": extra}.items() if value}
+
+
+ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED,))
+
+
+def of_certificate(name: str, groups: tuple[str, ...]) -> UserInfo:
+    """Return the user that a verified client certificate names."""
+    return UserInfo(name, (*groups, AUTHENTICATED))
+
+
+def account_name(namespace: str, name: str) -> str:
+    """Return the user name of a ServiceAccount."""
+    return f"{_ACCOUNT}{namespace}:{name}"
+
+
+def account_of(user: str) -> tuple[str, str] | None:
+    """Return namespace and name of the ServiceAccount of a user name; None if the user is not a ServiceAccount."""
+    namespace, separator, name = user.removeprefix(_ACCOUNT).partition(":")
+    is_account = user.startswith(_ACCOUNT) and separator and namespace and name and ":" not in name
+    return (namespace, name) if is_account else None
+
+
+def account_groups(namespace: str) -> tuple[str, ...]:
+    """Return the groups of the ServiceAccounts in a namespace."""
+    return (_ACCOUNTS, f"{_ACCOUNTS}:{namespace}")
+
+
+# --- flows ---
+#
+# A flow is a set of requests that share one limit. Each user has a flow, and each namespace one for all its
+# ServiceAccounts.
+#
+# A user who creates many ServiceAccounts in a namespace therefore gains only one further flow. Requests of the owner
+# are exempt from limits, like those of `system:masters` in API Priority and Fairness.
+# Source: k8s.io/apiserver, pkg/apis/flowcontrol/bootstrap/default.go.
+
+
+def flow_of(user: UserInfo) -> str:
+    """Return the name of the flow of a user's requests."""
+    account = account_of(user.name)
+    return user.name if account is None else f"system:serviceaccounts:{account[0]}"
+
+
+def is_exempt(user: UserInfo) -> bool:
+    """Report whether a user's requests are exempt from limits; true for the owner."""
+    return MASTERS in user.groups
+
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -123,3 +205,578 @@ _REASONS: Final = {
 
 def _reason_of(problem: str) -> str:
     return next((reason for start, reason in _REASONS.items() if problem.startswith(start)), "FieldValueInvalid")
+
+
+# --- responses ---
+#
+# Streaming and asynchronous responses, as the transport handles them.
+
+
+class StreamingResponse(Protocol):
+    """A streamed response, which ends by itself or when its client disconnects."""
+
+    is_over: bool
+    on_news: Callable[[], None]
+    """Called when data is available."""
+
+    @property
+    def content_type(self) -> str:
+        """The media type."""
+
+    @property
+    def times_out(self) -> bool:
+        """Whether the client reconnects when the response ends after a timeout."""
+
+    def take(self) -> Iterable[Any]:
+        """Take the buffered data, empty if there is none: bytes as text, other values as lines of JSON."""
+
+    def mark(self) -> None:
+        """Send a bookmark or keep-alive if the client requested it; called periodically."""
+
+    def end(self) -> None:
+        """End the response after the buffered data."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ProtocolUpgrade:
+    """The protocol to which a connection is upgraded."""
+
+    #: `websocket` or `SPDY/3.1`; `protocol` is the subprotocol.
+    to: str
+    protocol: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ExecResponse:
+    """A response that is a session with a process."""
+
+    upgrade: ProtocolUpgrade
+    streams: Streams
+    open: Callable[[SessionClient], ProcessSession]
+    #: Returns the Status for the end of the session.
+    status: Callable[[SessionEnd], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PortForwardResponse:
+    """A response that forwards ports of a pod."""
+
+    upgrade: ProtocolUpgrade
+    #: The ports in the request, if its protocol requires them.
+    ports: Sequence[int]
+    connect: Callable[[int, SessionClient], ByteStream]
+    #: Returns the error message for a port that cannot be reached.
+    failure: Callable[[int, SessionEnd], str]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DeferredResponse:
+    """A response that is computed asynchronously."""
+
+    #: Registers a callback, which is called once with the response, never from within.
+    then: Callable[[Callable[[Response], None]], None]
+
+
+UpgradeResponse: TypeAlias = ExecResponse | PortForwardResponse
+StartedResponse: TypeAlias = Response | StreamingResponse | UpgradeResponse
+"""A response that can be sent immediately."""
+AnyResponse: TypeAlias = StartedResponse | DeferredResponse
+
+
+#: The media types of patches.
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+APPLY: Final = "application/apply-patch+yaml"
+
+
+# --- options ---
+#
+# Request options: dry run, field validation, field manager, deletion and list options.
+#
+# Source: k8s.io/apimachinery, pkg/apis/meta/v1/{types.go,validation/validation.go}.
+
+
+STRICT: Final = "Strict"
+WARN: Final = "Warn"
+IGNORE: Final = "Ignore"
+_MANAGER_LENGTH_MAX: Final = 128
+_POLICIES: Final = ("Foreground", "Background", "Orphan")
+_OF_METHODS: Final = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
+
+
+class WriteOptions(NamedTuple):
+    """The options of a create, update or patch."""
+
+    dry_run: bool
+    #: The handling of unknown and duplicate fields: Strict, Warn or Ignore.
+    validation: str
+    #: The field manager.
+    manager: str
+    #: Whether an apply overrides conflicts.
+    force: bool
+    #: The requesting user.
+    user: UserInfo
+
+
+class DeleteOptions(NamedTuple):
+    """The options of a delete."""
+
+    dry_run: bool
+    grace: int | None
+    #: None: the default of the kind.
+    propagation: Propagation | None
+    uid: str | None
+    resource_version: str | None
+
+    def unmet(self, stored: Obj) -> str:
+        """Describe the first precondition that an object does not meet; '' if it meets all."""
+        found = stored["metadata"]
+        wanted = (
+            ("UID", self.uid, found["uid"], "deleted and then recreated"),
+            ("ResourceVersion", self.resource_version, found["resourceVersion"], "modified"),
+        )
+        for what, asked, there, happened in wanted:
+            if asked and asked != there:
+                message = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
+                return f"{message}. The object might have been {happened}"
+        return ""
+
+
+def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
+    """Parse the options of a request. Raises Refused if they are invalid."""
+    query = request.query
+    faults = [*_faults(request, content_type)] if query or content_type == APPLY else []
+    if faults:
+        raise _invalid(_OF_METHODS[request.method], faults)
+    agent = request.headers.get("user-agent", "").partition("/")[0]
+    manager = query.get("fieldManager") or "".join(filter(str.isprintable, agent))[:_MANAGER_LENGTH_MAX]
+    validation = query.get("fieldValidation") or WARN
+    return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"), request.user)
+
+
+def _faults(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
+    query = request.query
+    manager = query.get("fieldManager", "")
+    if content_type == APPLY and not manager:
+        yield FieldError("fieldManager", "Required value: is required for apply patch")
+    if content_type != APPLY and "force" in query:
+        yield FieldError("force", "Forbidden: may not be specified for non-apply patch")
+    if len(manager) > _MANAGER_LENGTH_MAX:
+        yield FieldError("fieldManager", f"Too long: may not be more than {_MANAGER_LENGTH_MAX} bytes")
+    if not manager.isprintable():
+        yield FieldError("fieldManager", f'Invalid value: "{manager!r}": should only contain printable characters')
+    yield from _dry_run_faults([query["dryRun"]] if "dryRun" in query else [])
+    if query.get("fieldValidation", "") not in ("", IGNORE, STRICT, WARN):
+        supported = f'supported values: "", "{IGNORE}", "{STRICT}", "{WARN}"'
+        yield FieldError("fieldValidation", f'Unsupported value: "{query["fieldValidation"]}": {supported}')
+
+
+def _dry_run_faults(values: list[Any]) -> Iterator[FieldError]:
+    if any(value != "All" for value in values):
+        yield FieldError("dryRun", f'Unsupported value: "{values[0]}": supported values: "All"')
+
+
+def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
+    """Parse the options of a delete from its body, else its query. Raises Refused if they are invalid."""
+    if not isinstance(body, Mapping):
+        raise bad_request("the request body is not a DeleteOptions")
+    asked: dict[str, Any] = {
+        name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query
+    }
+    asked |= {"orphanDependents": request.flag("orphanDependents")} if "orphanDependents" in request.query else {}
+    asked |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
+    given = {name: value for name, value in {**asked, **body}.items() if value is not None}
+    dry_run, conditions = given.get("dryRun", []), given.get("preconditions", {})
+    if not isinstance(dry_run, list) or not isinstance(conditions, Mapping):
+        raise bad_request("the request body is not a DeleteOptions")
+    uid, resource_version = conditions.get("uid"), conditions.get("resourceVersion")
+    if not isinstance(uid, str | None) or not isinstance(resource_version, str | None):
+        raise bad_request("the request body is not a DeleteOptions")
+    if faults := [*_dry_run_faults(dry_run), *_propagation_faults(given)]:
+        raise _invalid("DeleteOptions", faults)
+    return DeleteOptions(
+        bool(dry_run),
+        _grace(given.get("gracePeriodSeconds")),
+        _propagation(given),
+        uid,
+        resource_version,
+    )
+
+
+def _propagation_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
+    policy = given.get("propagationPolicy")
+    if policy is not None and "orphanDependents" in given:
+        problem = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
+        yield FieldError("propagationPolicy", problem)
+    elif policy is not None and policy not in _POLICIES:
+        supported = ", ".join(f'"{name}"' for name in (*_POLICIES, "nil"))
+        yield FieldError("propagationPolicy", f'Unsupported value: "{policy}": supported values: {supported}')
+
+
+def _propagation(given: Mapping[str, Any]) -> Propagation | None:
+    if "orphanDependents" in given:
+        return Propagation.ORPHAN if given["orphanDependents"] is True else Propagation.BACKGROUND
+    return Propagation(given["propagationPolicy"]) if "propagationPolicy" in given else None
+
+
+def _grace(value: Any) -> int | None:
+    """Return the grace period in seconds; negative values mean one second, as in Kubernetes."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not str(value).removeprefix("-").isdecimal() or len(str(value)) > 10:
+        raise bad_request(f"gracePeriodSeconds is not a number of seconds: {value}")
+    return 1 if int(value) < 0 else int(value)
+
+
+def _invalid(kind: str, faults: list[FieldError]) -> StatusError:
+    message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+    details = {"group": "meta.k8s.io", "kind": kind, "causes": causes_of(tuple(faults))}
+    return StatusError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {message}', details)
+
+
+# --- list options ---
+#
+# Validation of list and watch options.
+#
+# Sources: k8s.io/apimachinery, pkg/apis/meta/internalversion/validation; k8s.io/apiserver, pkg/storage/interfaces.go.
+
+
+_MATCH: Final = "resourceVersionMatch"
+_INITIAL: Final = "sendInitialEvents"
+_EXACT: Final = "Exact"
+_NOT_OLDER: Final = "NotOlderThan"
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def check_list_options(request: ApiRequest) -> None:
+    """Raise Refused if the options of a list are invalid."""
+    query = request.query
+    timeout_of(request)
+    _check(_faults_of_list(query))
+    if query.get("continue") and query.get("resourceVersion", "0") not in ("", "0"):
+        raise bad_request("specifying resource version is not allowed when using continue")
+
+
+def check_watch_options(request: ApiRequest) -> None:
+    """Raise Refused if the options of a watch are invalid."""
+    timeout_of(request)
+    _check(_faults_of_watch(request.query))
+
+
+def timeout_of(request: ApiRequest) -> int:
+    """Return the timeout in seconds, possibly negative; 0 if unset. Raises Refused if it is not a number."""
+    text = request.query.get("timeoutSeconds", "0")
+    if not _INTEGER.fullmatch(text):
+        raise bad_request(f'timeoutSeconds: "{text}" is not a number')
+    return int(text)
+
+
+def limit_of(request: ApiRequest) -> int:
+    """Return the maximum number of objects; 0 for all. Raises Refused if it is not a number."""
+    text = request.query.get("limit", "")
+    if not text:
+        return 0
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
+        raise bad_request(f'limit: "{text}" is not a number')
+    return max(0, int(text))
+
+
+def _faults_of_list(query: Mapping[str, str]) -> Iterator[FieldError]:
+    if match := query.get(_MATCH, ""):
+        version = query.get("resourceVersion", "")
+        if not version:
+            yield _forbidden(_MATCH, f"{_MATCH} is forbidden unless resourceVersion is provided")
+        if query.get("continue"):
+            yield _forbidden(_MATCH, f"{_MATCH} is forbidden when continue is provided")
+        if match not in (_EXACT, _NOT_OLDER):
+            yield _unsupported(match, f'"{_EXACT}", "{_NOT_OLDER}"')
+        if match == _EXACT and version == "0":
+            yield _forbidden(_MATCH, f'{_MATCH} "{_EXACT}" is forbidden for resourceVersion "0"')
+    if _INITIAL in query:
+        yield _forbidden(_INITIAL, f"{_INITIAL} is forbidden for list")
+
+
+def _faults_of_watch(query: Mapping[str, str]) -> Iterator[FieldError]:
+    match, says_initial = query.get(_MATCH, ""), _INITIAL in query
+    if says_initial and match != _NOT_OLDER:
+        yield _forbidden(_MATCH, f"{_INITIAL} requires setting {_MATCH} to {_NOT_OLDER}")
+    if match:
+        if not says_initial:
+            yield _forbidden(_MATCH, f"{_MATCH} is forbidden for watch unless {_INITIAL} is provided")
+        if match != _NOT_OLDER:
+            yield _unsupported(match, f'"{_NOT_OLDER}"')
+        if query.get("continue"):
+            yield _forbidden(_MATCH, f"{_MATCH} is forbidden when continue is provided")
+
+
+def _forbidden(field: str, problem: str) -> FieldError:
+    return FieldError(field, f"Forbidden: {problem}")
+
+
+def _unsupported(match: str, supported: str) -> FieldError:
+    return FieldError(_MATCH, f'Unsupported value: "{match}": supported values: {supported}')
+
+
+def _check(found: Iterator[FieldError]) -> None:
+    if faults := tuple(found):
+        listed = ", ".join(map(str, faults))
+        message = f"ListOptions.meta.k8s.io is invalid: {listed if len(faults) == 1 else f'[{listed}]'}"
+        raise StatusError(
+            422, "Invalid", message, {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
+        )
+
+
+# --- selection ---
+#
+# Label and field selectors of lists and watches.
+#
+# Source: k8s.io/apimachinery, pkg/fields/selector.go.
+
+
+# --- label selectors ---
+#
+# Label selectors in query form. Source: k8s.io/apimachinery, pkg/labels/selector.go.
+
+
+#: An operator, or a word without operators and spaces.
+_TOKEN: Final = re.compile(r"==|!=|[=!<>(),]|[^\s=!<>(),]++")
+_SIGNS: Final = frozenset({"", "==", "!=", *"=!<>(),"})
+_OF_ONE: Final = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
+_OF_MANY: Final = {"in": "In", "notin": "NotIn"}
+_ENDS: Final = ("", ",")
+_SELECTION_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_OPERATORS: Final = "in, notin, =, ==, !=, gt, lt"
+
+
+def requirements_of(text: str) -> tuple[Requirement, ...]:
+    """Parse the requirements of a label selector. Raises Refused if it is malformed."""
+    words = iter([*_TOKEN.findall(text), ""])
+    found: list[Requirement] = []
+    word = next(words)
+    while word:
+        requirement, end = _requirement(word, words)
+        if end not in _ENDS:
+            raise bad_request(f"found '{end}', expected: ',' or 'end of string'")
+        found.append(requirement)
+        if not end:
+            break
+        word = next(words)
+        if word in _SIGNS and word != "!":
+            raise bad_request(f"found '{word}', expected: identifier after ','")
+    return tuple(found)
+
+
+def _requirement(word: str, words: Iterator[str]) -> tuple[Requirement, str]:
+    """Parse a requirement that starts with a word; return it and the word after it."""
+    is_denied = word == "!"
+    key = next(words) if is_denied else word
+    if key in _SIGNS:
+        raise _unread(f"found '{key}', expected: identifier")
+    for problem in rules.qualified_name(key):
+        raise _unread(f'Invalid value: "{key}": {problem}')
+    operator = next(words)
+    if is_denied or operator in _ENDS:
+        return Requirement(key, "DoesNotExist" if is_denied else "Exists", ()), operator
+    if operator in _OF_MANY:
+        values = tuple(_values(words))
+        end = next(words)
+    elif operator in _OF_ONE:
+        value = next(words)
+        end = value if value in _ENDS else next(words)
+        values = ("" if value in _ENDS else value,)
+    else:
+        raise _unread(f"found '{operator}', expected: {_OPERATORS}")
+    _check_values(key, operator, values)
+    return Requirement(key, _OF_MANY.get(operator) or _OF_ONE[operator], values), end
+
+
+def _values(words: Iterator[str]) -> Iterator[str]:
+    """Yield the values in parentheses; an empty value between separators counts too."""
+    if (word := next(words)) != "(":
+        raise _unread(f"found '{word}' expected: '('")
+    before, word = ",", next(words)
+    while word != ")":
+        if word in _SIGNS and word != ",":
+            raise _unread(f"found '{word}', expected: ',', ')' or identifier")
+        if (word == ",") == (before == ","):
+            if word != ",":
+                raise _unread(f"found '{word}', expected: ',' or ')'")
+            yield ""
+        if word != ",":
+            yield word
+        before, word = word, next(words)
+    if before == ",":
+        yield ""
+
+
+def _check_values(key: str, operator: str, values: tuple[str, ...]) -> None:
+    for number, value in enumerate(values):
+        if value in _SIGNS and value:
+            raise _unread(f"found '{value}', expected: identifier")
+        if operator in "<>" and not _SELECTION_INTEGER.fullmatch(value):
+            problem = "for 'Gt', 'Lt' operators, the value must be an integer"
+            raise _unread(f'values[{number}]: Invalid value: "{value}": {problem}')
+        for problem in rules.label_value(value):
+            raise _unread(f'values[{number}][{key}]: Invalid value: "{value}": {problem}')
+
+
+def _unread(problem: str) -> StatusError:
+    return bad_request(f"unable to parse requirement: {problem}")
+
+
+_TERM: Final = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
+#: The terms of a field selector; an escaped comma does not separate terms.
+_TERMS: Final = re.compile(r"(?:[^\\,]|\\.?)+", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\([\\,=])")
+_UNESCAPED: Final = re.compile(r"(?:[^\\,=]|\\[\\,=])*")
+
+#: Selectable fields by kind, besides name and namespace.
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    scheme.POD: (
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.nominatedNodeName",
+        "status.phase",
+        "status.podIP",
+    ),
+    scheme.NODE: ("spec.unschedulable",),
+    scheme.JOB: ("status.successful",),
+    scheme.NAMESPACE: ("status.phase",),
+    scheme.SECRET: ("type",),
+    scheme.SERVICE: ("spec.clusterIP", "spec.type"),
+    scheme.REPLICATION_CONTROLLER: ("status.replicas",),
+    scheme.EVENT: (
+        *(f"involvedObject.{field}" for field in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion")),
+        *("involvedObject.fieldPath", "reason", "reportingComponent", "source", "type"),
+    ),
+}
+
+#: The names in `events.k8s.io`. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
+_FIELDS_OF_EVENTS: Final[Mapping[str, str]] = {
+    field.replace("involvedObject", "regarding").replace("reportingComponent", "reportingController"): field
+    for field in _FIELDS[scheme.EVENT]
+}
+
+#: The values of absent fields.
+_ABSENT_VALUES: Final = {
+    "spec.hostNetwork": "false",
+    "spec.type": "ClusterIP",
+    "spec.unschedulable": "false",
+    "status.replicas": "0",
+    "status.succeeded": "0",
+}
+
+
+class LabelTerms:
+    """The requirements of a label selector, grouped so that one set operation checks all of the same kind.
+
+    A selector may have thousands of terms and is compared with every object of a list.
+    """
+
+    def __init__(self, requirements: Sequence[Requirement]) -> None:
+        self.is_empty = not requirements
+        self._equal: set[tuple[str, str]] = set()
+        self._unequal: set[tuple[str, str]] = set()
+        self._present: set[str] = set()
+        self._absent: set[str] = set()
+        self._others: list[Requirement] = []
+        for each in requirements:
+            match each.operator, len(each.values):
+                case "In", 1:
+                    self._equal.add((each.key, each.values[0]))
+                case "NotIn", _:
+                    self._unequal.update((each.key, value) for value in each.values)
+                case "Exists", _:
+                    self._present.add(each.key)
+                case "DoesNotExist", _:
+                    self._absent.add(each.key)
+                case _:
+                    self._others.append(each._replace(values=tuple(dict.fromkeys(each.values))))
+
+    def match(self, labels: Mapping[str, str]) -> bool:
+        """Report whether labels meet all requirements."""
+        keys, items = labels.keys(), labels.items()
+        return (
+            self._equal <= items
+            and self._present <= keys
+            and self._absent.isdisjoint(keys)
+            and self._unequal.isdisjoint(items)
+            and all(each.matches(labels) for each in self._others)
+        )
+
+
+class Selection(NamedTuple):
+    """Label and field selectors, all of which must match."""
+
+    labels: LabelTerms
+    fields: tuple[tuple[str, bool, str], ...]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every object is selected."""
+        return self.labels.is_empty and not self.fields
+
+    def accepts(self, obj: Obj) -> bool:
+        """Report whether an object is selected."""
+        if not self.labels.is_empty and not self.labels.match(obj["metadata"].get("labels") or {}):
+            return False
+        return all((_field(obj, path) == value) is wanted for path, wanted, value in self.fields)
+
+
+def selection_of(request: ApiRequest, info: ServedKind) -> Selection:
+    """Parse the selectors of a request for a kind. Raises Refused if they are malformed."""
+    labels = LabelTerms(requirements_of(request.query.get("labelSelector", "")))
+    return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
+
+
+def name_selected(request: ApiRequest) -> str:
+    """Return the name that the field selector requires; '' if it does not determine one."""
+    for term in _TERMS.findall(request.query.get("fieldSelector", "")):
+        found = _TERM.fullmatch(term)
+        if found is not None and found[1] == "metadata.name" and found[2] != "!=":
+            name = _ESCAPED.sub(r"\1", found[3])
+            return "" if rules.path_segment(name) else name
+    return ""
+
+
+def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
+    known = _known_fields(info)
+    for term in _TERMS.findall(text):
+        found = _TERM.fullmatch(term)
+        if found is None:
+            raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
+        if _UNESCAPED.fullmatch(found[3]) is None:
+            raise bad_request(f"invalid field selector: invalid escape sequence or unescaped character: {found[3]}")
+        if found[1] not in known:
+            raise bad_request(f"field label not supported: {found[1]}")
+        yield known[found[1]], found[2] != "!=", _ESCAPED.sub(r"\1", found[3])
+
+
+def _known_fields(info: ServedKind) -> Mapping[str, str]:
+    """Return the selectable fields of a kind: names in selectors to paths in stored objects."""
+    if info.group == "events.k8s.io":
+        own = _FIELDS_OF_EVENTS
+    else:
+        own = {name: name for name in _FIELDS.get(info.constant, info.selectable_fields)}
+    return {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace", **own}
+
+
+def _field(obj: Obj, path: str) -> str:
+    """Return the value of a field as selectors compare it."""
+    value: Any = obj
+    if path == "status.successful" and group_kind(obj) == scheme.JOB:
+        path = "status.succeeded"
+    if path == "source":
+        # Source: Kubernetes's pkg/registry/core/event/strategy.go: newer clients omit the older field.
+        return _field(obj, "source.component") or _field(obj, "reportingComponent")
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return _ABSENT_VALUES.get(path, "")
+    return str(value)

@@ -7,17 +7,15 @@ Built-in kinds are served from the start. Kinds of CustomResourceDefinitions cha
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from batchyard.api.decode import DecodedObject
-from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj
+from batchyard.api.errors import ApiError, Conflict, FieldError, Forbidden, InvalidObject, NotFound
+from batchyard.api.manifests import DecodedObject
+from batchyard.api.meta import Key, Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.auth.authentication import UserInfo
-from batchyard.apiserver.merge_schema import FREE, MergeSchema
-from batchyard.apiserver.request import ApiRequest
-from batchyard.apiserver.responses import AnyResponse
+from batchyard.apiserver.patch import FREE, MergeSchema
+from batchyard.apiserver.request import AnyResponse, ApiRequest, StatusError, UserInfo, causes_of
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import Propagation
+from batchyard.interfaces.client import Create, Propagation, Write, WriteResult
 
 _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -269,3 +267,92 @@ def _within(resources: Resources, of: tuple[str, str], parts: Sequence[str]) -> 
         return None
     api_version = f"{group}/{version}" if group else version
     return ResourcePath(found, version, namespace, name, subresource, api_version)
+
+
+# --- objects ---
+#
+# Access to stored objects: the part of the store's client that the API server uses.
+
+
+class ApiObjectReader(Protocol):
+    """Read access to the objects."""
+
+    def get(self, key: Key) -> Obj | None:
+        """Return the object, or None."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """Return all objects of a kind, sorted by namespace and name; the list is immutable."""
+
+
+class ApiObjectStore(ApiObjectReader, Protocol):
+    """Read and write access to the objects."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
+    def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
+        """Execute one write synchronously; a dry run does everything except storing."""
+
+
+# --- status errors ---
+#
+# API errors in Kubernetes' wording. Source: k8s.io/apimachinery, pkg/api/errors.
+
+
+def refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> StatusError:
+    """Convert an error of a write to an API error."""
+    match error:
+        case NotFound() if isinstance(write, Create):  # the missing object is the Namespace
+            about = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
+            return StatusError(404, "NotFound", str(error), about)
+        case NotFound():
+            return not_found(path)
+        case Conflict() if isinstance(write, Create):
+            return StatusError(
+                409, "AlreadyExists", f'{path.resource.title} "{name}" already exists', details(path, name)
+            )
+        case Conflict():
+            return conflict(path, name)
+        case InvalidObject():
+            return invalid(error, path, name)
+        case Forbidden():
+            return StatusError(403, "Forbidden", str(error), details(path, name))
+    return StatusError(500, error.reason, str(error))
+
+
+def not_found(path: ResourcePath) -> StatusError:
+    """Return the 404 error of a missing object."""
+    return StatusError(404, "NotFound", f'{path.resource.title} "{path.name}" not found', details(path, path.name))
+
+
+_MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def conflict(path: ResourcePath, name: str, reported: str = _MODIFIED) -> StatusError:
+    """Return the 409 error of a changed object or an unmet precondition."""
+    message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {reported}'
+    return StatusError(409, "Conflict", message, details(path, name))
+
+
+def invalid(error: InvalidObject, path: ResourcePath, name: str) -> StatusError:
+    """Return the error of an invalid object; errors of a webhook count only if the object is valid otherwise."""
+    faults = tuple(fault for fault in error.faults if not fault.webhook)
+    if error.faults and not faults:
+        reported = _listed(error.faults)
+        message = f'admission webhook "{error.faults[0].webhook}" denied the request: {reported}'
+        return StatusError(403, "Forbidden", message)
+    reported = _listed(faults)
+    about = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(faults)}
+    message = f'{path.resource.group_kind} "{name}" is invalid: {reported}'
+    return StatusError(422, "Invalid", message, {k: v for k, v in about.items() if v})
+
+
+def _listed(faults: Sequence[FieldError]) -> str:
+    return str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+
+
+def details(path: ResourcePath, name: str) -> dict[str, str]:
+    """Return the details of a Status about an object."""
+    reported = {"name": name, "group": path.info.group, "kind": path.info.plural}
+    return {field: value for field, value in reported.items() if value}

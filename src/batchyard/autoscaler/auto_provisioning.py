@@ -18,10 +18,10 @@ from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
 from batchyard.autoscaler.pending_units import kinds_of
 from batchyard.autoscaler.scale_up import ScaleUp, format_reasons
-from batchyard.base.ids import fnv1a_64
+from batchyard.base import fnv1a_64
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
-from batchyard.cloud.catalog.pools import chips_in
-from batchyard.cloud.node_requirements import (
+from batchyard.cloud.catalog.prices import chips_in
+from batchyard.cloud.cluster_objects import (
     SPOT_TAINT,
     NodeRequirements,
     UnsatisfiableRequirements,

@@ -9,14 +9,12 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, key_of, label
-from batchyard.api.views.node import NodeView, node_view
-from batchyard.api.views.ownership import namespace_labels
+from batchyard.api.views.node import NodeView, namespace_labels, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.autoscaler.expander import Backoff, read_backoffs
 from batchyard.autoscaler.machines import MachineIndex
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
-from batchyard.autoscaler.provisioning_request_conditions import QUEUED_CLASS, state_of
-from batchyard.autoscaler.provisioning_request_pods import consumed_request, resize_request_name
+from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS, consumed_request, resize_request_name, state_of
 from batchyard.autoscaler.settings import EXPENDABLE_BELOW, ScalingSettings, settings_of
 from batchyard.base.instant import SECOND, Instant
 from batchyard.cloud.catalog.nodes import awaits_drivers

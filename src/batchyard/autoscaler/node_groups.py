@@ -21,8 +21,7 @@ from batchyard.base.instant import Duration
 from batchyard.cloud.catalog.instances import name_prefix
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, machine_of, zones_of
-from batchyard.cloud.catalog.prices import pool_price
+from batchyard.cloud.catalog.prices import hosts_of_slice, is_autoscaled, machine_of, pool_price, zones_of
 
 #: Maximum size of a managed instance group.
 SIZE_MAX: Final = 2000

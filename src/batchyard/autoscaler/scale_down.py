@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
-from batchyard.api import quantity, well_known
+from batchyard.api import meta, well_known
 from batchyard.api.meta import Obj, annotation, controller_of
 from batchyard.api.times import parse_time
-from batchyard.api.views.pod import grace_period
+from batchyard.api.views.node import grace_period
 from batchyard.api.views.pods import PodView
+from batchyard.autoscaler.expander import NodeGroupsState
 from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup
-from batchyard.autoscaler.node_groups_state import NodeGroupsState
 from batchyard.autoscaler.scale_up import LoopContext
 from batchyard.autoscaler.settings import DRAIN_MAX, PARALLEL_MAX, UNREADY_TIME
 from batchyard.base.instant import SECOND, Instant
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import PodFilters
+from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.resources import AutoscalingProfile
 
 # --- drain ---
 #
@@ -168,9 +168,7 @@ class ScaleDown:
         threshold = self._situation.settings.utilization_threshold
         total, left = node.view.allocatable, node.left
         return all(
-            (total.get(r, 0) - left.get(r, 0)) * quantity.NANO <= threshold * total[r]
-            for r in resources
-            if total.get(r)
+            (total.get(r, 0) - left.get(r, 0)) * meta.NANO <= threshold * total[r] for r in resources if total.get(r)
         )
 
     def _move(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import quantity
+from batchyard.api import meta
 from batchyard.api.meta import Obj
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.placement.resources import AutoscalingProfile
+from batchyard.placement.node_filters import AutoscalingProfile
 
 #: Nodes that are not ready are removed after this time.
 UNREADY_TIME: Final = 20 * MINUTE
@@ -94,7 +94,7 @@ def settings_of(cluster: Obj) -> ScalingSettings:
         priorities=tuple(autoscaling.get("priorities") or ()),
         scan_interval=_duration(autoscaling, "scanInterval", _SCAN_INTERVAL),
         patience=ScaleDownDelays(_duration(autoscaling, "unneededTime", unneeded), after_add),
-        utilization_threshold=quantity.parse(autoscaling.get("utilizationThreshold", _THRESHOLD)),
+        utilization_threshold=meta.parse(autoscaling.get("utilizationThreshold", _THRESHOLD)),
         provision_time=_duration(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
         limits={row["resource"]: _limit(row) for row in (provisioning or _NOTHING).get("limits") or ()},
         makes_pools=provisioning is not None,

@@ -94,3 +94,16 @@ def format_age(duration: Duration) -> str:
         return f"{days}d"
     years, rest = divmod(days, 365)
     return f"{years}y{rest}d" if days < 365 * 8 and rest else f"{years}y"
+
+
+# --- backoff ---
+#
+# Exponential backoff with an upper bound and without jitter.
+
+
+_DOUBLINGS_MAX: Final = 62  # enough to reach any bound
+
+
+def backoff(base: Duration, longest: Duration, tries: int) -> Duration:
+    """Return the wait before a try; tries count from one."""
+    return min(base << min(tries - 1, _DOUBLINGS_MAX), longest)

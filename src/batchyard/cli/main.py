@@ -8,7 +8,7 @@ import gc
 import sys
 import traceback
 
-from batchyard.base.gc_tuning import rare_collections
+from batchyard.base.memory import rare_collections
 
 INTERRUPTED = 130
 

@@ -8,19 +8,145 @@ If it serves none, the informer retries after a while.
 Sources: client-go, tools/cache/reflector.go; k8s.io/apimachinery, pkg/api/errors.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
+from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind
+from batchyard.api.views.node import forget_node_view
+from batchyard.api.views.pods import forget_pod_view
+from batchyard.api.views.workload import forget_workload_view
+from batchyard.base import draw
 from batchyard.base.instant import SECOND, Duration
-from batchyard.base.seeded_draws import draw
-from batchyard.client.cache import Cache
-from batchyard.client.resource_paths import key_in, path_of, path_of_kind, received, revision_of
-from batchyard.client.transport import HttpAnswer, HttpRequest, backoff
+from batchyard.client.transport import (
+    HttpAnswer,
+    HttpRequest,
+    backoff,
+    key_in,
+    path_of,
+    path_of_kind,
+    received,
+    revision_of,
+)
 from batchyard.client.writes import decoded, failure_reason, is_ahead, is_object, list_in
-from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.interfaces.client import Delete, EventType, Listener, ObjectClient, WatchEvent, Write, WriteResult
+from batchyard.interfaces.containers import RUN, ContainerRuntime
+
+# --- cache ---
+#
+# The cache of watched objects: by kind, in order, and by owner.
+
+
+# --- index ---
+#
+# Dependents by the uid of their owner, updated with each change.
+
+
+_DELETED = EventType.DELETED
+
+
+class OwnerIndex:
+    """The keys of the dependents of each owner that has any."""
+
+    __slots__ = ("_dependents", "_sorted")
+
+    def __init__(self) -> None:
+        self._dependents: dict[str, dict[Key, None]] = {}
+        self._sorted: dict[str, list[Key]] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._dependents
+
+    def observe(self, event: WatchEvent) -> None:
+        """Update the index with a change."""
+        kind, _, obj, old, _ = event
+        before = old["metadata"].get("ownerReferences") if old is not None else None
+        after = obj["metadata"].get("ownerReferences") if kind is not _DELETED else None
+        if before is not after:
+            self._replace(event.key, before or (), after or ())
+
+    def owners(self) -> Sequence[str]:
+        """Return the uids of all owners, whether they exist or not."""
+        return list(self._dependents)
+
+    def dependents(self, uid: str, namespace: str = "") -> Sequence[Key]:
+        """Return the keys of all objects in a namespace, or in all, with an owner reference to that uid, sorted."""
+        keys = self._sorted.get(uid)
+        if keys is None:
+            if uid not in self._dependents:
+                return ()
+            keys = self._sorted[uid] = sorted(self._dependents[uid])
+        return [key for key in keys if key.namespace == namespace] if namespace else keys
+
+    def _replace(self, key: Key, before: Sequence[Obj], after: Sequence[Obj]) -> None:
+        """Replace the owners of an object."""
+        for owner in before:
+            self._remove(owner["uid"], key)
+        for owner in after:
+            self._add(owner["uid"], key)
+
+    def _add(self, uid: str, key: Key) -> None:
+        self._dependents.setdefault(uid, {})[key] = None
+        self._sorted.pop(uid, None)
+
+    def _remove(self, uid: str, key: Key) -> None:
+        keys = self._dependents.get(uid)
+        if keys is None or key not in keys:
+            return  # an object may name one owner twice
+        del keys[key]
+        self._sorted.pop(uid, None)
+        if not keys:
+            del self._dependents[uid]
+
+
+class Cache:
+    """The objects of each kind by key, their sorted keys, and an index by owner."""
+
+    __slots__ = ("_keys", "_objects", "_owners")
+
+    def __init__(self) -> None:
+        self._objects: dict[str, dict[Key, Obj]] = {}
+        self._keys: dict[str, list[Key]] = {}
+        self._owners = OwnerIndex()
+
+    def get(self, key: Key) -> Obj | None:
+        """Return the object, or None."""
+        objects = self._objects.get(key.kind)
+        return None if objects is None else objects.get(key)
+
+    def of_kind(self, kind: str) -> dict[Key, Obj]:
+        """Return the objects of a kind by key; only `note` may change the result."""
+        return self._objects.setdefault(kind, {})
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """Return all objects of a kind, sorted by namespace and name."""
+        objects, keys = self._objects.get(kind, {}), self._keys.get(kind, [])
+        if namespace is not None:
+            first = bisect_left(keys, Key(kind, namespace, ""))
+            keys = keys[first : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=first)]
+        return [objects[key] for key in keys]
+
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """Return the dependents of an owner by its uid, in a namespace or cluster-scoped (''), sorted by key."""
+        return [self._objects[key.kind][key] for key in self._owners.dependents(uid, namespace)]
+
+    def note(self, event: WatchEvent) -> None:
+        """Apply a change."""
+        key = event.key
+        objects, keys = self.of_kind(key.kind), self._keys.setdefault(key.kind, [])
+        if event.type is _DELETED:
+            del objects[key]
+            del keys[bisect_left(keys, key)]
+        else:
+            if key not in objects:
+                insort(keys, key)
+            objects[key] = event.obj
+        self._owners.observe(event)
+
 
 PAGE: Final = 500
 #: The minimum timeout of a watch; the maximum is twice that.
@@ -32,7 +158,7 @@ UNSERVED_FOR: Final = 30 * SECOND
 _GONE: Final = 410
 #: Asks for the metadata of objects only; servers that do not support it send the full objects.
 _NAMES: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-_ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
+_ADDED, _MODIFIED, _INFORMER_DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
 
 
 class NextRequest(NamedTuple):
@@ -198,7 +324,7 @@ class Informer:
         if old is not None and 0 < revision <= revision_of(old):
             return
         if is_gone and old is not None:
-            self._note(WatchEvent(_DELETED, key, obj, old, revision), events)
+            self._note(WatchEvent(_INFORMER_DELETED, key, obj, old, revision), events)
         elif not is_gone:
             self._put(key, obj, revision, events)
 
@@ -206,7 +332,7 @@ class Informer:
         """Store an object. If its uid differs from the known one, report the deletion of the known one first."""
         old = self._cache.get(key)
         if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
-            self._note(WatchEvent(_DELETED, key, old, old, revision), events)
+            self._note(WatchEvent(_INFORMER_DELETED, key, old, old, revision), events)
             old = None
         self._note(WatchEvent(_ADDED if old is None else _MODIFIED, key, obj, old, revision), events)
 
@@ -219,7 +345,7 @@ class Informer:
         events: list[WatchEvent] = []
         known = self._cache.of_kind(self.info.constant)
         for key in sorted(key for key in known if key not in found):
-            self._note(WatchEvent(_DELETED, key, known[key], known[key], revision), events)
+            self._note(WatchEvent(_INFORMER_DELETED, key, known[key], known[key], revision), events)
         for key, obj in found.items():
             old = known.get(key)
             if (
@@ -278,3 +404,92 @@ def _response_of(status: Any) -> HttpAnswer:
 def _version(obj: Obj) -> str | None:
     version: str | None = obj["metadata"].get("resourceVersion")
     return version
+
+
+# --- composite ---
+#
+# A client that combines the objects of a store with the container runs of this machine.
+
+
+class ResultDeliveringClient(ObjectClient, Protocol):
+    """A client that can also deliver results of writes done elsewhere."""
+
+    def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
+        """Deliver a result to its writer from the event loop."""
+
+
+class CompositeClient:
+    """Sends writes of runs to the machine and all others to the client; in one submission, runs come first."""
+
+    def __init__(self, objects: ResultDeliveringClient, machine: ContainerRuntime) -> None:
+        self._objects = objects
+        self._machine = machine
+
+    def get(self, key: Key) -> Obj | None:
+        """Return the object, or None."""
+        return self._machine.run(key) if key.kind == RUN else self._objects.get(key)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """Return all objects of a kind, sorted by namespace and name; for runs those of a pod, by its uid."""
+        return self._machine.runs(namespace) if kind == RUN else self._objects.list(kind, namespace)
+
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """Return all objects with an owner reference to that uid."""
+        return self._objects.owned_by(uid, namespace)
+
+    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+        """Apply writes: those of runs at once, the others in order until one is rejected."""
+        others = [write for write in writes if not _is_to_run(write)]
+        results = [WriteResult(self._machine.do(write)) for write in writes if _is_to_run(write)]
+        if others:
+            self._objects.submit(others, done)
+        else:
+            self._objects.answer(done, results[-1])
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call the listener with every later change of objects and runs."""
+        self._objects.subscribe(listener)
+        self._machine.subscribe(listener)
+
+    def settled(self) -> bool:
+        """Whether all changes of objects and all results of writes have been delivered."""
+        return self._objects.settled()
+
+
+def _is_to_run(write: Write) -> bool:
+    if isinstance(write, Delete):
+        return write.key.kind == RUN
+    return bool(write.obj["kind"] == "Run" and write.obj["apiVersion"].startswith(RUN.partition(".")[2]))
+
+
+# --- view expiry ---
+#
+# Drops the cached views of deleted objects, to bound memory in a long-running process.
+#
+# Later subscribers of the same batch, and watches that wait for the disk, read a deleted object once more. So its view
+# stays until enough other objects were deleted.
+
+
+#: The number of deleted objects whose views stay.
+KEPT_MAX: Final = 256
+_FORGET: Final[Mapping[str, Callable[[str], None]]] = {
+    scheme.NODE: forget_node_view,
+    scheme.POD: forget_pod_view,
+    scheme.WORKLOAD: forget_workload_view,
+}
+
+
+class ViewExpiry:
+    """The recently deleted objects whose views are still cached."""
+
+    def __init__(self) -> None:
+        self._deleted: deque[tuple[str, str]] = deque()
+
+    def observe(self, events: Sequence[WatchEvent]) -> None:
+        """Record deletions, and drop the views of the oldest."""
+        for event in events:
+            if event.type is EventType.DELETED and event.key.kind in _FORGET:
+                self._deleted.append((event.key.kind, event.obj["metadata"].get("uid", "")))
+        while len(self._deleted) > KEPT_MAX:
+            kind, uid = self._deleted.popleft()
+            _FORGET[kind](uid)

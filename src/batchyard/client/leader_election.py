@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api.times import format_micro_time
+from batchyard.base import draw
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.base.seeded_draws import draw
 from batchyard.client.transport import HttpAnswer, HttpRequest, Transport
 from batchyard.client.writes import decoded, failure_reason, is_object
 from batchyard.interfaces.controller import Kernel

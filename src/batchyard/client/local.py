@@ -5,33 +5,441 @@ of them schedules a delivery of everything queued by then. The delivery sends th
 order, then the results in the order of the writes. So events of one instant arrive in batches, and a writer gets its
 result after all subscribers have seen the change. Changes to the store by others are delivered in the same way.
 
-Dependents of a deleted object are garbage-collected (batchyard.client.garbage_collector) after its event was delivered.
+Dependents of a deleted object are garbage-collected (batchyard.client.local) after its event was delivered.
 The defaults and the admission of the API server are hooks: `prepare` completes a new object of a kind, `checks`
 validate updates, and `guards` validate deletions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from batchyard.api.errors import ApiError, Conflict, NotFound
-from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
-from batchyard.api.well_known import FOREGROUND_FINALIZER
-from batchyard.base.ids import uid_for
-from batchyard.base.instant import Instant
-from batchyard.client import object_updates
-from batchyard.client.garbage_collector import GarbageCollector, Scopes
+from batchyard.api import scheme
+from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, NotFound
+from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata, without_finalizer
+from batchyard.api.times import format_time
+from batchyard.api.views.node import grace_period
+from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
+from batchyard.base import uid_for
+from batchyard.base.instant import SECOND, Instant
+from batchyard.client.informer import OwnerIndex
 from batchyard.interfaces.client import (
     Create,
     Delete,
+    EventType,
     Listener,
     Propagation,
     Reader,
+    Update,
     UpdateStatus,
     WatchEvent,
     Write,
     WriteResult,
 )
 from batchyard.interfaces.controller import Kernel
+
+# --- garbage collector ---
+#
+# Garbage collection: deletes the dependents of deleted objects, after or before their owner.
+#
+# Background: when an object is deleted, its dependents without another living owner are deleted, recursively. If
+# `Scopes` is available, objects are also deleted whose owner does not exist although its kind is served. An API server
+# provides `Scopes`; a simulation does not, because its input comes from elsewhere. Foreground: a deleted object is
+# only marked, with a finalizer. Its dependents are deleted first. The finalizer is removed when no dependent with
+# `blockOwnerDeletion` is left. Orphan: if an object is deleted with the finalizer `orphan`, its dependents stay and
+# lose the owner reference. If an update or deletion is rejected, the object stays as it is. A cluster-scoped object
+# that names a namespaced owner also stays, because such an owner is invalid. Source: Kubernetes's
+# pkg/controller/garbagecollector.
+
+
+Scopes: TypeAlias = Callable[[str, str], bool | None]
+"""Whether a kind, by `apiVersion` and `kind`, is namespaced; None if it is not served."""
+
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class GarbageCollector:
+    """Records deletions, and deletes the dependents on `collect`."""
+
+    __slots__ = (
+        "_get",
+        "_leaving",
+        "_orphaned_by",
+        "_orphaning",
+        "_owned",
+        "_owners",
+        "_unblocked",
+        "_write",
+        "scopes",
+    )
+
+    def __init__(self, get: Callable[[Key], Obj | None], write: Callable[[Write], object]) -> None:
+        self._get = get
+        self._write = write
+        #: Set by an API server: then an owner that does not exist counts as dead.
+        self.scopes: Scopes | None = None
+        self._owners = OwnerIndex()
+        self._owned: list[Key] = []  # objects with new owners, which may not exist
+        self._orphaned_by: list[str] = []  # uids of deleted owners
+        self._orphaning: dict[str, Key] = {}  # by uid, objects that are to orphan their dependents
+        self._leaving: dict[str, Key] = {}  # by uid, objects that wait for their dependents
+        self._unblocked: dict[str, None] = {}  # uids in `_leaving` to check again
+
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Key]:
+        """Return the keys of the dependents of an owner in a namespace, or cluster-scoped (''), by its uid, sorted."""
+        return self._owners.dependents(uid, namespace)
+
+    def recall(self, events: Sequence[WatchEvent]) -> None:
+        """Load all existing objects, including dependents whose owner was deleted before and not collected yet."""
+        for event in events:
+            self.observe(event)
+        if self.scopes is not None:
+            return  # all owners are checked anyway
+        living = {event.obj["metadata"].get("uid") for event in events}
+        self._orphaned_by += [uid for uid in self._owners.owners() if uid not in living]
+
+    def observe(self, event: WatchEvent) -> None:
+        """Record a change as it happens."""
+        self._owners.observe(event)
+        metadata = event.obj["metadata"]
+        uid = metadata.get("uid")
+        if event.type is not _DELETED:
+            if self.scopes is not None and _has_new_owners(event):
+                self._owned.append(event.key)
+            if _is_deleted_with(ORPHAN_FINALIZER, metadata):
+                self._orphaning[uid] = event.key
+            if uid not in self._leaving and _is_deleted_with(FOREGROUND_FINALIZER, metadata):
+                self._leaving[uid] = event.key
+                self._unblocked[uid] = None
+            return
+        if uid in self._owners:
+            self._orphaned_by.append(uid)
+        if self._leaving:
+            self._leaving.pop(uid, None)
+            self._unblock(metadata)
+
+    def orphan(self, uid: str, namespace: str) -> None:
+        """Remove the owner references to an object, so that its dependents stay when it is deleted."""
+        for key, dependent in self._dependents(uid, namespace):
+            owners = [owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != uid]
+            self._apply(Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))
+
+    def collect(self) -> None:
+        """Run all due work: orphaning, dependents of deleted owners, and foreground deletion."""
+        if self._orphaning:
+            self._orphan()
+        if self._orphaned_by:
+            self._collect_orphans()
+        if self._owned:
+            self._collect_strays()
+        if self._unblocked:
+            self._let_leave()
+
+    def _unblock(self, metadata: Obj) -> None:
+        """Check the owners again that waited for an object."""
+        for owner in metadata.get("ownerReferences") or ():
+            if owner["uid"] in self._leaving:
+                self._unblocked[owner["uid"]] = None
+
+    def _orphan(self) -> None:
+        """Orphan the dependents of objects with that finalizer, then remove the finalizer."""
+        orphaning, self._orphaning = self._orphaning, {}
+        for uid, key in orphaning.items():
+            owner = self._get(key)
+            if owner is None or not _is_deleted_with(ORPHAN_FINALIZER, owner["metadata"]):
+                continue
+            for _, obj in self._dependents(uid, key.namespace):
+                others = [each for each in obj["metadata"]["ownerReferences"] if each["uid"] != uid]
+                self._apply(Update(with_metadata(obj, ownerReferences=others or None)))
+            self._apply(Update(without_finalizer(owner, ORPHAN_FINALIZER)))
+
+    def _apply(self, write: Write) -> None:
+        """Apply a write; ignore a rejection."""
+        with suppress(ApiError):  # for example a namespace that cannot be deleted
+            self._write(write)
+
+    def _collect_orphans(self) -> None:
+        """Delete the dependents of deleted owners."""
+        gone, self._orphaned_by = self._orphaned_by, []
+        for uid in gone:
+            for key in tuple(self._owners.dependents(uid)):
+                obj = self._get(key)
+                assert obj is not None, "the index follows every change"
+                if key.namespace or self.scopes is None:
+                    self._let_go(key, obj)
+                else:
+                    self._owned.append(key)
+
+    def _collect_strays(self) -> None:
+        """Delete objects whose owners do not exist although their kinds are served."""
+        owned, self._owned = self._owned, []
+        for key in owned:
+            obj = self._get(key)
+            owners = () if obj is None else obj["metadata"].get("ownerReferences") or ()
+            missing = [owner for owner in owners if not self._is_living(owner, key.namespace)]
+            if obj is not None and missing and all(self._is_dead(owner, key.namespace) for owner in missing):
+                self._let_go(key, obj)
+
+    def _let_go(self, key: Key, obj: Obj) -> None:
+        """Delete an object without living owners; otherwise remove its references to dead ones."""
+        owners = obj["metadata"]["ownerReferences"]
+        living = [owner for owner in owners if self._is_living(owner, key.namespace)]
+        self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
+
+    def _let_leave(self) -> None:
+        """Delete the blocking dependents of objects in foreground deletion; remove the finalizer if none is left."""
+        unblocked, self._unblocked = self._unblocked, {}
+        for uid in unblocked:
+            key = self._leaving.get(uid)
+            obj = None if key is None else self._get(key)
+            if obj is None:
+                continue
+            dependents = self._dependents(uid, "" if key is None else key.namespace)
+            blocking = [(blocker, dependent) for blocker, dependent in dependents if _blocks(dependent, uid)]
+            for blocker, dependent in blocking:
+                if "deletionTimestamp" not in dependent["metadata"]:
+                    self._clear(blocker, dependent)
+            left = (self._get(blocker) for blocker, _ in blocking)
+            if not any(each is not None and _blocks(each, uid) for each in left):
+                self._apply(Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
+
+    def _clear(self, key: Key, dependent: Obj) -> None:
+        """Delete a blocking dependent; if another owner stays, only remove the other references."""
+        metadata = dependent["metadata"]
+        staying = [owner for owner in metadata["ownerReferences"] if self._is_staying(owner, key.namespace)]
+        if staying:
+            self._apply(Update(with_metadata(dependent, ownerReferences=staying)))
+            return
+        owns = metadata["uid"] in self._owners
+        self._apply(Delete(key, propagation=Propagation.FOREGROUND if owns else Propagation.BACKGROUND))
+
+    def _dependents(self, uid: str, namespace: str) -> list[tuple[Key, Obj]]:
+        keys = self._owners.dependents(uid, namespace)
+        return [(key, obj) for key in keys if (obj := self._get(key)) is not None]
+
+    def _is_living(self, owner: Obj, namespace: str) -> bool:
+        """Report whether an owner exists."""
+        return self._found(owner, namespace) is not None
+
+    def _is_dead(self, owner: Obj, namespace: str) -> bool:
+        """Report whether a missing owner could exist: its kind is served, and its scope allows it as owner."""
+        assert self.scopes is not None
+        is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])
+        return is_namespaced is not None and (bool(namespace) or not is_namespaced)
+
+    def _is_staying(self, owner: Obj, namespace: str) -> bool:
+        """Report whether an owner exists and is not itself in foreground deletion."""
+        found = self._found(owner, namespace)
+        return found is not None and not _is_deleted_with(FOREGROUND_FINALIZER, found["metadata"])
+
+    def _found(self, owner: Obj, namespace: str) -> Obj | None:
+        """Return an owner, namespaced or cluster-scoped, if its uid still matches."""
+        kind, name = group_kind(owner), owner["name"]
+        found = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
+        return next((obj for obj in found if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
+
+
+def _has_new_owners(event: WatchEvent) -> bool:
+    """Report whether an object has owners that it did not have before."""
+    _, _, obj, old, _ = event
+    owners = obj["metadata"].get("ownerReferences")
+    return owners is not None and (old is None or old["metadata"].get("ownerReferences") is not owners)
+
+
+def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:
+    """Report whether an object is marked as deleted and has this finalizer."""
+    return "deletionTimestamp" in metadata and finalizer in metadata.get("finalizers", ())
+
+
+def _blocks(dependent: Obj, uid: str) -> bool:
+    """Report whether an object blocks the deletion of its owner with that uid."""
+    owners = dependent["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)
+
+
+# --- object updates ---
+#
+# The result of a write: pure functions from the stored object and the sent one to the next one.
+#
+# They follow the API server's rules for every kind. The server owns uid, creationTimestamp, generation, resourceVersion
+# and the two deletion fields. In a write these are preconditions (uid, resourceVersion) or ignored. Only UpdateStatus
+# writes the status. `generation` counts changes of the desired state, which is everything except metadata and status. A
+# function that changes nothing returns the stored object itself.
+
+
+_SERVERS_OWN: Final = (
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "managedFields",
+)
+#: Kinds without a generation.
+_UNCOUNTED: Final = frozenset(
+    {
+        *(scheme.NAMESPACE, scheme.NODE, scheme.CONFIG_MAP, scheme.SECRET, scheme.SERVICE, scheme.SERVICE_ACCOUNT),
+        *(scheme.EVENT, scheme.LEASE, scheme.ENDPOINTS, scheme.LIMIT_RANGE, scheme.RESOURCE_QUOTA),
+        *(scheme.ROLE, scheme.ROLE_BINDING, scheme.CLUSTER_ROLE, scheme.CLUSTER_ROLE_BINDING, scheme.RUNTIME_CLASS),
+        *(scheme.PERSISTENT_VOLUME, scheme.PERSISTENT_VOLUME_CLAIM),
+    }
+)
+_SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # from apimachinery's rand: no vowels, so no words
+_SUFFIX_LENGTH: Final = 5
+_GENERATED_LENGTH_MAX: Final = 63
+
+
+def created(obj: Obj, uid: str, now: Instant) -> Obj:
+    """Return a new object; a given uid and creation time are kept."""
+    given = obj["metadata"]
+    metadata = {
+        **given,
+        "uid": given.get("uid") or uid,
+        "creationTimestamp": given.get("creationTimestamp") or format_time(now),
+        "generation": 1,
+    }
+    if group_kind(obj) in _UNCOUNTED:
+        del metadata["generation"]
+    metadata.pop("deletionTimestamp", None)
+    metadata.pop("deletionGracePeriodSeconds", None)
+    return {**obj, "metadata": metadata}
+
+
+def generated_name(prefix: str, uid: str) -> str:
+    """Return the name for a `generateName`: the prefix and five characters derived from the uid."""
+    number = int(uid.replace("-", "")[:12], 16)
+    letters = []
+    for _ in range(_SUFFIX_LENGTH):
+        number, letter = divmod(number, len(_SUFFIX_ALPHABET))
+        letters.append(_SUFFIX_ALPHABET[letter])
+    return prefix[: _GENERATED_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(letters)
+
+
+def check_named(obj: Obj) -> None:
+    """Raise InvalidObject unless the object has a name or a generateName."""
+    metadata = obj["metadata"]
+    if not metadata.get("name") and not metadata.get("generateName"):
+        raise InvalidObject([FieldError("metadata.name", "Required value: name or generateName is required")])
+
+
+def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
+    """Raise Conflict if the sent object names another uid or resourceVersion than the stored one."""
+    found, wanted = stored["metadata"], sent["metadata"]
+    if found is wanted:
+        return
+    version = wanted.get("resourceVersion")
+    if version and version != found["resourceVersion"]:
+        raise Conflict(
+            f'{key.kind} "{key}": the object has been modified (read at {version}, now {found["resourceVersion"]}); '
+            "apply your changes to the latest version and try again"
+        )
+    uid = wanted.get("uid")
+    if uid and uid != found["uid"]:
+        raise Conflict(f'{key.kind} "{key}": the object has been deleted and recreated (uid {uid}, now {found["uid"]})')
+
+
+def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False) -> Obj:
+    """Return the object after an Update: as sent, except a status subresource and server-owned fields."""
+    metadata = _managed(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
+    if _desired(stored) != _desired(sent) or (is_whole and stored.get("status") != sent.get("status")):
+        metadata = {**metadata, **_counted(stored["metadata"])}
+    elif metadata is stored["metadata"]:
+        return stored
+    new = {**sent, "metadata": metadata}
+    if is_whole:
+        return new
+    if "status" in stored:
+        new["status"] = stored["status"]
+    else:
+        new.pop("status", None)
+    return new
+
+
+def status_updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
+    """Return the object after an UpdateStatus: the status as sent, the rest as stored."""
+    status, metadata = sent.get("status"), _managed(stored["metadata"], managed_fields)
+    if metadata is not stored["metadata"]:
+        stored = {**stored, "metadata": metadata}
+    elif status == stored.get("status"):
+        return stored
+    if status is None:
+        return {field: value for field, value in stored.items() if field != "status"}
+    return {**stored, "status": status}
+
+
+def deletion_grace(stored: Obj, wanted: int | None) -> int:
+    """Return the deletion grace period in seconds: 0 except for a running pod that is bound to a node.
+
+    Source: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
+    """
+    if group_kind(stored) != "Pod":
+        return 0
+    spec, status = stored["spec"], stored.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
+        return 0
+    return grace_period(spec) if wanted is None else wanted
+
+
+def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
+    """Return the object after a Delete that does not remove it yet: marked, with these additional finalizers.
+
+    An object that is already marked changes only if its grace period gets shorter.
+    """
+    metadata = stored["metadata"]
+    added = [name for name in finalizers if name not in metadata.get("finalizers", ())]
+    is_marked = "deletionTimestamp" in metadata
+    if is_marked and grace >= metadata["deletionGracePeriodSeconds"] and not added:
+        return stored
+    if is_marked:
+        grace = min(grace, metadata["deletionGracePeriodSeconds"])
+    mark: dict[str, Any] = {
+        "deletionTimestamp": format_time(now + grace * SECOND),
+        "deletionGracePeriodSeconds": grace,
+        **({} if is_marked else _counted(metadata)),
+    }
+    if added:
+        mark["finalizers"] = [*metadata.get("finalizers", ()), *added]
+    return {**stored, "metadata": {**metadata, **mark}}
+
+
+def _counted(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the generation after a change of the desired state, for kinds that have one."""
+    return {"generation": metadata["generation"] + 1} if "generation" in metadata else {}
+
+
+def is_released(obj: Obj) -> bool:
+    """Report whether a deleted object has no finalizers and no grace period left, so that it is removed."""
+    metadata = obj["metadata"]
+    if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
+        return False
+    return not metadata.get("deletionGracePeriodSeconds")
+
+
+def _updated_metadata(stored: Mapping[str, Any], sent: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata as sent, with server-owned fields as stored; the stored mapping itself if they are equal."""
+    if sent is stored:
+        return stored
+    metadata = dict(sent)
+    for field in _SERVERS_OWN:
+        if field in stored:
+            metadata[field] = stored[field]
+        else:
+            metadata.pop(field, None)
+    return stored if metadata == stored else metadata
+
+
+def _managed(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
+    """Return the metadata with these managedFields; the mapping itself if they are unchanged."""
+    if managed_fields is None or managed_fields == metadata.get("managedFields", []):
+        return metadata
+    return {**metadata, "managedFields": managed_fields}
+
+
+def _desired(obj: Obj) -> dict[str, Any]:
+    """Return everything of an object except its metadata and status: the desired state."""
+    return {field: value for field, value in obj.items() if field not in {"metadata", "status"}}
+
 
 # --- dry run ---
 #
@@ -232,12 +640,12 @@ class LocalClient:
             return self._delete(write, records)
         key = key_of(write.obj)
         stored = self._found(key)
-        object_updates.check_preconditions(key, stored, write.obj)
+        check_preconditions(key, stored, write.obj)
         if isinstance(write, UpdateStatus):
-            new = object_updates.status_updated(stored, write.obj, write.managed_fields)
+            new = status_updated(stored, write.obj, write.managed_fields)
         else:
-            new = object_updates.updated(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
-            if object_updates.is_released(new):
+            new = updated(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
+            if is_released(new):
                 return records.delete(key)
             check = self._admission.checks.get(key.kind)
             if check is not None and new is not stored:
@@ -250,18 +658,18 @@ class LocalClient:
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._mint(key)
             return self._put_new(key, obj, uid, records)
-        object_updates.check_named(obj)
+        check_named(obj)
         prefix = obj["metadata"]["generateName"]
         for _ in range(_NAMES_TRIED_MAX):
             uid = self._mint(key_of(with_metadata(obj, name=prefix)))
-            named = with_metadata(obj, name=object_updates.generated_name(prefix, uid))
+            named = with_metadata(obj, name=generated_name(prefix, uid))
             if self._store.get(key_of(named)) is None:
                 return self._put_new(key_of(named), named, uid, records)
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
     def _put_new(self, key: Key, obj: Obj, uid: str, records: Writable) -> Obj:
         """Store a new object after the `prepare` hook of its kind."""
-        new = object_updates.created(obj, uid, self._kernel.now())
+        new = created(obj, uid, self._kernel.now())
         prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(ANY_OTHER)
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
@@ -273,16 +681,16 @@ class LocalClient:
         if guard is not None:
             guard(stored)
         if write.uid is not None:
-            object_updates.check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
+            check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
         if write.propagation is _ORPHAN and records is self._store:
             self._collector.orphan(stored["metadata"]["uid"], key.namespace)
         uid = stored["metadata"]["uid"]
         in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(uid, key.namespace)
-        grace = object_updates.deletion_grace(stored, write.grace)
+        grace = deletion_grace(stored, write.grace)
         if not in_foreground and not grace and not stored["metadata"].get("finalizers"):
             return records.delete(key)
         finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()
-        marked = object_updates.marked_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
+        marked = marked_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
         return stored if marked is stored else records.put(key, marked)
 
     def _found(self, key: Key) -> Obj:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from batchyard.api import conversion
+from batchyard.api.conversion import in_whole_seconds, times_of
 from batchyard.api.errors import (
     ApiError,
     Conflict,
@@ -22,9 +23,7 @@ from batchyard.api.errors import (
 )
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
-from batchyard.api.wire_times import in_whole_seconds, times_of
-from batchyard.client.resource_paths import path_of
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpAnswer, HttpRequest, path_of
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
 _encode: Final = msgspec.json.Encoder().encode

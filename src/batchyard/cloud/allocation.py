@@ -6,30 +6,339 @@ The autoscaler deletes failed Instances. In a pool without autoscaling they are 
 managed instance group.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from batchyard.api import scheme
-from batchyard.api.conditions import with_condition
-from batchyard.api.meta import Key, Obj, with_status
-from batchyard.api.times import parse_time
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, with_condition, with_status
+from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant
-from batchyard.cloud.capacity_index import CapacityIndex, slot_of
-from batchyard.cloud.capacity_pool import (
-    INVALID_ARGUMENT,
-    AllocationRefusal,
-    CapacityKey,
-    CapacityPool,
-    demand_of,
-    invalid,
+from batchyard.cloud.catalog.instances import (
+    BOOTING,
+    CRASHED,
+    FAILED,
+    PROVISIONING,
+    RUNNING,
+    STOPPING,
+    begins_at,
+    ends_at,
+    find_reservation,
+    in_phase,
+    is_leaving,
+    new_instance,
+    phase_of,
 )
-from batchyard.cloud.catalog.instances import FAILED, PROVISIONING, in_phase, is_leaving, new_instance, phase_of
-from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, zones_of
+from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
+from batchyard.cloud.catalog.prices import (
+    has_its_accelerator,
+    hosts_of_slice,
+    is_autoscaled,
+    machine_of,
+    preparation,
+    zones_of,
+)
 from batchyard.cloud.cluster_objects import only_cluster
 from batchyard.cloud.slices import wants_itself
-from batchyard.interfaces.client import Create, Delete, Reader, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
+
+# --- capacity pool ---
+#
+# Remaining capacity of the cloud, and the errors of requests that exceed it.
+#
+# Capacity, reservations, quotas and placement groups come from the Cluster; usage is counted from existing machines.
+# Codes and messages are GCE's, as GKE's autoscaler recognizes them (kubernetes/autoscaler,
+# cloudprovider/gce/autoscaling_gce_client.go GetErrorInfo; GKE's pkg/backoff/future_reservations_backoff.go).
+
+
+EXHAUSTED: Final = "ZONE_RESOURCE_POOL_EXHAUSTED"
+QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
+RESERVATION_NOT_FOUND: Final = "RESERVATION_NOT_FOUND"
+RESERVATION_NOT_READY: Final = "RESERVATION_NOT_READY"
+RESERVATION_INCOMPATIBLE: Final = "RESERVATION_INCOMPATIBLE"
+RESERVATION_CAPACITY_EXCEEDED: Final = "RESERVATION_CAPACITY_EXCEEDED"
+INVALID_MACHINE_TYPE: Final = "INVALID_MACHINE_TYPE"
+INVALID_GPU_TYPE: Final = "INVALID_GPU_TYPE"
+INVALID_ARGUMENT: Final = "INVALID_ARGUMENT"
+CONDITION_NOT_MET: Final = "CONDITION_NOT_MET"
+LIMIT_EXCEEDED: Final = "LIMIT_EXCEEDED"
+
+
+class AllocationRefusal(NamedTuple):
+    """The error of a request, and the time of the next try if known."""
+
+    code: str
+    message: str
+    retry_at: Instant | None = None
+
+
+class CapacityKey(NamedTuple):
+    """Key of interchangeable machines: one pool, one zone."""
+
+    pool: str
+    zone: str
+    machine_type: str
+    provisioning: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineDemand:
+    """What one machine of a slot takes from the cloud."""
+
+    machine: MachineType
+    zone: str
+    provisioning: str
+    reservation: str | None = None
+    placement_group: str | None = None
+
+
+def demand_of(slot: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
+    """Return what one machine of a slot takes; `pool` is the slot's, if it still exists."""
+    if pool is None:
+        return MachineDemand(catalog.machine(slot.machine_type), slot.zone, slot.provisioning)
+    spec = pool["spec"]
+    group, reservation = spec.get("placementGroup"), spec.get("reservation")
+    return MachineDemand(machine_of(pool, catalog), slot.zone, slot.provisioning, reservation, group)
+
+
+def invalid(slot: CapacityKey, pool: Obj, catalog: Catalog) -> AllocationRefusal | None:
+    """Return the error of a slot with invalid parameters; None if they are valid."""
+    if slot.machine_type not in catalog.machines:
+        message = f"Invalid value for field 'machineType': '{slot.machine_type}'. There is no such machine type."
+        return AllocationRefusal(INVALID_MACHINE_TYPE, message)
+    if not has_its_accelerator(pool, catalog):
+        accelerator = pool["spec"]["accelerator"]
+        message = f"{accelerator['count']} {accelerator['type']} cannot be attached to {slot.machine_type}."
+        return AllocationRefusal(INVALID_GPU_TYPE, message)
+    return None
+
+
+class CapacityPool:
+    """The capacity in use, counted by demand, and checks against the limits."""
+
+    def __init__(self, cluster: Obj, catalog: Catalog, now: Instant) -> None:
+        self._cluster = cluster
+        self._catalog = catalog
+        self._now = now
+        self._taken: dict[MachineDemand, int] = {}
+
+    def take(self, demand: MachineDemand, count: int = 1) -> None:
+        """Count `count` machines as used."""
+        self._taken[demand] = self._taken.get(demand, 0) + count
+
+    def refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
+        """Return why `count` machines are refused; None if they are available."""
+        return self.quota_refusal(demand, count) or self.capacity_refusal(demand, count)
+
+    def quota_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
+        """Return the error if `count` more machines exceed a quota."""
+        for quota in self._cluster["spec"].get("quotas") or ():
+            name, limit = quota["name"], quota["limit"]
+            wanted = count * _counted(name, demand)
+            if wanted and wanted + sum(n * _counted(name, taken) for taken, n in self._taken.items()) > limit:
+                region = self._cluster["spec"].get("region") or demand.zone.rpartition("-")[0]
+                return AllocationRefusal(
+                    QUOTA_EXCEEDED, f"Quota '{name}' exceeded.  Limit: {limit}.0 in region {region}."
+                )
+        return None
+
+    def capacity_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
+        """Return the error if the cloud lacks capacity for `count` machines; None if it has it."""
+        found = self._placement_refusal(demand, count)
+        if found is not None:
+            return found
+        if demand.reservation is not None:
+            return self._reservation_refusal(demand, demand.reservation, count)
+        return self._exhaustion(demand, count)
+
+    def _placement_refusal(self, demand: MachineDemand, count: int) -> AllocationRefusal | None:
+        group = demand.placement_group
+        if group is None:
+            return None
+        limit = self._catalog.family(demand.machine).placement_max
+        if not limit:
+            message = f"Machine family {demand.machine.family} does not support compact placement."
+            return AllocationRefusal(CONDITION_NOT_MET, message)
+        members = [taken for taken in self._taken if taken.placement_group == group]
+        elsewhere = next((taken.zone for taken in members if taken.zone != demand.zone), None)
+        if elsewhere is not None:
+            message = f"Compact placement group {group} has its machines in zone {elsewhere}, not in {demand.zone}."
+            return AllocationRefusal(CONDITION_NOT_MET, message)
+        if count + sum(self._taken[taken] for taken in members) > limit:
+            return AllocationRefusal(LIMIT_EXCEEDED, f"Compact placement group {group} holds at most {limit} machines.")
+        return None
+
+    def _reservation_refusal(self, demand: MachineDemand, name: str, count: int) -> AllocationRefusal | None:
+        reservation = find_reservation(self._cluster, name)
+        end = None if reservation is None else ends_at(self._cluster, reservation)
+        if reservation is None or (end is not None and end <= self._now):
+            return AllocationRefusal(RESERVATION_NOT_FOUND, f"Specified reservations [{name}] do not exist.")
+        if (reservation["machineType"], reservation["zone"]) != (demand.machine.name, demand.zone):
+            message = f"No available resources in specified reservations: [{name}] is of another machine type or zone."
+            return AllocationRefusal(RESERVATION_INCOMPATIBLE, message)
+        begin = begins_at(self._cluster, reservation)
+        ahead = begin - preparation(demand.machine, self._cluster, self._catalog)
+        if ahead > self._now:
+            message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
+            return AllocationRefusal(RESERVATION_NOT_READY, message, ahead)
+        if count + self._count(lambda taken: taken.reservation == name) > reservation["count"]:
+            message = f"Specified reservation [{name}] does not have available resources for the request."
+            return AllocationRefusal(RESERVATION_CAPACITY_EXCEEDED, message)
+        return None
+
+    def _exhaustion(self, demand: MachineDemand, count: int) -> AllocationRefusal | None:
+        for row in _rows_for(demand, self._cluster):
+            if count + self._count(partial(_is_of, row)) > row["count"]:
+                zone = f"projects/{self._cluster['metadata']['name']}/zones/{demand.zone}"
+                message = f"The zone '{zone}' does not have enough resources available to fulfill the request."
+                return AllocationRefusal(EXHAUSTED, f"{message}  Try a different zone, or try again later.")
+        return None
+
+    def _count(self, counts: Callable[[MachineDemand], bool]) -> int:
+        return sum(n for taken, n in self._taken.items() if counts(taken))
+
+
+def _counted(quota: str, demand: MachineDemand) -> int:
+    """Return what one machine counts against a quota: of cpus, an accelerator or its machine type."""
+    machine = demand.machine
+    if quota == "cpus":
+        return machine.cpu_milli // 1000
+    if machine.accelerator is not None and quota == machine.accelerator.type:
+        return machine.accelerator.count
+    return 1 if quota == machine.name else 0
+
+
+def _rows_for(demand: MachineDemand, cluster: Obj) -> Iterator[Mapping[str, Any]]:
+    """Return the capacity rows that limit a demand; without a row there is no limit."""
+    return (row for row in cluster["spec"].get("capacity") or () if _is_of(row, demand))
+
+
+def _is_of(row: Mapping[str, Any], demand: MachineDemand) -> bool:
+    """Whether a row applies to a machine; reserved machines are counted separately."""
+    if demand.reservation is not None or (row["machineType"], row["zone"]) != (demand.machine.name, demand.zone):
+        return False
+    return row.get("provisioning") in {None, demand.provisioning}
+
+
+# --- capacity index ---
+#
+# Index of machines in use and of pending requests, from watch events of Instances and ResizeRequests.
+
+
+#: The phases with a machine; a crashed Instance keeps its place until it is deleted.
+_IN_USE: Final = frozenset({PROVISIONING, BOOTING, RUNNING, STOPPING, CRASHED})
+_OPEN: Final = frozenset({"", "ACCEPTED"})
+
+
+class CapacityIndex:
+    """Machines in use by slot; pending Instances and ResizeRequests."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, CapacityKey] = {}
+        self._counts: dict[CapacityKey, int] = {}
+        self._pending: dict[str, str] = {}
+        self._requests: dict[str, None] = {}
+        self._of_request: dict[str, dict[str, str]] = {}
+
+    @property
+    def in_use(self) -> Mapping[CapacityKey, int]:
+        """The number of machines in use by slot."""
+        return self._counts
+
+    @property
+    def pending(self) -> Mapping[str, str]:
+        """The names of Instances without a machine, failed ones included, with their pools."""
+        return self._pending
+
+    @property
+    def requests(self) -> Sequence[str]:
+        """The names of open ResizeRequests."""
+        return tuple(self._requests)
+
+    def of_request(self, uid: str) -> Mapping[str, str]:
+        """Return the phases of a ResizeRequest's Instances, by name."""
+        return self._of_request.get(uid) or {}
+
+    def hosts_in(self, pool: str) -> int:
+        """Return how many machines of a pool are in use."""
+        return sum(count for slot, count in self._counts.items() if slot.pool == pool)
+
+    def note(self, event: WatchEvent) -> bool:
+        """Apply a watch event; return whether it may help a pending request."""
+        if event.key.kind == scheme.INSTANCE:
+            helps = self._note_instance(event)
+        elif event.key.kind == scheme.RESIZE_REQUEST:
+            helps = self._note_request(event)
+        else:
+            helps = event.old is None or event.old["spec"] != event.obj["spec"]
+        return helps and bool(self._pending or self._requests)
+
+    def _note_instance(self, event: WatchEvent) -> bool:
+        name, instance = event.key.name, event.obj
+        gone = event.type is EventType.DELETED
+        phase, slot = phase_of(instance), slot_of(instance)
+        is_pending = not gone and not is_leaving(instance) and phase in {"", FAILED}
+        freed = self._note_held(name, None if gone or not _holds(instance) else slot)
+        new = is_pending and name not in self._pending
+        if is_pending:
+            self._pending[name] = slot.pool
+        else:
+            self._pending.pop(name, None)
+        return self._note_of_request(instance, gone) or freed or new
+
+    def _note_held(self, name: str, slot: CapacityKey | None) -> bool:
+        """Count a machine in its current slot; return whether its previous place is free."""
+        before = self._held.get(name)
+        if before == slot:
+            return False
+        if before is not None:
+            self._counts[before] -= 1
+            if not self._counts[before]:
+                del self._counts[before]
+            del self._held[name]
+        if slot is not None:
+            self._held[name] = slot
+            self._counts[slot] = self._counts.get(slot, 0) + 1
+        return before is not None
+
+    def _note_of_request(self, instance: Obj, gone: bool) -> bool:
+        """Record the phase of a ResizeRequest's Instance; return whether it belongs to one."""
+        request = annotation(instance, well_known.RESIZE_REQUEST_UID)
+        if request is None:
+            return False
+        phases = self._of_request.setdefault(request, {})
+        if gone:
+            phases.pop(instance["metadata"]["name"], None)
+        else:
+            phases[instance["metadata"]["name"]] = phase_of(instance)
+        if not phases:
+            del self._of_request[request]
+        return True
+
+    def _note_request(self, event: WatchEvent) -> bool:
+        """Keep a ResizeRequest while it is open; return whether it is new."""
+        name, state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
+        new = name not in self._requests
+        if event.type is not EventType.DELETED and state in _OPEN:
+            self._requests[name] = None
+            return new
+        self._requests.pop(name, None)
+        return False
+
+
+def slot_of(instance: Obj) -> CapacityKey:
+    """Return the slot of an Instance."""
+    spec = instance["spec"]
+    return CapacityKey(spec["pool"], spec["zone"], spec["machineType"], spec.get("provisioning", "standard"))
+
+
+def _holds(instance: Obj) -> bool:
+    """Whether the Instance occupies capacity. A crashed one that is being deleted does not."""
+    phase = phase_of(instance)
+    return phase in _IN_USE and not (phase == CRASHED and is_leaving(instance))
+
 
 ACCEPTED: Final = "ACCEPTED"
 SUCCEEDED: Final = "SUCCEEDED"

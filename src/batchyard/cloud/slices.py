@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import Condition, is_true, with_condition
-from batchyard.api.meta import Key, Obj, label, with_metadata, with_status
+from batchyard.api.meta import Condition, Key, Obj, is_true, label, with_condition, with_metadata, with_status
 from batchyard.api.times import format_time
 from batchyard.base.instant import MINUTE, Instant
 from batchyard.cloud.catalog.instances import (
@@ -25,8 +24,7 @@ from batchyard.cloud.catalog.instances import (
     stops_at,
 )
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, machine_of, zones_of
-from batchyard.cloud.catalog.prices import repair_time
+from batchyard.cloud.catalog.prices import hosts_of_slice, is_autoscaled, machine_of, repair_time, zones_of
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 
 # --- pool members ---

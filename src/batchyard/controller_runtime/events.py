@@ -16,11 +16,10 @@ from itertools import count
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.conditions import cut_message
-from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.meta import Key, Obj, cut_message, key_of
 from batchyard.api.times import format_micro_time, format_time
 from batchyard.base.instant import MINUTE, Instant
-from batchyard.base.lru import LruCache
+from batchyard.base.memory import LruCache
 from batchyard.interfaces.client import Create, ObjectClient, Update, WriteResult
 from batchyard.interfaces.controller import EventRecord
 

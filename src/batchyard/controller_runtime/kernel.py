@@ -14,9 +14,9 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import Final, NoReturn
 
-from batchyard.base.gc_tuning import rare_collections
+from batchyard.base import invariant
 from batchyard.base.instant import Instant
-from batchyard.base.invariants import invariant
+from batchyard.base.memory import rare_collections
 from batchyard.interfaces.controller import Ticket, Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000

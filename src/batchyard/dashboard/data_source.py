@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.accounting.accounts import Statement
+from batchyard.api import scheme
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.dashboard.history import PlatformHistory
@@ -57,3 +58,82 @@ class ViewInputs:
     costs: Statement | None = None
     #: Whether lists are complete, regardless of their length.
     whole: bool = False
+
+
+# --- access ---
+#
+# Access control of the dashboard: a model contains only objects that its user may list through the API.
+
+
+class ViewerAccess(Protocol):
+    """The list permissions of a user."""
+
+    def may_list(self, kind: str, namespace: str = "") -> bool:
+        """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
+
+
+class FullAccess:
+    """Permission for everything, for the readers of a report."""
+
+    def may_list(self, kind: str, namespace: str = "") -> bool:
+        """Return True."""
+        return True
+
+
+class NamespaceAccess:
+    """The permissions of one user while one model is computed, each checked once."""
+
+    def __init__(self, sight: ViewerAccess) -> None:
+        self._sight = sight
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def all_of(self, kind: str) -> bool:
+        """Report whether the user may list a kind in all namespaces."""
+        return self._asked(kind, "")
+
+    def sees(self, kind: str, namespace: str) -> bool:
+        """Report whether the user may list a kind in a namespace."""
+        return self._asked(kind, "") or self._asked(kind, namespace)
+
+    def namespaces(self, kind: str, reader: Reader) -> list[str] | None:
+        """Return the namespaces in which the user may list a kind; None for all namespaces."""
+        if self.all_of(kind):
+            return None
+        names = [str(obj["metadata"]["name"]) for obj in reader.list(scheme.NAMESPACE)]
+        return [name for name in names if self._asked(kind, name)]
+
+    def _asked(self, kind: str, namespace: str) -> bool:
+        known = self._known.get((kind, namespace))
+        if known is None:
+            known = self._known[kind, namespace] = self._sight.may_list(kind, namespace)
+        return known
+
+
+# --- pagination ---
+#
+# Pagination of long lists, with a bounded page size.
+
+
+LIMIT: Final = 100
+LIMIT_MAX: Final = 500
+#: Beyond the length of any list.
+ALL: Final = 1_000_000
+
+
+class PageWindow(NamedTuple):
+    """A page: offset and maximum number of lines."""
+
+    offset: int
+    limit: int
+
+
+def window_of(source: ViewInputs, query: Query) -> PageWindow:
+    """Return the requested page; invalid numbers mean the defaults."""
+    if source.whole:
+        return PageWindow(0, ALL)
+    limit = _whole(query.get("limit", "")) or LIMIT
+    return PageWindow(_whole(query.get("offset", "")), min(limit, LIMIT_MAX))
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

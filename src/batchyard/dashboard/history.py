@@ -10,17 +10,48 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj, annotation
-from batchyard.api.quantity import amount
+from batchyard.api.meta import Obj, amount, annotation, find_condition
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
-from batchyard.dashboard.comparison import ShadowComparison
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.messages import preemptor_uid_of
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
+
+# --- comparison ---
+#
+# The results of shadow mode: agreements and divergences between two schedulers. Live platforms have none.
+
+
+#: Maximum number of divergences kept.
+DIVERGENCES_MAX: Final = 500
+
+
+class SchedulerDivergence(NamedTuple):
+    """One divergence between the two schedulers."""
+
+    at: Instant
+    #: When the other scheduler decided, or from when this one would have.
+    since: Instant
+    kind: str
+    #: The Workload's key.
+    workload: str
+    message: str
+    #: The reason against it as this scheduler computed it, if the message does not contain it.
+    why: str
+    look: Sequence[str]
+
+
+class ShadowComparison:
+    """The counters and the recent divergences of shadow mode."""
+
+    def __init__(self, agreed: Callable[[], int], parted: Callable[[], int]) -> None:
+        """The arguments return the number of agreements and divergences so far."""
+        self.agreed = agreed
+        self.parted = parted
+        #: The latest first.
+        self.partings: deque[SchedulerDivergence] = deque(maxlen=DIVERGENCES_MAX)
 
 
 class HistoryLimits(NamedTuple):

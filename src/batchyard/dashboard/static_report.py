@@ -1,15 +1,177 @@
 """Static report: a self-contained HTML file with the models of a finished run."""
 
+import pkgutil
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from batchyard.accounting.accounts import Statement
 from batchyard.api import scheme
-from batchyard.dashboard.access import FullAccess
-from batchyard.dashboard.assets import INDEX, SCRIPTS, STYLE, asset
-from batchyard.dashboard.pages import DashboardViews
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time
+from batchyard.base.instant import SECOND, Instant
+from batchyard.dashboard.data_source import (
+    FullAccess,
+    Model,
+    NamespaceAccess,
+    Query,
+    QueueSource,
+    ViewerAccess,
+    ViewInputs,
+)
+from batchyard.dashboard.history import PlatformHistory
+from batchyard.dashboard.models.nodes import node, nodes
+from batchyard.dashboard.models.overview import cohorts, overview
+from batchyard.dashboard.models.queues import queue
+from batchyard.dashboard.models.rows import costs
+from batchyard.dashboard.models.timeline import timeline
+from batchyard.dashboard.models.workload import workload, workloads
+from batchyard.dashboard.workload_list_cache import WorkloadListCache
+from batchyard.interfaces.client import Reader
+
+# --- assets ---
+#
+# Static files of the dashboard. They hold no data and need no authentication; reports use the same files.
+
+
+_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+INDEX: Final = "index.html"
+STYLE: Final = "style.css"
+COMPARE_STYLE: Final = "compare.css"
+#: The scripts in dependency order.
+SCRIPTS: Final = (
+    "dom.js",
+    "format.js",
+    "source.js",
+    "parts.js",
+    "comparison.js",
+    "overview.js",
+    "cohorts.js",
+    "workloads.js",
+    "queue.js",
+    "workload.js",
+    "timeline.js",
+    "nodes.js",
+    "costs.js",
+    "keys.js",
+    "app.js",
+)
+_FILES: Final = (INDEX, STYLE, COMPARE_STYLE, "icon.svg", *(f"js/{name}" for name in SCRIPTS))
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: The headers of every file: no content from other origins, no requests to them, no framing.
+HEADERS: Final = (
+    ("content-security-policy", _POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-cache"),
+)
+
+
+class Asset(NamedTuple):
+    """The content of a file and its media type."""
+
+    content: bytes
+    content_type: str
+
+
+@cache
+def asset(name: str) -> Asset | None:
+    """Return the file of a name; None if it does not exist. The empty name is the index page."""
+    name = name or INDEX
+    if name not in _FILES:
+        return None
+    content = pkgutil.get_data("batchyard.dashboard", f"static/{name}")
+    assert content is not None, "the files are part of the package"
+    return Asset(content, f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8")
+
+
+# --- pages ---
+#
+# All views by name.
+
+
+View: TypeAlias = Callable[[ViewInputs, NamespaceAccess, Query], Model | None]
+
+VIEWS: Final[Mapping[str, View]] = {
+    "overview": overview,
+    "cohorts": cohorts,
+    "queue": queue,
+    "workloads": workloads,
+    "workload": workload,
+    "timeline": timeline,
+    "nodes": nodes,
+    "node": node,
+    "costs": costs,
+}
+
+
+def no_costs() -> Statement | None:
+    """Return None: CostRecords hold the machine costs, if any."""
+    return None
+
+
+class PlatformTime(NamedTuple):
+    """The clock of the platform, and its speed relative to real time; 0 if it is stopped."""
+
+    now: Callable[[], Instant]
+    speed: float
+
+
+class DashboardViews:
+    """The views of a platform. With `whole`, lists are complete, as in a report."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        standing: QueueSource,
+        history: PlatformHistory,
+        time: PlatformTime,
+        costs: Callable[[], Statement | None] = no_costs,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._reader = reader
+        self._standing = standing
+        self._history = history
+        self._time = time
+        self._costs = costs
+        self._whole = whole
+        self._roster = WorkloadListCache()
+
+    def objects(self, kind: str) -> Sequence[Obj]:
+        """Return all objects of a kind."""
+        return self._reader.list(kind)
+
+    def model(self, view: str, query: Query, sight: ViewerAccess) -> Model | None:
+        """Return the model of a view; None if the view or its subject does not exist or is hidden from the user."""
+        make = VIEWS.get(view)
+        if make is None:
+            return None
+        self._standing.snapshot.settle()
+        source = ViewInputs(
+            self._reader,
+            self._standing,
+            self._history,
+            self._roster,
+            self._time.now(),
+            self._costs(),
+            self._whole,
+        )
+        return make(source, NamespaceAccess(sight), query)
+
+    def time(self) -> Model:
+        """Return time and speed of the platform, from which the page computes ages."""
+        return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}
+
 
 #: Maximum number of objects of a kind with a detail page; lists and time lines include more.
 DETAILS_MAX: Final = 5000

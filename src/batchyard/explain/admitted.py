@@ -4,23 +4,114 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from batchyard.api.conditions import find_condition, is_true
-from batchyard.api.meta import Obj
-from batchyard.api.views import pod_lifecycle as pods
+from batchyard.api.meta import Obj, find_condition, is_true
+from batchyard.api.times import format_time
+from batchyard.api.views import pods
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.autoscaler.controller import Autoscaler
+from batchyard.autoscaler.expander import FULL, IN_BACKOFF, Backoff
+from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.base.instant import Instant
 from batchyard.explain.blockers import NodeOccupant, occupants_of, selected_nodes
-from batchyard.explain.capacity import CAPACITY, LIMITS, TOPOLOGY, NodeCapacityView, limit_among_nodes
-from batchyard.explain.document import Binding, ExplanationReader, Part, slim
+from batchyard.explain.document import Binding, ExplanationReader, Part, pods_of, slim
 from batchyard.explain.proposals import END, NODES, SIZE, Patch, Proposal, least_between, merge_patch
-from batchyard.explain.subjects import pods_of
 from batchyard.interfaces.client import Reader
+from batchyard.placement.controller import PlacementController
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload.checks import READY, checks_of
+from batchyard.scheduling.workload.lifecycle import READY, checks_of
+
+# --- capacity ---
+#
+# Node capacity: what the autoscaler reports about pods without a node, and what it waits for.
+
+
+STOCK_OUT: Final = "stockOut"
+CLOUD_QUOTA: Final = "cloudQuota"
+LIMITS: Final = "autoscalerLimits"
+BOOTING: Final = "booting"
+CAPACITY: Final = "nodeCapacity"
+TOPOLOGY: Final = "topology"
+TAINT: Final = "taint"
+AFFINITY: Final = "affinity"
+#: Parts of kube-scheduler's messages: a node that fails one of the last filters has room.
+_APART: Final = (
+    "without room for the whole Job",
+    "anti-affinity rules",
+    "pod affinity rules",
+    "topology spread constraints",
+)
+_TAKEN: Final = ("Insufficient", "Too many pods", FULL)
+_TRIGGERED: Final = "pod triggered scale-up"
+_LIMITED: Final = "exceeded quota"
+_QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
+_SHOWN_MAX: Final = 5
+
+
+def limit_among_nodes(scheduler: str, autoscaler: str, *, is_selected: bool) -> str:
+    """Return the limit behind both messages about a pod. `is_selected`: a node has the labels that it selects."""
+    if any(words in scheduler for words in _APART):
+        return TOPOLOGY
+    if any(words in text for words in _TAKEN for text in (scheduler, autoscaler)):
+        return CAPACITY
+    if "untolerated taint" in scheduler and is_selected:
+        return TAINT
+    return AFFINITY if "node affinity/selector" in scheduler else CAPACITY
+
+
+class NodeCapacityView:
+    """The autoscaler's state and the simulated placement, for questions about pods without a node."""
+
+    def __init__(self, index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
+        self._index = index
+        self._autoscaler = autoscaler
+        self.has_room_for = placement.has_room_for
+
+    def groups(self) -> Sequence[NodeGroup]:
+        """Return one node group of each pool."""
+        return [groups[0] for groups in self._index.groups.values() if groups]
+
+    def zones_of(self, pool: str) -> int:
+        """Return the number of zones of a pool."""
+        return len(self._index.groups.get(pool, ()))
+
+    def last_message_for(self, pod: str) -> str:
+        """Return the autoscaler's last message about a pod, given its uid; '' if it has none."""
+        return self._autoscaler.last_message_for(pod)
+
+    def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
+        """Return the limit that an autoscaler message refers to, and the pool; '' if the pool is not known."""
+        if message.startswith(_TRIGGERED):
+            return BOOTING, next((machine.group.pool for machine in self._index.machines.coming.values()), "")
+        if IN_BACKOFF in message:
+            backoffs = self._backoffs(now)
+            codes = {each.code for _, each in backoffs}
+            pool = backoffs[0][0].partition("/")[0] if backoffs else ""
+            return (CLOUD_QUOTA if codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
+        return (LIMITS if _LIMITED in message and FULL not in message else CAPACITY), ""
+
+    def waits_for(self, now: Instant) -> list[str]:
+        """Return what the autoscaler waits for: machines that boot, and node groups in backoff."""
+        coming: dict[str, list[Instant]] = {}
+        for machine in self._index.machines.coming.values():
+            coming.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
+        texts = [
+            f"{len(born)} machine{'s' * (len(born) > 1)} of {where} requested, the first at {format_time(min(born))}"
+            for where, born in sorted(coming.items())
+        ]
+        texts += [
+            f"pool {where}: {each.code}; retried after {format_time(each.until)}" for where, each in self._backoffs(now)
+        ]
+        return texts[:_SHOWN_MAX]
+
+    def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
+        """Return the current backoffs. If none is current, return the expired ones: they were not retried yet."""
+        every = sorted(self._index.backoffs.items())
+        return [(where, each) for where, each in every if each.until > now] or every
+
 
 # --- node changes ---
 #
@@ -120,7 +211,6 @@ EVICTED: Final = "Evicted"
 FINISHED: Final = "Finished"
 CHECK: Final = "admissionCheck"
 STARTING: Final = "starting"
-_SHOWN_MAX: Final = 5
 
 
 class AdmittedExplainer:

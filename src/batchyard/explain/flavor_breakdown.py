@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.cluster_queue import (
+    NO_FIT,
+    ClusterQueue,
+    GranularMode,
+    PreemptionPossibility,
+    ResourceGroupRequest,
+    possibility_of,
+    worst,
+)
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.flavor_assigner import FlavorAssigner
-from batchyard.scheduling.flavor_requests import ResourceGroupRequest
-from batchyard.scheduling.granular_mode import NO_FIT, GranularMode, PreemptionPossibility, possibility_of, worst
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.quota import Usage, available
 from batchyard.scheduling.snapshot import Snapshot

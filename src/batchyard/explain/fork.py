@@ -8,18 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from batchyard.api.views.queues import ClusterQueueView, CohortView
-from batchyard.api.views.workload import WorkloadView
+from batchyard.api.views.workload import ClusterQueueView, CohortView, WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
-from batchyard.scheduling.pending_queue import PendingQueue
-from batchyard.scheduling.queue_manager import QueueManager
+from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import detach
-from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.scheduler_cache import SchedulerCache, admitted_of
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.workload_cache import admitted_of
 
 # --- copies ---
 #

@@ -5,26 +5,144 @@ reconciler.go), and returns its one write. The event of that write triggers the 
 names a queue and no owner of it is managed. The reconciler does not depend on the controller that runs the pods.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
-from batchyard.admission_plugins.queued_jobs import is_managed_namespace
+from batchyard.admission_plugins.built_in import is_managed_namespace
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of, label, with_path, without_finalizer
-from batchyard.api.selectors import Selector
-from batchyard.api.views.ownership import JOB_KINDS, ancestry
+from batchyard.api.meta import (
+    JOB_KINDS,
+    Key,
+    Obj,
+    Selector,
+    ancestry,
+    annotation,
+    controller_of,
+    find_condition,
+    key_of,
+    label,
+    owner_key,
+    with_path,
+    without_finalizer,
+)
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
+from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework import workloads
-from batchyard.jobframework.family import JobRelations
-from batchyard.jobframework.podsets import InvalidPodSetInfo, admitted_injections, original_injections
-from batchyard.jobframework.workloads import GenericJob
-from batchyard.scheduling.workload import checks, lifecycle
-from batchyard.scheduling.workload import lifecycle as r
+from batchyard.jobframework.workloads import (
+    GenericJob,
+    InvalidPodSetInfo,
+    admitted_injections,
+    original_injections,
+    prebuilt_key,
+)
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.adjustments import (
+    MissingClass,
+    Priority,
+    class_key,
+    class_name,
+    follows_label,
+    resolve_priority,
+)
 from batchyard.scheduling.workload.pods_ready import set_pods_ready
-from batchyard.scheduling.workload.priority import MissingClass, Priority, class_name, follows_label, resolve_priority
+
+# --- family ---
+#
+# Index of the relations between jobs, their Workloads, child jobs, and the classes and Workloads that they wait for.
+#
+# It is built only from watch events.
+
+
+_CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
+
+
+class JobRelations:
+    """The relations of one kind of job."""
+
+    def __init__(self, integration: GenericJob) -> None:
+        self._integration = integration
+        self._workloads: dict[Key, dict[Key, None]] = {}
+        self._children: dict[str, dict[Key, None]] = {}
+        self._by_class: dict[Key, dict[Key, None]] = {}
+        self._by_prebuilt: dict[Key, dict[Key, None]] = {}
+        #: Admitted jobs that wait for a missing flavor of their admission.
+        self._without_flavor: dict[Key, None] = {}
+
+    def note(self, event: WatchEvent) -> Iterable[Key]:
+        """Process a change. Return the affected jobs."""
+        kind = event.key.kind
+        if kind == self._integration.kind:
+            return self._note_job(event)
+        if kind == scheme.WORKLOAD:
+            return self._note_workload(event)
+        if kind in _CLASSES and event.type is EventType.ADDED:
+            return list(self._by_class.get(event.key, ()))
+        if kind == scheme.RESOURCE_FLAVOR and event.type is EventType.ADDED:
+            waiting, self._without_flavor = self._without_flavor, {}
+            return list(waiting)
+        return ()
+
+    def awaits_flavor(self, job: Key) -> None:
+        """Reconcile a job again when a flavor is created."""
+        self._without_flavor[job] = None
+
+    def workloads_of(self, job: Key, reader: Reader) -> list[Obj]:
+        """Return the Workloads created for a job, oldest first."""
+        found = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
+        return sorted(found, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
+
+    def _note_job(self, event: WatchEvent) -> Iterable[Key]:
+        _move(self._children, event, _owner_uid)
+        _move(self._by_class, event, self._class_of)
+        _move(self._by_prebuilt, event, prebuilt_key)
+        return (event.key,)
+
+    def _class_of(self, job: Obj) -> Key | None:
+        """Return the class that a managed job names; None for a job with an owner."""
+        if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME):
+            return None
+        return class_key(job, self._integration.templates(job))
+
+    def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
+        promised = self._by_prebuilt.get(event.key, ())
+        if not event.obj["metadata"].get("ownerReferences"):
+            if event.old is not None and event.old["metadata"].get("ownerReferences"):
+                _move(self._workloads, event, self._job_of)  # its job was deleted and orphaned it
+            return list(promised)
+        owner = controller_of(event.obj)
+        if owner is None:
+            return list(promised)
+        _move(self._workloads, event, self._job_of)
+        children = self._children.get(owner["uid"], ())
+        job = self._job_of(event.obj)
+        return [*(() if job is None else (job,)), *children, *promised]
+
+    def _job_of(self, workload: Obj) -> Key | None:
+        """Return the job of this kind that a Workload was created for."""
+        owner = controller_of(workload)
+        job = None if owner is None else owner_key(owner, workload["metadata"].get("namespace", ""))
+        return job if job is not None and job.kind == self._integration.kind else None
+
+
+PlaceT = TypeVar("PlaceT", bound=Hashable)
+
+
+def _move(index: dict[PlaceT, dict[Key, None]], event: WatchEvent, place_of: Callable[[Obj], PlaceT | None]) -> None:
+    """Move a key to the place that its object belongs to, if any; empty places are removed."""
+    before = None if event.old is None else place_of(event.old)
+    after = None if event.type is EventType.DELETED else place_of(event.obj)
+    if before is not None and before != after and before in index:
+        index[before].pop(event.key, None)
+        if not index[before]:
+            del index[before]
+    if after is not None:
+        index.setdefault(after, {})[event.key] = None
+
+
+def _owner_uid(obj: Obj) -> str | None:
+    owner = controller_of(obj)
+    return None if owner is None else owner["uid"]
 
 
 class _JobPass(NamedTuple):
@@ -127,7 +245,9 @@ class JobReconciler:
                 return self._obey(look, workload)
             if not lifecycle.is_finished(workload):
                 message = "The prebuilt workload is out of sync with its user job"
-                return ReconcileResult([UpdateStatus(lifecycle.finish(workload, r.OUT_OF_SYNC, message, look.now))])
+                return ReconcileResult(
+                    [UpdateStatus(lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, message, look.now))]
+                )
         stop = None if self._integration.ending(look.job) is not None else self._stop(look, None, "missing workload")
         return stop or ReconcileResult()
 
@@ -225,7 +345,7 @@ class JobReconciler:
         ending = self._integration.ending(look.job)
         if ending is None:
             return None
-        reason = r.SUCCEEDED if ending.succeeded else r.FAILED
+        reason = lifecycle.SUCCEEDED if ending.succeeded else lifecycle.FAILED
         finished = lifecycle.finish(workload, reason, ending.message, look.now)
         message = f"Workload '{key_of(workload)}' is declared finished"
         return ReconcileResult([UpdateStatus(finished)], [look.event("FinishedWorkload", message)])
@@ -244,7 +364,7 @@ class JobReconciler:
         """Stop an evicted job, and release its quota once its pods are gone."""
         if not lifecycle.is_evicted(workload):
             return None
-        evicted = find_condition(workload, r.EVICTED)
+        evicted = find_condition(workload, lifecycle.EVICTED)
         assert evicted is not None
         stop = self._stop(look, workload, evicted["message"])
         if stop is not None:
@@ -279,7 +399,7 @@ class JobReconciler:
                 return ReconcileResult()
             started = self._integration.started(look.job, injections)
         except InvalidPodSetInfo as wrong:
-            failed = lifecycle.finish(workload, r.FAILED_TO_START, str(wrong), look.now)
+            failed = lifecycle.finish(workload, lifecycle.FAILED_TO_START, str(wrong), look.now)
             return ReconcileResult([UpdateStatus(failed)])
         message = f"Admitted by clusterQueue {lifecycle.cluster_queue_of(workload)}"
         return ReconcileResult([Update(started)], [look.event("Started", message)])
@@ -326,7 +446,9 @@ def _check_events(look: _JobPass, workload: Obj) -> list[EventRecord]:
     """Return an Event on the job with the messages of its Workload's Pending checks."""
     if not lifecycle.has_quota_reservation(workload):
         return []
-    texts = [f"{c['name']}: {c['message']}" for c in checks.in_state(workload, checks.PENDING) if c.get("message")]
+    texts = [
+        f"{c['name']}: {c['message']}" for c in lifecycle.in_state(workload, lifecycle.PENDING) if c.get("message")
+    ]
     return [look.event("UpdatedAdmissionCheck", "; ".join(texts))] if texts else []
 
 

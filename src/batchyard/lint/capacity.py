@@ -4,10 +4,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.api.manifests import Manifest
-from batchyard.api.quantity import format_amount
-from batchyard.lint.configuration import Configuration
+from batchyard.api.meta import format_amount
+from batchyard.lint.configuration import Configuration, MachineGroup
 from batchyard.lint.findings import RuleResult
-from batchyard.lint.machines import MachineGroup
 from batchyard.scheduling.quota import QuotaNode
 
 # --- reach ---

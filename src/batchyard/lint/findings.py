@@ -1,21 +1,13 @@
-"""Findings: place, problem, consequence and fix; rules; and the pod sets that rules check."""
+"""Findings: place, problem, consequence and fix; and rules."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
-from batchyard.api.views.workload import WorkloadView
-from batchyard.lint.workloads import LintedWork
-from batchyard.scheduling.assignment import PodSetAssignment
-from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.flavor_assigner import FlavorAssigner
-from batchyard.scheduling.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from batchyard.lint.configuration import Configuration
+from batchyard.lint.configuration import Configuration
 
 #: The document that describes the rules.
 DOCUMENT: Final = "docs/lint.md"
@@ -49,7 +41,7 @@ class RuleResult:
     severity: Severity | None = None
 
 
-Check = Callable[["Configuration"], Iterator[RuleResult]]
+Check = Callable[[Configuration], Iterator[RuleResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,45 +106,3 @@ def _addressed(obj: Obj, patch: Mapping[str, Any]) -> dict[str, Any]:
     who = {field: own[field] for field in ("name", "namespace") if field in own}
     metadata = {**who, **(patch.get("metadata") or {})}
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], **patch, "metadata": metadata}
-
-
-# --- parts ---
-#
-# The pod sets of queued work, each with the result of the scheduler's flavor search for it alone in an idle cluster.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LintedPodSet:
-    """A pod set, with its queue and flavor assignment."""
-
-    work: LintedWork
-    index: int
-    queue: ClusterQueue
-    assignment: PodSetAssignment
-
-    @property
-    def path(self) -> str:
-        """The path of its pod spec."""
-        return f"{self.work.paths[self.index]}.spec"
-
-    @property
-    def who(self) -> str:
-        """Its name in messages."""
-        sets = self.work.view.pod_sets
-        return "it" if len(sets) == 1 else f"pod set {sets[self.index].name}"
-
-
-def parts_of(
-    works: Sequence[LintedWork], queue_of: Callable[[LintedWork], ClusterQueue | None], snapshot: Snapshot
-) -> Iterator[LintedPodSet]:
-    """The pod sets whose ClusterQueue is known, each with its minimum count."""
-    for work in works:
-        queue = queue_of(work)
-        if queue is None:
-            continue
-        for index, pod_set in enumerate(work.workload["spec"]["podSets"]):
-            alone = WorkloadView({"metadata": work.workload["metadata"], "spec": {"podSets": [pod_set]}})
-            least = alone.pod_sets[0].min_count
-            count = alone.pod_sets[0].count if least is None else least
-            search = FlavorAssigner(alone, queue, snapshot, None, None)
-            yield LintedPodSet(work, index, queue, search.assign([count]).pod_sets[0])

@@ -7,11 +7,11 @@ from typing import Any
 from batchyard.api import scheme
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
-from batchyard.api.views.queues import ClusterQueueView
+from batchyard.api.views.workload import ClusterQueueView
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import LintedPodSet, RuleResult
-from batchyard.lint.workloads import LintedWork
-from batchyard.scheduling.granular_mode import FlavorAssignmentMode
+from batchyard.lint.findings import RuleResult
+from batchyard.lint.workloads import LintedPodSet, LintedWork
+from batchyard.scheduling.cluster_queue import FlavorAssignmentMode
 
 
 def preemption_loop(config: Configuration) -> Iterator[RuleResult]:

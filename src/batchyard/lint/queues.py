@@ -5,16 +5,15 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.manifests import Manifest
-from batchyard.api.meta import Obj
-from batchyard.api.quantity import format_amount
+from batchyard.api.meta import Obj, format_amount
 from batchyard.api.views.pods import PODS
-from batchyard.api.views.queues import ClusterQueueView
+from batchyard.api.views.workload import ClusterQueueView
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedWork
-from batchyard.scheduling.granular_mode import FlavorAssignmentMode
-from batchyard.scheduling.limit_ranges import combine_limit_ranges, out_of_bounds
+from batchyard.scheduling.cluster_queue import FlavorAssignmentMode
 from batchyard.scheduling.messages import ExceedsMaxCapacity
+from batchyard.scheduling.workload.adjustments import combine_limit_ranges, out_of_bounds
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: A memory quota below this is implausible, and usually lacks its unit, such as Mi.

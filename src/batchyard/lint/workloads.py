@@ -1,18 +1,20 @@
-"""Work: Jobs, JobSets and bare Workloads, with the Workload that each would get."""
+"""Work: Jobs, JobSets and bare Workloads, with the Workload that each would get, and the pod sets that rules check."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchyard.admission_plugins.pods import extended_resource_toleration
+from batchyard.admission_plugins.built_in import extended_resource_toleration
 from batchyard.api import well_known
-from batchyard.api.defaults.kubernetes import pod_defaults
+from batchyard.api.defaults import pod_defaults
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
-from batchyard.api.views.pod import Toleration
+from batchyard.api.views.node import Toleration
 from batchyard.api.views.pods import PodView
-from batchyard.api.views.queues import FlavorView
-from batchyard.api.views.workload import WorkloadView
+from batchyard.api.views.workload import FlavorView, WorkloadView
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.flavor_assigner import FlavorAssigner, PodSetAssignment
+from batchyard.scheduling.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,3 +84,40 @@ class LintedWork:
 
 def _written(toleration: Toleration) -> dict[str, str]:
     return {field: value for field, value in toleration._asdict().items() if value}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LintedPodSet:
+    """A pod set, with its queue and flavor assignment."""
+
+    work: LintedWork
+    index: int
+    queue: ClusterQueue
+    assignment: PodSetAssignment
+
+    @property
+    def path(self) -> str:
+        """The path of its pod spec."""
+        return f"{self.work.paths[self.index]}.spec"
+
+    @property
+    def who(self) -> str:
+        """Its name in messages."""
+        sets = self.work.view.pod_sets
+        return "it" if len(sets) == 1 else f"pod set {sets[self.index].name}"
+
+
+def parts_of(
+    works: Sequence[LintedWork], queue_of: Callable[[LintedWork], ClusterQueue | None], snapshot: Snapshot
+) -> Iterator[LintedPodSet]:
+    """The pod sets whose ClusterQueue is known, each with its minimum count."""
+    for work in works:
+        queue = queue_of(work)
+        if queue is None:
+            continue
+        for index, pod_set in enumerate(work.workload["spec"]["podSets"]):
+            alone = WorkloadView({"metadata": work.workload["metadata"], "spec": {"podSets": [pod_set]}})
+            least = alone.pod_sets[0].min_count
+            count = alone.pod_sets[0].count if least is None else least
+            search = FlavorAssigner(alone, queue, snapshot, None, None)
+            yield LintedPodSet(work, index, queue, search.assign([count]).pod_sets[0])

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from batchyard.apiserver.auth.authorization import verb_of
+from batchyard.apiserver.request import DeferredResponse, Response
+from batchyard.apiserver.server import AuditedRequest
 from batchyard.controller_runtime.runner import Runner
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import MetricGroup
-from batchyard.metrics.registry import text_of
+from batchyard.metrics.registry import Labels, text_of
 
 _TIME: Final = "controller_runtime_reconcile_time_seconds"
 _WORK: Final = "workqueue_work_duration_seconds"
@@ -56,3 +59,70 @@ class ControllerMetrics:
             failing[controller] = failing.get(controller, 0) + 1
         rows = (((load.name,), failing.get(load.name, 0)) for load in loads)
         yield text_of(metric("batchyard_failing_keys"), rows)
+
+
+# --- requests ---
+#
+# API server request metrics, by the names of k8s.io/apiserver's pkg/endpoints/metrics.
+
+
+_TOTAL: Final = "apiserver_request_total"
+_REQUESTS_TIME: Final = "apiserver_request_duration_seconds"
+_APPLY: Final = "application/apply-patch+yaml"
+_VERBS: Final = {
+    **{verb: verb.upper() for verb in ("get", "list", "watch", "patch", "delete", "deletecollection", "head")},
+    "create": "POST",
+    "update": "PUT",
+    "post": "POST",
+    "put": "PUT",
+}
+
+
+class RequestMetrics:
+    """Counts and durations of API requests. `clock` returns monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.begin = clock
+        self._clock = clock
+        self._kept = MetricGroup((_TOTAL, _REQUESTS_TIME))
+        #: The labels of the last answered request.
+        self._labels: Labels = ()
+
+    def note(self, audited: AuditedRequest) -> None:
+        """Count an answered request. A deferred response is counted by its sender, when it is complete."""
+        self._labels = _labels_of(audited)
+        if not isinstance(audited.answer, DeferredResponse):
+            self.count(self._labels, audited.answer.code if isinstance(audited.answer, Response) else 200)
+
+    def count(self, labels: Labels, code: int) -> None:
+        """Count a request that was answered with a status code."""
+        self._kept.add(_TOTAL, (*labels, str(code)))
+
+    @property
+    def latest(self) -> Labels:
+        """Return the labels of the last answered request."""
+        return self._labels
+
+    def settle(self, labels: Labels, began: float) -> None:
+        """Observe the duration of a request whose response is durable now."""
+        self._kept.observe(_REQUESTS_TIME, labels, self._clock() - began)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the text of all families."""
+        return self._kept.texts()
+
+
+def _labels_of(audited: AuditedRequest) -> Labels:
+    """Return the labels of a request; unknown verbs and resources share fixed values to bound the series."""
+    request, path = audited.acting, audited.path
+    verb = verb_of(request, path)
+    verb_label = _VERBS.get(verb, "OTHER")
+    if verb_label == "PATCH" and request.headers.get("content-type") == _APPLY:
+        verb_label = "APPLY"
+    dry_run = "All" if request.query.get("dryRun") == "All" else ""
+    if path is None or (
+        path.subresource and path.answer is None and path.subresource not in path.resource.subresources
+    ):
+        return verb_label, dry_run, "", "", "", "", "", "apiserver"
+    scope = "resource" if path.name or verb == "create" else ("namespace" if path.namespace else "cluster")
+    return verb_label, dry_run, path.info.group, path.version, path.info.plural, path.subresource, scope, "apiserver"

@@ -6,7 +6,7 @@ Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/j
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from batchyard.api import quantity, scheme
+from batchyard.api import meta, scheme
 from batchyard.api.meta import Key, Obj, controller_of
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
@@ -200,7 +200,7 @@ def _resources(amounts: Mapping[str, Any] | None) -> Rows:
     for name, value in (amounts or {}).items():
         unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
         plain = "".join(letter if letter.isalnum() else "_" for letter in name)
-        yield (plain, unit), units(name, quantity.amount(name, value))
+        yield (plain, unit), units(name, meta.amount(name, value))
 
 
 def _seconds(text: str | None) -> float | None:

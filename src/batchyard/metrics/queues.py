@@ -9,17 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.views.queues import LocalQueueView
-from batchyard.api.views.workload import Shape, WorkloadView
+from batchyard.api.meta import find_condition
+from batchyard.api.views.workload import LocalQueueView, Shape, WorkloadView
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import Labels, texts_of
 from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.fair_sharing import share_of
-from batchyard.scheduling.pending_queue import PendingQueue
-from batchyard.scheduling.quota import QuotaNode
+from batchyard.scheduling.queue_manager import PendingQueue
+from batchyard.scheduling.quota import QuotaNode, share_of
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 Rows: TypeAlias = Iterator[tuple[Labels, float]]

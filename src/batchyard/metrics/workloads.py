@@ -5,12 +5,11 @@ Sources: Kueue's pkg/scheduler/scheduler.go, pkg/controller/core/workload_contro
 pkg/controller/jobframework, for when each is reported; pkg/cache/queue/unadmitted_workloads.go.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.meta import Key, Obj, controller_of, find_condition
 from batchyard.api.scheme import find_kind
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
@@ -18,8 +17,11 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.metrics.exposition import MetricGroup
 from batchyard.metrics.registry import Labels
+from batchyard.scheduling.cycle import Cycle
+from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
+from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload import lifecycle
 
 _DELETED: Final = EventType.DELETED
 _Counted = TypeVar("_Counted")
@@ -188,22 +190,22 @@ class WorkloadMetrics:
 
     def _ended(self, obj: Obj, view: WorkloadView) -> None:
         self._end.count(obj, view)
-        began, ended = find_condition(obj, r.ADMITTED), find_condition(obj, r.FINISHED)
+        began, ended = find_condition(obj, lifecycle.ADMITTED), find_condition(obj, lifecycle.FINISHED)
         if view.admitted and began is not None and ended is not None:
             past = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
             last = parse_time(ended["lastTransitionTime"]) - parse_time(began["lastTransitionTime"])
             self._end.measure(obj, view, past + last)
 
     def _ready(self, obj: Obj, view: WorkloadView) -> None:
-        ready, admitted = find_condition(obj, r.PODS_READY), find_condition(obj, r.ADMITTED)
-        if ready is None or admitted is None or ready["reason"] != r.STARTED:
+        ready, admitted = find_condition(obj, lifecycle.PODS_READY), find_condition(obj, lifecycle.ADMITTED)
+        if ready is None or admitted is None or ready["reason"] != lifecycle.STARTED:
             return
         self._readiness.measure(obj, view, self._now() - view.waiting_since)
         since = parse_time(ready["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
         self._start.measure(obj, view, since)
 
     def _evicted(self, obj: Obj, old: Obj, view: WorkloadView, before: WorkloadView) -> None:
-        condition, known = find_condition(obj, r.EVICTED), find_condition(old, r.EVICTED)
+        condition, known = find_condition(obj, lifecycle.EVICTED), find_condition(old, lifecycle.EVICTED)
         if condition is None:
             return
         is_new = known is None or known["status"] != "True" or known["reason"] != condition["reason"]
@@ -220,9 +222,9 @@ class WorkloadMetrics:
         self._kept.add("kueue_local_queue_evicted_workloads_total", (*_local(before), *why, _class_of(obj)))
         if eviction.times == 1:
             self._kept.add("kueue_evicted_workloads_once_total", (queue, *why, _class_of(obj)))
-        ready = find_condition(old, r.PODS_READY)
+        ready = find_condition(old, lifecycle.PODS_READY)
         if before.pods_ready and ready is not None:
-            evicted = find_condition(obj, r.EVICTED) or ready
+            evicted = find_condition(obj, lifecycle.EVICTED) or ready
             ran = parse_time(evicted["lastTransitionTime"]) - parse_time(ready["lastTransitionTime"])
             self._kept.observe("kueue_pods_ready_to_evicted_time_seconds", (queue, *why), ran / SECOND)
 
@@ -231,7 +233,7 @@ def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | No
     """Return the LocalQueue, reason and cause of a Workload that is not admitted; None for others."""
     if view.admitted or view.finished or obj["metadata"].get("deletionTimestamp"):
         return None
-    condition = find_condition(obj, r.ADMITTED)
+    condition = find_condition(obj, lifecycle.ADMITTED)
     reason = "NoReservation" if condition is None else condition["reason"]
     return view.queue, reason, "" if view.quota_reserved else (view.waits_for or "PendingEvaluation")
 
@@ -251,7 +253,7 @@ def _eviction_of(obj: Obj, old: Obj, reason: str) -> _Eviction:
         if count > before.get(why, 0):
             return _Eviction(*why, count)
     name, _, cause = reason.partition("DueTo")
-    return _Eviction(name, cause) if name == r.DEACTIVATED else _Eviction(reason, "")
+    return _Eviction(name, cause) if name == lifecycle.DEACTIVATED else _Eviction(reason, "")
 
 
 def _evictions(obj: Obj) -> dict[tuple[str, str], int]:
@@ -284,3 +286,82 @@ def _move(counts: dict[_Counted, int], before: _Counted | None, after: _Counted 
             del counts[before]
     if after is not None:
         counts[after] = counts.get(after, 0) + 1
+
+
+# --- cycles ---
+#
+# Scheduling cycle metrics: counts, durations in real time, and results. Source: Kueue's pkg/scheduler.
+
+
+_CYCLES_NAMES: Final = (
+    *("kueue_admission_attempts_total", "kueue_admission_attempt_duration_seconds"),
+    *("kueue_admission_cycle_preemption_skips", "kueue_preemption_target_recomputations_total"),
+    "kueue_preempted_workloads_total",
+)
+
+
+class CycleMetrics:
+    """Counters and durations of scheduling cycles. `clock` returns monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float], role: str) -> None:
+        self._clock = clock
+        self._kept = MetricGroup(_CYCLES_NAMES, role)
+        self._own = MetricGroup(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
+        self._own.add("batchyard_preemption_loops_total", (), 0)
+        self._began = self._decided = 0.0
+
+    def begin(self) -> None:
+        """Record the start of a cycle."""
+        self._began = self._clock()
+
+    def decide(self) -> None:
+        """Record that the decisions are made; writing them follows."""
+        self._decided = self._clock()
+
+    def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
+        """Count a cycle that ended, with its decisions."""
+        ended = self._clock()
+        result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
+        self._kept.add("kueue_admission_attempts_total", (result,))
+        self._kept.observe("kueue_admission_attempt_duration_seconds", (result,), ended - self._began)
+        self._own.add("batchyard_cycle_phase_seconds_total", ("decide",), self._decided - self._began)
+        self._own.add("batchyard_cycle_phase_seconds_total", ("apply",), ended - self._decided)
+        for queue, count in cycle.skipped_preemptions.items():
+            self._kept.set("kueue_admission_cycle_preemption_skips", (queue,), count)
+        for decision in decisions:
+            if isinstance(decision, Preempt):
+                self._preempts(decision)
+            if decision.head.workload.key in cycle.looked_again:
+                labels = (decision.head.queue, _came_of_it(decision))
+                self._kept.add("kueue_preemption_target_recomputations_total", labels)
+
+    def loop(self, _loop: object) -> None:
+        """Count a preemption loop."""
+        self._own.add("batchyard_preemption_loops_total", ())
+
+    def forget(self, queue: str) -> None:
+        """Drop the series of a deleted ClusterQueue."""
+        self._kept.forget(cluster_queue=queue)
+        self._kept.forget(preempting_cluster_queue=queue)
+
+    def texts(self) -> Iterator[str]:
+        """Yield Kueue's families."""
+        return self._kept.texts()
+
+    def own_texts(self) -> Iterator[str]:
+        """Yield our own families."""
+        return self._own.texts()
+
+    def _preempts(self, decision: Preempt) -> None:
+        """Count the preempted Workloads, except those whose eviction was already in progress."""
+        for target in decision.targets:
+            if not target.workload.evicted:
+                self._kept.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
+
+
+def _came_of_it(decision: Decision) -> str:
+    """Return the result of a second search for preemption targets."""
+    if isinstance(decision, Preempt):
+        return "new_targets"
+    is_deferred = isinstance(decision, StayPending) and decision.requeue is RequeueReason.PENDING_PREEMPTION
+    return "deferred_fit" if is_deferred else "skipped"

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj, annotation, controller_of, with_path, with_status
+from batchyard.api.meta import Obj, annotation, controller_of, find_condition, with_path, with_status
 from batchyard.api.times import format_time, parse_time
-from batchyard.api.views.pod_lifecycle import is_terminal
+from batchyard.api.views.pods import is_terminal
 from batchyard.base.instant import Instant
 
 READY: Final = "Ready"

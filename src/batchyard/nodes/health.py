@@ -2,24 +2,241 @@
 
 If the last heartbeat of a kubelet is too old, its node's conditions become Unknown, and its pods unready. Conditions
 become taints: NoSchedule at once, and NoExecute one node after the other, depending on the state of the zone
-(batchyard.nodes.zone_disruption). Source: pkg/controller/nodelifecycle, which polls every 5 s; here checks are timed.
+(batchyard.nodes.health). Source: pkg/controller/nodelifecycle, which polls every 5 s; here checks are timed.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from enum import StrEnum
+from typing import Final, NamedTuple
 
-from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
-from batchyard.api.views import pod_lifecycle
-from batchyard.api.views import pod_lifecycle as pods
-from batchyard.base.instant import Instant
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, label, with_path
+from batchyard.api.times import format_micro_time, parse_time
+from batchyard.api.views import pods
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.nodes import conditions as lifecycle
-from batchyard.nodes import leases
-from batchyard.nodes.conditions import Taint, execution_taints
+from batchyard.nodes import conditions
+from batchyard.nodes.conditions import Taint, execution_taints, readiness
 from batchyard.nodes.pods_by_node import PodsByNode
-from batchyard.nodes.zone_disruption import Zones
+
+# --- zone disruption ---
+#
+# Zone disruption: the state of each zone, and when its next unready node may be tainted with NoExecute.
+
+
+# --- disruption ---
+#
+# The rate of tainting unready nodes, depending on the state of their zone.
+#
+# If most of a zone is lost, the network is the more likely cause. Nodes are then tainted slowly or not at all.
+# Source: pkg/controller/nodelifecycle (ComputeZoneState, handleDisruption) and the defaults of
+# kube-controller-manager's flags.
+
+
+#: The interval between two nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
+EVICTION_INTERVAL: Final = 10 * SECOND
+SLOW_EVICTION_INTERVAL: Final = 100 * SECOND
+#: In a disrupted zone, up to this size evictions stop; above it they are slow: large-cluster-size-threshold.
+SMALL_ZONE_MAX: Final = 50
+#: The percentage of unready nodes from which a zone is disrupted: unhealthy-zone-threshold.
+UNHEALTHY_PERCENT: Final = 55
+
+
+class ZoneState(StrEnum):
+    """The disruption state of a zone."""
+
+    NORMAL = "Normal"
+    PARTIAL_DISRUPTION = "PartialDisruption"
+    FULL_DISRUPTION = "FullDisruption"
+
+
+def zone_state(ready: int, unready: int) -> ZoneState:
+    """Return the state of a zone with these numbers of nodes."""
+    if unready and not ready:
+        return ZoneState.FULL_DISRUPTION
+    if unready > 2 and 100 * unready >= UNHEALTHY_PERCENT * (ready + unready):
+        return ZoneState.PARTIAL_DISRUPTION
+    return ZoneState.NORMAL
+
+
+def is_everything_lost(states: Iterable[ZoneState]) -> bool:
+    """Report whether no zone has a ready node; then no pods are evicted anywhere."""
+    return all(state is ZoneState.FULL_DISRUPTION for state in states)
+
+
+def eviction_interval(state: ZoneState, nodes: int) -> Duration | None:
+    """Return the interval between two tainted nodes of a zone; None if none may be tainted."""
+    if state is not ZoneState.PARTIAL_DISRUPTION:
+        return EVICTION_INTERVAL
+    return SLOW_EVICTION_INTERVAL if nodes > SMALL_ZONE_MAX else None
+
+
+class _NodeRecord(NamedTuple):
+    """The zone and readiness of a node, and when it got its NoExecute taint."""
+
+    zone: str
+    is_ready: bool
+    given_up_at: Instant | None
+
+
+class _Zone:
+    """The nodes of a zone."""
+
+    __slots__ = ("given_up_at", "interval", "ready", "state", "unready")
+
+    def __init__(self) -> None:
+        self.ready = 0
+        self.unready: dict[str, None] = {}
+        self.given_up_at: Instant | None = None
+        self.state = ZoneState.NORMAL
+        self.interval: Duration | None = None
+
+    def give_up(self, at: Instant) -> None:
+        """Record that a node was tainted."""
+        self.given_up_at = at if self.given_up_at is None else max(at, self.given_up_at)
+
+    def update_state(self) -> bool:
+        """Update the state of the zone. Return whether it changed."""
+        before = (self.state, self.interval)
+        self.state = zone_state(self.ready, len(self.unready))
+        self.interval = eviction_interval(self.state, self.ready + len(self.unready))
+        return before != (self.state, self.interval)
+
+
+class Zones:
+    """An index of the nodes by zone, built from their events."""
+
+    __slots__ = ("_nodes", "_zones")
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _NodeRecord] = {}
+        self._zones: dict[str, _Zone] = {}
+
+    def observe(self, name: str, node: Obj | None) -> bool:
+        """Process a changed node, None if it is deleted. Return whether the state of a zone changed."""
+        before, after = self._nodes.pop(name, None), None if node is None else _known(node)
+        if after is not None:
+            self._nodes[name] = after
+        if before == after:
+            return False
+        touched: dict[str, None] = {}
+        if before is not None:
+            self._remove(name, before)
+            touched[before.zone] = None
+        if after is not None:
+            self._add(name, after)
+            touched[after.zone] = None
+        changes = [self._zones[zone].update_state() for zone in touched]
+        return any(changes)
+
+    def unready(self) -> list[str]:
+        """Return the names of all unready nodes."""
+        return [name for zone in self._zones.values() for name in zone.unready]
+
+    def give_up(self, name: str, at: Instant) -> None:
+        """Record that a node is tainted, even before that is written."""
+        self._zones[self._nodes[name].zone].give_up(at)
+
+    def is_everything_lost(self) -> bool:
+        """Report whether no zone with nodes has a ready one."""
+        return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready or zone.unready)
+
+    def next_at(self, name: str) -> Instant | None:
+        """Return when a node may be tainted; None if it currently may not."""
+        node = self._nodes.get(name)
+        zone = None if node is None else self._zones[node.zone]
+        if zone is None or zone.interval is None:
+            return None
+        return 0 if zone.given_up_at is None else zone.given_up_at + zone.interval
+
+    def _add(self, name: str, node: _NodeRecord) -> None:
+        zone = self._zones.setdefault(node.zone, _Zone())
+        if node.is_ready:
+            zone.ready += 1
+        else:
+            zone.unready[name] = None
+        if node.given_up_at is not None:
+            zone.give_up(node.given_up_at)
+
+    def _remove(self, name: str, node: _NodeRecord) -> None:
+        zone = self._zones[node.zone]
+        if node.is_ready:
+            zone.ready -= 1
+        else:
+            del zone.unready[name]
+
+
+def _known(node: Obj) -> _NodeRecord:
+    zone = f"{label(node, well_known.REGION) or ''}:{label(node, well_known.ZONE) or ''}"
+    return _NodeRecord(zone, conditions.readiness(node) == "True", conditions.given_up_at(node))
+
+
+# --- leases ---
+#
+# Node heartbeats: Leases of nodes, and when a node counts as lost.
+#
+# Unchanged heartbeats are not written: a Lease without `renewTime` means that heartbeats continue. When a machine is
+# lost, the time of its last heartbeat is written once. Sources: k8s.io/component-helpers apimachinery/lease and
+# pkg/kubelet (intervals), cmd/kube-controller-manager (node-monitor-grace-period and node-startup-grace-period).
+
+
+LEASE_NAMESPACE: Final = "kube-node-lease"
+LEASE_SECONDS: Final = 40
+BEAT: Final = LEASE_SECONDS * SECOND // 4
+MONITOR_GRACE: Final = 50 * SECOND
+STARTUP_GRACE: Final = 60 * SECOND
+
+
+def lease_key(node: str) -> Key:
+    """Return the key of a node's Lease."""
+    return Key(scheme.LEASE, LEASE_NAMESPACE, node)
+
+
+def new_lease(node: Obj, now: Instant) -> Obj:
+    """Build the Lease of a new node, owned by the node."""
+    name, uid = node["metadata"]["name"], node["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "acquireTime": format_micro_time(now)},
+    }
+
+
+def is_lease_of(lease: Obj, node: Obj) -> bool:
+    """Report whether a Lease belongs to this node, not to an earlier one of the same name."""
+    owners = lease["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == node["metadata"]["uid"] for owner in owners)
+
+
+def is_beating(lease: Obj) -> bool:
+    """Report whether heartbeats continue."""
+    return "renewTime" not in lease["spec"]
+
+
+def stopped(lease: Obj, at: Instant) -> Obj:
+    """Return the Lease of a lost machine, with the last heartbeat that was due by then."""
+    first = parse_time(lease["spec"]["acquireTime"])
+    last = first + max(0, at - first) // BEAT * BEAT
+    return with_path(lease, ("spec", "renewTime"), format_micro_time(last))
+
+
+def resumed(lease: Obj, now: Instant) -> Obj:
+    """Return the Lease of a machine that is back."""
+    spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
+    return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
+
+
+def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
+    """Return when a node counts as lost; None while it has heartbeats."""
+    if not readiness(node):
+        return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE
+    if lease is None or is_beating(lease) or not is_lease_of(lease, node):
+        return None
+    return parse_time(lease["spec"]["renewTime"]) + MONITOR_GRACE
+
 
 _DELETED: Final = EventType.DELETED  # enum member access is slow
 
@@ -42,7 +259,7 @@ class NodeHealth:
             self._pods.observe(key, event.old, new)
             return ()
         if key.kind == scheme.LEASE:
-            return (Key(scheme.NODE, "", key.name),) if key.namespace == leases.LEASE_NAMESPACE else ()
+            return (Key(scheme.NODE, "", key.name),) if key.namespace == LEASE_NAMESPACE else ()
         if not self._zones.observe(key.name, new):
             return (key,)
         return [key, *[Key(scheme.NODE, "", name) for name in self._zones.unready()]]
@@ -52,14 +269,14 @@ class NodeHealth:
         node = reader.get(key)
         if node is None:
             return ReconcileResult()
-        unheard_from = leases.lost_at(node, reader.get(leases.lease_key(key.name)))
+        unheard_from = lost_at(node, reader.get(lease_key(key.name)))
         if unheard_from is not None and now >= unheard_from:
-            unheard = lifecycle.with_lost_heartbeats(node, now)
+            unheard = conditions.with_lost_heartbeats(node, now)
             if unheard is not node:
                 return ReconcileResult([UpdateStatus(unheard)], _not_ready_events(key, node))
             unheard_from = None
         outcome = self._tainted(node, now)
-        if lifecycle.readiness(node) == "Unknown":
+        if conditions.readiness(node) == "Unknown":
             self._mark_pods(key.name, reader, now, outcome)
         waits = [at for at in (unheard_from, outcome.requeue_at) if at is not None]
         outcome.requeue_at = min(waits, default=None)
@@ -68,16 +285,16 @@ class NodeHealth:
     def _tainted(self, node: Obj, now: Instant) -> ReconcileResult:
         """Update the taints of a node, or requeue for when its NoExecute taint is due."""
         key, due = self._driven_out_by(node, now)
-        tainted = lifecycle.with_taints(node, key, now)
+        tainted = conditions.with_taints(node, key, now)
         writes: list[Write] = [Update(tainted)] if tainted is not node else []
         return ReconcileResult(writes, requeue_at=due)
 
     def _driven_out_by(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
         """Return the key of the NoExecute taint if the node may get it now; else when it may."""
-        key, name = lifecycle.execution_key(node), node["metadata"]["name"]
+        key, name = conditions.execution_key(node), node["metadata"]["name"]
         if key is None or self._zones.is_everything_lost():
             return None, None
-        if lifecycle.has_execution_taint(node):
+        if conditions.has_execution_taint(node):
             return key, None
         due = self._zones.next_at(name)
         if due is None or due > now:
@@ -95,7 +312,7 @@ class NodeHealth:
 
 
 def _not_ready_events(key: Key, before: Obj) -> list[EventRecord]:
-    if lifecycle.readiness(before) != "True":
+    if conditions.readiness(before) != "True":
         return []
     return [EventRecord(key, "Normal", "NodeNotReady", f"Node {key.name} status is now: NodeNotReady")]
 
@@ -126,7 +343,7 @@ class TaintEviction:
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
-            return (key,) if new is not None and pod_lifecycle.node_of(new) in self._taints else ()
+            return (key,) if new is not None and pods.node_of(new) in self._taints else ()
         before = self._taints.pop(key.name, ())
         after = () if new is None else execution_taints(new)
         if after:
@@ -136,13 +353,13 @@ class TaintEviction:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Delete a pod whose toleration has ended, or requeue for then."""
         pod = reader.get(key)
-        taints = () if pod is None else self._taints.get(pod_lifecycle.node_of(pod), ())
-        if pod is None or not taints or pod_lifecycle.is_terminating(pod):
+        taints = () if pod is None else self._taints.get(pods.node_of(pod), ())
+        if pod is None or not taints or pods.is_terminating(pod):
             return ReconcileResult()
-        due = pod_lifecycle.driven_out_at(pod, taints)
+        due = pods.driven_out_at(pod, taints)
         if due is None or due > now:
             return ReconcileResult(requeue_at=due)
-        marked = pod_lifecycle.disrupted(pod, pod_lifecycle.BY_TAINT, now)
+        marked = pods.disrupted(pod, pods.BY_TAINT, now)
         if marked is not pod:
             return ReconcileResult([UpdateStatus(marked)])
         event = EventRecord(key, "Normal", "TaintManagerEviction", f"Marking for deletion Pod {key}")

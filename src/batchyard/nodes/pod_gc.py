@@ -12,7 +12,7 @@ from typing import Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
-from batchyard.api.views import pod_lifecycle as lifecycle
+from batchyard.api.views import pods
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
@@ -61,23 +61,23 @@ class PodGarbageCollector:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set a pod to Failed and delete it, if no kubelet can end it."""
         pod = reader.get(key)
-        if pod is None or lifecycle.is_gone_but_for_finalizers(pod):
+        if pod is None or pods.is_gone_but_for_finalizers(pod):
             return ReconcileResult()
         if self._ended.is_one_too_many(key):
             return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
-        name = lifecycle.node_of(pod)
+        name = pods.node_of(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
             due = self._missed_since.get(name, now) + QUARANTINE
-            return _removed(pod, lifecycle.BY_POD_GC, now) if due <= now else ReconcileResult(requeue_at=due)
+            return _removed(pod, pods.BY_POD_GC, now) if due <= now else ReconcileResult(requeue_at=due)
         is_left = node is None or _is_out_of_service(node)
-        return _removed(pod, None, now) if is_left and lifecycle.is_terminating(pod) else ReconcileResult()
+        return _removed(pod, None, now) if is_left and pods.is_terminating(pod) else ReconcileResult()
 
     def _concerns(self, pod: Obj, now: Instant) -> bool:
         """Report whether no kubelet may end a pod; record since when its node is missing."""
-        name = lifecycle.node_of(pod)
+        name = pods.node_of(pod)
         if not name or name in self._nodes:
-            return lifecycle.is_terminating(pod)
+            return pods.is_terminating(pod)
         self._missed_since.setdefault(name, now)
         return True
 
@@ -96,7 +96,7 @@ class EndedPods:
         if pod is None:
             self._kept.pop(key, None)
             self._leaving.pop(key, None)
-        elif key not in self._kept and key not in self._leaving and lifecycle.is_terminal(pod):
+        elif key not in self._kept and key not in self._leaving and pods.is_terminal(pod):
             self._kept[key] = None
             is_evicted = (pod.get("status") or {}).get("reason") == "Evicted"
             heappush(self._by_age, (not is_evicted, pod["metadata"]["creationTimestamp"], key))
@@ -116,9 +116,9 @@ def _is_out_of_service(node: Obj) -> bool:
     return has_taint(node, well_known.OUT_OF_SERVICE) and readiness(node) != "True"
 
 
-def _removed(pod: Obj, why: lifecycle.Disruption | None, now: Instant) -> ReconcileResult:
+def _removed(pod: Obj, why: pods.Disruption | None, now: Instant) -> ReconcileResult:
     """Return the next write to remove a pod: first Failed, then deleted."""
-    failed = lifecycle.failed(pod, why, now)
+    failed = pods.failed(pod, why, now)
     if failed is not pod:
         return ReconcileResult([UpdateStatus(failed)])
     metadata = pod["metadata"]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from batchyard.api.meta import Key, Obj
-from batchyard.api.views.pod_lifecycle import node_of
+from batchyard.api.views.pods import node_of
 
 
 class PodsByNode:

@@ -7,11 +7,8 @@ parts(Settings(...))        the same, by the file of a kustomization that they a
 from collections.abc import Mapping, Sequence
 
 from batchyard.api.meta import Obj
-from batchyard.operator_manifests.definitions import definitions
-from batchyard.operator_manifests.deployment import deployment
-from batchyard.operator_manifests.rights import rights
-from batchyard.operator_manifests.services import network, webhooks
-from batchyard.operator_manifests.settings import InstallSettings, Scraping, labelled
+from batchyard.operator_manifests.deployment import InstallSettings, Scraping, deployment, labelled, network, webhooks
+from batchyard.operator_manifests.rights import definitions, rights
 
 __all__ = ["InstallSettings", "Scraping", "manifests", "parts"]
 

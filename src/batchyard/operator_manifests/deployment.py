@@ -1,12 +1,100 @@
 """The operator's Deployment, PodDisruptionBudget, ResourceQuota and configuration."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.operator_manifests.settings import CRITICAL, InstallSettings, labelled, labels
-from batchyard.webhooks.hooks import hooks
+from batchyard.controller_groups import ON_KUBERNETES
+from batchyard.webhooks.hooks import MUTATE, POD_LABEL, SYSTEM, VALIDATE, Hook, hooks
+
+# --- settings ---
+#
+# The settings of an operator's installation.
+
+
+#: The PriorityClass of critical pods, which exists on every cluster.
+CRITICAL: Final = "system-cluster-critical"
+
+
+class Scraping(StrEnum):
+    """The object that configures the cluster's Prometheus to scrape the metrics."""
+
+    NONE = "none"
+    #: Managed Prometheus of GKE.
+    POD_MONITORING = "PodMonitoring"
+    #: The Prometheus operator.
+    SERVICE_MONITOR = "ServiceMonitor"
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSettings:
+    """The choices of an installation. The defaults are those of `deploy/operator/base`."""
+
+    image: str = "batchyard:0.1.0"
+    namespace: str = "batchyard-system"
+    #: The name of its objects, or their prefix.
+    name: str = "batchyard-operator"
+    replicas: int = 2
+    controllers: Sequence[str] = ON_KUBERNETES
+    #: Whether webhooks are installed: defaulting, validation, and conversion of Kueue's v1beta1.
+    webhooks: bool = True
+    #: Whether the CRDs are installed.
+    definitions: bool = True
+    #: Whether the user roles are installed: `kueue-batch-admin-role`, `kueue-batch-user-role` and those they aggregate.
+    user_roles: bool = True
+    #: Whether the dashboard is served, to requests with a token of the cluster.
+    page: bool = True
+    fair_sharing: bool = False
+    #: The text of Kueue's Configuration; '' for none.
+    configuration: str = ""
+    #: An existing PriorityClass, or '' for none.
+    priority_class: str = CRITICAL
+    scraping: Scraping = Scraping.NONE
+    requests: Mapping[str, str] = field(default_factory=lambda: {"cpu": "500m", "memory": "512Mi"})
+    limits: Mapping[str, str] = field(default_factory=lambda: {"memory": "2Gi"})
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    #: Further arguments of `batchyard operator`.
+    arguments: Sequence[str] = ()
+
+    @property
+    def config_map(self) -> str:
+        """The ConfigMap of Kueue's Configuration."""
+        return f"{self.name}-configuration"
+
+    @property
+    def certificates(self) -> str:
+        """The Secret of the webhooks' authority and certificate."""
+        return f"{self.name}-webhook-certificates"
+
+    @property
+    def webhook_service(self) -> str:
+        """The Service of the webhooks, and the name of the webhook configurations."""
+        return f"{self.name}-webhooks"
+
+
+# --- labelled ---
+#
+# The labels of an installation's objects.
+
+
+def labels(settings: InstallSettings) -> Mapping[str, str]:
+    """The selector labels of the operator's pods."""
+    return {"app.kubernetes.io/name": "batchyard", "app.kubernetes.io/instance": settings.name}
+
+
+def labelled(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
+    """An object with the given or the installation's name, and the labels."""
+    metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(labels(settings))}
+    if namespace:
+        metadata["namespace"] = namespace
+    head = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
+    return head | {field: value for field, value in obj.items() if field not in head}
+
 
 #: The ports of health and metrics, and of the webhooks.
 HEALTH_PORT: Final = 8080
@@ -154,3 +242,121 @@ def _critical(settings: InstallSettings) -> Iterator[Obj]:
         spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
         yield labelled(quota, settings, namespace=settings.namespace)
+
+
+# --- services ---
+#
+# The operator's network objects: Services, a NetworkPolicy, scrape configuration, webhook configurations.
+
+
+_HTTPS: Final = 443
+#: The port of an API server on clusters that do not use 443, and the port of DNS.
+_API_SERVER: Final = 6443
+_DNS: Final = 53
+_EVERY: Final = "15s"
+
+
+def network(settings: InstallSettings) -> Sequence[Obj]:
+    """The network objects."""
+    return [*_services(settings), _policy(settings), *_scraped(settings)]
+
+
+def _services(settings: InstallSettings) -> Iterator[Obj]:
+    yield _service(
+        settings, f"{settings.name}-metrics", {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
+    )
+    if has_webhooks(settings):
+        yield _service(
+            settings, settings.webhook_service, {"name": "webhooks", "port": _HTTPS, "targetPort": "webhooks"}
+        )
+
+
+def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
+    spec = {"selector": dict(labels(settings)), "ports": [{**port, "protocol": "TCP"}]}
+    return labelled({"apiVersion": "v1", "kind": "Service", "spec": spec}, settings, name, settings.namespace)
+
+
+def _policy(settings: InstallSettings) -> Obj:
+    """Ingress: metrics, probes and webhooks, from any address. Egress: the API server and DNS."""
+    ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
+    egress = [
+        {"ports": [{"protocol": "TCP", "port": _HTTPS}, {"protocol": "TCP", "port": _API_SERVER}]},
+        {"ports": [{"protocol": "UDP", "port": _DNS}, {"protocol": "TCP", "port": _DNS}]},
+    ]
+    spec = {
+        "podSelector": {"matchLabels": dict(labels(settings))},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"ports": [{"protocol": "TCP", "port": port} for port in ports]}],
+        "egress": egress,
+    }
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": spec}
+    return labelled(policy, settings, namespace=settings.namespace)
+
+
+def _scraped(settings: InstallSettings) -> Iterator[Obj]:
+    selector = {"matchLabels": dict(labels(settings))}
+    if settings.scraping is Scraping.POD_MONITORING:
+        endpoint = {"port": "health", "path": "/metrics", "interval": _EVERY}
+        kind = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "PodMonitoring"}
+    elif settings.scraping is Scraping.SERVICE_MONITOR:
+        endpoint = {"port": "metrics", "path": "/metrics", "interval": _EVERY}
+        kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor"}
+    else:
+        return
+    spec = {"selector": selector, "endpoints": [endpoint]}
+    yield labelled({**kind, "spec": spec}, settings, namespace=settings.namespace)
+
+
+# --- webhooks ---
+#
+# The webhook configurations.
+#
+# They lack the certificate authority, which the operator creates and writes there.
+# Source of policies and selectors: Kueue's config/components/webhook, JobSet's config/components/webhook.
+
+
+_REGISTRATION: Final = "admissionregistration.k8s.io/v1"
+_WITHIN: Final = 10  # seconds
+
+
+def webhooks(settings: InstallSettings) -> Sequence[Obj]:
+    """The two webhook configurations; none without webhooks."""
+    if not has_webhooks(settings):
+        return []
+    found = hooks(settings.controllers)
+    return [
+        _services_configuration("Mutating", [each for each in found if each.mutates], settings),
+        _services_configuration("Validating", [each for each in found if not each.mutates], settings),
+    ]
+
+
+def _services_configuration(word: str, found: Iterable[Hook], settings: InstallSettings) -> Obj:
+    configuration = {"apiVersion": _REGISTRATION, "kind": f"{word}WebhookConfiguration"}
+    entries = [_entry(hook, settings) for hook in found]
+    return labelled({**configuration, "webhooks": entries}, settings, settings.webhook_service)
+
+
+def _entry(hook: Hook, settings: InstallSettings) -> Obj:
+    path = MUTATE if hook.mutates else VALIDATE
+    service = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
+    rule = {
+        "apiGroups": [hook.info.group],
+        "apiVersions": [hook.info.storage_version],
+        "operations": list(hook.operations),
+        "resources": hook.resources,
+    }
+    entry: dict[str, Any] = {
+        "name": hook.name,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {"service": service},
+        "failurePolicy": "Fail",
+        "rules": [rule],
+        "sideEffects": "None",
+        "timeoutSeconds": _WITHIN,
+    }
+    if hook.is_of_work:
+        outside = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [SYSTEM, settings.namespace]}
+        entry["namespaceSelector"] = {"matchExpressions": [outside]}
+    if hook.info.constant == scheme.POD:
+        entry["objectSelector"] = {"matchExpressions": [{"key": POD_LABEL, "operator": "Exists"}]}
+    return entry

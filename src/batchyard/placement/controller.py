@@ -15,7 +15,6 @@ from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.placement.exclusive_followers import FollowerReservations
 from batchyard.placement.filtering import NO_NODES, ChosenNode, Unschedulable, find_node
 from batchyard.placement.gang import (
     GangPlaced,
@@ -25,9 +24,9 @@ from batchyard.placement.gang import (
     place_gang,
     preempt_for_gang,
 )
-from batchyard.placement.gang_preemption import EvictionUnit, find_hotswap
-from batchyard.placement.hotswap import HotswapPass
+from batchyard.placement.hotswap import EvictionUnit, FollowerReservations, HotswapPass, find_hotswap
 from batchyard.placement.index import KINDS, PlacementIndex, pod_key
+from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.preemption import (
     PodPreemption,
     PreemptionFailure,
@@ -36,9 +35,8 @@ from batchyard.placement.preemption import (
     find_preemption,
     no_victims_failure,
 )
-from batchyard.placement.resources import AutoscalingProfile
+from batchyard.placement.scheduling_queue import EquivalenceKey
 from batchyard.placement.units import set_gated, set_placed, set_preempted, set_unplaced
-from batchyard.placement.unschedulable_pods import EquivalenceKey
 
 PASS: Final = Key("Pass", "", "placement")
 #: Maximum length of an Event's note.

@@ -12,18 +12,25 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import well_known
 from batchyard.api.views.pods import PodView, SpreadRule
-from batchyard.placement.candidate_nodes import CandidateNodes
-from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.node_filters import CONFLICT, FilterFailure, selects, tolerates_all
+from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
+from batchyard.placement.node_filters import (
+    CONFLICT,
+    NOTHING,
+    AutoscalingProfile,
+    FilterFailure,
+    find_shortage,
+    less_held,
+    selects,
+    tolerates_all,
+)
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.pod_affinity import Counts, Domain, PodAffinityFilter, PodAffinityIndex, attraction
-from batchyard.placement.resources import NOTHING, AutoscalingProfile, find_shortage, less_held
 
 # --- scores ---
 #
 # Scores of the nodes that a pod fits: kube-scheduler's score plugins with their weights.
 #
-# Resource scores are separate (batchyard.placement.resources). The others are normalized to 0..100 over the compared
+# Resource scores are separate (batchyard.placement.node_filters). The others are normalized to 0..100 over the compared
 # nodes. Source: kube-scheduler's plugins tainttoleration, nodeaffinity, interpodaffinity and podtopologyspread,
 # apis/config/v1/default_plugins.go, framework/plugins/helper/normalize_score.go.
 

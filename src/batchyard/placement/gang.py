@@ -14,10 +14,9 @@ from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.pods import PodShape, PodView, pod_view
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, find_obstacle, find_obstacles, pick_node
-from batchyard.placement.node_filters import FilterFailure
+from batchyard.placement.node_filters import NOTHING, AutoscalingProfile, FilterFailure, less_held
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
-from batchyard.placement.resources import NOTHING, AutoscalingProfile, less_held
 
 
 class GangPlaced(NamedTuple):

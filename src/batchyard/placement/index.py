@@ -9,13 +9,11 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.api.views.node import node_view
-from batchyard.api.views.ownership import namespace_labels
-from batchyard.api.views.pod_lifecycle import is_terminating
-from batchyard.api.views.pods import PodView, pod_view
+from batchyard.api.views.node import namespace_labels, node_view
+from batchyard.api.views.pods import PodView, is_terminating, pod_view
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from batchyard.placement.resources import AutoscalingProfile
+from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.scheduling_queue import SchedulingQueue
 from batchyard.placement.units import GATED
 from batchyard.scheduling.workload.lifecycle import is_evicted

@@ -4,13 +4,14 @@ Messages are kube-scheduler's. Sources: its plugins nodeunschedulable, tainttole
 k8s.io/component-helpers nodeaffinity.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Final, NamedTuple
 
 from batchyard.api import well_known
-from batchyard.api.views.node import NodeView
-from batchyard.api.views.pod import Taint, Toleration
-from batchyard.api.views.pods import NodeRules, NodeTerm
+from batchyard.api.views.node import NodeView, Taint, Toleration
+from batchyard.api.views.pods import PODS, NodeRules, NodeTerm, PodShape, PodView
+from batchyard.placement.node_info import NodeInfo
 
 _UNSCHEDULABLE: Final = Taint(well_known.UNSCHEDULABLE, "", "NoSchedule")
 _NAME: Final = "metadata.name"
@@ -90,3 +91,115 @@ def _holds(term: NodeTerm, node: NodeView) -> bool:
         return False
     named: Mapping[str, str] = {_NAME: node.name}
     return all(e.matches(node.labels) for e in term.labels) and all(e.matches(named) for e in term.fields)
+
+
+# --- resources ---
+#
+# Resource fit and resource scores of a pod on a node.
+#
+# Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allocated, balanced_allocation) and
+# nodeports. Scores are integers from 0 to 100, truncated as there.
+
+
+# --- profile ---
+#
+# Scoring profile: spread pods over the nodes, or pack them.
+
+
+class AutoscalingProfile(Enum):
+    """GKE's autoscaling profiles, as far as they affect scheduling.
+
+    OPTIMIZE_UTILIZATION packs nodes (MostAllocated) so that others can be removed; BALANCED is kube-scheduler's
+    default.
+    """
+
+    BALANCED = "balanced"
+    OPTIMIZE_UTILIZATION = "optimize-utilization"
+
+
+NOTHING: Final[Mapping[str, int]] = {}
+_TOO_MANY: Final = "Too many pods"
+_SCATTERED: Final = "node(s) didn't have what is asked for free on single GPUs"
+_PORTS_TAKEN: Final = FilterFailure(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
+
+
+def has_room(shape: PodShape, node: NodeInfo) -> bool:
+    """Whether a node has enough of everything that a pod requests."""
+    left = node.left
+    for resource, amount in shape.requests:
+        if left.get(resource, 0) < amount:
+            return False
+    if shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+        return False
+    return not shape.host_ports or all(map(node.has_port, shape.host_ports))
+
+
+def find_shortage(shape: PodShape, node: NodeInfo, freed: Mapping[str, int] = NOTHING) -> FilterFailure | None:
+    """Return what the node lacks, with the amounts `freed` added; None if the pod fits.
+
+    Which GPUs would be freed is not considered.
+    """
+    if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
+        return _PORTS_TAKEN
+    left, total = node.left, node.view.allocatable
+    short, may_yield = [], True
+    for resource, amount in shape.requests:
+        if left.get(resource, 0) + freed.get(resource, 0) < amount:
+            short.append(_TOO_MANY if resource == PODS else f"Insufficient {resource}")
+            may_yield = may_yield and (resource == PODS or amount <= total.get(resource, 0))
+    if not short and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+        return FilterFailure((_SCATTERED,), may_yield=node.devices.has_enough(shape.gpu_milli))
+    return FilterFailure(tuple(short), may_yield) if short else None
+
+
+def freed(leaving: Iterable[PodView]) -> dict[str, int]:
+    """Return what the leaving pods free, by resource."""
+    amounts: dict[str, int] = {}
+    for pod in leaving:
+        for resource, amount in pod.requests:
+            amounts[resource] = amounts.get(resource, 0) + amount
+    return amounts
+
+
+def less_held(freed: Mapping[str, int], held: Iterable[PodView]) -> Mapping[str, int]:
+    """Return `freed` minus the requests of pods with reservations."""
+    amounts = dict(freed)
+    for pod in held:
+        for resource, amount in pod.requests:
+            amounts[resource] = amounts.get(resource, 0) - amount
+    return amounts
+
+
+def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:
+    """Return the cpu and memory score of a node for a pod."""
+    total, left = node.view.allocatable, node.left
+    cpu, memory = total.get("cpu", 0), total.get("memory", 0)
+    score = _allocation_score(
+        (node.scored_cpu + shape.scored_cpu, cpu), (node.scored_memory + shape.scored_memory, memory), profile
+    )
+    if shape.cpu or shape.memory:
+        # Pods without requests would all be placed on the best balanced node.
+        cpu_taken, memory_taken = cpu - left.get("cpu", 0), memory - left.get("memory", 0)
+        score += _balance_score(cpu_taken + shape.cpu, cpu, memory_taken + shape.memory, memory)
+    return score
+
+
+def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: AutoscalingProfile) -> int:
+    """Return the mean over cpu and memory of the free share, or of the used one. Arguments: (used, total)."""
+    score = counted = 0
+    for taken, total in (cpu, memory):
+        if total:
+            counted += 1
+            if profile is AutoscalingProfile.OPTIMIZE_UTILIZATION:
+                score += min(taken, total) * 100 // total
+            elif taken <= total:
+                score += (total - taken) * 100 // total
+    return score // counted if counted else 0
+
+
+def _balance_score(cpu_taken: int, cpu: int, memory_taken: int, memory: int) -> int:
+    """Return the score of the difference between the used shares of cpu and memory."""
+    if not cpu or not memory:
+        return 100
+    difference = min(cpu_taken / cpu, 1.0) - min(memory_taken / memory, 1.0)
+    return int((1 - abs(difference / 2)) * 100)

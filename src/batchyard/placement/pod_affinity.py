@@ -6,7 +6,7 @@ Domains are the values of the topology keys on the nodes. Source: kube-scheduler
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from batchyard.api.selectors import Selector
+from batchyard.api.meta import Selector
 from batchyard.api.views.pods import PodTerm, PodView
 from batchyard.placement.node_filters import FilterFailure
 from batchyard.placement.node_info import NodeInfo

@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 from batchyard.api.views.pods import PodView
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import find_obstacle, format_fit_error, is_about_room
-from batchyard.placement.node_filters import FilterFailure
+from batchyard.placement.node_filters import FilterFailure, find_shortage, less_held
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.resources import find_shortage, less_held
 
 #: How many nodes with victims are compared: 10 % of the candidates, but at least 100.
 _CANDIDATES_MIN: Final = 100

@@ -6,8 +6,7 @@ A unit is named by its pod's uid, or by its gang.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from batchyard.api.conditions import Condition, with_condition
-from batchyard.api.meta import Obj, with_status
+from batchyard.api.meta import Condition, Obj, with_condition, with_status
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant

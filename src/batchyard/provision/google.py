@@ -7,10 +7,10 @@ from typing import Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import shown
-from batchyard.cloud.catalog.allocatable import PODS
+from batchyard.cloud.catalog.nodes import PODS
 from batchyard.provision.images import image_recipes
-from batchyard.provision.machine_supply import supplies
 from batchyard.provision.model import Google, Network, Part, PlatformModel, PlatformTeam
+from batchyard.provision.system_pods import supplies
 from batchyard.provision.terraform.files import more_repositories
 from batchyard.provision.terraform.pools import HYPERDISK, future_reservations, reservations
 

@@ -5,10 +5,16 @@ adds images of Jobs: copied from another registry, or built from a git repositor
 create` run the same commands.
 """
 
-from collections.abc import Sequence
+import errno
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from batchyard.package_data import find_file, find_folder
 from batchyard.provision.engine import image_of
 from batchyard.provision.model import Google, PlatformEngine, PlatformModel
 
@@ -80,3 +86,53 @@ def _of_jobs(platform: PlatformModel, google: Google, index: int) -> ImageRecipe
         return ImageRecipe(reference, f"copy {image.copy_from} to {reference}", lines)
     lines = [f"\"$engine\" build {_NODES} --tag {reference} '{image.build_from}'", f'"$engine" push {reference}']
     return ImageRecipe(reference, f"build {reference} from {image.build_from}, and push it", lines)
+
+
+# --- image sources ---
+#
+# Source archive for the operator's image.
+#
+# The repository and an installed package produce the same archive: the package's files, and the files installed beside
+# it (see `shipped`).
+
+
+_FILES: Final = ("pyproject.toml", "README.md", "LICENSE", "requirements-runtime.lock")
+_FOLDERS: Final = ("deploy/image", "deploy/monitoring", "examples/refarch", "examples/platforms")
+#: Compiled files, possibly for another machine.
+_LEFT_OUT: Final = frozenset({".pyc", ".so", ".pyd"})
+
+
+def source_archive() -> bytes:
+    """Return a reproducible, compressed tar archive. Raises FileNotFoundError if a part is not installed."""
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, path in sorted(_members()):
+            content = path.read_bytes()
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _members() -> Iterator[tuple[str, Path]]:
+    """Yield the names in the archive, and the files."""
+    for name in _FILES:
+        yield name, _required(name, find_file(name))
+    yield from _below("src/batchyard", Path(__file__).parents[1])
+    for name in _FOLDERS:
+        yield from _below(name, _required(name, find_folder(name)))
+
+
+def _required(name: str, found: Path | None) -> Path:
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "not installed with this version of batchyard", name)
+    return found
+
+
+def _below(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix not in _LEFT_OUT:
+            yield f"{name}/{path.relative_to(folder).as_posix()}", path

@@ -9,9 +9,8 @@ from typing import Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import nearest, shown
-from batchyard.provision.engine import NAMESPACES
+from batchyard.provision.engine import NAMESPACES, configuration_faults
 from batchyard.provision.google import google_faults
-from batchyard.provision.kueue_configuration import configuration_faults
 from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
 from batchyard.provision.model import MetricsCollector, Part, PlatformEngine, PlatformFlavor, PlatformModel, Queue
 

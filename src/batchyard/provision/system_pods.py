@@ -7,14 +7,149 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from batchyard.api import quantity
+from batchyard.api import meta, well_known
 from batchyard.api.errors import FieldError
+from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDollars, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pools import zones_of
+from batchyard.cloud.catalog.prices import hourly_price, machine_of, pool_price, zones_of
 from batchyard.provision.engine import settings_of
-from batchyard.provision.machine_supply import pool_bounds
 from batchyard.provision.manifests.stack import stack_requests
-from batchyard.provision.model import Part, PlatformEngine, PlatformModel
+from batchyard.provision.model import Part, PlatformEngine, PlatformFlavor, PlatformModel
+from batchyard.provision.terraform.pools import HYPERDISK, needs_hyperdisk
+
+# --- machine supply ---
+#
+# Minimum and maximum number of machines of a platform, and their hourly price.
+#
+# Pools that scale have their lower and upper bounds. Auto-provisioned machines are estimated from the quotas of
+# flavors that name an accelerator but no pool, within the limits of auto-provisioning, on the cheapest machines with
+# one of them.
+
+
+#: Name prefix of auto-provisioned machines.
+AUTO_PROVISIONED: Final = "auto-provisioned"
+_RESOURCES: Final[Mapping[str, str]] = {
+    well_known.ACCELERATOR: well_known.GPU,
+    well_known.TPU_ACCELERATOR: well_known.TPU,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Machines of one type and provisioning model."""
+
+    name: str
+    machine: MachineType
+    #: standard, spot, flex-start or queued.
+    provisioning: str
+    reserved: bool
+    least: int
+    most: int
+    #: Hourly price of one machine.
+    price: MicroDollars
+
+    @property
+    def idle(self) -> MicroDollars:
+        """Hourly price with the minimum number of machines."""
+        return self.least * self.price
+
+    @property
+    def full(self) -> MicroDollars:
+        """Hourly price with the maximum number of machines."""
+        return self.most * self.price
+
+
+def supplies(platform: PlatformModel) -> Sequence[Supply]:
+    """Return the pools in order, then the auto-provisioned machines; empty without a cluster."""
+    cluster = platform.cluster
+    if cluster is None:
+        return []
+    catalog = catalog_of(cluster)
+    pools = [_of_pool(row, cluster, catalog) for row in platform.node_pools]
+    return [*pools, *_auto_provisioned(platform, catalog)]
+
+
+def _of_pool(row: Part, cluster: Part, catalog: Catalog) -> Supply:
+    pool = {"metadata": {"name": row["name"]}, "spec": row}
+    least, most = pool_bounds(pool, cluster)
+    return Supply(
+        name=row["name"],
+        machine=machine_of(pool, catalog),
+        provisioning=row.get("provisioning", "standard"),
+        reserved=bool(row.get("reservation")),
+        least=least,
+        most=most,
+        price=pool_price(pool, cluster),
+    )
+
+
+def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
+    """Return the minimum and maximum number of machines."""
+    spec, zones = pool["spec"], len(zones_of(pool, cluster))
+    bounds = spec.get("autoscaling")
+    if bounds is None:
+        count = zones * spec.get("nodeCount", 0)
+        return count, count
+    if "totalMax" in bounds:
+        return bounds.get("totalMin", 0), bounds["totalMax"]
+    return zones * bounds.get("min", 0), zones * bounds.get("max", 0)
+
+
+# --- auto-provisioned ---
+
+
+def _auto_provisioned(platform: PlatformModel, catalog: Catalog) -> Iterator[Supply]:
+    """Yield for each accelerator and provisioning model as many machines as its flavors have quota for."""
+    limits = _limits(platform)
+    wanted: dict[tuple[str, str], int] = {}
+    for flavor in platform.flavors:
+        accelerator = _accelerator(flavor)
+        if flavor.pools or accelerator is None or accelerator not in limits:
+            continue
+        terms = flavor.node_labels.get(well_known.PROVISIONING, "standard")
+        wanted[accelerator, terms] = wanted.get((accelerator, terms), 0) + _quota(flavor, platform)
+    for (accelerator, terms), count in wanted.items():
+        machine = _cheapest(accelerator, terms, catalog)
+        if machine is not None and machine.accelerator is not None and count:
+            most = -(-min(count, limits[accelerator]) // machine.accelerator.count)
+            price = hourly_price(machine, terms)
+            yield Supply(f"{AUTO_PROVISIONED}-{accelerator}", machine, terms, False, 0, most, price)
+
+
+def _limits(platform: PlatformModel) -> Mapping[str, int]:
+    assert platform.cluster is not None
+    scaling = platform.cluster["spec"].get("autoscaling") or {}
+    rows = (scaling.get("autoProvisioning") or {}).get("limits") or ()
+    return {row["resource"]: row["max"] for row in rows}
+
+
+def _accelerator(flavor: PlatformFlavor) -> str | None:
+    return next((flavor.node_labels[key] for key in _RESOURCES if key in flavor.node_labels), None)
+
+
+def _quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
+    """Return the nominal quota of a flavor's accelerators over all queues and cohorts."""
+    resource = next(_RESOURCES[key] for key in _RESOURCES if key in flavor.node_labels)
+    rows = [row for queue in platform.queues for row in queue.flavors] + [
+        row for cohort in platform.cohorts for row in cohort.flavors
+    ]
+    quotas = [row.resources[resource] for row in rows if row.name == flavor.name and resource in row.resources]
+    return sum(meta.amount(resource, quota["nominalQuota"]) for quota in quotas)
+
+
+def _cheapest(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
+    """Return the cheapest machine type with the smallest count of an accelerator; None if no type has it."""
+    having = [
+        machine
+        for machine in catalog.machines.values()
+        if machine.accelerator is not None and machine.accelerator.type == accelerator
+    ]
+    return min(
+        having,
+        key=lambda m: (m.accelerator.count if m.accelerator else 0, hourly_price(m, provisioning), m.name),
+        default=None,
+    )
+
 
 #: The field of the errors.
 NODE_POOLS: Final = "spec.cluster.nodePools"
@@ -126,7 +261,7 @@ def _place(need: _Need, free: Sequence[_FreeNode]) -> bool:
 
 
 def _need(resources: Mapping[str, str]) -> _Need:
-    return _Need(quantity.amount("cpu", resources["cpu"]), quantity.amount("memory", resources["memory"]))
+    return _Need(meta.amount("cpu", resources["cpu"]), meta.amount("memory", resources["memory"]))
 
 
 def _described(wanted: Sequence[SystemPod]) -> str:
@@ -144,3 +279,102 @@ def _described_pools(platform: PlatformModel, cluster: Part) -> str:
         each = f"{free.cpu - daemons.cpu}m CPU and {(free.memory - daemons.memory) // _MIB}Mi free on each"
         texts.append(f"{pool['metadata']['name']}: {count} x {machine}, {each}")
     return "; ".join(texts) or "there are none"
+
+
+# --- quotas ---
+#
+# Compute Engine quotas that a platform needs with its maximum number of machines, by metric.
+#
+# Spot machines and those of the Dynamic Workload Scheduler (flex-start, queued) count against preemptible quotas,
+# reserved machines against the others. Accelerator families without a CPU quota here are limited by their accelerator
+# quota. CPUs of other families that are not listed count against a per-family quota. Sources: the metrics of the API's
+# Region resource, and the documents of Compute Engine on allocation quotas, of Cloud TPU on its quotas, and of GKE on
+# flex-start.
+
+
+GLOBAL: Final = "global"
+_GPUS: Final[Mapping[str, str]] = {
+    "nvidia-l4": "NVIDIA_L4_GPUS",
+    "nvidia-tesla-a100": "NVIDIA_A100_GPUS",
+    "nvidia-a100-80gb": "NVIDIA_A100_80GB_GPUS",
+    "nvidia-h100-80gb": "NVIDIA_H100_GPUS",
+    "nvidia-h100-mega-80gb": "NVIDIA_H100_MEGA_GPUS",
+    "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
+    "nvidia-tesla-p4": "NVIDIA_P4_GPUS",
+    "nvidia-tesla-p100": "NVIDIA_P100_GPUS",
+    "nvidia-tesla-v100": "NVIDIA_V100_GPUS",
+}
+#: Metrics of chips and preemptible chips by accelerator. Later families share a metric with a family dimension.
+_TPUS: Final[Mapping[str, tuple[str, str]]] = {
+    "tpu-v5-lite-podslice": ("TPU_LITE_PODSLICE_V5", "PREEMPTIBLE_TPU_LITE_PODSLICE_V5"),
+    "tpu-v5p-slice": ("TPUS_PER_TPU_FAMILY (CT5P)", "PREEMPTIBLE_TPU_V5P"),
+    "tpu-v6e-slice": ("TPUS_PER_TPU_FAMILY (CT6E)", "PREEMPTIBLE_TPU_V6E"),
+}
+_CPUS: Final[Mapping[str, str]] = {
+    "e2": "CPUS",
+    "n1": "CPUS",
+    "n2": "N2_CPUS",
+    "g2": "G2_CPUS",
+    "a2": "A2_CPUS",
+    "c2": "C2_CPUS",
+    "c2d": "C2D_CPUS",
+    "c3": "C3_CPUS",
+    "m1": "M1_CPUS",
+    "m2": "M2_CPUS",
+    "m3": "M3_CPUS",
+    "n2d": "N2D_CPUS",
+    "t2a": "T2A_CPUS",
+    "t2d": "T2D_CPUS",
+}
+_PREEMPTIBLE: Final = frozenset({"spot", "flex-start", "queued"})
+#: Metrics of disk capacity by disk type.
+_DISKS: Final[Mapping[str, str]] = {
+    "pd-standard": "DISKS_TOTAL_GB",
+    "pd-balanced": "SSD_TOTAL_GB",
+    "pd-ssd": "SSD_TOTAL_GB",
+    HYPERDISK: "HDB_TOTAL_GB",
+}
+
+
+class ComputeQuota(NamedTuple):
+    """The needed amount of a quota, and its users."""
+
+    region: str
+    metric: str
+    needed: int
+    #: Names of pools.
+    used_by: Sequence[str]
+
+
+def quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
+    """Return the needed quotas, sorted; empty if the cluster is not on Google Cloud."""
+    if platform.google is None:
+        return []
+    needed: dict[tuple[str, str], dict[str, int]] = {}
+    for supply in supplies(platform):
+        if supply.most:
+            for region, metric, each in _needs(supply, platform):
+                needed.setdefault((region, metric), {})[supply.name] = each * supply.most
+    rows = [ComputeQuota(region, metric, sum(by.values()), list(by)) for (region, metric), by in needed.items()]
+    return sorted(rows, key=lambda row: (row.region == GLOBAL, row.region, row.metric))
+
+
+def _needs(supply: Supply, platform: PlatformModel) -> Iterator[tuple[str, str, int]]:
+    """Yield the region, metric and amount that one machine needs."""
+    machine, preemptible, region = supply.machine, supply.provisioning in _PREEMPTIBLE, platform.region
+    accelerator = machine.accelerator
+    if accelerator is not None and accelerator.resource == well_known.GPU:
+        metric = _GPUS.get(accelerator.type, "")
+        if metric:
+            yield region, f"PREEMPTIBLE_{metric}" if preemptible else metric, accelerator.count
+        yield GLOBAL, "GPUS_ALL_REGIONS", accelerator.count
+    if accelerator is not None and accelerator.type in _TPUS:
+        yield region, _TPUS[accelerator.type][preemptible], accelerator.count
+    if machine.family in _CPUS or accelerator is None:
+        metric = _CPUS.get(machine.family, f"CPUS_PER_VM_FAMILY ({machine.family.upper()})")
+        yield region, "PREEMPTIBLE_CPUS" if preemptible else metric, machine.cpu_milli // 1000
+    google = platform.google
+    assert google is not None
+    disk_type = HYPERDISK if needs_hyperdisk(machine) else google.disk_type
+    yield region, _DISKS[disk_type], google.disk_size_gb
+    yield region, "INSTANCES", 1

@@ -10,25 +10,19 @@ there once they are ready (`blocked_cycle.py`).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
-from batchyard.api.quantity import format_amount
+from batchyard.api.meta import Key, Obj, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.scheduling.assignment import Assignment, PodSetAssignment
-from batchyard.scheduling.block_admission import PodsReadyGate
-from batchyard.scheduling.blocked_cycle import BlockedCycle
-from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit, Decision, InadmissibleReason, Preempt, StayPending
-from batchyard.scheduling.flavor_requests import FlavorAttempt
-from batchyard.scheduling.granular_mode import PreemptionPossibility
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt, PreemptionPossibility
+from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDetector, SchedulingPolicy
+from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
+from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
-from batchyard.scheduling.observer import CycleObserver, NoCycleObserver
 from batchyard.scheduling.preemption.alternatives import (
     NO_ALTERNATIVES,
     Alternatives,
@@ -36,12 +30,200 @@ from batchyard.scheduling.preemption.alternatives import (
     preemption_alternatives,
 )
 from batchyard.scheduling.preemption.context import PreemptionTarget
-from batchyard.scheduling.preemption_loops import PreemptionLoop, PreemptionLoopDetector
+from batchyard.scheduling.queue_manager import is_held_back
 from batchyard.scheduling.scheduler_cache import KINDS, SchedulerCache
-from batchyard.scheduling.workload import lifecycle as reasons
-from batchyard.scheduling.workload.checks import required_checks
-from batchyard.scheduling.workload.lifecycle import evict, reserve_quota, set_pending, with_resource_requests
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.lifecycle import (
+    WAITING_FOR_PODS_READY,
+    evict,
+    required_checks,
+    reserve_quota,
+    set_pending,
+    with_resource_requests,
+)
 from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
+
+# --- observer ---
+#
+# Observer of scheduling cycles, for metrics of decisions and durations. It does not affect decisions.
+
+
+class CycleObserver(Protocol):
+    """Notified of every cycle. In virtual time, no implementation reads a clock."""
+
+    def begin(self) -> None:
+        """A cycle begins."""
+
+    def decide(self) -> None:
+        """The decisions are made; writing them begins."""
+
+    def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
+        """The cycle ends."""
+
+
+class NoCycleObserver:
+    """Ignores all cycles."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def decide(self) -> None:
+        """Do nothing."""
+
+    def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
+        """Do nothing."""
+
+
+# --- block admission ---
+#
+# Kueue's blockAdmission: no Workload is admitted while another with quota has pods that are not ready.
+#
+# Source: WaitForPodsReady in pkg/cache/scheduler of Kueue.
+
+
+class PodsReadyGate:
+    """The Workloads that hold quota and are not ready, tracked by watch events."""
+
+    def __init__(self, policy: PodsReadyPolicy | None = None) -> None:
+        self._policy = policy or PodsReadyPolicy()
+        self._unready: dict[Key, None] = {}
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether admissions have to wait."""
+        return bool(self._unready)
+
+    def awaits(self, workload: Obj) -> bool:
+        """Report whether an admission of this Workload closes the gate until its pods are ready."""
+        return self._policy.awaits(workload)
+
+    def observe(self, event: WatchEvent) -> None:
+        """Process a change of a Workload."""
+        view = workload_view(event.obj)
+        holds = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
+        if holds and not view.pods_ready and self.awaits(event.obj):
+            self._unready[event.key] = None
+        else:
+            self._unready.pop(event.key, None)
+
+
+# --- blocked cycle ---
+#
+# The rest of a cycle that waits until the pods of all admitted Workloads are ready.
+#
+# Kueue's scheduler blocks inside a cycle before the first admission that has to wait, and runs no other cycle
+# meanwhile. Once the pods are ready, or their Workloads released their quota, it admits that entry as decided, and
+# continues with the entries behind it. The next admission blocks in the same way. Here the remaining admissions and
+# preemptions are kept, and no cycle runs before they are applied.
+#
+# An entry is dropped if its Workload is deleted, finished or inactive by then. It is also dropped if its pod sets or
+# its queue name changed, or if its ClusterQueue is gone. In some of these cases Kueue writes the admission and reverts
+# it afterwards.
+#
+# After a restart the entry is recognized by its condition (WaitingForPodsReady): the first cycle decides only about
+# it. Source: processEntry and waitForPodsReadyIfNeeded in pkg/scheduler/scheduler.go of Kueue.
+
+
+BlockedEntry: TypeAlias = Admit | Preempt
+
+
+class BlockedCycle:
+    """The entries of a cycle that are not applied yet: the one that waits for pods, then those behind it."""
+
+    def __init__(self, index: SchedulerCache, gate: PodsReadyGate | None) -> None:
+        """`gate` is None if admissions do not wait for the pods of others."""
+        self._index = index
+        self._gate = gate
+        self._entries: list[BlockedEntry] = []
+        self._is_first_cycle = gate is not None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether an entry is blocked."""
+        return bool(self._entries) and self._gate is not None and self._gate.is_closed
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether entries are kept and no longer blocked."""
+        return bool(self._entries) and not self.is_blocked
+
+    def observe(self, event: WatchEvent) -> None:
+        """Process a change of an object."""
+        if self._gate is not None and event.key.kind == scheme.WORKLOAD:
+            self._gate.observe(event)
+
+    def first_heads(self, heads: list[Head]) -> list[Head]:
+        """Return the heads of a cycle; for the first cycle, the Workloads blocked before a restart, if any."""
+        if not self._is_first_cycle:
+            return heads
+        self._is_first_cycle = False
+        waiting = [view for view in self._index.book.views() if view.waits_for == WAITING_FOR_PODS_READY]
+        found = [self._head_of(view) for view in waiting]
+        return [head for head in found if head is not None] or heads
+
+    def split(self, decisions: Sequence[Decision], reader: Reader) -> tuple[Sequence[Decision], Obj | None]:
+        """Return the decisions to apply now, and the Workload that has to wait; keep the entries from there on.
+
+        A Wait decision is never kept, because nothing that happens meanwhile changes it.
+        """
+        if self._gate is None:
+            return decisions, None
+        is_closed = self._gate.is_closed
+        for place, decision in enumerate(decisions):
+            obj = reader.get(_key(decision.head.workload)) if isinstance(decision, Admit) else None
+            if obj is None or not workload_view(obj).admissible:
+                continue
+            if is_closed:
+                behind = decisions[place:]
+                self._entries = [entry for entry in behind if not isinstance(entry, StayPending)]
+                return [*decisions[:place], *(entry for entry in behind if isinstance(entry, StayPending))], obj
+            is_closed = self._gate.awaits(obj)
+        return decisions, None
+
+    def resume(self) -> Sequence[Decision]:
+        """Return the kept entries that still hold, and drop all."""
+        entries, self._entries = self._entries, []
+        found = [self._as_of_now(entry) for entry in entries]
+        return [entry for entry in found if entry is not None]
+
+    def _head_of(self, view: WorkloadView) -> Head | None:
+        local = self._index.book.local_queues.get(view.queue)
+        waiting = None if local is None else self._index.queue_manager.pending.get(local.cluster_queue)
+        if waiting is None or waiting.get(view.key) is None or is_held_back(view, self._index.queue_manager.now):
+            return None
+        return waiting.head_of(view.key)
+
+    def _as_of_now(self, entry: BlockedEntry) -> BlockedEntry | None:
+        """Return an entry with its current objects; None if it no longer holds."""
+        decided, name = entry.head.workload, entry.head.queue
+        queue, view = self._index.snapshot.queues.get(name), self._index.book.view(decided.key)
+        if queue is None or view is None or not view.admissible or _asks(view) != _asks(decided):
+            return None
+        if isinstance(entry, Admit):
+            return entry._replace(head=entry.head._replace(workload=view), queue=queue)
+        waiting, targets = self._index.queue_manager.pending[name].get(view.key), self._still_holding(entry.targets)
+        if waiting is None or not targets:
+            return None
+        return entry._replace(head=entry.head._replace(workload=waiting.view), queue=queue, targets=targets)
+
+    def _still_holding(self, targets: Sequence[PreemptionTarget]) -> tuple[PreemptionTarget, ...]:
+        holders = [self._index.snapshot.holder(target.workload.key) for target in targets]
+        return tuple(
+            target._replace(workload=held)
+            for target, held in zip(targets, holders, strict=True)
+            if held is not None and held.uid == target.workload.uid
+        )
+
+
+def _asks(view: WorkloadView) -> tuple[object, ...]:
+    """Return what a decision about a Workload depends on, except its queue order."""
+    return view.uid, view.queue, view.shape[0], view.counts
+
+
+def _key(view: WorkloadView) -> Key:
+    return Key(scheme.WORKLOAD, view.namespace, view.name)
+
 
 # --- decision details ---
 #
@@ -198,7 +380,7 @@ REPORT_PERIOD: Final = SECOND
 
 _PREEMPTED: Final = "Preempted"
 _WAITING_FOR_PODS: Final = (
-    reasons.WAITING_FOR_PODS_READY,
+    lifecycle.WAITING_FOR_PODS_READY,
     "waiting for all admitted workloads to be in PodsReady condition",
 )
 
@@ -350,7 +532,9 @@ class Scheduler:
             snapshot.path_of(decision.queue),
             snapshot.path_of(target.workload.queue),
         )
-        preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
+        preempted = evict(
+            obj, reason=lifecycle.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason
+        )
         return preempted, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
     def _requeue(self, decision: Preempt | StayPending, now: Instant) -> bool:
@@ -384,10 +568,6 @@ class Scheduler:
         ]
         outcome.requeue_at = min(times, default=None)
         return outcome
-
-
-def _key(view: WorkloadView) -> Key:
-    return Key(scheme.WORKLOAD, view.namespace, view.name)
 
 
 def _workload_key(name: str) -> Key:

@@ -9,17 +9,23 @@ applies the decisions. Pure: the same input gives the same output.
 Source: Kueue's pkg/scheduler/scheduler.go.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.assignment import Assignment, LastAssignment
-from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
+from batchyard.base.instant import Instant
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue, FlavorAssignmentMode
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
-from batchyard.scheduling.flavor_assigner import FlavorAssigner, Nominated, is_outdated, search_counts
-from batchyard.scheduling.granular_mode import FlavorAssignmentMode
+from batchyard.scheduling.flavor_assigner import (
+    Assignment,
+    FlavorAssigner,
+    LastAssignment,
+    Nominated,
+    is_outdated,
+    search_counts,
+)
 from batchyard.scheduling.messages import (
     MISCONFIGURED,
     NAMESPACE_MISMATCH,
@@ -29,12 +35,129 @@ from batchyard.scheduling.messages import (
     WAITING_FOR_QUOTA,
     RequeueReason,
 )
-from batchyard.scheduling.ordering import classical_order, fair_order
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.fair import BOTH, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
-from batchyard.scheduling.quota import QuotaNode, Usage, has_room
+from batchyard.scheduling.quota import QuotaNode, Share, Usage, compare, has_room, share_of
 from batchyard.scheduling.snapshot import Snapshot
+
+# --- ordering ---
+#
+# Order of the entries of a cycle: earlier entries take quota before later ones.
+#
+# Classical order: less borrowing first, then higher priority, then longer waiting time. With fair sharing: a
+# tournament in each tree, level by level, won by the branch with the smallest share after admission. Ties are broken
+# by uid, so the order is total. Sources: Kueue's pkg/scheduler (classicalIterator, fair_sharing_iterator).
+
+
+class OrderableEntry(Protocol):
+    """The part of an entry that ordering needs."""
+
+    workload: WorkloadView
+    queue: ClusterQueue
+
+    @property
+    def borrow(self) -> int:
+        """The height in the cohort tree that its quota comes from."""
+
+    @property
+    def usage(self) -> Usage:
+        """The quota that it uses."""
+
+
+EntryT = TypeVar("EntryT", bound=OrderableEntry)
+
+
+def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
+    """Yield the entries in classical order."""
+    return iter(sorted(entries, key=_classical_key))
+
+
+def _classical_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
+    workload = entry.workload
+    return entry.borrow, -workload.priority, workload.queued, workload.uid
+
+
+def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
+    """Yield the entries in fair sharing order, computed lazily from the snapshot with the previous winners' usage.
+
+    Trees are independent; they are processed in order of their root's name.
+    """
+    trees: dict[str, list[EntryT]] = {}
+    for entry in sorted(entries, key=lambda e: e.queue.name):
+        trees.setdefault(entry.queue.node.path[0].name, []).append(entry)
+    for name in sorted(trees):
+        yield from _Tournament(trees[name], snapshot).winners()
+
+
+class _Tournament(Generic[EntryT]):
+    """One tree's entries, each with the share of every node on its path as if it were admitted."""
+
+    def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._entries = {entry.queue.node: entry for entry in entries}
+        self._shares: dict[QuotaNode, tuple[Share, ...]] = {}
+
+    def winners(self) -> Iterator[EntryT]:
+        """Yield the winner of each round until no entry is left."""
+        while self._entries:
+            for node, entry in self._entries.items():
+                if node not in self._shares:
+                    self._shares[node] = self._shares_with(entry)
+            winner = self._play()
+            node = winner.queue.node
+            del self._entries[node]
+            yield winner
+            self._forget_around(node)
+
+    def _shares_with(self, entry: EntryT) -> tuple[Share, ...]:
+        """Return the shares of the nodes on an entry's path, root to queue, including its usage."""
+        snapshot = self._snapshot
+        with snapshot.what_if():
+            snapshot.add_usage(entry.queue, entry.usage)
+            return tuple(share_of(node, snapshot.names) for node in entry.queue.node.path)
+
+    def _forget_around(self, node: QuotaNode) -> None:
+        """Drop the shares of entries that have a node below the root in common with the winner."""
+        branch = node.path[min(1, len(node.path) - 1)]
+        self._shares = {other: s for other, s in self._shares.items() if branch not in other.path}
+
+    def _play(self) -> EntryT:
+        """Play each Cohort's round, deepest first, between its queues' entries and the winners of its child Cohorts."""
+        by_depth: dict[int, dict[QuotaNode, list[EntryT]]] = {}
+        for node, entry in self._entries.items():
+            if node.parent is None:
+                return entry
+            by_depth.setdefault(len(node.path) - 1, {}).setdefault(node.parent, []).append(entry)
+        for depth in range(max(by_depth), 1, -1):
+            for cohort, contenders in by_depth.get(depth, {}).items():
+                assert cohort.parent is not None
+                best = self._best(contenders, depth)
+                by_depth.setdefault(depth - 1, {}).setdefault(cohort.parent, []).append(best)
+        (contenders,) = by_depth[1].values()
+        return self._best(contenders, 1)
+
+    def _best(self, contenders: Sequence[EntryT], level: int) -> EntryT:
+        best = contenders[0]
+        for contender in contenders[1:]:
+            if self._beats(contender, best, level):
+                best = contender
+        return best
+
+    def _beats(self, a: EntryT, b: EntryT, level: int) -> bool:
+        """Report whether a precedes b in a Cohort: no borrowing of its request, smaller share, priority, age."""
+        a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
+        a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
+        if a_borrows != b_borrows:
+            return b_borrows
+        relation = compare(a_share, b_share)
+        return relation < 0 if relation else _turn(a) < _turn(b)
+
+
+def _turn(entry: OrderableEntry) -> tuple[int, int, str]:
+    workload = entry.workload
+    return -workload.priority, workload.queued, workload.uid
+
 
 _WILL_FIT: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
@@ -305,3 +428,95 @@ def _over_limit(workload: WorkloadView) -> str:
         for names in (",".join(f'"{name}"' for name in resources),)
     ]
     return f"resources validation failed: {faults[0] if len(faults) == 1 else '[' + ', '.join(faults) + ']'}"
+
+
+# --- preemption loops ---
+#
+# Detects Workloads that preempt each other endlessly within one instant.
+#
+# Some rules contradict each other: A may preempt B, B may preempt A, and nothing else changes. Upstream then spins
+# endlessly. A tree is watched after many consecutive cycles with preemption in it at the same time. If its Workloads
+# hold the same quota as some cycles before, all preemptions since then will repeat.
+
+
+#: Cycles with preemption in a tree within an instant before it is watched; ordinary chains are shorter.
+CYCLES_UNWATCHED: Final = 16
+
+Holdings: TypeAlias = tuple[tuple[str, Usage], ...]
+
+
+class PreemptionStep(NamedTuple):
+    """One preemption of a loop: preemptor, victim and reason."""
+
+    preemptor: str
+    victim: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionLoop:
+    """Workloads that preempt each other endlessly."""
+
+    at: Instant
+    #: The tree, and the name of its root.
+    tree: str
+    root: str
+    steps: tuple[PreemptionStep, ...]
+
+    @property
+    def message(self) -> str:
+        """Describe the preemptions of the loop."""
+        who = dict.fromkeys(f"{s.preemptor} preempts {s.victim} ({s.reason})" for s in self.steps)
+        return f"in the cohort of {self.root}, without end: {'; '.join(who)}"
+
+
+class PreemptionLoopDetector:
+    """The preemptions by tree within the current instant."""
+
+    def __init__(self) -> None:
+        self._at: Instant = -1
+        self._cycles: dict[str, int] = {}
+        self._seen: dict[str, dict[Holdings, int]] = {}
+        self._steps: dict[str, list[PreemptionStep]] = {}
+
+    def look(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
+        """Return the loops that these preemptions close; the snapshot is that before them."""
+        if now != self._at:
+            self._at = now
+            self._cycles, self._seen, self._steps = {}, {}, {}
+        by_root: dict[str, tuple[QuotaNode, list[PreemptionStep]]] = {}
+        for preemption in preemptions:
+            root = preemption.queue.node.path[0]
+            steps = by_root.setdefault(preemption.queue.node.tree, (root, []))[1]
+            who = preemption.head.workload.key
+            steps += [PreemptionStep(who, target.workload.key, target.reason) for target in preemption.targets]
+        return [
+            loop
+            for tree, (root, steps) in by_root.items()
+            if (loop := self._look_at(tree, root, steps, snapshot)) is not None
+        ]
+
+    def _look_at(
+        self, tree: str, root: QuotaNode, steps: list[PreemptionStep], snapshot: Snapshot
+    ) -> PreemptionLoop | None:
+        self._cycles[tree] = self._cycles.get(tree, 0) + 1
+        if self._cycles[tree] <= CYCLES_UNWATCHED:
+            return None
+        done = self._steps.setdefault(tree, [])
+        seen = self._seen.setdefault(tree, {})
+        holdings = _holdings(root, snapshot)
+        since = seen.get(holdings)
+        if since is not None:
+            return PreemptionLoop(self._at, tree, root.name, tuple(done[since:]))
+        seen[holdings] = len(done)
+        done += steps
+        return None
+
+
+def _holdings(root: QuotaNode, snapshot: Snapshot) -> Holdings:
+    """Return the quota holders of a tree."""
+    return tuple(
+        (workload.key, workload.usage)
+        for queue in snapshot.queues_below(root)
+        for workload in sorted(queue.workloads.values(), key=lambda w: w.key)
+    )

@@ -3,8 +3,8 @@
 from typing import NamedTuple, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.assignment import Assignment, LastAssignment
 from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
 from batchyard.scheduling.messages import RequeueReason, message_of
 from batchyard.scheduling.preemption.context import PreemptionTarget
 

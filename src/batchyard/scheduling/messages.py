@@ -7,7 +7,7 @@ Sources: Kueue's pkg/scheduler/flavorassigner (messages), apis/kueue/v1beta2 (re
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from batchyard.api.quantity import format_amount
+from batchyard.api.meta import format_amount
 
 NO_MATCHING_FLAVOR: Final = "NoMatchingFlavor"
 EXCEEDS_MAX_QUOTA: Final = "ExceedsMaxQuota"

@@ -5,17 +5,465 @@ Workloads of its whole tree are reactivated. A tree in which a cycle changed not
 changes. A tree frozen in a preemption loop rests for that instant regardless of changes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Final, TypeAlias
 
-from batchyard.api.views.workload import WorkloadView
+from batchyard.api.views.workload import Shape, WorkloadView
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.scheduling.assignment import LastAssignment
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.decisions import Head
+from batchyard.scheduling.flavor_assigner import LastAssignment
 from batchyard.scheduling.messages import RequeueReason
-from batchyard.scheduling.pending_queue import PendingQueue
 from batchyard.scheduling.snapshot import Snapshot
+
+# --- pending queue ---
+#
+# Pending queue of one ClusterQueue: the active Workloads in line, and the Workloads parked as inadmissible.
+#
+# The order in line is: the current preemptor, then priority, then waiting time, then uid. Equal Workloads (same shape,
+# same namespace) form a class. If one of them cannot fit, the whole class is parked. When quota may have become free,
+# the class is reactivated. Each of these steps takes the same time for any class size. Workloads in backoff are held
+# separately. A StrictFIFO queue parks no Workload for lack of quota. Source: Kueue's pkg/cache/queue (cluster_queue,
+# inadmissible_workloads).
+
+
+Order: TypeAlias = tuple[int, Instant, str, str]
+ClassKey: TypeAlias = tuple[Shape, str]
+
+_IN_LINE_AGAIN: Final = (RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PENDING_PREEMPTION)
+_HOPELESS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
+
+
+#: The queue order, except for the current preemptor.
+_ORDER: Final = attrgetter("order")
+
+
+class PendingEntry:
+    """A pending Workload; `line` is the line that it is in, None if it is held or removed."""
+
+    __slots__ = ("last", "line", "order", "view")
+
+    def __init__(self, view: WorkloadView, last: LastAssignment | None) -> None:
+        self.view = view
+        self.last = last
+        self.order: Order = (-view.priority, view.queued, view.uid, view.key)
+        self.line: WorkloadHeap | None = None
+
+    def __lt__(self, _other: "PendingEntry") -> bool:
+        """Heap entries compare by their order first; equal orders may come in any sequence."""
+        return False
+
+
+class WorkloadHeap:
+    """A heap of Workloads with lazy deletion: removed entries are dropped when they reach the front."""
+
+    __slots__ = ("_heap", "size")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Order, PendingEntry]] = []
+        self.size = 0
+
+    def push(self, waiting: PendingEntry) -> None:
+        """Add a Workload, and remove it from its previous line."""
+        if waiting.line is not None:
+            waiting.line.size -= 1
+        waiting.line = self
+        self.size += 1
+        heapq.heappush(self._heap, (waiting.order, waiting))
+
+    def first(self) -> PendingEntry | None:
+        """Return the first Workload."""
+        heap = self._heap
+        while heap and heap[0][1].line is not self:
+            heapq.heappop(heap)
+        return heap[0][1] if heap else None
+
+    def in_order(self) -> Iterator[PendingEntry]:
+        """Yield all Workloads in order. The cost depends on the number taken, not on the size of the line."""
+        heap = self._heap
+        edge = [(heap[0][0], 0)] if heap else []
+        while edge:
+            _, place = heapq.heappop(edge)
+            if heap[place][1].line is self:
+                yield heap[place][1]
+            for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                heapq.heappush(edge, (heap[below][0], below))
+
+    def members(self) -> Iterator[PendingEntry]:
+        """Yield all Workloads in no particular order."""
+        return (waiting for _, waiting in self._heap if waiting.line is self)
+
+
+class EquivalenceClass:
+    """Equal Workloads of one namespace: those in line and those parked."""
+
+    __slots__ = ("in_line", "parked", "parked_at")
+
+    def __init__(self) -> None:
+        self.in_line = WorkloadHeap()
+        self.parked = WorkloadHeap()
+        #: When a Workload was last parked.
+        self.parked_at: Instant = 0
+
+    def park(self, now: Instant) -> None:
+        """Park all Workloads in line."""
+        self.in_line, self.parked = _merged(self.in_line, self.parked)
+        self.parked_at = now
+
+    def wake(self) -> None:
+        """Move all parked Workloads back in line."""
+        self.parked, self.in_line = _merged(self.parked, self.in_line)
+
+
+def _merged(source: WorkloadHeap, target: WorkloadHeap) -> tuple[WorkloadHeap, WorkloadHeap]:
+    """Return an empty line and one with the Workloads of both, by pouring the smaller into the larger."""
+    if source.size > target.size:
+        source, target = target, source
+    for waiting in list(source.members()):
+        target.push(waiting)
+    return WorkloadHeap(), target
+
+
+class FirstPendingCache:
+    """A cache of the first pending Workloads in order; it is dropped when a Workload is added or removed."""
+
+    __slots__ = ("known",)
+
+    def __init__(self) -> None:
+        self.known: list[PendingEntry] | None = None
+
+    def of(self, waiting: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
+        """Return the first `count` Workloads; the current preemptor gets no precedence."""
+        if self.known is None or len(self.known) < min(count, len(waiting)):
+            found = waiting.values()
+            self.known = [min(found, key=_ORDER)] if count == 1 and found else sorted(found, key=_ORDER)[:count]
+        return self.known[:count]
+
+
+class PendingQueueReader:
+    """The pending Workloads of one ClusterQueue, for reading."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.strict_fifo = False
+        self._waiting: dict[str, PendingEntry] = {}
+        self._classes: dict[ClassKey, EquivalenceClass] = {}
+        #: The fronts of classes in line; stale ones are dropped when found.
+        self._fronts: list[tuple[Order, PendingEntry, ClassKey]] = []
+        #: Shapes that could not fit since the last reactivation, each with the reason.
+        self._hopeless: dict[Shape, str] = {}
+        self._held: dict[str, PendingEntry] = {}
+        self._sticky = ""
+        #: The number of pending Workloads by LocalQueue.
+        self.by_local_queue: dict[str, int] = {}
+        self._foremost = FirstPendingCache()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, key: str) -> PendingEntry | None:
+        """Return the pending Workload of that key, if any."""
+        return self._waiting.get(key)
+
+    def classes(self) -> list[tuple[ClassKey, EquivalenceClass]]:
+        """Return the pending Workloads by class; some classes may be empty."""
+        return list(self._classes.items())
+
+    def held(self) -> list[WorkloadView]:
+        """Return the Workloads held by a backoff or a condition."""
+        return [waiting.view for waiting in self._held.values()]
+
+    def views(self) -> list[WorkloadView]:
+        """Return all pending Workloads in queue order."""
+        return [w.view for w in sorted(self._waiting.values(), key=lambda w: (w.view.key != self._sticky, w.order))]
+
+    def front(self, most: int) -> list[WorkloadView]:
+        """Return the first Workloads in line or parked, in queue order."""
+        lines = [line.in_order() for each in self._classes.values() for line in (each.in_line, each.parked)]
+        sticky = self._waiting.get(self._sticky)
+        first = [sticky] if sticky is not None and sticky.line is not None else []
+        found = {w.view.key: w.view for w in islice(chain(first, heapq.merge(*lines, key=_ORDER)), most + 1)}
+        return list(found.values())[:most]
+
+    @property
+    def preemptor(self) -> str:
+        """The key of the Workload that stays at the head until its victims are gone; '' if there is none."""
+        sticky = self._waiting.get(self._sticky)
+        return self._sticky if sticky is not None and self._is_in_line(sticky) else ""
+
+    def release_preemptor(self, key: str) -> None:
+        """Stop keeping a Workload at the head, if it was kept."""
+        if self._sticky == key:
+            self._sticky = ""
+
+    def place_of(self, key: str) -> int:
+        """Return the number of Workloads ahead of a pending one."""
+        if key == self._sticky:
+            return 0
+        order, sticky = self._waiting[key].order, self._waiting.get(self._sticky)
+        return sum([w.order < order for w in self._waiting.values()]) + (sticky is not None and sticky.order > order)
+
+    def first(self, count: int) -> list[WorkloadView]:
+        """Return the first pending Workloads in queue order."""
+        first, sticky = self._foremost.of(self._waiting, count), self._waiting.get(self._sticky)
+        if sticky is not None:
+            first = [sticky, *(each for each in first if each is not sticky)][:count]
+        return [each.view for each in first]
+
+    @property
+    def has_held(self) -> bool:
+        """Whether any Workload is held by a backoff or a condition."""
+        return bool(self._held)
+
+    @property
+    def may_reactivate(self) -> bool:
+        """Whether a reactivation could change anything."""
+        return bool(self._waiting or self._hopeless)
+
+    def parked_at(self, key: str) -> Instant | None:
+        """Return when a Workload or an equal one was last parked; None if it is not parked here."""
+        waiting = self._waiting.get(key)
+        members = None if waiting is None else self._classes.get(_class_key(waiting.view))
+        if waiting is None or members is None or waiting.line is not members.parked:
+            return None
+        return members.parked_at
+
+    def record_attempt(self, key: str, now: Instant) -> None:
+        """Record that another scheduler tried a pending Workload at `now`: it has not tried later ones before that."""
+        order = self._waiting[key].order
+        for members in self._classes.values():
+            if any(waiting.order > order for waiting in members.parked.members()):
+                members.parked_at = max(members.parked_at, now)
+
+    def has_parked_before(self, key: str, since: Instant) -> bool:
+        """Report whether Workloads ahead of a pending one were parked since then."""
+        order = self._waiting[key].order
+        lately = [each.parked.first() for each in self._classes.values() if each.parked_at >= since]
+        return any(first is not None and first.order < order for first in lately)
+
+    def head_of(self, key: str) -> Head:
+        """Return a pending Workload as a head."""
+        waiting = self._waiting[key]
+        return Head(waiting.view, self.name, waiting.last)
+
+    def _is_in_line(self, waiting: PendingEntry) -> bool:
+        members = self._classes.get(_class_key(waiting.view))
+        return members is not None and waiting.line is members.in_line
+
+
+class PendingQueue(PendingQueueReader):
+    """The pending Workloads of one ClusterQueue."""
+
+    def clear(self) -> None:
+        """Remove all Workloads, and break reference cycles."""
+        for waiting in self._waiting.values():
+            waiting.line = None
+        for table in (self._waiting, self._classes, self._hopeless, self._held, self._fronts):
+            table.clear()
+
+    def has_heads(self) -> bool:
+        """Report whether any Workload is in line."""
+        return self._front() is not None
+
+    def put(self, view: WorkloadView, now: Instant) -> bool:
+        """Add or update a Workload. Return whether that put it in line."""
+        known = self._waiting.get(view.key)
+        if known is not None and _is_same(known.view, view):
+            known.view = view
+            return False
+        was_in_line = known is not None and self._is_in_line(known)
+        waiting = PendingEntry(view, known.last if known is not None and known.view.shape == view.shape else None)
+        self.remove(view.key, forget_sticky=False)
+        self._enter(waiting)
+        if not was_in_line and is_held_back(view, now):
+            self._held[view.key] = waiting
+            return False
+        if not was_in_line and not self.strict_fifo and view.shape in self._hopeless:
+            self._class_of(view).parked.push(waiting)
+            return False
+        self._push(waiting)
+        return True
+
+    def unpark(self, key: str) -> None:
+        """Put a single parked Workload back in line."""
+        self._push(self._waiting[key])
+
+    def put_in_line(self, view: WorkloadView) -> None:
+        """Put a Workload in line unless it is already pending, as when its LocalQueue is created."""
+        if view.key not in self._waiting:
+            waiting = PendingEntry(view, None)
+            self._enter(waiting)
+            self._push(waiting)
+
+    def head(self) -> Head | None:
+        """Return the head. It stays in line until it is requeued or, on admission, removed."""
+        waiting = self._front()
+        return None if waiting is None else Head(waiting.view, self.name, waiting.last)
+
+    def no_fit_reason(self, view: WorkloadView) -> str:
+        """Return why a parked Workload is bypassed (one of its shape did not fit); '' if it is not."""
+        waiting = self._waiting.get(view.key)
+        is_parked = waiting is not None and not self._is_in_line(waiting)
+        return self._hopeless.get(view.shape, "") if is_parked else ""
+
+    def requeue(
+        self, head: Head, last: LastAssignment | None, reason: RequeueReason, now: Instant, why: str = ""
+    ) -> bool:
+        """Requeue a head. Return whether it was parked. `why` is the reason for its condition."""
+        view = head.workload
+        if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
+            self._sticky = view.key
+        waiting = self._waiting.get(view.key)
+        if waiting is None or waiting.view is not view:
+            self.remove(view.key, forget_sticky=False)
+            waiting = PendingEntry(view, last)
+            self._enter(waiting)
+        waiting.last = last
+        if is_held_back(view, now):
+            self._leave(waiting)
+            self._held[view.key] = waiting
+            return True
+        if self._stays_in_line(reason) or last is not None:
+            if waiting.line is None:
+                self._push(waiting)
+            return False
+        if reason in _HOPELESS and not self.strict_fifo:
+            self._park_shape(view.shape, now, why)
+        members = self._class_of(view)
+        if waiting.line is not members.parked:
+            members.parked.push(waiting)
+            members.parked_at = now
+            self._show_front(_class_key(view), members)
+        return True
+
+    def wake(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
+        """Reactivate parked Workloads of the namespaces that the queue admits. Return whether there were any."""
+        self._hopeless.clear()
+        woken = False
+        for key, members in self._classes.items():
+            if members.parked.size and admits_namespace(key[1]):
+                members.wake()
+                self._show_front(key, members)
+                woken = True
+        for waiting in list(self._held.values()):
+            if not is_held_back(waiting.view, now) and admits_namespace(waiting.view.namespace):
+                del self._held[waiting.view.key]
+                self._push(waiting)
+                woken = True
+        return woken
+
+    def remove(self, key: str, *, forget_sticky: bool = True) -> bool:
+        """Remove a Workload. Return whether it was pending here."""
+        if forget_sticky:
+            self.release_preemptor(key)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return False
+        self._held.pop(key, None)
+        self._exit(waiting)
+        return True
+
+    def next_release(self) -> Instant | None:
+        """Return when the first held Workload may be tried again; None if none is held by time."""
+        times = [w.view.requeue_at for w in self._held.values() if not w.view.requeue_blocked]
+        return min((t for t in times if t is not None), default=None)
+
+    def _stays_in_line(self, reason: RequeueReason) -> bool:
+        return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _IN_LINE_AGAIN
+
+    def _class_of(self, view: WorkloadView) -> EquivalenceClass:
+        key = _class_key(view)
+        members = self._classes.get(key)
+        if members is None:
+            members = self._classes[key] = EquivalenceClass()
+        return members
+
+    def _push(self, waiting: PendingEntry) -> None:
+        members = self._class_of(waiting.view)
+        members.in_line.push(waiting)
+        if members.in_line.first() is waiting:
+            self._show_front(_class_key(waiting.view), members)
+
+    def _enter(self, waiting: PendingEntry) -> None:
+        view = waiting.view
+        self._foremost.known = None
+        self._waiting[view.key] = waiting
+        self.by_local_queue[view.queue] = self.by_local_queue.get(view.queue, 0) + 1
+
+    def _exit(self, waiting: PendingEntry) -> None:
+        view = waiting.view
+        self._foremost.known = None
+        del self._waiting[view.key]
+        self.by_local_queue[view.queue] -= 1
+        self._leave(waiting)
+
+    def _leave(self, waiting: PendingEntry) -> None:
+        """Remove a Workload from its line, and remove its class if that is empty."""
+        line = waiting.line
+        if line is None:
+            return
+        was_first = line.first() is waiting
+        line.size -= 1
+        waiting.line = None
+        key = _class_key(waiting.view)
+        members = self._classes[key]
+        if not members.in_line.size and not members.parked.size:
+            del self._classes[key]
+        elif was_first and line is members.in_line:
+            self._show_front(key, members)
+
+    def _show_front(self, key: ClassKey, members: EquivalenceClass) -> None:
+        first = members.in_line.first()
+        if first is not None:
+            heapq.heappush(self._fronts, (first.order, first, key))
+
+    def _front(self) -> PendingEntry | None:
+        """Return the head of the queue."""
+        if self._sticky:
+            sticky = self._waiting.get(self._sticky)
+            if sticky is not None and self._is_in_line(sticky):
+                return sticky
+        fronts = self._fronts
+        while fronts:
+            order, shown, key = fronts[0]
+            members = self._classes.get(key)
+            first = members.in_line.first() if members is not None else None
+            if first is not None and first is shown and first.order == order:
+                return first
+            heapq.heappop(fronts)
+        return None
+
+    def _park_shape(self, shape: Shape, now: Instant, why: str) -> None:
+        self._hopeless[shape] = why
+        for key, members in self._classes.items():
+            if key[0] == shape and members.in_line.size:
+                members.park(now)
+
+
+def is_held_back(view: WorkloadView, now: Instant) -> bool:
+    """Report whether a Workload must not be tried yet, regardless of quota."""
+    return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
+
+
+def _class_key(view: WorkloadView) -> ClassKey:
+    return view.shape, view.namespace
+
+
+def _is_same(old: WorkloadView, new: WorkloadView) -> bool:
+    """Report whether no change affects admissibility or queue order."""
+    return (
+        old.generation == new.generation
+        and old.shape == new.shape
+        and old.evicted == new.evicted
+        and old.queued == new.queued
+        and old.requeue_blocked == new.requeue_blocked
+        and old.requeue_at == new.requeue_at
+        and old.has_failed_check == new.has_failed_check
+    )
+
 
 #: How long Kueue batches changes before it reactivates parked Workloads. Quota that is released bit by bit, as by slow
 #: victims, is thus first available to Workloads in line, such as the preemptor.

@@ -9,19 +9,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.conditions import is_true, with_condition
-from batchyard.api.meta import Key, Obj, with_status
-from batchyard.api.quantity import format_amount
+from batchyard.api.meta import Key, Obj, format_amount, is_true, with_condition, with_status
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.cluster_queue import ClusterQueue, QueueActiveStatus
-from batchyard.scheduling.fair_sharing import share_of
-from batchyard.scheduling.quota import QuotaNode
-from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.quota import QuotaNode, share_of
+from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
 from batchyard.scheduling.workload.pending_reason import held_by
-from batchyard.scheduling.workload_cache import QueueCounter
 
 BATCH: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND

@@ -5,24 +5,353 @@ are reactivated before the next cycle. A restart rebuilds the cache. Sources: Ku
 pkg/controller/core and pkg/cache/queue/manager.go.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import Obj, key_of
-from batchyard.api.views.ownership import namespace_labels
-from batchyard.api.views.queues import ClusterQueueView, cluster_queue_view, cohort_view, flavor_view, local_queue_view
-from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.base.instant import Instant
+from batchyard.api.meta import Obj, is_true, key_of
+from batchyard.api.views.node import namespace_labels
+from batchyard.api.views.workload import (
+    ClusterQueueView,
+    LocalQueueView,
+    WorkloadView,
+    cluster_queue_view,
+    cohort_view,
+    flavor_view,
+    local_queue_view,
+    workload_view,
+)
+from batchyard.base.instant import MINUTE, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.scheduling.cluster_queue import AdmissionCheckInfo, QueueActiveStatus, readiness_of
-from batchyard.scheduling.decisions import Head
-from batchyard.scheduling.limit_ranges import AdjustedViews
-from batchyard.scheduling.pending_queue import PendingQueue
-from batchyard.scheduling.queue_manager import QueueManager
+from batchyard.scheduling.cluster_queue import (
+    AdmissionCheckInfo,
+    AdmittedWorkload,
+    ClusterQueue,
+    QueueActiveStatus,
+    readiness_of,
+)
+from batchyard.scheduling.decisions import Admit, Head
+from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
+from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.workload_cache import WorkloadCache
+from batchyard.scheduling.workload.adjustments import AdjustedViews
+
+# --- workload cache ---
+#
+# Workload cache: quota holders and pending Workloads, from watch events of Workloads.
+#
+# Source: Kueue's workload event handlers in pkg/controller/core. One upstream defect is fixed. When a Workload whose
+# LocalQueue is deleted or stopped releases quota, upstream reactivates no parked Workload. They wait for the next
+# release, or forever if there is none. Here they are reactivated at once if no holder is left whose end would do so,
+# else after a grace period.
+
+
+# --- queue counts ---
+#
+# The numbers of Workloads that reserve quota or are admitted in a queue, and their usage.
+
+
+@dataclass(slots=True)
+class QueueCounter:
+    """The counts of one queue; amounts by flavor-resource id."""
+
+    reserving: int = 0
+    admitted: int = 0
+    reserved_usage: dict[int, int] = field(default_factory=dict)
+    admitted_usage: dict[int, int] = field(default_factory=dict)
+
+
+class QueueCounters:
+    """The counts by queue name."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, QueueCounter] = {}
+
+    def get(self, queue: str) -> QueueCounter:
+        """Return a queue's counts."""
+        return self._counts.get(queue) or QueueCounter()
+
+    def add(self, queue: str, held: AdmittedWorkload) -> None:
+        """Count a Workload."""
+        count = self._counts.get(queue)
+        if count is None:
+            count = self._counts[queue] = QueueCounter()
+        self._change(count, held, 1)
+
+    def remove(self, queue: str, held: AdmittedWorkload) -> None:
+        """Stop counting a Workload."""
+        count = self._counts.get(queue)
+        if count is not None:
+            self._change(count, held, -1)
+
+    def forget(self, queue: str) -> None:
+        """Drop a queue."""
+        self._counts.pop(queue, None)
+
+    @staticmethod
+    def _change(count: QueueCounter, held: AdmittedWorkload, sign: int) -> None:
+        count.reserving += sign
+        tables = [count.reserved_usage]
+        if held.is_admitted:
+            count.admitted += sign
+            tables.append(count.admitted_usage)
+        for fr, amount in held.usage:
+            for table in tables:
+                table[fr] = table.get(fr, 0) + sign * amount
+
+
+#: How long released quota may stay free without a reactivation of parked Workloads.
+GRACE: Final = 5 * MINUTE
+
+_DELETED: Final = EventType.DELETED
+
+
+class WorkloadCache:
+    """The Workloads by LocalQueue, their counts, and admissions that are not confirmed by watch events yet."""
+
+    def __init__(
+        self, snapshot: Snapshot, queue_manager: QueueManager, view_of: Callable[[Obj], WorkloadView] = workload_view
+    ) -> None:
+        self._view_of = view_of
+        self.snapshot = snapshot
+        self.queue_manager = queue_manager
+        self.local_queues: dict[str, LocalQueueView] = {}
+        #: Reserved and used quota, by ClusterQueue and by LocalQueue.
+        self.queue_tally = QueueCounters()
+        self.local_tally = QueueCounters()
+        #: Unfinished Workloads by LocalQueue.
+        self._workloads: dict[str, dict[str, WorkloadView]] = {}
+        self._queue_of: dict[str, str] = {}
+        #: Counted admissions whose watch events have not arrived yet.
+        self._assumed: dict[str, None] = {}
+
+    def fill_from(self, local: LocalQueueView) -> None:
+        """Put the Workloads of a LocalQueue in line."""
+        waiting = self.queue_manager.pending.get(local.cluster_queue)
+        if waiting is None or local.stop_policy != "None":
+            return
+        for view in self._workloads.get(local.key, {}).values():
+            if view.admissible and self.snapshot.holder(view.key) is None:
+                waiting.put_in_line(view)
+        if waiting.has_heads():
+            self.queue_manager.show_new(local.cluster_queue)
+
+    def forget_queue(self, cluster_queue: str) -> None:
+        """Remove a deleted ClusterQueue and its quota holders."""
+        for held in self.snapshot.queues[cluster_queue].workloads.values():
+            self.local_tally.remove(held.local_queue, held)
+        self.queue_tally.forget(cluster_queue)
+        self.snapshot.remove_queue(cluster_queue)
+
+    def waiting_in(self, local_queue: str) -> int:
+        """Return the number of Workloads of a LocalQueue that would be in line if its ClusterQueue existed."""
+        found = self._workloads.get(local_queue, {}).values()
+        return sum(view.admissible and self.snapshot.holder(view.key) is None for view in found)
+
+    def empty(self, key: str) -> None:
+        """Take the Workloads of a LocalQueue out of line."""
+        for workload in self._workloads.get(key, {}):
+            self.dequeue(workload)
+
+    def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
+        """Count an admission before it is written."""
+        self._hold(admitted_of(decision, now, admitted=admitted))
+        self._assumed[decision.head.workload.key] = None
+
+    def view(self, key: str) -> WorkloadView | None:
+        """Return an unfinished Workload; None if it does not exist."""
+        return self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
+
+    def views(self) -> Iterator[WorkloadView]:
+        """Return all unfinished Workloads."""
+        return (view for views in self._workloads.values() for view in views.values())
+
+    @property
+    def assumes(self) -> bool:
+        """Whether an admission is counted that no watch event has confirmed."""
+        return bool(self._assumed)
+
+    def drop_unconfirmed(self) -> None:
+        """Stop counting admissions whose write was rejected, because no watch event confirmed them.
+
+        Call this when the watch events of all writes have been processed.
+        """
+        refused, self._assumed = self._assumed, {}
+        for key in refused:
+            self._wake_for(key)
+            self._release(key)
+            view = self.view(key)
+            if view is not None and view.admissible:
+                self._enqueue(view)
+
+    def count_holders(self, cluster_queue: str) -> None:
+        """Count Workloads that held quota in a ClusterQueue before it was observed."""
+        for workloads in self._workloads.values():
+            for view in list(workloads.values()):
+                if view.quota_reserved and view.active and view.cluster_queue == cluster_queue:
+                    self._reserve(view, None)
+
+    def observe(self, event: WatchEvent) -> None:
+        """Process a change of a Workload."""
+        view = self._view_of(event.obj)
+        if self._assumed and view.quota_reserved:
+            self._assumed.pop(view.key, None)
+        if event.type is _DELETED:
+            self._drop(view.key)
+            return
+        self._sort_in(view)
+        if view.finished or not view.active:
+            self._leave(view)
+            return
+        if view.quota_reserved:
+            self._reserve(view, event.old)
+            return
+        if self.snapshot.holder(view.key) is not None:
+            self._wake_for(view.key)
+            self._release(view.key)
+        if view.admissible:
+            self._enqueue(view)
+        else:
+            self.dequeue(view.key)
+
+    def _sort_in(self, view: WorkloadView) -> None:
+        """Store the Workload under its LocalQueue."""
+        before = self._queue_of.get(view.key)
+        if before is not None and before != view.queue:
+            self.dequeue(view.key)
+            del self._workloads[before][view.key]
+        self._queue_of[view.key] = view.queue
+        self._workloads.setdefault(view.queue, {})[view.key] = view
+
+    def _leave(self, view: WorkloadView) -> None:
+        """Remove a finished or inactive Workload from its queue, and release its quota."""
+        self.dequeue(view.key)
+        self._wake_for(view.key)
+        self._release(view.key)
+        if view.finished:
+            self._workloads[view.queue].pop(view.key, None)
+
+    def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
+        """Count the quota that the Workload's status reserves."""
+        self.dequeue(view.key)
+        queue = self.snapshot.queues.get(view.cluster_queue)
+        if queue is None:
+            self._release(view.key)
+            return
+        usage: dict[int, int] = {}
+        chosen: dict[int, None] = {}
+        for holding in view.holdings:
+            amounts = dict(holding.usage)
+            for resource, flavor in holding.flavors.items():
+                fr = self.snapshot.id_of(flavor, resource)
+                chosen[fr] = None
+                usage[fr] = usage.get(fr, 0) + amounts.get(resource, 0)
+        reserved_at = view.reserved_at or 0
+        self._hold(
+            _admitted(
+                view, queue, tuple(usage.items()), frozenset(chosen), reserved_at=reserved_at, is_admitted=view.admitted
+            )
+        )
+        if old is not None:
+            before = self._view_of(old)
+            if before.quota_reserved and (before.counts != view.counts or before.priority != view.priority):
+                self._wake_for(view.key)
+
+    def _drop(self, key: str) -> None:
+        self.dequeue(key)
+        self._wake_for(key)
+        self._release(key)
+        local = self._queue_of.pop(key, None)
+        if local is not None:
+            self._workloads[local].pop(key, None)
+
+    def _hold(self, held: AdmittedWorkload) -> None:
+        known = self.snapshot.holder(held.key)
+        if known is not None and known.is_like(held):
+            self.snapshot.confirm(known)  # an admission counted before it was written
+        else:
+            self._untally(known)
+            self.snapshot.hold(held)
+            self.queue_tally.add(held.queue.name, held)
+            self.local_tally.add(held.local_queue, held)
+        self.queue_manager.touch(held.queue)
+
+    def _release(self, key: str) -> None:
+        held = self.snapshot.release(key)
+        if held is not None:
+            self._untally(held)
+            self.queue_manager.touch(held.queue)
+
+    def _untally(self, held: AdmittedWorkload | None) -> None:
+        if held is not None:
+            self.queue_tally.remove(held.queue.name, held)
+            self.local_tally.remove(held.local_queue, held)
+
+    def _enqueue(self, view: WorkloadView) -> None:
+        local = self.local_queues.get(view.queue)
+        if local is not None and local.stop_policy == "None":
+            self.queue_manager.put(local.cluster_queue, view)
+
+    def dequeue(self, key: str) -> None:
+        """Take a Workload out of line."""
+        local = self.local_queues.get(self._queue_of.get(key, ""))
+        waiting = self.queue_manager.pending.get(local.cluster_queue) if local is not None else None
+        if waiting is not None and waiting.remove(key):
+            self.queue_manager.show_new(waiting.name)  # the head may have changed
+
+    def _wake_for(self, key: str) -> None:
+        """Mark the tree in which a Workload holds, or may have held, quota."""
+        if self._is_open(self._queue_of.get(key, "")):
+            self.queue_manager.wake(self.local_queues[self._queue_of[key]].cluster_queue)
+            return
+        held = self.snapshot.holder(key)
+        if held is None:
+            return
+        root = held.queue.node.path[0]
+        others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not held)
+        if any(self._is_open(other.local_queue) for other in others):
+            self.queue_manager.reactivate_later(held.queue, self.queue_manager.now + GRACE)
+        else:
+            self.queue_manager.wake(held.queue.name)
+
+    def _is_open(self, local_queue: str) -> bool:
+        """Report whether a LocalQueue exists and is not stopped."""
+        local = self.local_queues.get(local_queue)
+        return local is not None and local.stop_policy == "None"
+
+
+def admitted_of(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
+    """Return the quota holder that results from an admission."""
+    chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
+    usage, queue = decision.assignment.usage, decision.queue
+    return _admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted)
+
+
+def _admitted(
+    view: WorkloadView,
+    queue: ClusterQueue,
+    usage: Usage,
+    chosen: frozenset[int],
+    *,
+    reserved_at: Instant,
+    is_admitted: bool,
+) -> AdmittedWorkload:
+    return AdmittedWorkload(
+        view.key,
+        view.uid,
+        queue,
+        tuple(sorted(usage)),  # a fixed order
+        chosen,
+        view.priority,
+        view.queued,
+        reserved_at,
+        view.evicted and view.quota_reserved,
+        is_admitted,
+        view.queue,
+        view.boost,
+    )  # positional arguments, because keyword arguments dominate the cost here
+
 
 KINDS: Final = (
     scheme.WORKLOAD,
@@ -35,8 +364,6 @@ KINDS: Final = (
     scheme.LIMIT_RANGE,
     scheme.RUNTIME_CLASS,
 )
-
-_DELETED: Final = EventType.DELETED
 
 
 class SchedulerCache:

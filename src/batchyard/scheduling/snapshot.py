@@ -7,10 +7,15 @@ One snapshot exists for the lifetime of the scheduler and is updated between cyc
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
-from batchyard.api.views.queues import ClusterQueueView, CohortView, FlavorView, ResourceGroup
-from batchyard.base.invariants import invariant
-from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
-from batchyard.scheduling.flavor_requests import FlavorGroup, FlavorMismatches, ResourceGroupIndex
+from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, ResourceGroup
+from batchyard.base import invariant
+from batchyard.scheduling.cluster_queue import (
+    AdmittedWorkload,
+    ClusterQueue,
+    FlavorGroup,
+    FlavorMismatches,
+    ResourceGroupIndex,
+)
 from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
 
 # --- cohort forest ---

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, find_condition
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.interfaces.observers import SpanEvent, TraceSpan
+from batchyard.interfaces.controller import SpanEvent, TraceSpan
 from batchyard.scheduling.messages import preemptor_uid_of
 from batchyard.scheduling.workload.lifecycle import EVICTED_BY_PREEMPTION
 

@@ -15,15 +15,13 @@ from batchyard.base.instant import Instant
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import EventType, ObjectClient, WatchEvent
 from batchyard.metrics.controllers import ControllerMetrics
-from batchyard.metrics.costs import CostMetrics
-from batchyard.metrics.cycles import CycleMetrics
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import Texts
-from batchyard.metrics.machines import MachineMetrics
+from batchyard.metrics.machines import CostMetrics, MachineMetrics
 from batchyard.metrics.objects import ObjectMetrics
 from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.registry import text_of
-from batchyard.metrics.workloads import WorkloadMetrics
+from batchyard.metrics.workloads import CycleMetrics, WorkloadMetrics
 from batchyard.server.clocks.wall import ticks
 from batchyard.wiring import WiredPlatform
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, find_condition
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.preemption.context import PreemptionTarget
-from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload import lifecycle
 from batchyard.shadow.findings import (
     Divergence,
     DivergenceType,
@@ -22,7 +21,6 @@ from batchyard.shadow.findings import (
     predicted_document,
     where_to_look,
 )
-from batchyard.shadow.model import SchedulerModel
 from batchyard.shadow.observed import (
     Observed,
     ObservedAdmission,
@@ -32,6 +30,7 @@ from batchyard.shadow.observed import (
     signature_of,
 )
 from batchyard.shadow.replay import DecisionReplay
+from batchyard.shadow.state import SchedulerModel
 
 
 class ObservedDecision(NamedTuple):
@@ -143,7 +142,7 @@ def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, 
     """Report a decision of the model that Kueue has not done since then."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
-    waits = None if obj is None else find_condition(obj, r.QUOTA_RESERVED)
+    waits = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
     theirs = str((waits or {}).get("message") or "")
     parting = DivergenceType.NOT_ADMITTED if isinstance(decision, Admit) else DivergenceType.NOT_PREEMPTED
     queue = decision.head.queue

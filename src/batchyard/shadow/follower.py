@@ -27,8 +27,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.cluster_queue import NO_FLAVOR_ASSIGNMENT, SCAN_DONE
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.flavor_requests import NO_FLAVOR_ASSIGNMENT, SCAN_DONE
 from batchyard.shadow.divergence import DivergenceDetector
 from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.observed import Signature

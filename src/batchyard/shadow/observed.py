@@ -11,8 +11,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -21,7 +20,7 @@ from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.messages import preemptor_uid_of
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import VERDICTS
 
 #: Parts of Kueue's message for a head that waits for its victims, and for one that fits once victims of others are
@@ -110,8 +109,8 @@ def predicted_of(decision: Admit) -> ObservedAdmission:
 
 def preempted_of(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
     """Return the preemption that a Workload shows; None if it was evicted for another reason."""
-    evicted, preempted = find_condition(obj, r.EVICTED), find_condition(obj, r.PREEMPTED)
-    if evicted is None or evicted["reason"] != r.EVICTED_BY_PREEMPTION or preempted is None:
+    evicted, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
+    if evicted is None or evicted["reason"] != lifecycle.EVICTED_BY_PREEMPTION or preempted is None:
         return None
     by = preemptor_uid_of(str(preempted.get("message") or evicted.get("message") or ""))
     return ObservedPreemption(view.key, str(preempted["reason"]), by)
@@ -124,7 +123,7 @@ def _is_idle(event: WatchEvent, view: WorkloadView, before: WorkloadView) -> boo
 
 def waits_for_victims(obj: Obj) -> bool | None:
     """Report whether Kueue's message says that a Workload waits for its victims; None if it gives no reason."""
-    condition = find_condition(obj, r.QUOTA_RESERVED)
+    condition = find_condition(obj, lifecycle.QUOTA_RESERVED)
     if condition is None or condition["status"] == "True":
         return None
     message = condition.get("message") or ""

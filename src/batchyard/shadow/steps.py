@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition, is_true
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, find_condition, is_true
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.messages import PreemptionReason
-from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, where_to_look
 from batchyard.shadow.state import ShadowSettings
@@ -48,7 +47,7 @@ def contradictions(event: WatchEvent) -> Iterator[Contradiction]:
     """Yield the statements in a change of a Workload that contradict its fields."""
     if event.old is None or event.type is EventType.DELETED:
         return
-    for kind, check in ((r.PREEMPTED, _preempted), (r.QUOTA_RESERVED, _reserved)):
+    for kind, check in ((lifecycle.PREEMPTED, _preempted), (lifecycle.QUOTA_RESERVED, _reserved)):
         condition = find_condition(event.obj, kind)
         if condition is not None and condition["status"] == "True" and not is_true(event.old, kind):
             yield from check(event.obj, condition)
@@ -83,11 +82,22 @@ def _count(obj: Obj) -> int:
 
 
 #: Eviction reasons that follow from objects alone.
-_OBJECT_EVICTIONS: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
+_OBJECT_EVICTIONS: Final = (
+    lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED,
+    lifecycle.EVICTED_BY_LOCAL_QUEUE_STOPPED,
+    lifecycle.DEACTIVATED,
+)
 #: Conditions that our controller would also set to True: the verb for a message, and the divergence type.
-_CLAIMS: Final = {r.EVICTED: ("evicted", DivergenceType.EVICTED), r.REQUEUED: ("queued again", DivergenceType.REQUEUED)}
+_CLAIMS: Final = {
+    lifecycle.EVICTED: ("evicted", DivergenceType.EVICTED),
+    lifecycle.REQUEUED: ("queued again", DivergenceType.REQUEUED),
+}
 #: Conditions that become True, and the action that each stands for.
-_DONE: Final = {r.EVICTED: "evict it", r.REQUEUED: "queue it again", r.ADMITTED: "admit it, for its checks are passed"}
+_DONE: Final = {
+    lifecycle.EVICTED: "evict it",
+    lifecycle.REQUEUED: "queue it again",
+    lifecycle.ADMITTED: "admit it, for its checks are passed",
+}
 
 
 class _Transition(NamedTuple):
@@ -184,22 +194,22 @@ class LifecycleCheck:
 
     def _note_claims(self, event: WatchEvent, old: Obj, now: Instant) -> None:
         evicted, requeued = (find_condition(event.obj, kind) for kind in _CLAIMS)
-        is_new = evicted is not None and evicted["status"] == "True" and not is_true(old, r.EVICTED)
+        is_new = evicted is not None and evicted["status"] == "True" and not is_true(old, lifecycle.EVICTED)
         if evicted is not None and is_new and evicted["reason"] in _OBJECT_EVICTIONS:
             due = now + self._terms.settle
-            self._claimed[event.key, r.EVICTED] = _Transition(old, str(evicted["reason"]), now, due)
-        if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, r.REQUEUED):
+            self._claimed[event.key, lifecycle.EVICTED] = _Transition(old, str(evicted["reason"]), now, due)
+        if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, lifecycle.REQUEUED):
             # Kueue's clock may differ from the local one.
             due = now + self._terms.patience
-            self._claimed[event.key, r.REQUEUED] = _Transition(old, str(requeued["reason"]), now, due)
+            self._claimed[event.key, lifecycle.REQUEUED] = _Transition(old, str(requeued["reason"]), now, due)
 
     def _unfounded(self, now: Instant) -> Iterator[Divergence]:
         """Yield evictions and requeues for which our controller finds no reason."""
         for (key, kind), seen in list(self._claimed.items()):
             wanted = self._asked(key, now, seen.before).get(kind)
-            if wanted == seen.reason or (wanted is not None and kind == r.REQUEUED):
+            if wanted == seen.reason or (wanted is not None and kind == lifecycle.REQUEUED):
                 del self._claimed[key, kind]
-                if kind == r.EVICTED:
+                if kind == lifecycle.EVICTED:
                     self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
             elif now >= seen.due and self._knows(seen.due):
                 del self._claimed[key, kind]
@@ -286,9 +296,9 @@ class LifecycleCheck:
 
 def _may_be_missed(workload: Obj, kind: str) -> bool:
     """Report whether it has an effect that a condition does not become True."""
-    if kind == r.EVICTED:
-        return is_true(workload, r.QUOTA_RESERVED)  # else it holds no quota that could be released
-    if kind != r.REQUEUED:
+    if kind == lifecycle.EVICTED:
+        return is_true(workload, lifecycle.QUOTA_RESERVED)  # else it holds no quota that could be released
+    if kind != lifecycle.REQUEUED:
         return True
     before = find_condition(workload, kind)
     return before is not None and before["status"] == "False" and not _is_stuck(before["reason"])
@@ -301,4 +311,4 @@ def _is_stuck(reason: str) -> bool:
     never requeued.
     Source: Reconcile in pkg/controller/core/workload_controller.go of Kueue.
     """
-    return reason.startswith(r.DEACTIVATED) and reason != r.DEACTIVATED
+    return reason.startswith(lifecycle.DEACTIVATED) and reason != lifecycle.DEACTIVATED

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn, TypeAlias
 
-from batchyard.shim import cgroups, linux, run
-from batchyard.shim.cgroups import Group
+from batchyard.shim import linux, run
+from batchyard.shim.isolation import cgroups
+from batchyard.shim.isolation.cgroups import Group
 
 _NAMESPACES = (
     ("mnt", linux.NEWNS),

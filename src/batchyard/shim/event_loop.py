@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from batchyard.shim import clock, linux, state_dir
+from batchyard.shim import linux, state_dir
 from batchyard.shim.run import ShimRun
 
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
@@ -52,7 +52,7 @@ class Loop:
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call back once, after this many seconds."""
         self._timed += 1
-        heapq.heappush(self._timers, (clock.monotonic() + seconds, self._timed, callback))
+        heapq.heappush(self._timers, (linux.monotonic() + seconds, self._timed, callback))
 
     def stop(self) -> None:
         """Make `run` return after the current callbacks."""
@@ -65,12 +65,12 @@ class Loop:
             for file, _ in self._poll.poll(self._patience()):
                 if file in self._readers:
                     self._readers[file]()
-            while self._timers and self._timers[0][0] <= clock.monotonic():
+            while self._timers and self._timers[0][0] <= linux.monotonic():
                 heapq.heappop(self._timers)[2]()
 
     def _patience(self) -> float | None:
         """Return the milliseconds until the next timer, None if there is none."""
-        return max(0.0, (self._timers[0][0] - clock.monotonic()) * 1000 + 1) if self._timers else None
+        return max(0.0, (self._timers[0][0] - linux.monotonic()) * 1000 + 1) if self._timers else None
 
     def _signalled(self) -> None:
         for number in sorted(set(os.read(self._wakes, 4096))):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from batchyard.shim.clock import monotonic, now, text
+from batchyard.shim.linux import monotonic, now, text
 
 if TYPE_CHECKING:
     import ssl

@@ -10,30 +10,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from batchyard.shim import (
-    bubblewrap,
-    cgroups,
-    engine_container,
-    engines,
-    images,
-    linux,
-    masks,
-    nesting,
-    process_container,
-    rootfs_store,
-    seccomp,
-    state_dir,
-    stop,
-    straight,
-    unpacking,
-    users,
-)
+from batchyard.shim import linux, process_container, state_dir, stop
 from batchyard.shim import run as words
-from batchyard.shim.capabilities import Features
-from batchyard.shim.cgroups import Group
 from batchyard.shim.container_exec import RunningContainer, User, user_of
+from batchyard.shim.images import engine as engine_container
+from batchyard.shim.images import engines, rootfs_store, store, unpacking
+from batchyard.shim.isolation import bubblewrap, cgroups, nesting, seccomp, users
+from batchyard.shim.isolation.capabilities import Features
+from batchyard.shim.isolation.cgroups import Group
+from batchyard.shim.isolation.users import PodUsers, id_of, make_namespace
 from batchyard.shim.run import ShimRun
-from batchyard.shim.users import PodUsers, id_of, make_namespace
 
 # --- volume mounts ---
 # Mount sources, held open before use because running containers could replace them by links.
@@ -76,7 +62,7 @@ def _hold(volume: str, path: str, target: str, name: str) -> None:
     if volume != "/" and real != top and not real.startswith(f"{top}/"):
         raise ValueError(f"{name} leads out of its volume")
     try:
-        file = straight.open_path(top, real.removeprefix(top))
+        file = nesting.open_path(top, real.removeprefix(top))
     except OSError as failure:
         if failure.errno != errno.ELOOP:
             raise
@@ -161,7 +147,7 @@ def pods_group(run: ShimRun) -> Group:
 
 def is_contained(run: ShimRun) -> bool:
     """Whether a container engine runs the container."""
-    return images.is_run_by_engine(run.spec["image"])
+    return store.is_run_by_engine(run.spec["image"])
 
 
 def is_wrapped(run: ShimRun, features: Features) -> bool:
@@ -230,9 +216,9 @@ def environment(run: ShimRun) -> dict[str, str]:
     image = run.spec["image"]
     if "unpacked" in image:
         image_variables = rootfs_store.image_metadata(run.node, image["unpacked"]).get("environment") or {}
-        brings = images.environment({}) | {"HOME": _account(run).home} | image_variables
+        brings = store.environment({}) | {"HOME": _account(run).home} | image_variables
     else:
-        brings = images.environment(image) | {"HOME": "/root"}
+        brings = store.environment(image) | {"HOME": "/root"}
     return brings | named | dict(own)
 
 
@@ -357,7 +343,7 @@ def filter_of(run: ShimRun, features: Features) -> bytes | None:
 def _places(run: ShimRun) -> bubblewrap.ContainerPaths:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
-    return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{masks.FOLDER}")
+    return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{bubblewrap.FOLDER}")
 
 
 _SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubblewrap.ContainerPaths]
@@ -367,8 +353,8 @@ def _seen(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
     """Return the container's view of this machine, when its files belong to the user that runs the node."""
     places = _places(run)
     spec = spec | {"mounts": hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")}
-    root = images.root(spec["image"], places.node)
-    folders = {} if root else images.folders(spec["image"], places.node)
+    root = store.root(spec["image"], places.node)
+    folders = {} if root else store.folders(spec["image"], places.node)
     return *_view(spec, places, root, folders), places
 
 
@@ -382,8 +368,8 @@ def _seen_by_pod(run: ShimRun, spec: dict[str, Any], keeper: int) -> _SpecAndVie
     own = bubblewrap.ContainerPaths(
         "", "", users.copy(places.sandbox), users.copy(places.run), users.copy(places.masks)
     )
-    root = images.root(spec["image"], places.node)
-    folders = {} if root else images.folders(spec["image"], places.node)
+    root = store.root(spec["image"], places.node)
+    folders = {} if root else store.folders(spec["image"], places.node)
     root = users.copy(root) if root else ""
     folders = {place: users.copy(source) for place, source in folders.items()}
     spec = spec | {"mounts": [{**mount, "source": _copied(mount, users)} for mount in mounts]}
@@ -423,11 +409,11 @@ def _view(
         place = partial(unpacking.resolve_in_root, root)
         spec = nesting.nested(spec, place, places.run)
         return spec, bubblewrap.ContainerView({"/": unpacking.writable(root, own)}, {}, lacks_folder=False, place=place)
-    place = partial(unpacking.resolve_in_folders, folders, images.links() | bubblewrap.OWN_LINKS)
+    place = partial(unpacking.resolve_in_folders, folders, store.links() | bubblewrap.OWN_LINKS)
     spec = nesting.nested(spec, place, places.run)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
     seen = unpacking.add_mount_points(folders, bubblewrap.targets(spec), own)
-    return spec, bubblewrap.ContainerView(seen, images.links(), lacks_folder, place)
+    return spec, bubblewrap.ContainerView(seen, store.links(), lacks_folder, place)
 
 
 def _check_root(root: str) -> None:
@@ -451,7 +437,7 @@ def _enter_pod(run: ShimRun, namespaces: int) -> int:
 
 def _plain_command(run: ShimRun) -> process_container.ProcessCommand:
     spec: Mapping[str, Any] = run.spec
-    if images.root(spec["image"], ""):
+    if store.root(spec["image"], ""):
         raise ValueError(f"the files of {spec['image']['name']} cannot be shown without bubblewrap")
     if spec["mounts"]:
         raise ValueError(f"{spec['mounts'][0]['target']} cannot be mounted without bubblewrap")

@@ -7,9 +7,10 @@ import os
 import signal
 import struct
 import termios
+import time
 from contextlib import suppress
 
-from batchyard.shim import seccomp
+from batchyard.shim.isolation import seccomp
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -231,3 +232,24 @@ def _checked(result: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+# --- clock ---
+#
+# Clock of the node's programs, which always use real time.
+
+
+def now() -> int:
+    """Microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+def monotonic() -> float:
+    """Monotonic seconds, for timeouts."""
+    return time.monotonic()
+
+
+def text(instant: int) -> str:
+    """Format microseconds since the epoch as RFC 3339 with nanoseconds."""
+    seconds, micros = divmod(instant, 1_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{micros:06d}000Z"

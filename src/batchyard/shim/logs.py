@@ -7,7 +7,7 @@ without a newline is tagged P.
 
 import os
 
-from batchyard.shim import clock
+from batchyard.shim import linux
 
 _LINE_BYTES = 16 * 1024
 
@@ -123,7 +123,7 @@ class LogLineSplitter:
 
 def _stamp() -> bytes:
     """The current time as RFC 3339 with nanoseconds."""
-    return clock.text(clock.now()).encode()
+    return linux.text(linux.now()).encode()
 
 
 def _text(line: bytes) -> bytes:

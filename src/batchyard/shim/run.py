@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from batchyard.shim import clock, linux, state_dir
+from batchyard.shim import linux, state_dir
 
 
 class ShimRun:
@@ -127,11 +127,11 @@ def run(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> 
 
 def read(files: list[int], timeout: float | None) -> list[bytes] | None:
     """Return the data read from each file until all are closed; None if that takes longer than `timeout` seconds."""
-    end = None if timeout is None else clock.monotonic() + timeout
+    end = None if timeout is None else linux.monotonic() + timeout
     texts = dict.fromkeys(files, b"")
     waiting = list(files)
     while waiting:
-        ready, _, _ = select.select(waiting, [], [], None if end is None else max(0.0, end - clock.monotonic()))
+        ready, _, _ = select.select(waiting, [], [], None if end is None else max(0.0, end - linux.monotonic()))
         if not ready:
             return None
         for file in ready:

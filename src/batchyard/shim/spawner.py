@@ -5,6 +5,7 @@ removed; shims outlive it.
 """
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -13,29 +14,349 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
+from typing import Any
 
-from batchyard.shim import (
-    capabilities,
-    event_loop,
-    image_pull,
-    masks,
-    rootfs_store,
-    rootless_images,
-    sandbox,
-    session,
-    settings,
-    shim,
-    state_dir,
-    sweep,
-)
-from batchyard.shim.capabilities import Features
+from batchyard.shim import container_exec, event_loop, launch, linux, process_container, settings, shim, state_dir
+from batchyard.shim import run as words
+from batchyard.shim.container_exec import User
 from batchyard.shim.event_loop import Loop
+from batchyard.shim.images import image_pull, rootfs_store
+from batchyard.shim.isolation import bubblewrap, capabilities, cgroups, network
+from batchyard.shim.isolation.capabilities import Features
+from batchyard.shim.isolation.cgroups import Group
+from batchyard.shim.isolation.users import make_namespace
 from batchyard.shim.run import ShimRun
 
-_FORK_AGAIN_SECONDS = 0.2
-_KEEPERS = {"container": shim.keep, "sandbox": sandbox.keep}
-_SESSIONS_WAITING = 256
+# --- session ---
+#
+# Session host: runs exec commands in running containers, and hands out sockets in the network of a pod.
+#
+# A client connects to `sessions` in the node directory, a unix SEQPACKET socket, and sends one of these JSON messages:
+#
+# - `run`, `argv` and `tty`, with three files for the standard streams, or none with a terminal. The host replies
+#   `started`, then `exit_code` or `error`. With `started` it sends the master end of the terminal. The command ends
+#   when the client closes the connection.
+# - `sockets`, the path of a run. The host replies with two sockets in the network of that run, one IPv4 and one IPv6.
+
+
+_ASKED_BYTES = 1 << 20
+_KILLED = 128 + signal.SIGKILL
+
+
+def host(node: int, features: Features, connection: socket.socket) -> None:
+    """Host the session that a client requests, until it ends."""
+    message, files = state_dir.take_files(connection, _ASKED_BYTES, 3)
+    if not message:
+        return
+    asked = json.loads(message)
+    try:
+        if "sockets" in asked:
+            _give_sockets(node, asked["sockets"], connection)
+        else:
+            _Session(ShimRun(node, asked["run"]), features, asked, files, connection).host()
+    except (OSError, ValueError) as failure:
+        _send_reply(connection, [], error=str(failure))
+
+
+class _Session:
+    """One exec command and its client connection, from its start to its end."""
+
+    def __init__(
+        self, run: ShimRun, features: Features, asked: dict[str, Any], files: list[int], connection: socket.socket
+    ) -> None:
+        self._run = run
+        self._features = features
+        self._rules: bytes | None = None
+        self._run.spec = state_dir.read_json(self._run.folder, "spec.json") or {}
+        self._asked = asked
+        self._files = files
+        self._connection = connection
+        self._loop = Loop()
+        self._received = b""
+        self._warden = 0
+
+    def host(self) -> None:
+        """Start the command and wait for its end."""
+        pid = _first_process(self._run)
+        container = os.pidfd_open(pid)
+        group, variables = launch.pods_group(self._run), launch.variables(self._run, pid)
+        user = launch.credentials(self._run, pid, is_enclosed=True)
+        launch.bound(self._run.spec["limits"], cgroups.leaf(group) if launch.is_contained(self._run) else group)
+        self._rules = launch.filter_of(self._run, self._features)
+        ends = list(os.openpty()) if self._asked["tty"] else []
+        launch.give_streams(self._run, self._features, [*ends[1:], *self._files])
+        is_enclosed = container_exec.enter(pid)
+        own = self._run.spec["user"]
+        given = [] if self._asked["tty"] else self._files
+        opened = [*ends, *self._files]
+        command = process_container.ProcessCommand(
+            self._asked["argv"],
+            variables | ({"TERM": "xterm"} if self._asked["tty"] else {}),
+            self._run.spec["workingDir"] or "/",
+            (own["uid"], own["gid"]) if own and not is_enclosed else None,
+            has_terminal=bool(self._asked["tty"]),
+            start_error=words.exec_error,
+        )
+        status = self._fork(command, [*ends[1:] * 3, *given], opened, user, is_enclosed=is_enclosed)
+        _send_reply(self._connection, ends[:1], started=True)
+        for file in opened:
+            os.close(file)
+        self._loop.when_readable(self._connection.fileno(), self._end_if_gone)
+        self._loop.when_readable(container, self._end)
+        self._loop.when_readable(status, lambda: self._hear(status))
+        self._loop.run()
+        self._reap()
+
+    def _fork(
+        self,
+        command: process_container.ProcessCommand,
+        standard: list[int],
+        opened: list[int],
+        user: User | None,
+        *,
+        is_enclosed: bool,
+    ) -> int:
+        """Fork the command's warden with its standard streams; return the pipe with its status lines."""
+        status, status_writer = os.pipe2(os.O_CLOEXEC)
+        self._warden = os.fork()
+        if self._warden == 0:
+            self._connection.close()
+            signal.set_wakeup_fd(-1)
+            try:
+                for target, source in enumerate(standard):
+                    os.dup2(source, target)
+                for file in opened:
+                    os.close(file)
+                if user:
+                    container_exec.become(user)
+                if is_enclosed:
+                    container_exec.confine(self._rules)
+                process_container.warden(command, status_writer, is_enclosed=is_enclosed)
+            finally:
+                os._exit(1)
+        os.close(status_writer)
+        return status
+
+    def _hear(self, status: int) -> None:
+        """Forward the command's exit code or error to the client."""
+        data = os.read(status, 4096)
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            status_line = json.loads(line)
+            if "exit-code" in status_line:
+                self._over(exit_code=status_line["exit-code"])
+            elif "error" in status_line:
+                self._over(error=status_line["error"])
+        if not data:  # the warden was killed
+            self._over(exit_code=_KILLED)
+
+    def _end_if_gone(self) -> None:
+        if not self._connection.recv(1):
+            self._end()
+
+    def _end(self) -> None:
+        """End the command: the client has disconnected, or the container has ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self._warden, signal.SIGTERM)
+        self._reap()
+        self._over(exit_code=_KILLED)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            os.waitpid(self._warden, 0)
+
+    def _over(self, **reply: object) -> None:
+        _send_reply(self._connection, [], **reply)
+        self._loop.stop()
+
+
+def _first_process(run: ShimRun) -> int:
+    """Return the process that holds a container's namespaces. ValueError if the container does not run."""
+    state = state_dir.read_json(run.folder, "state.json") or {}
+    if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
+        raise ValueError(words.not_running(state.get("phase", "")))
+    pid: int = state["pid"]
+    return pid
+
+
+def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
+    """Send sockets in the network namespace of a run."""
+    container_exec.enter_network(_first_process(ShimRun(node, path)))
+    kinds = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+    with socket.socket(socket.AF_INET, kinds) as old, socket.socket(socket.AF_INET6, kinds) as new:
+        _send_reply(connection, [old.fileno(), new.fileno()], sockets=2)
+
+
+def _send_reply(connection: socket.socket, files: list[int], **reply: object) -> None:
+    """Send a message and files to the client; ignored if it has disconnected."""
+    with suppress(OSError):
+        socket.send_fds(connection, [json.dumps(reply).encode()], files)
+
+
+# --- sandbox ---
+#
+# Sandbox shim: like the pause container, holds what the containers of a pod share until it is stopped.
+
+
+# --- usage ---
+# Disk usage of a directory tree.
+
+
+_BLOCK = 512
+
+
+def disk(path: str) -> int:
+    """Return the bytes on disk of a directory tree, counting a file with several links once."""
+    blocks: dict[tuple[int, int], int] = {}
+    with suppress(FileNotFoundError):
+        for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
+            for found in filter(None, (_stat(name, here) for name in (*folders, *files))):
+                blocks[found.st_dev, found.st_ino] = found.st_blocks
+    return sum(blocks.values()) * _BLOCK
+
+
+def _stat(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+
+
 _GONE_SECONDS = 2.0
+_ANNOUNCE_SECONDS = 1.0
+#: Volumes are first measured after one second, then every ten as the kubelet does; less often if measuring is slow.
+_MEASURES_FIRST_SECONDS, _MEASURES_SECONDS, _MEASURES_SHARE = 1.0, 10.0, 20.0
+#: How long the shims of a pod may take to report that their containers were killed.
+_END_SECONDS = 10.0
+
+
+def keep(run: ShimRun, features: Features) -> None:
+    """Supervise a claimed sandbox until a stop is requested."""
+    run.write(keeper=os.getpid(), phase="Starting")
+    group = _pods_group(run, features)
+    try:
+        users = make_namespace(run.path.split("/")[1]) if features.maps_users else None
+        _make(run, features, group)
+        _report_state(run, phase="Ready", pid=os.getpid(), startedAt=linux.now(), cgroup=group, users=users)
+        _wait(run)
+        _end_runs(run)
+        message = {}
+    except (OSError, ValueError) as failure:
+        message = {"message": str(failure)}
+    cgroups.remove(group, has_namesakes=features.runner is not None)
+    _report_state(run, phase="Exited", finishedAt=linux.now(), **message)
+
+
+def _wait(run: ShimRun) -> None:
+    """Wait until a stop is requested or the run's directory is removed."""
+    loop = Loop()
+
+    def look() -> None:
+        if run.is_gone() or run.stop_request():
+            loop.stop()
+
+    def watch() -> None:
+        look()
+        loop.after(_GONE_SECONDS, watch)
+
+    loop.when_signalled(signal.SIGTERM, look)
+    watch()
+    if run.spec.get("limited"):
+        _measure(run, loop, _MEASURES_FIRST_SECONDS)
+    loop.run()
+
+
+def _measure(run: ShimRun, loop: Loop, patience: float) -> None:
+    """Measure the volumes periodically; report the first one over its limit, which ends the pod."""
+    began = linux.monotonic()
+    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
+    for limit in run.spec["limited"]:
+        if disk(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
+            _report_state(run, exceeded={"volume": limit["volume"], "at": linux.now()})
+            return
+    took = linux.monotonic() - began
+    again = max(min(2 * patience, _MEASURES_SECONDS), _MEASURES_SHARE * took)
+    loop.after(patience, lambda: _measure(run, loop, again))
+
+
+def _end_runs(run: ShimRun) -> None:
+    """Kill the pod's running containers, and wait until their shims have ended."""
+    end = linux.monotonic() + _END_SECONDS
+    pod = state_dir.open_folder(os.path.dirname(run.path), run.node)
+    while (kept := image_pull.kept_runs(pod)) and linux.monotonic() < end:
+        for path in kept:
+            _kill(pod, path)
+        signal.sigtimedwait([], 0.005)
+
+
+def _kill(pod: int, path: str) -> None:
+    with suppress(OSError):
+        opened = state_dir.open_folder(path, pod)
+        state = state_dir.read_json(opened, "state.json") or {}
+        os.close(opened)
+        if "pid" in state and state["phase"] == "Running":
+            os.kill(state["pid"], signal.SIGKILL)
+
+
+def _report_state(run: ShimRun, **changes: object) -> None:
+    run.write(**changes)
+    run.announce(_ANNOUNCE_SECONDS)
+
+
+def _pods_group(run: ShimRun, features: Features) -> Group:
+    """Return the paths of the pod's control group, by controller; empty without control groups."""
+    base = features.cgroups.base if features.cgroups else {}
+    return {name: f"{path}/{image_pull.name_of_pods(run.node)}{run.path.split('/')[1]}" for name, path in base.items()}
+
+
+def _make(run: ShimRun, features: Features, group: Group) -> None:
+    """Create what the containers of the pod share: files, control group, namespaces, volumes in memory."""
+    for name, text in _files(run.spec).items():
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
+            file.write(text)
+    if features.cgroups:
+        cgroups.make(group, {})
+        cgroups.share_out(features.cgroups.version, group)
+    if features.namespaces:
+        if run.spec["network"] == "pod" and features.network is not None:
+            network.enter_new(run.spec, features.network)
+        linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
+        linux.make_mounts_private()
+        bubblewrap.hide_in_sys(os.readlink(f"/proc/self/fd/{run.node}") + f"/{bubblewrap.FOLDER}")
+        socket.sethostname(run.spec["hostname"])
+        _mount_volumes(run)
+
+
+def _files(spec: dict[str, Any]) -> dict[str, str]:
+    """Return the contents of hosts, hostname and resolv.conf of the pod, by name."""
+    resolvers, searches = spec["resolvers"], spec["searches"]
+    lines = [f"search {' '.join(searches)}"] if searches else []
+    lines += [f"nameserver {resolver}" for resolver in resolvers]
+    resolv = "".join(f"{line}\n" for line in [*lines, "options ndots:5"]) if resolvers else _machines("resolv.conf")
+    return {"hosts": spec["hosts"], "hostname": f"{spec['hostname']}\n", "resolv.conf": resolv}
+
+
+def _machines(name: str) -> str:
+    """Return the content of a file in the machine's /etc."""
+    try:
+        with open(f"/etc/{name}", encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _mount_volumes(run: ShimRun) -> None:
+    """Mount the volumes in memory (tmpfs) in the pod's mount namespace."""
+    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
+    for volume in run.spec["tmpfs"]:
+        size = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
+        linux.mount("tmpfs", f"{pod}/volumes/{volume['volume']}", "tmpfs", size)
+
+
+_FORK_AGAIN_SECONDS = 0.2
+_KEEPERS = {"container": shim.keep, "sandbox": keep}
+_SESSIONS_WAITING = 256
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +380,7 @@ class Spawner:
         self._node = node
         self._lock = lock
         without = capabilities.named_in("BATCHYARD_NODE_WITHOUT")
-        self._features = capabilities.detect_features(node, without, partial(rootless_images.start, node, without))
+        self._features = capabilities.detect_features(node, without, partial(image_pull.start, node, without))
         self._keepers: dict[int, str] = {}
         self._loop = Loop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -67,16 +388,16 @@ class Spawner:
 
     def serve(self) -> None:
         """Receive run requests until SIGTERM or SIGINT."""
-        sweep.all_pods(self._node, self._features)
+        image_pull.all_pods(self._node, self._features)
         for engine in () if self._features.outside else self._features.engines:
-            self._fork_to(f"containers of {engine.kind}", partial(sweep.containers, self._node, engine))
+            self._fork_to(f"containers of {engine.kind}", partial(image_pull.containers, self._node, engine))
         self._fork_to("unpacked images", partial(rootfs_store.trim, self._node, inf))
         if self._features.outside:
             self._loop.when_readable(self._features.outside.fileno(), self._loop.stop)
         if self._features.bubblewrap:
             place = os.readlink(f"/proc/self/fd/{self._node}")
             settings.refresh(place)
-            masks.make(place)
+            bubblewrap.make(place)
         state_dir.remove(self._node, "spawner")
         self._requests.bind(state_dir.address(self._node, "spawner"))
         self._loop.when_readable(self._requests.fileno(), self._take)
@@ -102,7 +423,7 @@ class Spawner:
     def _take(self) -> None:
         """Receive a run request; forward it to the image helper if that must pull the image, else fork a shim."""
         path = self._requests.recv(4096).decode(errors="replace")
-        if self._features.outside and sweep.is_of_image(path):
+        if self._features.outside and image_pull.is_of_image(path):
             self._features.outside.send(path.encode())
         else:
             self._fork(path)
@@ -131,16 +452,14 @@ class Spawner:
                 return  # the client sees the connection closed
             if child == 0:
                 self._close_inherited()
-                event_loop.run_child(
-                    self._node, "a session", partial(session.host, self._node, self._features, connection)
-                )
+                event_loop.run_child(self._node, "a session", partial(host, self._node, self._features, connection))
 
     def _tidy(self, path: str) -> None:
         """Clean up after a shim that has ended."""
         engine = self._features.runner
-        if engine and sweep.leaves_container(self._node, path):
+        if engine and image_pull.leaves_container(self._node, path):
             self._fork_to(path, partial(engine.forget, engine.name(path)))
-        sweep.after(self._node, self._features, path)
+        image_pull.after(self._node, self._features, path)
 
     def _fork_to(self, name: str, act: Callable[[], None]) -> None:
         """Run a slow task in a child process."""

@@ -11,7 +11,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from batchyard.shim import clock
+from batchyard.shim import linux
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
@@ -98,7 +98,7 @@ def identity(node: int) -> str:
     except FileExistsError:
         with open(os.open("id", os.O_RDONLY, dir_fd=node), encoding="utf-8") as file:
             return file.read()
-    text = f"{clock.now():x}{os.getpid():x}"
+    text = f"{linux.now():x}{os.getpid():x}"
     with open(made, "w", encoding="utf-8") as file:
         file.write(text)
     return text
@@ -135,7 +135,7 @@ _LOG_BYTES = 1 << 20
 
 def complain(node: int, text: str) -> None:
     """Append an error of the node's programs to `node.log`, which is cut to its newest half when full."""
-    line = f"{clock.now()} {os.getpid()} {text}\n".encode(errors="replace")
+    line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
             if log.seek(0, os.SEEK_END) + len(line) > _LOG_BYTES:

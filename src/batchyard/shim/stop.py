@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from batchyard.shim import clock
+from batchyard.shim import linux
 from batchyard.shim.event_loop import Loop
-from batchyard.shim.health import StartAttempt
-from batchyard.shim.probes import ProbeOutcome
+from batchyard.shim.probes import ProbeOutcome, StartAttempt
 
 # --- descendants ---
 # Termination of a process tree whose processes may fork meanwhile.
@@ -142,12 +141,12 @@ class ContainerTermination:
     def _after_hook(self, outcome: ProbeOutcome, warn: Callable[[str, str], None]) -> None:
         if outcome.result not in {"success", "warning"}:
             warn("FailedPreStopHook", "PreStopHook failed")
-        self._killed_not_before = clock.now() + int(_AFTER_HOOK_SECONDS * 1e6)
+        self._killed_not_before = linux.now() + int(_AFTER_HOOK_SECONDS * 1e6)
         self._ask()
 
     def _look(self) -> None:
         """Kill the container if its grace period is over; otherwise check again then."""
-        left = max(self._killed_at, self._killed_not_before) - clock.now()
+        left = max(self._killed_at, self._killed_not_before) - linux.now()
         if left <= 0:
             self.kill()
         else:

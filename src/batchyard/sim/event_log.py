@@ -4,19 +4,19 @@ Times are seconds from the start. Events of one instant are in the order in whic
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import find_condition, is_true
-from batchyard.api.meta import Obj, key_of, label
-from batchyard.api.views.pod_lifecycle import DISRUPTION_TARGET, SCHEDULED, is_terminal, node_of, phase
+from batchyard.api.meta import Obj, find_condition, is_true, key_of, label
+from batchyard.api.views.pods import DISRUPTION_TARGET, SCHEDULED, is_terminal, node_of, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.autoscaler.provisioning_request_conditions import STAGES
+from batchyard.autoscaler.provisioning_request_pods import STAGES
 from batchyard.base.instant import Instant, seconds
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, phase_of
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.messages import preemptor_uid_of
-from batchyard.scheduling.preemption_loops import PreemptionLoop
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
 
 # --- cluster log ---
@@ -210,3 +210,127 @@ def _reservation(view: WorkloadView) -> dict[str, Any]:
         "clusterQueue": view.cluster_queue,
         "podSets": [{"name": h.name, "count": h.pods, "flavors": dict(h.flavors)} for h in view.holdings],
     }
+
+
+# --- events ---
+#
+# The events of a run, one class for each kind of event in the log. Times are seconds from the start.
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of the run."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadEvent(Event):
+    """An event of a Workload, `namespace/name`."""
+
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Created(WorkloadEvent):
+    """The Workload was created, and queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted(WorkloadEvent):
+    """The Workload was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetFlavors:
+    """The quota of a pod set: the number of pods, and the flavor of each resource."""
+
+    name: str
+    count: int
+    flavors: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaReserved(WorkloadEvent):
+    """The Workload got quota."""
+
+    cluster_queue: str
+    pod_sets: tuple[PodSetFlavors, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted(WorkloadEvent):
+    """The Workload may run."""
+
+    cluster_queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted(WorkloadEvent):
+    """The Workload lost its quota to another one, `by`, for Kueue's reason."""
+
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted(WorkloadEvent):
+    """The Workload lost its quota for another of Kueue's reasons."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(WorkloadEvent):
+    """The Workload finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFound(Event):
+    """Workloads of a cohort preempt each other endlessly."""
+
+    cohort: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Event):
+    """The last event, `Final` in the log: the pending Workloads and those with quota at the end."""
+
+    pending: tuple[str, ...]
+    admitted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEvent(Event):
+    """An event of a kind without its own class."""
+
+    record: Record = field(default_factory=dict)
+
+
+def event_of(record: Record) -> Event:
+    """Convert a record of the event log to a typed event."""
+    make = _MAKERS.get(record["event"])
+    return OtherEvent(record["time"], record) if make is None else make(record)
+
+
+def _of_workload(make: Callable[..., Event], *fields: str) -> Callable[[Record], Event]:
+    return lambda record: make(record["time"], record["workload"], *(record[field] for field in fields))
+
+
+def _reserved(record: Record) -> Event:
+    pod_sets = tuple(PodSetFlavors(**pod_set) for pod_set in record["podSets"])
+    return QuotaReserved(record["time"], record["workload"], record["clusterQueue"], pod_sets)
+
+
+_MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
+    "Created": _of_workload(Created),
+    "Deleted": _of_workload(Deleted),
+    "QuotaReserved": _reserved,
+    "Admitted": _of_workload(Admitted, "clusterQueue"),
+    "Preempted": _of_workload(Preempted, "reason", "by"),
+    "Evicted": _of_workload(Evicted, "reason"),
+    "Finished": _of_workload(Finished),
+    "PreemptionLoop": lambda record: LoopFound(record["time"], record["cohort"], record["message"]),
+    "Final": lambda record: Ended(record["time"], tuple(record["pending"]), tuple(record["admitted"])),
+}

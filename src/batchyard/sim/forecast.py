@@ -15,13 +15,11 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj
-from batchyard.api.quantity import format_amount
+from batchyard.api.meta import Key, Obj, find_condition, format_amount
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base import draw
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant
-from batchyard.base.seeded_draws import draw
 from batchyard.scheduling.controller import Scheduler
 from batchyard.sim.event_log import Record
 from batchyard.sim.forecasting.arrivals import NAME as ARRIVAL

@@ -19,15 +19,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import is_true
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
-from batchyard.api.meta import Obj, annotation, group_kind, label, with_path
+from batchyard.api.meta import Obj, annotation, group_kind, is_true, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.cloud.catalog.prices import in_typical_times, named_runtime
 from batchyard.package_data import find_folder
-from batchyard.sim.files import files_below, read_sources
-from batchyard.sim.scenario import FileFault, Scenario, make_scenario
+from batchyard.sim.scenario import FileFault, Scenario, files_below, make_scenario, read_sources
 from batchyard.sim.world import EPOCH, World
 
 #: The name of the files that are applied before the first step.

@@ -7,21 +7,30 @@ A gang that is preempted for it is a loss of the same kind, listed under the los
 from watch events alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from batchyard.accounting.accounts import Statement, statement_of
+from batchyard.accounting.ledger import CostLedger
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import find_condition, is_true
-from batchyard.api.meta import Obj, annotation, label
-from batchyard.api.views.checkpoints import checkpoint_interval, lost_work, running_since
-from batchyard.api.views.pod_lifecycle import SUCCEEDED, is_terminating, node_of, phase
+from batchyard.api.meta import Obj, annotation, find_condition, is_true, label
+from batchyard.api.views.pods import (
+    SUCCEEDED,
+    checkpoint_interval,
+    is_terminating,
+    lost_work,
+    node_of,
+    phase,
+    running_since,
+)
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
+from batchyard.client.local import LocalClient
 from batchyard.cloud.catalog.instances import CRASHED, STOPPING, phase_of
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.placement.gang_preemption import HOTSWAP
-from batchyard.placement.hotswap import is_lost
+from batchyard.interfaces.controller import Kernel
+from batchyard.placement.hotswap import HOTSWAP, is_lost
 from batchyard.scheduling.messages import preemptor_uid_of
 
 
@@ -258,3 +267,36 @@ def _is_gone(event: WatchEvent) -> bool:
     if event.type is EventType.DELETED:
         return event.key.kind == scheme.NODE
     return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_lost(event.obj)
+
+
+# --- accounting ---
+#
+# The books of a world with machines: costs, and the recovery times of gangs.
+
+
+#: The kinds that the books depend on, each after the kinds that it refers to.
+_RECALLED: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.INSTANCE, scheme.NODE, scheme.POD)
+
+
+class RunAccounting:
+    """The cost ledger and the recoveries of a world, maintained from its start."""
+
+    def __init__(self, client: LocalClient, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.ledger = CostLedger(client)
+        self.recoveries = Recoveries()
+        client.subscribe(self._keep)
+
+    def recall(self, shown: Sequence[WatchEvent]) -> None:
+        """Add the objects of the initial state, given as ADDED events; they count from now on."""
+        for kind in _RECALLED:
+            self._keep([event for event in shown if event.key.kind == kind])
+
+    def statement(self, now: Instant) -> Statement:
+        """Return the costs until now. Running pods count as running."""
+        return statement_of(self.ledger.accounts(now))
+
+    def _keep(self, batch: Sequence[WatchEvent]) -> None:
+        now = self._kernel.now()
+        self.ledger.observe(batch, now)
+        self.recoveries.observe(batch, now)

@@ -10,20 +10,21 @@ from functools import cached_property
 
 from batchyard.accounting.accounts import Statement
 from batchyard.api import printing, scheme
-from batchyard.api.conditions import find_condition
 from batchyard.api.errors import ApiError
-from batchyard.api.meta import Key, Obj, key_of, with_metadata
+from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
-from batchyard.interfaces.client import Delete, Write
-from batchyard.scheduling.preemption_loops import PreemptionLoop
+from batchyard.dashboard.history import RUN_LIMITS, PlatformHistory
+from batchyard.dashboard.static_report import DashboardViews, PlatformTime, report
+from batchyard.interfaces.client import Delete, WatchEvent, Write
+from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.workload.lifecycle import Status
 from batchyard.scheduling.workload.lifecycle import status as status_of
-from batchyard.sim.events import Event
+from batchyard.sim.event_log import Event
 from batchyard.sim.faults.faults import ScheduledFault
 from batchyard.sim.recovery import Loss
-from batchyard.sim.waits import WaitTracker
+from batchyard.sim.world import WaitTracker, World
 
 
 class RunEnding(StrEnum):
@@ -243,3 +244,31 @@ def _job_seconds(obj: Obj, now: Instant) -> float | None:
         return None
     took: Duration = (parse_time(end) if end else now) - parse_time(start)
     return seconds(took)
+
+
+# --- report ---
+#
+# The HTML page of a run as one file: the dashboard of a running platform, for a world at its end.
+
+
+class Reporter:
+    """Records the history of a run for its page; create it before the run begins."""
+
+    def __init__(self, world: World, there: Sequence[WatchEvent] = ()) -> None:
+        """`there` are the initial objects."""
+        self._world = world
+        self._history = PlatformHistory(world.kernel.now, self._queue_of, RUN_LIMITS)
+        self._history.observe(there)
+        world.client.subscribe(self._history.observe)
+
+    def html(self, now: Instant, costs: Statement | None) -> str:
+        """Return the page of the current state; ages are counted to `now`."""
+        world = self._world
+        time = PlatformTime(lambda: now, 0)
+        return report(
+            DashboardViews(world.client, world.platform.index, self._history, time, lambda: costs, whole=True)
+        )
+
+    def _queue_of(self, namespace: str, local_queue: str) -> str | None:
+        """Return the ClusterQueue of a LocalQueue from the current platform, which a crash may have replaced."""
+        return self._world.platform.index.cluster_queue_of(namespace, local_queue)

@@ -6,17 +6,21 @@ is an update. Namespaces come first in their moment; those that are used but not
 of kind Cluster describes the nodes; without one, pods start at once and need no node.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Final, NamedTuple
+from os import SEEK_END
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from batchyard.api import scheme, well_known
-from batchyard.api.annotations import whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifest, ManifestFault, Manifests
-from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
-from batchyard.api.validation import errors as faults
+from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, whole_number
+from batchyard.api.validation import rules
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
@@ -182,7 +186,7 @@ def pods_ready_faults(asked: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Yield the errors beyond the schema: with a timeout of 0 every Workload would be evicted."""
     if asked is not None and not parse_duration(asked["timeout"]):
         remedy = "give a time such as 5m, or set enable to false"
-        yield faults.invalid(f"{PATH}.timeout", asked["timeout"], "must be greater than 0", remedy)
+        yield rules.invalid(f"{PATH}.timeout", asked["timeout"], "must be greater than 0", remedy)
 
 
 #: The maximum length of a run.
@@ -432,3 +436,98 @@ def _duration(
         problem, _, remedy = str(error).partition("; ")
         faults.append(manifest.fault(FieldError(path, problem, remedy)))
         return 0
+
+
+# --- files ---
+#
+# Reads the user's manifests: files, whole folders, standard input. The only place where the simulator reads files.
+#
+# All unreadable sources are reported at once, in the same form as errors in readable ones.
+
+
+SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+STANDARD_INPUT: Final = "-"
+#: The number of bytes at either end of a file that are read to detect its type.
+_END: Final = 4096
+_AS_TEXT: Final = "save it as UTF-8, or leave it out"
+
+#: A path, the text of manifests, or one object.
+Source: TypeAlias = str | Path | Mapping[str, Any]
+
+
+def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator[tuple[str, str]]:
+    """Yield every text with its display name, read on demand; sources that cannot be read are added to the faults."""
+    for number, source in enumerate(sources, 1):
+        if isinstance(source, Mapping):
+            yield f"<object {number}>", msgspec.json.encode(source).decode()
+        elif isinstance(source, str) and is_text(source):
+            yield f"<text {number}>", source
+        elif source == STANDARD_INPUT:
+            yield from _read("<stdin>", None, faults)
+        else:
+            for path in _files(Path(source), faults):
+                yield from _read(str(path), path, faults)
+
+
+def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
+    """Return the texts of all files of a folder with that suffix, each with its name, sorted by name."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == suffix and path.is_file())
+    except (OSError, ValueError) as wrong:
+        faults.append(_unreadable(str(folder), wrong))
+        return []
+    return [text for path in paths for text in _read(str(path), path, faults)]
+
+
+def is_text(source: str) -> bool:
+    """Whether a string holds manifests rather than a file name: it has several lines, or is JSON."""
+    return "\n" in source or source.lstrip().startswith("{")
+
+
+def ends_of(path: Path) -> Sequence[str]:
+    """Return the beginning and the end of a file's text; nothing if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(_END)
+            file.seek(0, SEEK_END)
+            file.seek(max(0, file.tell() - _END))
+            return first.decode(errors="replace"), file.read().decode(errors="replace")
+    except (OSError, ValueError):
+        return ()
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the manifests in a folder and its subfolders, sorted by path; hidden ones are left out."""
+    found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+
+
+def _files(path: Path, faults: list[FileFault]) -> list[Path]:
+    """Return the file, or all manifests of the folder."""
+    try:
+        if not path.is_dir():
+            return [path]
+        found = files_below(path)
+    except (OSError, ValueError) as wrong:
+        faults.append(_unreadable(str(path), wrong))
+        return []
+    if not found:
+        names = ", ".join(f"*{suffix}" for suffix in sorted(SUFFIXES))
+        faults.append(FileFault(str(path), FieldError("", f"no manifests in this folder ({names})", "name another")))
+    return found
+
+
+def _read(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
+    """Yield the text of a file, or of standard input."""
+    try:
+        content = sys.stdin.buffer.read() if path is None else path.read_bytes()
+        yield name, content.decode()
+    except UnicodeDecodeError as wrong:
+        faults.append(FileFault(name, FieldError("", f"not a text: byte {wrong.start} is not UTF-8", _AS_TEXT)))
+    except (OSError, ValueError) as wrong:
+        faults.append(_unreadable(name, wrong))
+
+
+def _unreadable(name: str, wrong: OSError | ValueError) -> FileFault:
+    problem = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+    return FileFault(name, FieldError("", f"cannot be read: {problem}", "check the name and the permissions"))

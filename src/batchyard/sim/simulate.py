@@ -19,18 +19,23 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, controller_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
-from batchyard.base.gc_tuning import rare_collections
 from batchyard.base.instant import Duration, Instant, seconds
+from batchyard.base.memory import rare_collections
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
-from batchyard.sim.accounting import RunAccounting
-from batchyard.sim.event_log import Record
-from batchyard.sim.events import Event, event_of
-from batchyard.sim.files import Source, read_sources
+from batchyard.sim.event_log import Event, Record, event_of
+from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Result, RunEnding, WorkloadCounts, rejected_write
-from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, Scenario, make_scenario, run_length
+from batchyard.sim.scenario import (
+    VIRTUAL_TIME_MAX,
+    FileFault,
+    Scenario,
+    Source,
+    make_scenario,
+    read_sources,
+    run_length,
+)
 from batchyard.sim.state import State
-from batchyard.sim.waits import WaitTracker
-from batchyard.sim.world import StoppedByLoop, World, ignore_record, let_time_pass
+from batchyard.sim.world import StoppedByLoop, WaitTracker, World, ignore_record, let_time_pass
 
 KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),

@@ -13,7 +13,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.kueue_configuration import SIMULATED, KueueSettings
-from batchyard.store.log import RecoveredStore
+from batchyard.store.memory import RecoveredStore
 
 #: The kinds that are left out of a state read from elsewhere.
 LEFT_OUT: Final = frozenset({scheme.LEASE, scheme.EVENT, scheme.SECRET})

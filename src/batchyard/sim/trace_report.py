@@ -18,11 +18,10 @@ from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import SECOND, Duration, Instant, seconds
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.placement.node_info import NodeInfo
-from batchyard.sim.fragmentation import Mix, Room, TracedPodShape
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.time_series import Gauge
-from batchyard.sim.traces import GPU, MODEL, NAMESPACE, Trace, TracedPod
+from batchyard.sim.traces import GPU, MODEL, NAMESPACE, Mix, Room, Trace, TracedPod, TracedPodShape
 from batchyard.sim.world import EPOCH
 
 # --- trace watch ---

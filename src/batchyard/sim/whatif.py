@@ -17,10 +17,9 @@ from batchyard.base.instant import SECOND, Duration, seconds
 from batchyard.scheduling.kueue_configuration import KueueSettings
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Record
-from batchyard.sim.files import Source, read_sources
 from batchyard.sim.forecasting.run_times import age_of
 from batchyard.sim.result import RejectedWrite, Result
-from batchyard.sim.scenario import FileFault, Scenario, ScenarioStep, make_scenario
+from batchyard.sim.scenario import FileFault, Scenario, ScenarioStep, Source, make_scenario, read_sources
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.world import World

@@ -5,37 +5,120 @@ Batched writes of controllers are flushed before the end, so that the objects ho
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from batchyard.admission_chain import AdmissionChain
-from batchyard.admission_plugins.namespaces import SYSTEM_NAMESPACES, new_namespace
+from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
+from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.interfaces.client import Create, Delete, Update, Write, WriteResult
+from batchyard.interfaces.client import Create, Delete, Reader, Update, Write, WriteResult
 from batchyard.interfaces.controller import EventRecord
-from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
-from batchyard.kubelet.simulated.node_agent import NodeAgents
-from batchyard.placement.resources import AutoscalingProfile
-from batchyard.scheduling.preemption_loops import PreemptionLoop
+from batchyard.kubelet.simulated.pod_status import NodeAgents
+from batchyard.placement.node_filters import AutoscalingProfile
+from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.sim.event_log import EventLog, Record
-from batchyard.sim.faults.faults import ScheduledFault
-from batchyard.sim.faults.faulty_client import FaultyClient, WriteFaults
+from batchyard.sim.faults.faults import FaultyClient, ScheduledFault, WriteFaults
 from batchyard.sim.faults.injection import FaultInjector
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.state import State, as_added
-from batchyard.sim.waits import WaitTracker
 from batchyard.store.memory import Store, changes_reader
 from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
+
+# --- waits ---
+#
+# Waiting times and preemption counts of Workloads, computed from the Events of controllers.
+#
+# Cheap enough for every run: a few additions for each admission and eviction.
+
+
+@dataclass(slots=True)
+class _WorkloadWaits:
+    """The waits of one Workload: the begin of the current one (None: it has quota), and the sum of earlier ones."""
+
+    created: Instant
+    since: Instant | None
+    waited: Duration = 0
+    preemptions: int = 0
+
+
+class WaitTracker:
+    """The waits and preemptions of Workloads, and the totals of admissions, evictions and preemptions."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._stories: dict[Key, _WorkloadWaits] = {}
+        #: The numbers of admissions and evictions of all Workloads, and how many of the evictions were preemptions.
+        self.admissions = 0
+        self.evictions = 0
+        self.preemptions = 0
+
+    def observe(self, at: Instant, record: EventRecord) -> None:
+        """Apply an Event. Events of pods are ignored, although pods have Preempted Events too."""
+        if record.regarding.kind != scheme.WORKLOAD:
+            return
+        reason = record.reason
+        if reason == "QuotaReserved":
+            self._admitted(record.regarding, at)
+        elif reason.startswith("EvictedDueTo"):
+            self.evictions += 1
+            self._left(record.regarding, at).since = at
+        elif reason == "Preempted":  #  in addition to the Event of the eviction
+            self.preemptions += 1
+            self._left(record.regarding, at).preemptions += 1
+
+    def waited(self, workload: Obj, now: Instant) -> Duration:
+        """Return the total time that a Workload has been without quota, from its creation on."""
+        story = self._story(_key(workload), workload)
+        if story.since is None or _is_over(workload):
+            return story.waited
+        return story.waited + max(0, now - story.since)
+
+    def preempted(self, workload: Obj) -> int:
+        """Return how often a Workload was preempted."""
+        return self._story(_key(workload), workload).preemptions
+
+    def _admitted(self, key: Key, at: Instant) -> None:
+        self.admissions += 1
+        workload = self._reader.get(key)
+        if workload is None:
+            return
+        story = self._stories[key] = self._story(key, workload)
+        if story.since is not None:
+            story.waited += max(0, at - story.since)
+        story.since = None
+
+    def _story(self, key: Key, workload: Obj) -> _WorkloadWaits:
+        """Return the record of a Workload; a new one if the record belongs to a deleted Workload of the same name."""
+        created, story = parse_time(workload["metadata"]["creationTimestamp"]), self._stories.get(key)
+        return story if story is not None and story.created >= created else _WorkloadWaits(created, created)
+
+    def _left(self, key: Key, at: Instant) -> _WorkloadWaits:
+        """Return the record of a Workload that lost its quota; one without a record waits since now."""
+        return self._stories.setdefault(key, _WorkloadWaits(at, at))
+
+
+def _key(workload: Obj) -> Key:
+    view = workload_view(workload)
+    return Key(scheme.WORKLOAD, view.namespace, view.name)
+
+
+def _is_over(workload: Obj) -> bool:
+    """Whether it needs no quota any more."""
+    view = workload_view(workload)
+    return view.finished or not view.active
+
 
 # --- merge ---
 #

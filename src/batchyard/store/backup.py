@@ -13,17 +13,22 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import Final
 
-from batchyard.store.commit_mark import CommitMark, CommitRecord, DamagedMark, JournalError, peek, rename_durably
 from batchyard.store.journal import LEAP
 from batchyard.store.journal_file import (
+    CommitMark,
+    CommitRecord,
+    DamagedMark,
     JournalContents,
+    JournalError,
     damaged,
     floor_over_all,
     journal_errors,
     new_identity,
+    peek,
     read_journal,
     read_only,
     reject_orphaned_log,
+    rename_durably,
     restored_draft,
     write_floor,
 )

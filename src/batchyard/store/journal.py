@@ -23,11 +23,14 @@ from typing import Final, TypeAlias
 import msgspec
 
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.store.commit_mark import CommitMark, CommitRecord, DamagedMark, JournalError, rename_durably
 from batchyard.store.journal_file import (
     BUSY_FOR,
+    CommitMark,
+    CommitRecord,
     CompactionFloor,
+    DamagedMark,
     JournalContents,
+    JournalError,
     floor_over_all,
     journal_errors,
     make_journal,
@@ -35,10 +38,11 @@ from batchyard.store.journal_file import (
     read_journal,
     reject_interrupted_restore,
     reject_orphaned_log,
+    rename_durably,
     row_checksum,
     write_floor,
 )
-from batchyard.store.log import RecoveredStore
+from batchyard.store.memory import RecoveredStore
 
 #: The increase of the revision after a loss of revisions: no revision ever gets two meanings for a client.
 LEAP: Final = 1_000_000_000

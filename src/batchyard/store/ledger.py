@@ -15,7 +15,7 @@ import msgspec
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
-from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
+from batchyard.interfaces.controller import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 from batchyard.store.journal_file import DAMAGE, is_disk_error, journal_error, journal_errors
 
 #: The number of entries that are kept.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.admission_plugins.pods import admit_pod
+from batchyard.admission_plugins.built_in import admit_pod
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Key, Obj, key_of
 

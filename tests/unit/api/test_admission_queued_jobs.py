@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.admission_plugins.queued_jobs import queue_job
+from batchyard.admission_plugins.built_in import queue_job
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Obj, controller_reference, key_of
 from edits import GONE, edited

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.api.annotations import Layer, boolean, layers, whole_number
+from batchyard.api.meta import Layer, boolean, layers, whole_number
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.decode import decode
+from batchyard.api.manifests import decode
 from batchyard.api.validation import validate_update
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.decode import decode
+from batchyard.api.manifests import decode
 from batchyard.api.meta import Obj
 from batchyard.api.printing import table
 from batchyard.base.instant import HOUR

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchyard.api.conditions import MESSAGE_BYTES_MAX, Condition, find_condition, is_true, with_condition
+from batchyard.api.meta import MESSAGE_BYTES_MAX, Condition, find_condition, is_true, with_condition
 from batchyard.base.instant import SECOND
 
 

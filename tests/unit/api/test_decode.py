@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api.decode import complete, decode
+from batchyard.api.manifests import complete, decode
 from batchyard.api.meta import Obj
 from batchyard.api.validation import validate_status
 from edits import GONE, edited

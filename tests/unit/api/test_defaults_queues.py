@@ -1,6 +1,6 @@
 """Kinds of Kueue whose spec may be left out."""
 
-from batchyard.api.decode import decode
+from batchyard.api.manifests import decode
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 

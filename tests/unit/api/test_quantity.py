@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.api import quantity
+from batchyard.api import meta
 
 SUFFIXES: dict[str, int | Fraction] = {
     "": 1,
@@ -65,41 +65,41 @@ quantities = st.builds(
     ],
 )
 def test_amounts_are_whole_and_rounded_up(resource: str, text: str | int | float, whole: int) -> None:
-    assert quantity.amount(resource, text) == whole
+    assert meta.amount(resource, text) == whole
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(SUFFIXES)))
 def test_suffixes_multiply(number: int, suffix: str) -> None:
-    assert quantity.parse(f"{number}{suffix}") == number * SUFFIXES[suffix] * quantity.NANO
+    assert meta.parse(f"{number}{suffix}") == number * SUFFIXES[suffix] * meta.NANO
 
 
 @pytest.mark.parametrize("text", NONSENSE)
 def test_nonsense_is_refused_with_examples_of_what_is_right(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity; write it as 500m"):
-        quantity.parse(text)
+        meta.parse(text)
 
 
 def test_truth_values_are_no_quantities_even_after_numbers_equal_to_them() -> None:
-    quantity.parse(1)
+    meta.parse(1)
     with pytest.raises(ValueError, match="True is not a quantity"):
-        quantity.parse(True)
+        meta.parse(True)
 
 
 def test_a_text_of_any_length_gives_a_short_message() -> None:
     with pytest.raises(ValueError, match="is not a quantity") as caught:
-        quantity.parse("9" * 5000)
+        meta.parse("9" * 5000)
     assert len(str(caught.value)) < 120
 
 
 @pytest.mark.parametrize("text", ["1e9999", "9223372036854775808", "12E", "-12E"])
 def test_no_quantity_is_beyond_64_bits(text: str) -> None:
-    assert abs(quantity.parse(text)) == quantity.INT64_MAX * quantity.NANO
+    assert abs(meta.parse(text)) == meta.INT64_MAX * meta.NANO
 
 
 def test_the_smallest_part_is_rounded_up_away_from_zero() -> None:
-    assert quantity.parse("0.1n") == 1
-    assert quantity.parse("-0.1n") == -1
+    assert meta.parse("0.1n") == 1
+    assert meta.parse("-0.1n") == -1
 
 
 @pytest.mark.parametrize(
@@ -120,40 +120,40 @@ def test_the_smallest_part_is_rounded_up_away_from_zero() -> None:
     ],
 )
 def test_the_canonical_form_keeps_the_family_of_suffixes(text: str | int, canonical: str) -> None:
-    assert quantity.canonical(text) == canonical
+    assert meta.canonical(text) == canonical
 
 
 @settings(deadline=None)
 @given(quantities)
 def test_the_canonical_form_has_the_same_value_and_is_its_own(text: str) -> None:
-    canonical = quantity.canonical(text)
-    assert quantity.parse(canonical) == quantity.parse(text)
-    assert quantity.canonical(canonical) == canonical
+    canonical = meta.canonical(text)
+    assert meta.parse(canonical) == meta.parse(text)
+    assert meta.canonical(canonical) == canonical
 
 
 @settings(deadline=None)
 @given(st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "hugepages-2Mi"]), st.integers(0, 10**15))
 def test_what_is_printed_is_read_back(resource: str, whole: int) -> None:
-    assert quantity.amount(resource, quantity.format_amount(resource, whole)) == whole
+    assert meta.amount(resource, meta.format_amount(resource, whole)) == whole
 
 
 @settings(deadline=None)
 @given(quantities, quantities)
 def test_amounts_keep_the_order_of_their_quantities(one: str, other: str) -> None:
-    if quantity.parse(one) <= quantity.parse(other):
-        assert quantity.amount("cpu", one) <= quantity.amount("cpu", other)
+    if meta.parse(one) <= meta.parse(other):
+        assert meta.amount("cpu", one) <= meta.amount("cpu", other)
 
 
 @pytest.mark.parametrize("resource", ["cpu", "memory"])
 def test_the_largest_quota_is_no_bound(resource: str) -> None:
-    assert quantity.is_unlimited(quantity.quota_amount(resource, str(quantity.INT64_MAX)))
-    assert not quantity.is_unlimited(quantity.quota_amount(resource, "1e15"))
-    assert quantity.format_amount(resource, quantity.UNLIMITED) == "<unlimited>"
+    assert meta.is_unlimited(meta.quota_amount(resource, str(meta.INT64_MAX)))
+    assert not meta.is_unlimited(meta.quota_amount(resource, "1e15"))
+    assert meta.format_amount(resource, meta.UNLIMITED) == "<unlimited>"
 
 
 def test_unlimited_stays_unlimited_when_real_amounts_are_added_or_taken() -> None:
-    assert quantity.is_unlimited(quantity.UNLIMITED - quantity.INT64_MAX)
-    assert quantity.is_unlimited(2 * quantity.UNLIMITED)
+    assert meta.is_unlimited(meta.UNLIMITED - meta.INT64_MAX)
+    assert meta.is_unlimited(2 * meta.UNLIMITED)
 
 
 @pytest.mark.parametrize(
@@ -167,4 +167,4 @@ def test_unlimited_stays_unlimited_when_real_amounts_are_added_or_taken() -> Non
     ],
 )
 def test_amounts_are_printed_as_kubernetes_prints_them(resource: str, whole: int, text: str) -> None:
-    assert quantity.format_amount(resource, whole) == text
+    assert meta.format_amount(resource, whole) == text

@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchyard.api.meta import Obj
-from batchyard.api.selectors import Requirement, selector
+from batchyard.api.meta import Obj, Requirement, selector
 
 LABELS = {"zone": "a", "size": "8", "name": "x-1"}
 

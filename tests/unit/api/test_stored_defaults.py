@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from batchyard.api.decode import decode
-from batchyard.api.schema.computed import pull_policy
+from batchyard.api.manifests import decode
+from batchyard.api.schema.scalars import pull_policy
 from minimal_objects import MINIMAL_OBJECTS, RUN_ONCE, WHOLE
 
 

@@ -1,7 +1,7 @@
 """What is only kept, read as kubectl prints it."""
 
 from batchyard.api import scheme
-from unit.api.test_tables_cluster import obj
+from unit.api.printing.test_tables_cluster import obj
 
 
 def test_volumes_and_claims() -> None:

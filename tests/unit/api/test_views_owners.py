@@ -1,8 +1,7 @@
 """Which jobs an object belongs to."""
 
 import make
-from batchyard.api.meta import Key, Obj, controller_reference, key_of
-from batchyard.api.views.ownership import ancestry, owning_jobs
+from batchyard.api.meta import Key, Obj, ancestry, controller_reference, key_of, owning_jobs
 from edits import edited
 
 

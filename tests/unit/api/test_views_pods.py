@@ -3,10 +3,9 @@
 from typing import Any
 
 import make
-from batchyard.api.meta import with_metadata, with_path, with_status
-from batchyard.api.selectors import Requirement, Selector
+from batchyard.api.meta import Requirement, Selector, with_metadata, with_path, with_status
 from batchyard.api.views.pods import HostPort, PodView, pod_view
-from unit.core.placement_make import HOST, ZONE, member, pod, pod_term, preferred, required
+from unit.placement.placement_make import HOST, ZONE, member, pod, pod_term, preferred, required
 
 
 def with_containers(*containers: Any, **spec: Any) -> Any:

@@ -11,20 +11,26 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.api_services import api_service_resource
-from batchyard.apiserver.audit import AuditedRequest
-from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, UserInfo
 from batchyard.apiserver.auth.security import security_of
 from batchyard.apiserver.auth.tokens import Tokens
 from batchyard.apiserver.built_in import built_in_resources
-from batchyard.apiserver.crd.definitions import definition_resource
-from batchyard.apiserver.crd.serving import CustomResources
-from batchyard.apiserver.events_v1 import events_resource
-from batchyard.apiserver.handlers.watch import WatchStream
-from batchyard.apiserver.request import ApiRequest, Response
+from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
+from batchyard.apiserver.handlers.read import WatchStream
+from batchyard.apiserver.request import (
+    ANONYMOUS,
+    MASTERS,
+    AnyResponse,
+    ApiRequest,
+    DeferredResponse,
+    Response,
+    StreamingResponse,
+    UpgradeResponse,
+    UserInfo,
+)
 from batchyard.apiserver.resources import Resources
-from batchyard.apiserver.responses import AnyResponse, DeferredResponse, StreamingResponse, UpgradeResponse
-from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.server import ApiServer, AuditedRequest
 from batchyard.apiserver.subresources import with_subresources
+from batchyard.apiserver.virtual_resources import events_resource
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from batchyard.api.conditions import is_true
 from batchyard.api.custom_kinds import DEFINITION
-from batchyard.api.decode import decode
-from batchyard.api.meta import Key
+from batchyard.api.manifests import decode
+from batchyard.api.meta import Key, is_true
 from batchyard.api.printing import row
-from batchyard.apiserver.auth.bootstrap_roles import bootstrap_roles
-from batchyard.apiserver.handlers.watch import WatchStream
-from batchyard.apiserver.kubernetes_service import own_service
-from batchyard.housekeeping.custom_resources import CustomResourceDefinitions
+from batchyard.apiserver.api_services import own_service
+from batchyard.apiserver.auth.authorization import bootstrap_roles
+from batchyard.apiserver.handlers.read import WatchStream
+from batchyard.housekeeping.controllers import CustomResourceDefinitions
 from batchyard.interfaces.client import Create
 from batchyard.server.platform.provided_objects import ProvidedObjects, provided_role
 from unit.apiserver.api import Api

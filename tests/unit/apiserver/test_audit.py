@@ -1,7 +1,7 @@
 """Who did what, as it is written down."""
 
-from batchyard.apiserver.audit import audit_event
-from batchyard.apiserver.auth.authentication import UserInfo
+from batchyard.apiserver.request import UserInfo
+from batchyard.apiserver.server import audit_event
 from unit.apiserver.api import Api
 
 SECRETS = "/api/v1/namespaces/team/secrets"

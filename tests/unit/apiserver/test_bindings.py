@@ -3,10 +3,9 @@
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, is_true
 from unit.apiserver.api import Api
-from unit.core.node_make import pod
+from unit.nodes.node_make import pod
 
 POD = Key(scheme.POD, "team", "pod")
 PATH = "/api/v1/namespaces/team/pods/pod/binding"

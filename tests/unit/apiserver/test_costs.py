@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.apply.managed_fields import UPDATERS_MAX
+from batchyard.apiserver.apply import UPDATERS_MAX
 from batchyard.apiserver.handlers.write import OBJECT_MAX
 from unit.apiserver.api import Api, config_map
 

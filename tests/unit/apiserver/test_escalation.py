@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import UserInfo
+from batchyard.apiserver.request import UserInfo
 from unit.apiserver.api import Api
 from unit.apiserver.roles import GROUP, binding, role, rule, user
 

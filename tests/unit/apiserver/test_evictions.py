@@ -3,10 +3,9 @@
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, find_condition
 from unit.apiserver.api import Api
-from unit.core.node_make import pod, running
+from unit.nodes.node_make import pod, running
 
 POD = Key(scheme.POD, "team", "pod")
 PATH = "/api/v1/namespaces/team/pods/pod/eviction"

@@ -1,6 +1,6 @@
 """What controllers change in an object that came through the API is theirs from then on."""
 
-from batchyard.apiserver.apply.controller_manager import InProcessFieldManager
+from batchyard.apiserver.apply import InProcessFieldManager
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.interfaces.client import Update
 from unit.apiserver.api import Api

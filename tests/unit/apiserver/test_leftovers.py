@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import UserInfo
+from batchyard.apiserver.request import UserInfo
 from unit.apiserver.api import OWNER, Api
 
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api.meta import Obj, key_of
 from unit.apiserver.api import Api
-from unit.core.node_make import node, pod
+from unit.nodes.node_make import node, pod
 
 NODES = "/apis/metrics.k8s.io/v1beta1/nodes"
 PODS = "/apis/metrics.k8s.io/v1beta1/namespaces/team/pods"

@@ -6,15 +6,8 @@ import pytest
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import POD, SERVICE, kind_info
-from batchyard.apiserver.apply.managed_fields import (
-    UPDATERS_MAX,
-    FieldManager,
-    Versions,
-    applied,
-    check_config,
-    updated,
-)
-from batchyard.apiserver.merge_schema import MergeSchema, shape_of_kind
+from batchyard.apiserver.apply import UPDATERS_MAX, FieldManager, Versions, applied, check_config, updated
+from batchyard.apiserver.patch import MergeSchema, shape_of_kind
 from batchyard.apiserver.request import StatusError
 from unit.apiserver.api import Api
 

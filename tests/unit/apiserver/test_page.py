@@ -7,9 +7,8 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.apiserver.auth.authentication import ANONYMOUS, MASTERS, UserInfo
 from batchyard.apiserver.auth.authorization import Attributes, Decision
-from batchyard.apiserver.auth.filters import AuthFilters
+from batchyard.apiserver.auth.security import AuthFilters
 from batchyard.apiserver.auth.tokens import Tokens, page_token
 from batchyard.apiserver.dashboard import (
     FILES,
@@ -21,10 +20,10 @@ from batchyard.apiserver.dashboard import (
     ModelStream,
     StaticFileHandler,
 )
-from batchyard.apiserver.request import ApiRequest, Response, StatusError
+from batchyard.apiserver.request import ANONYMOUS, MASTERS, ApiRequest, Response, StatusError, UserInfo
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.dashboard.assets import HEADERS, asset
+from batchyard.dashboard.static_report import HEADERS, asset
 from batchyard.interfaces.client import EventType, WatchEvent
 from unit.apiserver.api import Sealed
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.audit import audit_event
 from batchyard.apiserver.request import Response
+from batchyard.apiserver.server import audit_event
 from unit.apiserver.api import Api
 
 MERGE = {"content-type": "application/merge-patch+json"}

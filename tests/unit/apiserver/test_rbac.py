@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import AUTHENTICATED, UserInfo, account_groups, account_name
+from batchyard.apiserver.request import AUTHENTICATED, UserInfo, account_groups, account_name
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import GROUP, account, binding, group, role, rule, user
 

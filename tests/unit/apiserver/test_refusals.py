@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import UserInfo
+from batchyard.apiserver.request import UserInfo
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import binding, role, rule, user
 

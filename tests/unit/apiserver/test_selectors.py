@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.api.selectors import Requirement
-from batchyard.apiserver.selection import LabelTerms
+from batchyard.api.meta import Requirement
+from batchyard.apiserver.request import LabelTerms
 from unit.apiserver.api import Api
 
 MAPS = "/api/v1/namespaces/team/configmaps"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import UserInfo
-from batchyard.apiserver.request import Response
+from batchyard.apiserver.request import Response, UserInfo
 from unit.apiserver.api import Api, config_map
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from batchyard.api.scheme import JOB, POD, kind_info
-from batchyard.apiserver.decoding import pruned
-from batchyard.apiserver.merge_schema import MergeSchema, shape_of_kind, shape_of_schema
+from batchyard.apiserver.patch import MergeSchema, shape_of_kind, shape_of_schema
+from batchyard.apiserver.serialization import pruned
 
 TEXT = {"type": "string"}
 PORT = {"properties": {"port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}}}

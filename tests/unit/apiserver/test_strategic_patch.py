@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.scheme import NODE, POD, kind_info
-from batchyard.apiserver.merge_schema import shape_of_kind
-from batchyard.apiserver.patch.strategic import strategically_merged
+from batchyard.apiserver.patch import shape_of_kind, strategically_merged
 from batchyard.apiserver.request import StatusError
 
 SHAPE = shape_of_kind(kind_info(POD), "v1")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.schema.tables import NATIVE, scope
-from batchyard.apiserver.go_errors import misfit, time_fault
+from batchyard.apiserver.built_in import misfit, time_fault
 from unit.apiserver.api import Api
 
 INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"

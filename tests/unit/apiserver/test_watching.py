@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.auth.authentication import UserInfo
-from batchyard.apiserver.handlers.watch import WatchStream
-from batchyard.apiserver.request import ApiRequest
+from batchyard.apiserver.handlers.read import WatchStream
+from batchyard.apiserver.request import ApiRequest, UserInfo
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import binding, role, rule, user
 

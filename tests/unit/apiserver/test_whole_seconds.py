@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.defaults.kubernetes import pod_defaults
+from batchyard.api.conversion import as_stored
+from batchyard.api.defaults import pod_defaults
 from batchyard.api.meta import Key, key_of
-from batchyard.api.wire_times import as_stored
 from unit.apiserver.api import Api
-from unit.core.node_make import pod
+from unit.nodes.node_make import pod
 
 PATH = "/api/v1/namespaces/team/pods/pod"
 FINE, WHOLE = "2026-01-01T00:00:01.250000Z", "2026-01-01T00:00:01Z"

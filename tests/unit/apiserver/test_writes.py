@@ -9,9 +9,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.apiserver.auth.authentication import UserInfo
-from batchyard.apiserver.request import Response, StatusError
-from batchyard.apiserver.responses import DeferredResponse
+from batchyard.apiserver.request import DeferredResponse, Response, StatusError, UserInfo
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/team-a/configmaps"

@@ -1,7 +1,7 @@
 """Draws fixed by a seed and names."""
 
+from batchyard.base import draw, triangular
 from batchyard.base.instant import SECOND
-from batchyard.base.seeded_draws import draw, triangular
 
 
 def test_equal_names_draw_alike_and_others_differ() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.base.invariants import InvariantError, invariant
+from batchyard.base import InvariantError, invariant
 
 
 def test_a_law_that_holds_says_nothing() -> None:

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from batchyard.base.ids import fnv1a_64, uid_for
+from batchyard.base import fnv1a_64, uid_for
 
 
 def test_a_uid_has_the_shape_of_a_random_one() -> None:

@@ -8,7 +8,7 @@ import yaml
 
 from batchyard.api import scheme
 from batchyard.cli.options import Output
-from batchyard.cli.tables import render, render_tables
+from batchyard.cli.output import render, render_tables
 
 COHORT = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Cohort", "metadata": {"name": "c"}}
 CONFIG_MAP = {

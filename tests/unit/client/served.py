@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.apiserver.handlers.watch import WatchStream
+from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.apiserver.request import Response
 from batchyard.base.instant import MILLISECOND
 from batchyard.client.rest import ClientDependencies, RestClient

@@ -13,8 +13,8 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.apiserver.patch import merged
-from batchyard.client.changes import ADMISSION, PODS_READY, RECLAIMABLE, merge_patch
 from batchyard.client.transport import HttpRequest
+from batchyard.client.write_queue import ADMISSION, PODS_READY, RECLAIMABLE, merge_patch
 from batchyard.interfaces.client import Update, UpdateStatus, Write, WriteResult
 from batchyard.scheduling.workload.lifecycle import handed_over, has_former_owner
 from unit.client.served import Served

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchyard.api.meta import Key, Obj
-from batchyard.client.cache import OwnerIndex
+from batchyard.client.informer import OwnerIndex
 from batchyard.interfaces.client import EventType, WatchEvent
 
 

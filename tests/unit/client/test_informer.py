@@ -2,8 +2,7 @@
 
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
-from batchyard.client.cache import Cache
-from batchyard.client.informer import Informer, InformerScope
+from batchyard.client.informer import Cache, Informer, InformerScope
 from batchyard.client.transport import HttpAnswer
 
 ONE = InformerScope("team", "fieldSelector=metadata.name%3Da")

@@ -4,12 +4,10 @@ import pytest
 
 import make
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.client.garbage_collector import Scopes
-from batchyard.client.local import LocalClient
+from batchyard.client.local import LocalClient, Scopes
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, EventType, Propagation, WatchEvent
-from batchyard.store.log import RecoveredStore
-from batchyard.store.memory import Store
+from batchyard.store.memory import RecoveredStore, Store
 
 OWNER = Key("Job.batch", "team", "owner")
 OWNED = Key("ConfigMap", "team", "owned")

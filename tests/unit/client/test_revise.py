@@ -7,7 +7,7 @@ import pytest
 from batchyard.api.errors import Conflict, InvalidObject
 from batchyard.api.meta import Key, Obj, with_metadata, with_path, with_status
 from batchyard.api.times import parse_time
-from batchyard.client import object_updates
+from batchyard.client import local
 
 NOW = parse_time("2026-01-01T00:00:00Z")
 KEY = Key("Job.batch", "team", "a")
@@ -35,120 +35,120 @@ def unstored(metadata: dict[str, Any], kind: str = "Job") -> Obj:
 
 
 def test_a_new_object_gets_what_it_lacks() -> None:
-    metadata = object_updates.created(unstored({"name": "a"}), "u9", NOW)["metadata"]
+    metadata = local.created(unstored({"name": "a"}), "u9", NOW)["metadata"]
     assert metadata == {"name": "a", "uid": "u9", "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}
 
 
 def test_a_new_object_keeps_the_uid_and_creation_time_given() -> None:
     given = {"name": "a", "uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z", "generation": 12}
-    metadata = object_updates.created(unstored(given), "u9", NOW)["metadata"]
+    metadata = local.created(unstored(given), "u9", NOW)["metadata"]
     assert metadata == {**given, "generation": 1}
 
 
 def test_nobody_counts_the_changes_of_some_kinds() -> None:
-    assert "generation" not in object_updates.created(unstored({"name": "a"}, "ConfigMap"), "u9", NOW)["metadata"]
+    assert "generation" not in local.created(unstored({"name": "a"}, "ConfigMap"), "u9", NOW)["metadata"]
 
 
 def test_a_new_object_is_not_being_deleted() -> None:
     given = {"name": "a", "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
-    assert "deletionTimestamp" not in object_updates.created(unstored(given), "u9", NOW)["metadata"]
+    assert "deletionTimestamp" not in local.created(unstored(given), "u9", NOW)["metadata"]
 
 
 def test_a_generated_name_is_fixed_by_the_uid() -> None:
-    first = object_updates.generated_name("job-", "0a1b2c3d-4e5f-4000-8000-000000000000")
-    assert first == object_updates.generated_name("job-", "0a1b2c3d-4e5f-4000-8000-000000000000")
-    assert first != object_updates.generated_name("job-", "0a1b2c3d-4e60-4000-8000-000000000000")
+    first = local.generated_name("job-", "0a1b2c3d-4e5f-4000-8000-000000000000")
+    assert first == local.generated_name("job-", "0a1b2c3d-4e5f-4000-8000-000000000000")
+    assert first != local.generated_name("job-", "0a1b2c3d-4e60-4000-8000-000000000000")
     assert first.startswith("job-")
     assert len(first) == len("job-") + 5
     assert set(first[4:]) <= set("bcdfghjklmnpqrstvwxz2456789")
 
 
 def test_a_generated_name_has_at_most_63_characters() -> None:
-    name = object_updates.generated_name("x" * 80, "0a1b2c3d-4e5f-4000-8000-000000000000")
+    name = local.generated_name("x" * 80, "0a1b2c3d-4e5f-4000-8000-000000000000")
     assert len(name) == 63
     assert name.startswith("x" * 58)
 
 
 def test_an_object_needs_a_name_or_asks_for_one() -> None:
-    object_updates.check_named({"metadata": {"name": "a"}})
-    object_updates.check_named({"metadata": {"generateName": "a-"}})
+    local.check_named({"metadata": {"name": "a"}})
+    local.check_named({"metadata": {"generateName": "a-"}})
     with pytest.raises(InvalidObject, match="name or generateName is required"):
-        object_updates.check_named({"metadata": {"name": ""}})
+        local.check_named({"metadata": {"name": ""}})
 
 
 def test_a_change_of_the_spec_is_a_new_generation() -> None:
-    new = object_updates.updated(stored(), with_path(stored(), ("spec", "suspend"), False))
+    new = local.updated(stored(), with_path(stored(), ("spec", "suspend"), False))
     assert new["metadata"]["generation"] == 4
     assert new["spec"] == {"suspend": False}
 
 
 def test_any_field_but_metadata_and_status_is_wanted() -> None:
-    assert object_updates.updated(stored(), {**stored(), "data": {}})["metadata"]["generation"] == 4
+    assert local.updated(stored(), {**stored(), "data": {}})["metadata"]["generation"] == 4
     without = {field: value for field, value in stored().items() if field != "spec"}
-    new = object_updates.updated(stored(), without)
+    new = local.updated(stored(), without)
     assert new["metadata"]["generation"] == 4
     assert "spec" not in new
 
 
 def test_a_change_of_metadata_keeps_the_generation() -> None:
-    new = object_updates.updated(stored(), with_metadata(stored(), labels={"a": "b"}))
+    new = local.updated(stored(), with_metadata(stored(), labels={"a": "b"}))
     assert new["metadata"] == {**stored()["metadata"], "labels": {"a": "b"}}
 
 
 def test_an_update_does_not_write_the_status() -> None:
     before = stored()
-    new = object_updates.updated(before, {**with_path(before, ("spec", "suspend"), False), "status": {"active": 9}})
+    new = local.updated(before, {**with_path(before, ("spec", "suspend"), False), "status": {"active": 9}})
     assert new["status"] is before["status"]
     bare = {field: value for field, value in before.items() if field != "status"}
-    assert "status" not in object_updates.updated(bare, with_path(before, ("spec", "suspend"), False))
-    assert object_updates.updated(before, bare) is before
+    assert "status" not in local.updated(bare, with_path(before, ("spec", "suspend"), False))
+    assert local.updated(before, bare) is before
 
 
 def test_an_update_cannot_write_what_the_server_owns() -> None:
     before = stored(deletionTimestamp="2026-01-01T00:00:00Z", deletionGracePeriodSeconds=0, finalizers=["f"])
     sent = {"name": "a", "finalizers": ["f"], "generation": 99, "creationTimestamp": "1999-01-01T00:00:00Z"}
-    assert object_updates.updated(before, {**before, "metadata": sent}) is before
+    assert local.updated(before, {**before, "metadata": sent}) is before
     meddling = with_metadata(stored(), deletionTimestamp="2026-01-01T00:00:00Z", labels={"a": "b"})
-    assert "deletionTimestamp" not in object_updates.updated(stored(), meddling)["metadata"]
+    assert "deletionTimestamp" not in local.updated(stored(), meddling)["metadata"]
 
 
 def test_writing_the_same_again_changes_nothing() -> None:
     before = stored()
-    assert object_updates.updated(before, stored()) is before
-    assert object_updates.updated(before, with_status(before, {"other": 1})) is before
-    assert object_updates.status_updated(before, with_path(before, ("spec", "suspend"), False)) is before
+    assert local.updated(before, stored()) is before
+    assert local.updated(before, with_status(before, {"other": 1})) is before
+    assert local.status_updated(before, with_path(before, ("spec", "suspend"), False)) is before
 
 
 def test_a_status_update_writes_the_status_alone() -> None:
     before = stored()
     sent = with_metadata({**with_path(before, ("spec", "suspend"), False), "status": {"active": 2}}, labels={"a": "b"})
-    assert object_updates.status_updated(before, sent) == {**before, "status": {"active": 2}}
+    assert local.status_updated(before, sent) == {**before, "status": {"active": 2}}
 
 
 def test_a_status_update_without_status_removes_it() -> None:
     bare = {field: value for field, value in stored().items() if field != "status"}
-    assert object_updates.status_updated(stored(), bare) == bare
+    assert local.status_updated(stored(), bare) == bare
 
 
 def test_a_writer_must_have_read_what_is_stored() -> None:
-    object_updates.check_preconditions(KEY, stored(), stored())
-    object_updates.check_preconditions(KEY, stored(), {"metadata": {"name": "a"}})
+    local.check_preconditions(KEY, stored(), stored())
+    local.check_preconditions(KEY, stored(), {"metadata": {"name": "a"}})
     with pytest.raises(Conflict, match="has been modified"):
-        object_updates.check_preconditions(KEY, stored(), stored(resourceVersion="4"))
+        local.check_preconditions(KEY, stored(), stored(resourceVersion="4"))
     with pytest.raises(Conflict, match="recreated"):
-        object_updates.check_preconditions(KEY, stored(), {"metadata": {"name": "a", "uid": "u0"}})
+        local.check_preconditions(KEY, stored(), {"metadata": {"name": "a", "uid": "u0"}})
 
 
 def test_a_deletion_is_marked_once() -> None:
-    marked = object_updates.marked_deleted(stored(), NOW)
+    marked = local.marked_deleted(stored(), NOW)
     assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
     assert marked["metadata"]["deletionGracePeriodSeconds"] == 0
     assert marked["metadata"]["generation"] == 4
-    assert object_updates.marked_deleted(marked, NOW + 1) is marked
+    assert local.marked_deleted(marked, NOW + 1) is marked
 
 
 def test_only_a_marked_object_without_finalizers_goes() -> None:
-    assert not object_updates.is_released(stored())
-    assert not object_updates.is_released(stored(deletionTimestamp="x", finalizers=["f"]))
-    assert object_updates.is_released(stored(deletionTimestamp="x", finalizers=[]))
-    assert object_updates.is_released(stored(deletionTimestamp="x"))
+    assert not local.is_released(stored())
+    assert not local.is_released(stored(deletionTimestamp="x", finalizers=["f"]))
+    assert local.is_released(stored(deletionTimestamp="x", finalizers=[]))
+    assert local.is_released(stored(deletionTimestamp="x"))

@@ -4,7 +4,7 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata
-from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, node_pool, resize_request
+from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, node_pool, resize_request
 
 L4 = "g2-standard-24"
 EXHAUSTED = "ZONE_RESOURCE_POOL_EXHAUSTED"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
-from unit.cloud.cloud_make import ZONE, cluster
+from unit.cloud.catalog.cloud_make import ZONE, cluster
 
 
 def faults(**pool: Any) -> list[str]:

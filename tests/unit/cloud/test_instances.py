@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api import scheme, well_known
 from batchyard.api.views.node import node_view
-from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, resize_request
+from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, resize_request
 
 SPREAD_OF_10 = {"min": "10s", "typical": "10s", "max": "10s"}
 TIMES = dict.fromkeys(("provisioning", "boot", "registration", "drivers", "network", "shutdown"), SPREAD_OF_10)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from batchyard.api import scheme
-from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, node_pool
+from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, node_pool
 
 
 def pool_row(name: str = "pool", machine: str = "e2-medium", **spec: Any) -> dict[str, Any]:

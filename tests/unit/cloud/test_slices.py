@@ -3,8 +3,8 @@
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.conditions import is_true
-from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance
+from batchyard.api.meta import is_true
+from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance
 
 SLICE = {"name": "tpu", "machineType": "ct5lp-hightpu-4t", "zones": [ZONE], "tpuTopology": "2x4"}
 

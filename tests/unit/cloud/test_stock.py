@@ -5,16 +5,9 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.cloud.capacity_pool import (
-    AllocationRefusal,
-    CapacityKey,
-    CapacityPool,
-    MachineDemand,
-    demand_of,
-    invalid,
-)
+from batchyard.cloud.allocation import AllocationRefusal, CapacityKey, CapacityPool, MachineDemand, demand_of, invalid
 from batchyard.cloud.catalog.machine_types import builtin_catalog
-from unit.cloud.cloud_make import ZONE, cluster, node_pool
+from unit.cloud.catalog.cloud_make import ZONE, cluster, node_pool
 
 CATALOG = builtin_catalog()
 

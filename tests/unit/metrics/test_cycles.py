@@ -1,7 +1,7 @@
 """What is counted of scheduling cycles."""
 
 from batchyard.api.views.workload import workload_view
-from batchyard.metrics.cycles import CycleMetrics
+from batchyard.metrics.workloads import CycleMetrics
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Head
 from unit.metrics.scraped import samples

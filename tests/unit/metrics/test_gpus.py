@@ -6,8 +6,17 @@ from typing import Any
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState, SimulatedGpus, gpu_texts
-from batchyard.metrics.simulated_load import LOADING, STEP, SimulatedLoad, simulated_load
+from batchyard.metrics.gpus import (
+    LOADING,
+    MEASURED,
+    STEP,
+    GpuHolder,
+    GpuState,
+    SimulatedGpus,
+    SimulatedLoad,
+    gpu_texts,
+    simulated_load,
+)
 from unit.metrics.scraped import samples
 
 T4 = 16384

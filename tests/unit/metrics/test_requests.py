@@ -5,9 +5,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from batchyard.apiserver.audit import audit_event
 from batchyard.apiserver.handlers.read import ReadHandler
-from batchyard.metrics.requests import RequestMetrics
+from batchyard.apiserver.server import audit_event
+from batchyard.metrics.controllers import RequestMetrics
 from unit.apiserver.api import Api
 
 SECRETS = "/api/v1/namespaces/team/secrets"

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.sim.files import Source, is_text, read_sources
-from batchyard.sim.scenario import FileFault
+from batchyard.sim.scenario import FileFault, Source, is_text, read_sources
 
 
 def read(*sources: Source) -> tuple[list[tuple[str, str]], list[str]]:

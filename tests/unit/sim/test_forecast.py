@@ -5,7 +5,7 @@ from math import log
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.sim import forecast as forecasting
+from batchyard.sim import forecast
 from batchyard.sim.forecast import SAMPLED, Forecast, ForecastOptions, forecasts, samples
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.run_times import Basis
@@ -45,7 +45,7 @@ def test_history_gives_an_interval_and_the_same_each_time() -> None:
     assert low is not None
     assert high is not None
     assert 0 < low < high
-    assert (reported.basis, reported.forks, reported) == (Basis.HISTORY, forecasting.FORKS, again)
+    assert (reported.basis, reported.forks, reported) == (Basis.HISTORY, forecast.FORKS, again)
     assert one(then, "w-10", ForecastOptions(seed=1, expects_arrivals=False)).waits != reported.waits
 
 

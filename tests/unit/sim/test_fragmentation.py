@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.sim.fragmentation import Mix, Room, TracedPodShape
+from batchyard.sim.traces import Mix, Room, TracedPodShape
 
 SHARE = TracedPodShape(1000, 1000, 600)
 WHOLE = TracedPodShape(1000, 1000, 2000)

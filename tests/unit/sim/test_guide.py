@@ -11,7 +11,7 @@ import yaml
 from batchyard.api import scheme
 from batchyard.api.meta import label
 from batchyard.base.instant import SECOND, Duration
-from batchyard.cli.guide_rows import rows_of
+from batchyard.cli.commands.guide import rows_of
 from batchyard.sim.guide import START, Guide, GuideObservation, GuideRow, examples_folder, guide_steps, played_steps
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import World

@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.placement.gang_preemption import EvictionUnit, message
+from batchyard.placement.hotswap import EvictionUnit, message
 from batchyard.sim.recovery import Loss, Recoveries
 
 

@@ -13,8 +13,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict
 from batchyard.api.well_known import RUNTIME, SUBMIT_AT
 from batchyard.interfaces.client import Create
-from batchyard.sim.event_log import Record
-from batchyard.sim.events import Ended, Event, Preempted, QuotaReserved
+from batchyard.sim.event_log import Ended, Event, Preempted, QuotaReserved, Record
 from batchyard.sim.result import Result, RunEnding, rejected_write
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 

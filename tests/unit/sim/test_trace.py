@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.sim.fragmentation import TracedPodShape
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
-from batchyard.sim.traces import load_of, read_trace, with_manifests
+from batchyard.sim.traces import TracedPodShape, load_of, read_trace, with_manifests
 from unit.sim.trace_make import NODE_COLUMNS, NODES, POD_COLUMNS, PODS, write_trace
 
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j, annotations: {batchyard.dev/submit-at: 20s}}\nspec:\n"

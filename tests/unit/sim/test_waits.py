@@ -8,7 +8,7 @@ from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, WriteResult
 from batchyard.interfaces.controller import EventRecord
-from batchyard.sim.waits import WaitTracker
+from batchyard.sim.world import WaitTracker
 from batchyard.store.memory import Store
 
 KEY = Key(scheme.WORKLOAD, "team", "wl")

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from batchyard.store.backup import back_up, restore
-from batchyard.store.commit_mark import JournalError, mark_of
 from batchyard.store.journal import LEAP
-from batchyard.store.journal_file import restored_draft
-from batchyard.store.log import Expired
+from batchyard.store.journal_file import JournalError, mark_of, restored_draft
+from batchyard.store.memory import Expired
 from unit.store.limits import files_no_larger_than
 from unit.store.test_damage import LOG, left_by_a_crash
 from unit.store.test_journal import Kept, filled, key, thing

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.store.commit_mark import JournalError, mark_of
 from batchyard.store.journal import LEAP, RevisionJournal
-from batchyard.store.log import Expired, RecoveredStore
-from batchyard.store.memory import Store
+from batchyard.store.journal_file import JournalError, mark_of
+from batchyard.store.memory import Expired, RecoveredStore, Store
 from unit.store.test_journal import Kept, filled, key, thing
 
 LOG = "journal.db-wal"

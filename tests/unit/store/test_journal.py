@@ -13,10 +13,9 @@ import pytest
 
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import WatchEvent
-from batchyard.store.commit_mark import JournalError
 from batchyard.store.journal import RevisionJournal, SyncMode
-from batchyard.store.log import Expired
-from batchyard.store.memory import Store
+from batchyard.store.journal_file import JournalError
+from batchyard.store.memory import Expired, Store
 
 TESTS = Path(__file__).parents[2]
 
@@ -193,7 +192,9 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from unit.store.test_journal import Kept, key, thing
+from unit.store.test_journal import Kept
+from unit.store.test_journal import key
+from unit.store.test_journal import thing
 
 kept = Kept(Path(sys.argv[1]))
 for number in range(1_000_000):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from batchyard.api.meta import Key
-from batchyard.interfaces.observers import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
+from batchyard.interfaces.controller import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 from batchyard.store import ledger as module
-from batchyard.store.commit_mark import JournalError
+from batchyard.store.journal_file import JournalError
 from batchyard.store.ledger import LedgerFile
 from unit.store.limits import files_no_larger_than
 

@@ -3,9 +3,9 @@
 import pytest
 
 from batchyard.api.meta import Key
-from batchyard.base.invariants import InvariantError
+from batchyard.base import InvariantError
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.store.log import Expired, RevisionLog
+from batchyard.store.memory import Expired, RevisionLog
 
 KEY = Key("ConfigMap", "team", "a")
 

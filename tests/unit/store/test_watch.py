@@ -3,8 +3,7 @@
 import pytest
 
 from batchyard.api.meta import Key, Obj
-from batchyard.store.log import Expired
-from batchyard.store.memory import RevisionWatch, Store
+from batchyard.store.memory import Expired, RevisionWatch, Store
 
 KEY = Key("ConfigMap", "team", "a")
 OBJ: Obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "team"}}

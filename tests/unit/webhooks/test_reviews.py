@@ -9,12 +9,20 @@ import pytest
 
 import make
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, with_path
-from batchyard.api.selectors import selector
-from batchyard.apiserver.patch.json import json_patched
+from batchyard.api.meta import Key, Obj, selector, with_path
+from batchyard.apiserver.patch import json_patched
 from batchyard.controller_groups import ON_KUBERNETES
-from batchyard.webhooks.hooks import FetchedObjects, ObjectNotFetched, ObjectQuery, hooks
-from batchyard.webhooks.reviews import InvalidReview, converted, mutated, patch_between, validated
+from batchyard.webhooks.hooks import (
+    FetchedObjects,
+    InvalidReview,
+    ObjectNotFetched,
+    ObjectQuery,
+    converted,
+    hooks,
+    mutated,
+    patch_between,
+    validated,
+)
 from yard import queue
 
 QUEUED = {"kueue.x-k8s.io/queue-name": "team"}

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, find_condition
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import SECOND, Instant, format_age
 

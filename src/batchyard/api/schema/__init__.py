@@ -10,17 +10,399 @@ Rules between fields are in batchyard.api.validation, defaults of webhooks in ba
 an object of a CRD is validated like that CRD does; in Jobs and PodTemplates like Kubernetes does.
 """
 
-from collections.abc import Mapping
+import marshal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
-from batchyard.api.schema.compiled_checks import Compiler, RootVisitor
-from batchyard.api.schema.field_locations import SemanticEquality, unknown_field_remedy
-from batchyard.api.schema.tables import NATIVE, TypeScope, scope, scope_for
-from batchyard.api.schema.violations import Flaw, Flaws, path_text
+from batchyard.api.schema.scalars import COMPUTED, WORDS, Computed, PlainVisitor, Visitor, plain_flaws, scalar_visitor
+from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, TypeScope, scope, scope_for
+from batchyard.api.schema.violations import (
+    Flaw,
+    Flaws,
+    MapKey,
+    SemanticEquality,
+    flaw,
+    path_text,
+    shown,
+    unknown_field_remedy,
+    wrong_type,
+)
 from batchyard.api.scheme import ServedKind, kind_info
+
+# --- compiled checks ---
+#
+# Validators of objects, lists and mappings, compiled once from the field tables.
+#
+# A visitor takes a value and returns the validated value: the same object if it is valid and complete; a new one if
+# nulls are dropped or defaults added (unchanged parts are shared); or Flaws. So one walk validates and completes an
+# object, and the common case costs one call for each node.
+
+
+_DROPPED: Final = object()
+_EMPTY: Final[Sequence[Any]] = ([], {})
+#: Types whose null values in a mapping of a kind of Kubernetes itself are read as empty, as Go does.
+_TEXTS: Final = frozenset({"string", "bytes"})
+#: Equal pod templates are frequent; a valid one is validated once and then shared.
+_REMEMBERED: Final = "PodTemplateSpec"
+REMEMBERED_MAX: Final = 4096
+_MARSHAL_WITHOUT_REFERENCES: Final = 2
+
+
+class Compiler:
+    """Compiles the visitors of one scope, each type on first use."""
+
+    def __init__(self, scope: TypeScope, other: "Callable[[TypeScope], Compiler]") -> None:
+        self._scope = scope
+        self._other = other
+        self._made: dict[str, Visitor] = {}
+
+    def root_visitor(self, type_name: str) -> "RootVisitor":
+        """Return the visitor of whole objects of a kind."""
+        return self._object(type_name)
+
+    def object_visitor(self, type_name: str) -> Visitor:
+        """Return the visitor of an object type."""
+        scope, name = self._scope.scope_of(type_name)
+        if scope is not self._scope:
+            return self._other(scope).object_visitor(name)
+        if name not in self._made:
+            visitor: Visitor = self._object(name)
+            self._made[name] = _remembering(visitor) if name == _REMEMBERED else visitor
+        return self._made[name]
+
+    def visitor(self, field: Field) -> PlainVisitor:
+        """Return the visitor of a field."""
+        is_native = self._scope.name == NATIVE
+        if field.is_list:
+            visitor = _list(self._called(field.element), field)
+            return _omitting(visitor) if is_native and _is_omitted(field) else visitor
+        if field.is_map:
+            takes_null = is_native and field.element.expression in _TEXTS
+            visitor = _map(self._called(field.element), field, takes_null=takes_null)
+            return _omitting(visitor) if is_native and _is_omitted(field) else visitor
+        if field.is_object:
+            return self.object_visitor(field.expression)
+        return scalar_visitor(field.expression, field.facts)
+
+    def _called(self, field: Field) -> Visitor:
+        """Return the visitor of an element as a function, even if its type is plain."""
+        visitor = self.visitor(field)
+        if not isinstance(visitor, type):
+            return visitor
+        wanted = visitor
+
+        def visit(value: Any) -> Any:
+            return value if type(value) is wanted else plain_flaws(wanted, value)
+
+        return visit
+
+    def _object(self, type_name: str) -> "RootVisitor":
+        """Return the visitor of an object's fields; those that hold objects are compiled on first use."""
+        fields = self._scope.fields(type_name)
+        visitors: dict[str, PlainVisitor] = {}
+        for name, field in fields.items():
+            visitors[name] = self._late(visitors, name, field) if field.object_type else self.visitor(field)
+        required = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
+        defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
+        nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
+        qualified = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
+        visitor = _object(visitors, _Completion(qualified, visitors, required, defaults, nullable))
+        computed = COMPUTED.get(type_name) if self._scope.name == NATIVE else None
+        return visitor if computed is None else _computing(visitor, computed)
+
+    def _late(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
+        """Return a visitor that replaces itself by the compiled one on the first call."""
+
+        def visit(value: Any) -> Any:
+            visitor = visitors[name] = self.visitor(field)
+            assert not isinstance(visitor, type)
+            return visitor(value)
+
+        return visit
+
+
+@dataclass(frozen=True, slots=True)
+class _Completion:
+    """The handling of an object with unknown, null or missing fields."""
+
+    type_name: str
+    visitors: Mapping[str, PlainVisitor]
+    required: Mapping[str, str]
+    """The required fields, each with a description of its value."""
+    defaults: Mapping[str, Any]
+    nullable: frozenset[str]
+
+    def strange(self, name: str, value: Any) -> Any:
+        """Return the result for a field that is unknown, null, or not of its plain type."""
+        visitor = self.visitors.get(name)
+        if visitor is None:
+            # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
+            if value is None and name == "creationTimestamp":
+                return _DROPPED
+            return Flaws([Flaw((), "unknown field", "", self.type_name)])
+        if value is None:
+            return None if name in self.nullable else _DROPPED
+        assert isinstance(visitor, type)
+        return plain_flaws(visitor, value)
+
+    def completed(self, value: Mapping[str, Any], odd: Mapping[str, Any]) -> Any:
+        """Return the object with the odd fields replaced or dropped and defaults added; or all its flaws."""
+        flaws, new = Flaws(), {**value, **odd}
+        for name, settled in odd.items():
+            if settled is _DROPPED:
+                del new[name]
+            elif type(settled) is Flaws:
+                flaws += settled.below(name)
+        if not new.keys() >= self.required.keys():
+            flaws += self._missing(new)
+        if flaws:
+            return flaws
+        for name, default in self.defaults.items():
+            if name not in new:
+                new[name] = self._settled_default(name, default)
+        return new
+
+    def _missing(self, fields: Mapping[str, Any]) -> Flaws:
+        """Return the flaws of missing required fields."""
+        missing = [name for name in self.required if name not in fields and name not in self.defaults]
+        return Flaws(Flaw((name,), "Required value", f"set it to {self.required[name]}") for name in missing)
+
+    def _settled_default(self, name: str, default: Any) -> Any:
+        """Return a default with the defaults of its own fields, normalized like a sent value."""
+        visitor = self.visitors[name]
+        if not isinstance(visitor, type):
+            default = visitor(default)
+            assert type(default) is not Flaws
+        return default
+
+
+class RootVisitor(Protocol):
+    """A visitor of whole objects: parts that are the same Python objects in a valid object are not validated again."""
+
+    def __call__(self, value: Any, sound: Mapping[str, Any] | None = None) -> Any:
+        """Return the result for the value, as any visitor does."""
+
+
+def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> RootVisitor:
+    must_have = frozenset(completion.required) | frozenset(completion.defaults)
+    known, strange = visitors.get, completion.strange
+
+    def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
+        if type(value) is not dict:
+            return _not_an_object(value, visitors)
+        odd: dict[str, Any] | None = None
+        for name, child in value.items():
+            visitor = known(name)
+            if type(child) is visitor or (sound is not None and child is not None and sound.get(name) is child):
+                continue
+            if visitor is None or child is None or visitor is str or visitor is bool:
+                settled = strange(name, child)
+            else:
+                settled = visitor(child)
+                if settled is child:
+                    continue
+            if odd is None:
+                odd = {}
+            odd[name] = settled
+        if odd is None and value.keys() >= must_have:
+            return value
+        return completion.completed(value, odd or {})
+
+    return visit
+
+
+def _computing(visitor: RootVisitor, computed: Computed) -> RootVisitor:
+    """Return the visitor extended by defaults that follow from other fields."""
+
+    def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
+        settled = visitor(value, sound)
+        if type(settled) is Flaws:
+            return settled
+        added = computed(settled)
+        return {**settled, **added} if added else settled
+
+    return visit
+
+
+def _not_an_object(value: Any, visitors: Mapping[str, PlainVisitor]) -> Flaws:
+    names = ", ".join(list(visitors)[:6]) + (", ..." if len(visitors) > 6 else "")
+    if isinstance(value, list):
+        return wrong_type(value, f"an object (fields: {names})", "write its fields below it, without '- '")
+    return wrong_type(value, f"an object (fields: {names})", "write its fields below it")
+
+
+def _list(visit_item: Visitor, field: Field) -> Visitor:
+    facts = field.facts
+    keys, lowest, highest = facts.get("keys"), facts.get("minItems", 0), facts.get("maxItems", 1 << 62)
+    unique = bool(keys) or facts.get("set", False)
+
+    def visit(value: Any) -> Any:
+        if type(value) is not list:
+            return wrong_type(value, "a list", "start every item with '- '")
+        odd: dict[int, Any] | None = None
+        suspect = not lowest <= len(value) <= highest
+        for index, item in enumerate(value):
+            settled = visit_item(item)
+            if settled is not item:
+                odd = odd or {}
+                odd[index] = settled
+                suspect = suspect or type(settled) is Flaws
+        new = value if odd is None else [odd.get(index, item) for index, item in enumerate(value)]
+        if not suspect and (not unique or len(new) < 2 or _are_different(new, keys)):
+            return new
+        return _list_flaws(new, field) or new
+
+    return visit
+
+
+def _are_different(items: list[Any], keys: list[str] | None) -> bool:
+    """Report whether the items of a valid list are distinct by their keys."""
+    if keys is None:
+        found = set(items)
+    elif len(keys) == 1:
+        key = keys[0]
+        found = {item.get(key) for item in items}
+    else:
+        found = {tuple([item.get(key) for key in keys]) for item in items}
+    return len(found) == len(items)
+
+
+def _list_flaws(items: list[Any], field: Field) -> Flaws:
+    flaws, facts = Flaws(), field.facts
+    for index, item in enumerate(items):
+        if type(item) is Flaws:
+            flaws += item.below(index)
+    if len(items) < facts.get("minItems", 0):
+        wanted = f"must have at least {_counted(facts['minItems'])}"
+        flaws += (
+            flaw(f"Invalid value: {wanted}", "add the missing items")
+            if items
+            else flaw("Required value", f"it {wanted}")
+        )
+    if len(items) > facts.get("maxItems", len(items)):
+        highest = facts["maxItems"]
+        problem = f"Too many: {len(items)}: must have at most {_counted(highest)}"
+        flaws += flaw(problem, f"remove {len(items) - highest}")
+    if "keys" in facts or facts.get("set"):
+        flaws += _duplicates(items, facts.get("keys"))
+    return flaws
+
+
+def _counted(count: int) -> str:
+    return "1 item" if count == 1 else f"{count} items"
+
+
+def _duplicates(items: list[Any], keys: list[str] | None) -> Flaws:
+    flaws, seen = Flaws(), set[Any]()
+    for index, item in enumerate(items):
+        if type(item) is Flaws:
+            continue
+        identity = item if keys is None else tuple(item.get(key) for key in keys)
+        if identity in seen:
+            flaws.append(
+                Flaw((index,), f"Duplicate value: {_identity_text(item, keys)}", "remove or rename one of them")
+            )
+        seen.add(identity)
+    return flaws
+
+
+def _identity_text(item: Any, keys: list[str] | None) -> str:
+    if keys is None:
+        return shown(item)
+    return ", ".join(f"{key} {shown(item.get(key))}" for key in keys)
+
+
+def _map(visit_value: Visitor, field: Field, *, takes_null: bool) -> Visitor:
+    highest = field.facts.get("maxProperties", 1 << 62)
+
+    def visit(value: Any) -> Any:
+        if type(value) is not dict:
+            return wrong_type(value, "an object", "write name: value pairs below it")
+        odd: dict[Any, Any] | None = None
+        for name, child in value.items():
+            settled = visit_value(child)
+            if settled is not child or type(name) is not str:
+                if takes_null and child is None:
+                    settled = ""
+                odd = odd or {}
+                odd[name] = settled if type(name) is str else wrong_type(name, "a string as its name")
+        if odd is None and len(value) <= highest:
+            return value
+        return _map_flaws(value, odd or {}, field) or {**value, **(odd or {})}
+
+    return visit
+
+
+def _map_flaws(value: Mapping[str, Any], odd: Mapping[Any, Any], field: Field) -> Flaws:
+    flaws, facts = Flaws(), field.facts
+    for name, settled in odd.items():
+        if type(settled) is Flaws:
+            flaws += settled.below(MapKey(name))
+    if len(value) > facts.get("maxProperties", len(value)):
+        highest = facts["maxProperties"]
+        problem = f"Too many: {len(value)}: must have at most {_counted(highest)}"
+        flaws += flaw(problem, f"remove {len(value) - highest}")
+    return flaws
+
+
+def _is_omitted(field: Field) -> bool:
+    """Report whether an empty list or mapping is omitted in the output. managedFields entries are an exception."""
+    return not field.required and field.element.expression != "ManagedFieldsEntry"
+
+
+def _omitting(visit: Visitor) -> Visitor:
+    """Return the visitor of a list or mapping that drops an empty one, as Go's omitempty does."""
+
+    def visit_filled(value: Any) -> Any:
+        return _DROPPED if not value and value in _EMPTY else visit(value)
+
+    return visit_filled
+
+
+def _remembering(visit: Visitor) -> Visitor:
+    """Return the visitor with a cache of valid values, by their serialized bytes."""
+    memory: dict[bytes, Any] = {}
+
+    def visit_once(value: Any) -> Any:
+        try:
+            encoded = marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES)
+        except ValueError:
+            return visit(value)
+        known = memory.get(encoded)
+        if known is not None:
+            return known
+        settled = visit(value)
+        if type(settled) is not Flaws:
+            if len(memory) >= REMEMBERED_MAX:
+                memory.clear()
+            memory[encoded] = settled
+        return settled
+
+    return visit_once
+
+
+def describe(field: Field, scope: TypeScope) -> str:
+    """Describe the value of a field: `a list of objects (name, resources)`."""
+    if field.is_list:
+        return f"a list of {_plural(describe(field.element, scope))}"
+    if field.is_map:
+        return f"a mapping from names to {_plural(describe(field.element, scope))}"
+    if not field.is_object:
+        return " or ".join(field.facts.get("enum", ())) or WORDS[field.expression]
+    home, name = scope.scope_of(field.expression)
+    needed = [name for name, inner in home.fields(name).items() if inner.required]
+    return f"an object with {', '.join(needed)}" if needed else "an object"
+
+
+def _plural(words: str) -> str:
+    """Return the plural: `a string` as `strings`, `a quantity such as 2` as `quantities such as 2`."""
+    first, space, rest = words.removeprefix("an ").removeprefix("a ").partition(" ")
+    return f"{first[:-1]}ies{space}{rest}" if first.endswith("y") else f"{first}s{space}{rest}"
+
 
 __all__ = ["SettledObject", "completed", "meaning_of", "settle", "validate", "with_defaults"]
 

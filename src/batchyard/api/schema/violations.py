@@ -1,9 +1,14 @@
 """Flaws: the result of validating an invalid value, each with its path relative to the value."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+
+from batchyard.api import meta
+from batchyard.api.meta import Obj
+from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope
 
 _SHOWN_LENGTH_MAX: Final = 80
 _WORDS: Final = {True: "true", False: "false", None: "null"}
@@ -128,3 +133,179 @@ def _starts_alike(one: str, other: str) -> bool:
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
+
+
+# --- field locations ---
+#
+# Semantic equality of values, and remedies for unknown fields.
+#
+# Clients read an object into their own types and write it back. They drop empty parts and add others, write defaults,
+# and format quantities differently. So immutable fields are compared in a normal form: with the defaults of Kubernetes
+# in pod templates, without empty parts, and with quantities as numbers. Source: k8s.io/apimachinery's
+# equality.Semantic, after defaulting.
+
+
+# --- places ---
+#
+# Locations of field names within a kind, for remedies for unknown fields.
+
+
+#: The fields from the root to an object; those of lists end in `[]`.
+Place: TypeAlias = tuple[str, ...]
+
+_NEAR_STEPS: Final = 2
+_FAR_STEPS: Final = 4
+_LISTED_MAX: Final = 12
+_DEEPEST: Final = 12
+
+
+def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], owner: str) -> str:
+    """Return the remedy for a field that its object does not have.
+
+    In this order: a name with a likely typo; the same name at a nearby location; a similar name; the same name farther
+    away; all known names.
+    """
+    name = str(path[-1])
+    home, type_name = scope.scope_of(owner)
+    known = list(home.fields(type_name))
+    close = nearest(name, known, STRICT_SHARE)
+    if close:
+        return f"did you mean {close}?"
+    steps, place = _closest_place(scope, kind, _place_of(path), name)
+    if place and steps <= _NEAR_STEPS:
+        return f"it belongs at {place}"
+    similar = nearest(name, known, LOOSE_SHARE)
+    if similar:
+        return f"did you mean {similar}?"
+    if place and steps <= _FAR_STEPS:
+        return f"it belongs at {place}"
+    return f"known here: {', '.join(known)}" if len(known) <= _LISTED_MAX else "remove it, or check its spelling"
+
+
+def _closest_place(scope: TypeScope, kind: str, at: Place, name: str) -> tuple[int, str]:
+    """Return the distance to the closest object with a field of that name, and the path of that field."""
+    best, found = 1 << 30, ""
+    for place in _places(scope, kind).get(name, ()):
+        shared = 0
+        while shared < min(len(at), len(place)) and at[shared] == place[shared]:
+            shared += 1
+        steps = len(at) + len(place) - 2 * shared
+        if 0 < steps < best:
+            best, found = steps, ".".join((*place, name))
+    return best, found
+
+
+@lru_cache(maxsize=64)
+def _places(scope: TypeScope, kind: str) -> dict[str, list[Place]]:
+    """Return all objects within a kind, by the names of their fields."""
+    places: dict[str, list[Place]] = {}
+    for place, fields in _objects(scope, kind):
+        for name in fields:
+            places.setdefault(name, []).append(place)
+    return places
+
+
+def _objects(scope: TypeScope, kind: str) -> Iterator[tuple[Place, dict[str, Field]]]:
+    """Yield every object within a kind, outermost first, with its fields."""
+    waiting: list[tuple[Place, TypeScope, str]] = [((), scope, kind)]
+    for place, within, type_name in waiting:
+        home, name = within.scope_of(type_name)
+        fields = dict(home.fields(name))
+        yield place, fields
+        if len(place) < _DEEPEST and name != "ObjectMeta":
+            inner = [(field, spec) for field, spec in fields.items() if spec.object_type]
+            waiting += [((*place, field + "[]" * spec.is_list), home, spec.object_type) for field, spec in inner]
+
+
+def _place_of(path: tuple[Step, ...]) -> Place:
+    """Return the location of the object that a field is in."""
+    place: list[str] = []
+    for step in path[:-1]:
+        if isinstance(step, int):
+            place[-1] += "[]"
+        else:
+            place.append(step)
+    return tuple(place)
+
+
+#: Completes a value of a type of Kubernetes itself; returns it unchanged if its structure is invalid.
+Complete = Callable[[str, Any], Any]
+
+_ABSENT: Final = object()
+#: Go has no pointer for these numbers and booleans, so zero equals absence.
+_ZERO_IS_ABSENT: Final = frozenset(
+    {
+        *("chapAuthDiscovery", "chapAuthSession", "hostIPC", "hostNetwork", "hostPID", "readOnly", "sslEnabled"),
+        *("stdin", "stdinOnce", "tty", "hostPort", "initialDelaySeconds", "partition"),
+    }
+)
+#: Strings of which an empty one differs from an absent one.
+_EMPTY_TEXT_COUNTS: Final = frozenset({"storageClassName", "volumeAttributesClassName"})
+#: An empty selector selects everything, an absent one nothing.
+_EMPTY_COUNTS: Final = frozenset({"LabelSelector"})
+_COMPLETED: Final = "PodSpec"
+
+
+class SemanticEquality:
+    """Compares values of the types of one scope."""
+
+    def __init__(self, of: TypeScope, complete: Complete) -> None:
+        self._scope = of
+        self._complete = complete
+
+    def is_same(self, expression: str, one: Any, other: Any) -> bool:
+        """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, are semantically equal."""
+        if one is other or one == other:
+            return True
+        field = Field(expression, False, {})
+        return bool(self._normal("", field, one) == self._normal("", field, other))
+
+    def is_same_field(self, type_name: str, name: str, one: Obj, other: Obj) -> bool:
+        """Report whether a field is semantically equal in two objects of a type."""
+        before, after = one.get(name), other.get(name)
+        if before is after or before == after:
+            return True
+        return self.is_same(self._scope.fields(type_name)[name].expression, before, after)
+
+    def _normal(self, name: str, field: Field, value: Any) -> Any:
+        if value is None:
+            return _ABSENT
+        if field.is_list and isinstance(value, list | tuple):
+            return [self._normal("", field.element, item) for item in value] or _ABSENT
+        if field.is_map and isinstance(value, Mapping):
+            return {key: _entry(field.element, each) for key, each in value.items()} or _ABSENT
+        if field.is_object and isinstance(value, Mapping):
+            return self._normal_object(field.expression, value)
+        if field.expression == "quantity":
+            return _amount(value)
+        if value == "":
+            return value if name in _EMPTY_TEXT_COUNTS else _ABSENT
+        return _ABSENT if name in _ZERO_IS_ABSENT and not value else value
+
+    def _normal_object(self, type_name: str, value: Mapping[str, Any]) -> Any:
+        home, name = self._scope.scope_of(type_name)
+        if name == _COMPLETED:
+            home, value = scope(NATIVE), self._complete(name, value)
+        among = self if home is self._scope else SemanticEquality(home, self._complete)
+        return among._normal_fields(name, value)
+
+    def _normal_fields(self, name: str, value: Mapping[str, Any]) -> Any:
+        known = self._scope.fields(name)
+        normal = {
+            field: done
+            for field, child in value.items()
+            if (done := self._normal(field, known[field], child) if field in known else child) is not _ABSENT
+        }
+        return normal if normal or name in _EMPTY_COUNTS else _ABSENT
+
+
+def _entry(element: Field, value: Any) -> Any:
+    """Normalize a value of a mapping, where an empty string counts as a value."""
+    return _amount(value) if element.expression == "quantity" else value
+
+
+def _amount(value: Any) -> Any:
+    try:
+        return meta.parse(value)
+    except (ValueError, TypeError):
+        return value

@@ -14,22 +14,17 @@ from batchyard.api.meta import Obj, group_kind
 from batchyard.api.validation import (
     apps,
     cluster,
+    containers,
     core,
     job,
     jobset,
-    metadata,
-    networking,
-    node_pool,
     pods,
+    policies,
     queues,
-    rbac,
-    resource_policies,
+    rules,
     topology,
     workload,
 )
-from batchyard.api.validation import node_pool as budget
-from batchyard.api.validation import node_pool as instances
-from batchyard.api.validation import pods as pod_updates
 
 Rule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
 UpdateRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
@@ -37,31 +32,31 @@ UpdateRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterato
 _RULES: Final[Mapping[str, Rule]] = {
     scheme.CONFIGURATION: queues.configuration_faults,
     scheme.CLUSTER: cluster.cluster_faults,
-    scheme.NODE_POOL: node_pool.node_pool_faults,
-    scheme.INSTANCE: instances.instance_faults,
-    scheme.RESIZE_REQUEST: instances.resize_request_faults,
+    scheme.NODE_POOL: cluster.node_pool_faults,
+    scheme.INSTANCE: cluster.instance_faults,
+    scheme.RESIZE_REQUEST: cluster.resize_request_faults,
     scheme.NAMESPACE: core.namespace_faults,
     scheme.CONFIG_MAP: core.config_map_faults,
     scheme.SECRET: core.secret_faults,
-    scheme.SERVICE: networking.service_faults,
+    scheme.SERVICE: containers.service_faults,
     scheme.EVENT: core.event_faults,
-    scheme.RESOURCE_QUOTA: resource_policies.resource_quota_faults,
-    scheme.LIMIT_RANGE: resource_policies.limit_range_faults,
-    scheme.POD_DISRUPTION_BUDGET: resource_policies.disruption_budget_faults,
+    scheme.RESOURCE_QUOTA: policies.resource_quota_faults,
+    scheme.LIMIT_RANGE: policies.limit_range_faults,
+    scheme.POD_DISRUPTION_BUDGET: policies.disruption_budget_faults,
     scheme.POD_TEMPLATE: pods.pod_template_kind_faults,
     scheme.NODE: core.node_faults,
     scheme.PROVISIONING_REQUEST: queues.provisioning_request_faults,
     scheme.PRIORITY_CLASS: core.priority_class_faults,
-    scheme.ROLE: rbac.role_faults,
-    scheme.CLUSTER_ROLE: rbac.role_faults,
-    scheme.ROLE_BINDING: rbac.binding_faults,
-    scheme.CLUSTER_ROLE_BINDING: rbac.binding_faults,
+    scheme.ROLE: policies.role_faults,
+    scheme.CLUSTER_ROLE: policies.role_faults,
+    scheme.ROLE_BINDING: policies.binding_faults,
+    scheme.CLUSTER_ROLE_BINDING: policies.binding_faults,
     scheme.DEPLOYMENT: apps.selecting_faults,
     scheme.REPLICA_SET: apps.selecting_faults,
     scheme.STATEFUL_SET: apps.selecting_faults,
     scheme.DAEMON_SET: apps.selecting_faults,
     scheme.CRON_JOB: apps.cron_job_faults,
-    scheme.BUDGET: budget.budget_faults,
+    scheme.BUDGET: cluster.budget_faults,
     scheme.JOB: job.job_faults,
     scheme.JOB_SET: jobset.jobset_faults,
     scheme.POD: pods.pod_faults,
@@ -78,23 +73,23 @@ _RULES: Final[Mapping[str, Rule]] = {
 
 _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
     scheme.CLUSTER: cluster.cluster_update_faults,
-    scheme.NODE_POOL: node_pool.node_pool_update_faults,
-    scheme.INSTANCE: instances.instance_update_faults,
-    scheme.RESIZE_REQUEST: instances.resize_request_update_faults,
+    scheme.NODE_POOL: cluster.node_pool_update_faults,
+    scheme.INSTANCE: cluster.instance_update_faults,
+    scheme.RESIZE_REQUEST: cluster.resize_request_update_faults,
     scheme.NODE: core.node_update_faults,
     scheme.PROVISIONING_REQUEST: queues.provisioning_request_update_faults,
     scheme.CONFIG_MAP: core.config_map_update_faults,
     scheme.SECRET: core.secret_update_faults,
-    scheme.SERVICE: networking.service_update_faults,
-    scheme.RESOURCE_QUOTA: resource_policies.resource_quota_update_faults,
+    scheme.SERVICE: containers.service_update_faults,
+    scheme.RESOURCE_QUOTA: policies.resource_quota_update_faults,
     scheme.PRIORITY_CLASS: core.priority_class_update_faults,
-    scheme.ROLE_BINDING: rbac.binding_update_faults,
-    scheme.CLUSTER_ROLE_BINDING: rbac.binding_update_faults,
+    scheme.ROLE_BINDING: policies.binding_update_faults,
+    scheme.CLUSTER_ROLE_BINDING: policies.binding_update_faults,
     scheme.DEPLOYMENT: apps.selecting_update_faults,
     scheme.REPLICA_SET: apps.selecting_update_faults,
     scheme.STATEFUL_SET: apps.stateful_set_update_faults,
     scheme.DAEMON_SET: apps.selecting_update_faults,
-    scheme.POD: pod_updates.pod_update_faults,
+    scheme.POD: pods.pod_update_faults,
     scheme.JOB: job.job_update_faults,
     scheme.JOB_SET: jobset.jobset_update_faults,
     scheme.RESOURCE_FLAVOR: queues.resource_flavor_update_faults,
@@ -111,7 +106,7 @@ _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.work
 
 def validate(obj: Obj) -> list[FieldError]:
     """Return all faults of a new object; kinds without their own rules have those of metadata."""
-    return list(_RULES.get(group_kind(obj), metadata.metadata_faults)(obj))
+    return list(_RULES.get(group_kind(obj), rules.metadata_faults)(obj))
 
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:

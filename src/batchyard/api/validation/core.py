@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import errors as amounts
-from batchyard.api.validation import errors as faults
-from batchyard.api.validation import metadata, names, node_constraints
+from batchyard.api.validation import pods, rules
 
 BYTES_MAX: Final = 1024 * 1024
 #: The required keys of Secrets by type.
@@ -24,13 +22,13 @@ _ACCOUNT: Final = "kubernetes.io/service-account.name"
 
 def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ConfigMap."""
-    yield from metadata.metadata_faults(config_map)
+    yield from rules.metadata_faults(config_map)
     data, binary = config_map.get("data") or {}, config_map.get("binaryData") or {}
     yield from _key_faults(data, "data")
     yield from _key_faults(binary, "binaryData")
     for key in binary:
         if key in data:
-            yield faults.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", "drop one of the two")
+            yield rules.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", "drop one of the two")
     if sum(len(value.encode()) for value in data.values()) + _decoded_size(binary) > BYTES_MAX:
         yield _too_large("")
 
@@ -43,7 +41,7 @@ def config_map_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> 
 
 def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Secret."""
-    yield from metadata.metadata_faults(secret)
+    yield from rules.metadata_faults(secret)
     given = secret.get("data") or {}
     yield from _key_faults(given, "data")
     if _decoded_size(given) > BYTES_MAX:
@@ -51,28 +49,28 @@ def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
     kind = secret.get("type") or "Opaque"
     for key in _KEYS_OF_TYPE.get(kind, ()):
         if key not in given:
-            yield faults.required(f"data[{key}]", "", f"give {key}, or drop the type {kind}")
+            yield rules.required(f"data[{key}]", "", f"give {key}, or drop the type {kind}")
     if kind == "kubernetes.io/basic-auth" and not ("username" in given or "password" in given):
         for key in ("username", "password"):
-            yield faults.required(f"data[{key}]", "", "give a username or a password")
+            yield rules.required(f"data[{key}]", "", "give a username or a password")
     account = (secret["metadata"].get("annotations") or {}).get(_ACCOUNT)
     if kind == "kubernetes.io/service-account-token" and not account:
-        yield faults.required(f"metadata.annotations[{_ACCOUNT}]", "", "name the ServiceAccount")
+        yield rules.required(f"metadata.annotations[{_ACCOUNT}]", "", "name the ServiceAccount")
 
 
 def secret_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Secret: its type is immutable, and an immutable one cannot change."""
     yield from secret_faults(new)
     if (new.get("type") or "Opaque") != (old.get("type") or "Opaque"):
-        yield faults.immutable("type", new.get("type"))
+        yield rules.immutable("type", new.get("type"))
     yield from _kept_faults(new, old, ("data",))
 
 
 def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Keys are valid file names."""
     for key in data:
-        for message in names.config_key(key):
-            yield faults.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
+        for message in rules.config_key(key):
+            yield rules.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
 
 
 def _decoded_size(encoded: Mapping[str, str]) -> int:
@@ -82,7 +80,7 @@ def _decoded_size(encoded: Mapping[str, str]) -> int:
 
 def _too_large(path: str) -> FieldError:
     """Return the fault for more than one MiB of values."""
-    return faults.too_long(path, BYTES_MAX, "split it, or keep large content in a volume")
+    return rules.too_long(path, BYTES_MAX, "split it, or keep large content in a volume")
 
 
 def _kept_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
@@ -91,10 +89,10 @@ def _kept_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[s
         return
     message, remedy = "field is immutable when `immutable` is set", "delete the object and recreate it"
     if not new.get("immutable"):
-        yield faults.forbidden("immutable", message, remedy)
+        yield rules.forbidden("immutable", message, remedy)
     for field in fields:
         if (new.get(field) or {}) != (old.get(field) or {}):
-            yield faults.forbidden(field, message, remedy)
+            yield rules.forbidden(field, message, remedy)
 
 
 # --- event ---
@@ -122,7 +120,7 @@ _SETTLED: Final = (
 
 def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an Event."""
-    yield from metadata.metadata_faults(event)
+    yield from rules.metadata_faults(event)
     is_newer = bool(event.get("eventTime"))
     about, namespace = (
         (event.get("involvedObject") or {}).get("namespace") or "",
@@ -134,7 +132,7 @@ def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
         fits = is_newer or about == namespace
     if not fits:
         remedy = "use the namespace of the object; for cluster-scoped objects, `default`"
-        yield faults.invalid("involvedObject.namespace", about, "does not match event.namespace", remedy)
+        yield rules.invalid("involvedObject.namespace", about, "does not match event.namespace", remedy)
     if is_newer:
         yield from _newer_faults(event)
 
@@ -143,12 +141,12 @@ def strict_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate the additional rules of a new Event of `events.k8s.io`."""
     yield from _series_faults(event)
     if not event.get("eventTime"):
-        yield faults.required("eventTime", "", "say when it was")
+        yield rules.required("eventTime", "", "say when it was")
     if event.get("type") not in _TYPES:
-        yield faults.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
+        yield rules.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
     for field in _OF_OLD:
         if event.get(field):
-            yield faults.invalid(field, "", "needs to be unset", "leave it out")
+            yield rules.invalid(field, "", "needs to be unset", "leave it out")
 
 
 def strict_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -157,7 +155,7 @@ def strict_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iter
         yield from _series_faults(new)
     for field in _SETTLED:
         if (new.get(field) or None) != (old.get(field) or None):
-            yield faults.immutable(field, new.get(field))
+            yield rules.immutable(field, new.get(field))
 
 
 def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -165,25 +163,25 @@ def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     if series is None:
         return
     if (series.get("count") or 0) < 2:
-        yield faults.invalid("series.count", "", "should be at least 2", "leave out the series of a single occurrence")
+        yield rules.invalid("series.count", "", "should be at least 2", "leave out the series of a single occurrence")
     if not series.get("lastObservedTime"):
-        yield faults.required("series.lastObservedTime", "", "say when it was last")
+        yield rules.required("series.lastObservedTime", "", "say when it was last")
 
 
 def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
-        yield faults.required("reportingComponent", "", "name the component that reports it")
-    for message in names.qualified_name(component):
-        yield faults.invalid("reportingComponent", component, message, "name it as kubernetes.io/kubelet")
+        yield rules.required("reportingComponent", "", "name the component that reports it")
+    for message in rules.qualified_name(component):
+        yield rules.invalid("reportingComponent", component, message, "name it as kubernetes.io/kubelet")
     for field in ("reportingInstance", "action", "reason"):
         text = event.get(field) or ""
         if not text:
-            yield faults.required(field, "", "say it")
+            yield rules.required(field, "", "say it")
         if len(text.encode()) > _LENGTH_MAX:
-            yield faults.invalid(field, "", f"can have at most {_LENGTH_MAX} characters", "say it in fewer")
+            yield rules.invalid(field, "", f"can have at most {_LENGTH_MAX} characters", "say it in fewer")
     if len((event.get("message") or "").encode()) > _NOTE_LENGTH_MAX:
-        yield faults.invalid("message", "", f"can have at most {_NOTE_LENGTH_MAX} characters", "say it in fewer")
+        yield rules.invalid("message", "", f"can have at most {_NOTE_LENGTH_MAX} characters", "say it in fewer")
 
 
 # --- node ---
@@ -198,11 +196,11 @@ _KEPT: Final = (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
 def node_faults(node: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Node."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
-    yield from metadata.metadata_faults(node)
-    yield from node_constraints.taint_faults(spec.get("taints") or (), "spec.taints")
+    yield from rules.metadata_faults(node)
+    yield from pods.taint_faults(spec.get("taints") or (), "spec.taints")
     for field in ("capacity", "allocatable"):
         for name, value in (status.get(field) or {}).items():
-            yield from amounts.amount_faults(value, f"status.{field}[{name}]")
+            yield from rules.amount_faults(value, f"status.{field}[{name}]")
 
 
 def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -212,7 +210,7 @@ def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
     for field, word in _KEPT:
         if before.get(field) and spec.get(field) != before[field]:
             message = f'node updates may not change {word} except from "" to valid'
-            yield faults.forbidden(f"spec.{field}", message, f"keep {faults.printed(before[field])}")
+            yield rules.forbidden(f"spec.{field}", message, f"keep {rules.printed(before[field])}")
 
 
 # --- namespace ---
@@ -222,8 +220,8 @@ def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
 
 def namespace_faults(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Namespace: its name is a DNS label, because it becomes part of host names."""
-    yield from metadata.metadata_faults(namespace)
-    yield from metadata.finalizer_faults((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
+    yield from rules.metadata_faults(namespace)
+    yield from rules.finalizer_faults((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
 
 
 # --- priority class ---
@@ -239,16 +237,16 @@ _POLICIES: Final = ("PreemptLowerPriority", "Never")
 
 def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a PriorityClass."""
-    yield from metadata.metadata_faults(priority_class)
+    yield from rules.metadata_faults(priority_class)
     name, value = priority_class["metadata"].get("name") or "", priority_class.get("value", 0)
     if name.startswith("system-"):
         yield from _system_class_faults(priority_class, name)
     elif value > USER_PRIORITY_MAX:
         message = f"maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}"
-        yield faults.forbidden("value", message, f"give at most {USER_PRIORITY_MAX}")
+        yield rules.forbidden("value", message, f"give at most {USER_PRIORITY_MAX}")
     policy = priority_class.get("preemptionPolicy")
     if policy is not None and policy not in _POLICIES:
-        yield faults.unsupported("preemptionPolicy", policy, _POLICIES)
+        yield rules.unsupported("preemptionPolicy", policy, _POLICIES)
 
 
 def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
@@ -266,14 +264,14 @@ def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterat
     else:
         return
     remedy = "use a name without the prefix system-"
-    yield faults.forbidden("metadata.name", f"{prefix}. error: {reason}", remedy)
+    yield rules.forbidden("metadata.name", f"{prefix}. error: {reason}", remedy)
 
 
 def priority_class_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a PriorityClass: value and preemption policy are immutable."""
     yield from priority_class_faults(new)
     if new.get("value", 0) != old.get("value", 0):
-        yield faults.forbidden("value", "may not be changed in an update.", "delete the class and recreate it")
+        yield rules.forbidden("value", "may not be changed in an update.", "delete the class and recreate it")
     policy, before = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
     if policy != before:
-        yield faults.immutable("preemptionPolicy", policy)
+        yield rules.immutable("preemptionPolicy", policy)

@@ -12,9 +12,9 @@ from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.schema import meaning_of
-from batchyard.api.validation import errors as faults
-from batchyard.api.validation import job, metadata, names, node_constraints, queued_jobs, topology
-from batchyard.api.views.ownership import pods_at_once
+from batchyard.api.validation import job, pods, rules, topology
+from batchyard.api.validation import job as queued_jobs
+from batchyard.api.views.node import pods_at_once
 
 # --- jobset policies ---
 #
@@ -44,7 +44,7 @@ def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
         if name not in jobs:
             message = f"invalid replicatedJob name '{name}' does not appear in .spec.ReplicatedJobs"
             path = f"spec.successPolicy.targetReplicatedJobs[{i}]"
-            yield faults.invalid(path, name, message, f"use one of {', '.join(jobs)}")
+            yield rules.invalid(path, name, message, f"use one of {', '.join(jobs)}")
     if failure := spec.get("failurePolicy"):
         yield from _failure_faults(failure, list(jobs))
     if coordinator := spec.get("coordinator"):
@@ -71,7 +71,7 @@ def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
     """Strategies and actions are enabled ones; rules have unique names and existing targets."""
     if failure.get("restartStrategy") == "InPlaceRestart":
         message = "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is disabled"
-        yield faults.forbidden("spec.failurePolicy.restartStrategy", message, "use Recreate or BlockingRecreate")
+        yield rules.forbidden("spec.failurePolicy.restartStrategy", message, "use Recreate or BlockingRecreate")
     seen: dict[str, list[int]] = {}
     for i, rule in enumerate(failure.get("rules") or ()):
         yield from _rule_faults(rule, jobs, f"{_RULES}[{i}]")
@@ -80,7 +80,7 @@ def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
         if len(places) > 1:
             shown = " ".join(map(str, places))
             message = f"rule names are not unique, rules with indices [{shown}] all have the same name '{name}'"
-            yield faults.invalid(f"{_RULES}[{places[1]}].name", name, message, "give each rule a name of its own")
+            yield rules.invalid(f"{_RULES}[{places[1]}].name", name, message, "give each rule a name of its own")
 
 
 def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldError]:
@@ -91,30 +91,30 @@ def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
             f"invalid failure policy rule name of length {len(name)}, the rule name must be at least 1 characters long "
             f"and at most {_RULE_NAME_LENGTH_MAX} characters long"
         )
-        yield faults.invalid(f"{path}.name", name, message, "shorten the name")
+        yield rules.invalid(f"{path}.name", name, message, "shorten the name")
     if name and not _RULE_NAME.fullmatch(name):
         message = (
             f"invalid failure policy rule name '{name}', a failure policy rule name must start with an alphabetic "
             "character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an "
             "alphanumeric character or '_'"
         )
-        yield faults.invalid(f"{path}.name", name, message, "use letters, digits and '_', a letter first")
+        yield rules.invalid(f"{path}.name", name, message, "use letters, digits and '_', a letter first")
     if rule.get("action") in _RESTART_JOB:
         message = (
             "RestartJob and RestartJobAndIgnoreMaxRestarts failure policy actions are not allowed when RestartJob "
             "feature gate is disabled"
         )
-        yield faults.forbidden(f"{path}.action", message, "use RestartJobSet or RestartJobSetAndIgnoreMaxRestarts")
+        yield rules.forbidden(f"{path}.action", message, "use RestartJobSet or RestartJobSetAndIgnoreMaxRestarts")
     for j, target in enumerate(rule.get("targetReplicatedJobs") or ()):
         if target not in jobs:
             message = f"invalid replicatedJob name '{target}' in failure policy does not appear in .spec.ReplicatedJobs"
             at = f"{path}.targetReplicatedJobs[{j}]"
-            yield faults.invalid(at, target, message, f"use one of {', '.join(jobs)}")
+            yield rules.invalid(at, target, message, f"use one of {', '.join(jobs)}")
     for j, reason in enumerate(rule.get("onJobFailureReasons") or ()):
         if reason not in _REASONS:
             message = f"invalid job failure reason '{reason}' in failure policy is not a recognized job failure reason"
             at = f"{path}.onJobFailureReasons[{j}]"
-            yield faults.invalid(at, reason, message, f"use one of {', '.join(_REASONS)}")
+            yield rules.invalid(at, reason, message, f"use one of {', '.join(_REASONS)}")
 
 
 def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
@@ -123,20 +123,20 @@ def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[F
     replicated = jobs.get(name)
     if replicated is None:
         message = f"coordinator replicatedJob {name} does not exist"
-        yield faults.invalid(f"{_COORDINATOR}.replicatedJob", name, message, f"use one of {', '.join(jobs)}")
+        yield rules.invalid(f"{_COORDINATOR}.replicatedJob", name, message, f"use one of {', '.join(jobs)}")
         return
     replicas, spec = replicated.get("replicas", 1), replicated["template"].get("spec") or {}
     if not 0 <= index < replicas:
         message = f"coordinator job index {index} is invalid for replicatedJob {name}"
-        yield faults.invalid(f"{_COORDINATOR}.jobIndex", index, message, f"give an index from 0 to {replicas - 1}")
+        yield rules.invalid(f"{_COORDINATOR}.jobIndex", index, message, f"give an index from 0 to {replicas - 1}")
     completions = spec.get("completions")
     if spec.get("completionMode") != "Indexed" or completions is None:
         message = "job for coordinator pod must be indexed completion mode, and completions number must be set"
         remedy = f"set completionMode: Indexed and completions in replicatedJob {name}"
-        yield faults.invalid(f"{_COORDINATOR}.replicatedJob", name, message, remedy)
+        yield rules.invalid(f"{_COORDINATOR}.replicatedJob", name, message, remedy)
     elif not 0 <= pod < completions:
         message = f"coordinator pod index {pod} is invalid for replicatedJob {name} job index {index}"
-        yield faults.invalid(f"{_COORDINATOR}.podIndex", pod, message, f"give an index from 0 to {completions - 1}")
+        yield rules.invalid(f"{_COORDINATOR}.podIndex", pod, message, f"give an index from 0 to {completions - 1}")
 
 
 def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
@@ -144,12 +144,12 @@ def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[
     job = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
     value = f"{jobset_name}-{job}.{subdomain}"
-    if messages := names.label_value(value):
+    if messages := rules.label_value(value):
         message = (
             f'spec will lead to invalid label value "{value}" for coordinator label "jobset.sigs.k8s.io/coordinator" '
             f"(long JobSet / ReplicatedJob / SubDomain name?): {', '.join(messages)}"
         )
-        yield faults.invalid(_COORDINATOR, value, message, "shorten these names, or drop the coordinator")
+        yield rules.invalid(_COORDINATOR, value, message, "shorten these names, or drop the coordinator")
 
 
 def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
@@ -160,16 +160,16 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
             path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}]", _claim_name(template)
             if (template.get("metadata") or {}).get("namespace"):
                 message = "namespace cannot be set for VolumeClaimPolicies templates"
-                yield faults.broken_rule(f"spec.volumeClaimPolicies[{i}]", "object", message, "drop the namespace")
+                yield rules.broken_rule(f"spec.volumeClaimPolicies[{i}]", "object", message, "drop the namespace")
             if name in seen:
                 message = "names must be unique for VolumeClaimPolicies template"
-                yield faults.invalid(f"{path}.metadata.name", name, message, "give each template a name of its own")
+                yield rules.invalid(f"{path}.metadata.name", name, message, "give each template a name of its own")
             seen[name] = None
-            for message in names.dns_subdomain(name):
-                yield faults.invalid(f"{path}.metadata.name", name, message, "use lower case letters, digits and '-'")
-            if len(f"{name}-{jobset_name}") > names.LABEL_LENGTH_MAX:
+            for message in rules.dns_subdomain(name):
+                yield rules.invalid(f"{path}.metadata.name", name, message, "use lower case letters, digits and '-'")
+            if len(f"{name}-{jobset_name}") > rules.LABEL_LENGTH_MAX:
                 message = "VolumeClaimPolicies template name is too long"
-                yield faults.invalid(f"{path}.metadata.name", name, message, "shorten it, or the name of the JobSet")
+                yield rules.invalid(f"{path}.metadata.name", name, message, "shorten it, or the name of the JobSet")
             yield from _mounted_faults(spec, name)
 
 
@@ -182,12 +182,12 @@ def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
             if volume.get("name") == name:
                 path = f"spec.replicatedJobs[{i}].template.spec.template.spec.volumes[{j}].name"
                 message = f"volume name conflicts with VolumeClaimPolicy template name: {name}"
-                yield faults.invalid(path, name, message, "rename the volume")
+                yield rules.invalid(path, name, message, "rename the volume")
         containers = [c for field in ("initContainers", "containers") for c in pod.get(field) or ()]
         mounted = mounted or any(m.get("name") == name for c in containers for m in c.get("volumeMounts") or ())
     if not mounted:
         message = f"replicatedJob containers don't have a matching volumeMount: {name} from VolumeClaimPolicies"
-        yield faults.invalid_here("spec.replicatedJobs", message, f"mount the volume {name} in a container")
+        yield rules.invalid_here("spec.replicatedJobs", message, f"mount the volume {name} in a container")
 
 
 #: The name of Kueue's webhook; JobSet's own has the same name.
@@ -207,7 +207,7 @@ _KEPT: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "v
 def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
     """Validate a JobSet."""
     spec = jobset.get("spec") or {}
-    yield from metadata.metadata_faults(jobset)
+    yield from rules.metadata_faults(jobset)
     yield from _exclusive_faults(jobset, "metadata")
     yield from _network_faults(spec)
     yield from job.manager_faults(spec.get("managedBy"), "spec.managedBy")
@@ -219,10 +219,10 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
         yield from _template_faults(replicated["template"], f"{path}.template.metadata")
         yield from job.spec_faults(_job_spec(replicated), f"{path}.template.spec", claims)
     yield from policy_faults(spec, _name(jobset))
-    yield from faults.denied_by(_WEBHOOK, queued_jobs.create_faults(jobset))
+    yield from rules.denied_by(_WEBHOOK, queued_jobs.create_faults(jobset))
     if label(jobset, well_known.QUEUE_NAME):
         yield from _pod_set_faults(spec.get("replicatedJobs") or ())
-    yield from faults.denied_by(_WEBHOOK, _topology_faults(spec))
+    yield from rules.denied_by(_WEBHOOK, _topology_faults(spec))
 
 
 def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
@@ -234,16 +234,14 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         is_given = spec.get(field) is not None and before.get(field) is not None
         if is_given and not meaning.is_same_field("JobSet.spec", field, spec, before):
             schema_type = "array" if isinstance(spec[field], list) else "object"
-            yield faults.broken_rule(
-                f"spec.{field}", schema_type, "Value is immutable", "keep it, or make a new JobSet"
-            )
+            yield rules.broken_rule(f"spec.{field}", schema_type, "Value is immutable", "keep it, or make a new JobSet")
     movable = bool(spec.get("suspend") or before.get("suspend"))
     if not meaning.is_same(_JOBS_TYPE, _jobs(spec, movable=movable), _jobs(before, movable=movable)):
         remedy = "make a new JobSet" if movable else "suspend the JobSet first; then its pods' nodes may change"
-        yield faults.immutable(PATH, spec.get("replicatedJobs"), remedy)
+        yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != before.get("managedBy"):
-        yield faults.immutable("spec.managedBy", spec.get("managedBy"))
-    yield from faults.denied_by(_WEBHOOK, queued_jobs.update_faults(new, old))
+        yield rules.immutable("spec.managedBy", spec.get("managedBy"))
+    yield from rules.denied_by(_WEBHOOK, queued_jobs.update_faults(new, old))
 
 
 def _name(jobset: Obj) -> str:
@@ -266,12 +264,12 @@ def _network_faults(spec: Obj) -> Iterator[FieldError]:
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
         return
-    messages = dict.fromkeys(names.dns_subdomain(subdomain) + names.dns1035_label(subdomain))
+    messages = dict.fromkeys(rules.dns_subdomain(subdomain) + rules.dns1035_label(subdomain))
     for message in messages:
         if "must be no more than 63" in message:
             message = ".spec.network.subdomain is too long, must be less than 63 characters"  # noqa: PLW2901
         remedy = "use lower case letters, digits and '-', a letter first, at most 63 in all"
-        yield faults.invalid("spec.network.subdomain", subdomain, message, remedy)
+        yield rules.invalid("spec.network.subdomain", subdomain, message, remedy)
 
 
 def _order_faults(spec: Obj) -> Iterator[FieldError]:
@@ -280,20 +278,20 @@ def _order_faults(spec: Obj) -> Iterator[FieldError]:
     in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     if in_order and any(each.get("dependsOn") is not None for each in jobs):
         message = "StartupPolicy and DependsOn APIs are mutually exclusive"
-        yield faults.broken_rule("spec", "object", message, "use dependsOn, and drop startupPolicy")
+        yield rules.broken_rule("spec", "object", message, "use dependsOn, and drop startupPolicy")
     seen: dict[str, None] = {}
     for i, replicated in enumerate(jobs):
         path, depends_on = f"{PATH}[{i}]", replicated.get("dependsOn")
         if i == 0 and depends_on is not None:
             message = "DependsOn can't be set for the first ReplicatedJob"
-            yield faults.forbidden(f"{path}.dependsOn", message, "drop it, or move the Job it waits for before it")
+            yield rules.forbidden(f"{path}.dependsOn", message, "drop it, or move the Job it waits for before it")
         if replicated["name"] in seen:
-            yield faults.duplicate(f"{path}.name", replicated["name"], "give each replicatedJob a name of its own")
+            yield rules.duplicate(f"{path}.name", replicated["name"], "give each replicatedJob a name of its own")
         for j, other in enumerate(depends_on or () if i else ()):
             if other["name"] not in seen:
                 message = f"replicatedJob: {replicated['name']} cannot depend on replicatedJob: {other['name']}"
                 remedy = "name a replicatedJob that stands before it"
-                yield faults.invalid(f"{path}.dependsOn[{j}].name", other["name"], message, remedy)
+                yield rules.invalid(f"{path}.dependsOn[{j}].name", other["name"], message, remedy)
         seen[replicated["name"]] = None
 
 
@@ -306,7 +304,7 @@ def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iter
             f"the product of replicas and parallelism must not exceed {_INT32_MAX} "
             f"for replicatedJob '{replicated['name']}'"
         )
-        yield faults.invalid(f"{path}.replicas", replicas, message, "give fewer replicas or less parallelism")
+        yield rules.invalid(f"{path}.replicas", replicas, message, "give fewer replicas or less parallelism")
     group = replicated.get("groupName", "default")
     too_long = ".spec.replicatedJob[].groupName is too long, must be less than 63 characters"
     yield from _label_faults(group, too_long, f"{path}.groupName", "shorten the name of the group")
@@ -324,8 +322,8 @@ def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iter
 def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
     """Validate the metadata of the Job template."""
     meta = template.get("metadata") or {}
-    yield from metadata.label_faults(meta.get("labels"), f"{path}.labels")
-    yield from metadata.annotation_faults(meta.get("annotations"), f"{path}.annotations")
+    yield from rules.label_faults(meta.get("labels"), f"{path}.labels")
+    yield from rules.annotation_faults(meta.get("annotations"), f"{path}.annotations")
     yield from _exclusive_faults({"metadata": meta}, path)
 
 
@@ -333,23 +331,23 @@ def _exclusive_faults(obj: Obj, path: str) -> Iterator[FieldError]:
     """The exclusive topology is a valid topology key."""
     key = annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
     if key is not None:
-        yield from node_constraints.topology_key_faults(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
+        yield from pods.topology_key_faults(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
 
 
 def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
     """A queued JobSet has at least one replicated Job, and at most as many as a Workload has pod sets."""
     if not replicated_jobs:
         message = "a JobSet in a queue has at least one replicatedJob"
-        yield faults.required(PATH, message, f"give it one, or drop the label {well_known.QUEUE_NAME}")
+        yield rules.required(PATH, message, f"give it one, or drop the label {well_known.QUEUE_NAME}")
     if len(replicated_jobs) > _POD_SETS_MAX:
         remedy = f"a JobSet in a queue has no more; merge some, or drop the label {well_known.QUEUE_NAME}"
-        yield faults.too_many(PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
+        yield rules.too_many(PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
 
 
 def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
     """A name is a DNS label; if it is too long, JobSet's own message is used."""
-    for message in names.dns1035_label(name):
-        yield faults.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
+    for message in rules.dns1035_label(name):
+        yield rules.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
 
 
 def _topology_faults(spec: Obj) -> Iterator[FieldError]:

@@ -11,9 +11,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.kueue_features import FINAL_SHARE, GATES, INITIAL_SHARE
 from batchyard.api.schema import meaning_of
 from batchyard.api.schema.violations import nearest
-from batchyard.api.validation import errors as amounts
-from batchyard.api.validation import errors as faults
-from batchyard.api.validation import metadata, node_constraints
+from batchyard.api.validation import pods, rules
 
 Groups = Sequence[Mapping[str, Any]]
 PATH: Final = "spec.resourceGroups"
@@ -32,7 +30,7 @@ def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldErr
         if any(len(flavor["resources"]) != len(group["coveredResources"]) for flavor in group["flavors"]):
             message = "flavors must have the same number of resources as the coveredResources"
             remedy = f"give each flavor exactly these resources: {', '.join(group['coveredResources'])}"
-            yield faults.broken_rule(path, "object", message, remedy)
+            yield rules.broken_rule(path, "object", message, remedy)
         for j, flavor in enumerate(group["flavors"]):
             at = f"{path}.flavors[{j}]"
             yield from _flavor_faults(flavor, group["coveredResources"], at, kind=kind, parent=parent)
@@ -43,14 +41,14 @@ def _covered_faults(covered: Sequence[str], path: str, seen: dict[str, str]) -> 
     """Covered resources are resource names, each in one group only."""
     for j, resource in enumerate(covered):
         at = f"{path}.coveredResources[{j}]"
-        yield from metadata.label_key_faults(resource, at)
+        yield from rules.label_key_faults(resource, at)
         yield from _taken(at, resource, seen, "a resource belongs to one group only")
 
 
 def _taken(path: str, name: str, seen: dict[str, str], rule: str) -> Iterator[FieldError]:
     """Report a name that was seen before, else record it."""
     if name in seen:
-        yield faults.duplicate(path, name, f"drop it here: {rule}, and {name} is at {seen[name]} already")
+        yield rules.duplicate(path, name, f"drop it here: {rule}, and {name} is at {seen[name]} already")
     else:
         seen[name] = path
 
@@ -64,10 +62,10 @@ def _flavor_faults(
         if quota["name"] != expected:
             message = "must match the name in coveredResources"
             remedy = f"put {expected} here: resources stand in the order of coveredResources"
-            yield faults.invalid(f"{at}.name", quota["name"], message, remedy)
+            yield rules.invalid(f"{at}.name", quota["name"], message, remedy)
         for field in ("nominalQuota", "borrowingLimit", "lendingLimit"):
             if (value := quota.get(field)) is not None:
-                yield from amounts.amount_faults(value, f"{at}.{field}")
+                yield from rules.amount_faults(value, f"{at}.{field}")
         if not parent:
             yield from _limit_faults(quota, at, kind)
         yield from _lending_faults(quota, at, kind)
@@ -82,16 +80,16 @@ def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[Fi
     for field in ("borrowingLimit", "lendingLimit"):
         if (value := quota.get(field)) is not None:
             message = f"must be nil when {absent} is empty"
-            yield faults.invalid(f"{path}.{field}", amounts.shown(value), message, remedy)
+            yield rules.invalid(f"{path}.{field}", rules.shown(value), message, remedy)
 
 
 def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
     """The lending limit of a ClusterQueue is at most its nominal quota; a Cohort may lend what its members have."""
     limit, nominal = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
-    if kind == "ClusterQueue" and limit is not None and amounts.exceeds(limit, nominal):
+    if kind == "ClusterQueue" and limit is not None and rules.exceeds(limit, nominal):
         message = "must be less than or equal to the nominalQuota"
-        remedy = f"give at most {amounts.shown(nominal)}"
-        yield faults.invalid(f"{path}.lendingLimit", amounts.shown(limit), message, remedy)
+        remedy = f"give at most {rules.shown(nominal)}"
+        yield rules.invalid(f"{path}.lendingLimit", rules.shown(limit), message, remedy)
 
 
 def total_faults(groups: Groups) -> Iterator[FieldError]:
@@ -100,12 +98,12 @@ def total_faults(groups: Groups) -> Iterator[FieldError]:
         total = sum(len(group[field]) for group in groups)
         if total > 256:
             message = f"total number of {what} across all resourceGroups must be ≤ 256, got {total}"
-            yield faults.invalid(PATH, total, message, f"spread the {what} over several ClusterQueues of one cohort")
+            yield rules.invalid(PATH, total, message, f"spread the {what} over several ClusterQueues of one cohort")
     for i, group in enumerate(groups):
         pairs = sum(len(flavor["resources"]) for flavor in group["flavors"])
         if pairs > 512:
             message = f"number of flavor-resource combinations in a resourceGroup must be ≤ 512, got {pairs}"
-            yield faults.invalid(f"{PATH}[{i}]", pairs, message, "spread the flavors over several ClusterQueues")
+            yield rules.invalid(f"{PATH}[{i}]", pairs, message, "spread the flavors over several ClusterQueues")
 
 
 def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
@@ -113,10 +111,10 @@ def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fiel
     weight = (fair_sharing or {}).get("weight")
     if weight is None:
         return
-    yield from amounts.amount_faults(weight, "spec.fairSharing")
-    if amounts.nano(weight) == 1:
+    yield from rules.amount_faults(weight, "spec.fairSharing")
+    if rules.nano(weight) == 1:
         message = "When not 0, weight must be > 10e-9"
-        yield faults.invalid("spec.fairSharing", amounts.shown(weight), message, "give 0, or more than 1n")
+        yield rules.invalid("spec.fairSharing", rules.shown(weight), message, "give 0, or more than 1n")
 
 
 # --- cluster queue ---
@@ -132,9 +130,9 @@ _CHECKS: Final = "spec.admissionChecksStrategy.admissionChecks"
 
 def cluster_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue."""
-    yield from metadata.metadata_faults(queue)
-    yield from faults.denied_by(WEBHOOK, _spec_faults(queue))
-    yield from faults.denied_by(WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
+    yield from rules.metadata_faults(queue)
+    yield from rules.denied_by(WEBHOOK, _spec_faults(queue))
+    yield from rules.denied_by(WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
 
 
 def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -143,13 +141,13 @@ def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) 
     References to missing flavors that were stored before the rule existed may stay, as upstream allows.
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    yield from metadata.metadata_faults(new)
-    yield from faults.denied_by(WEBHOOK, _spec_faults(new))
+    yield from rules.metadata_faults(new)
+    yield from rules.denied_by(WEBHOOK, _spec_faults(new))
     kept = _on_flavors(old_spec) if _flavors(spec).keys() == _flavors(old_spec).keys() else {}
-    yield from faults.denied_by(WEBHOOK, _on_flavors_faults(spec, kept))
+    yield from rules.denied_by(WEBHOOK, _on_flavors_faults(spec, kept))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
-        kept_policy = faults.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
-        yield from faults.denied_by(WEBHOOK, [kept_policy])
+        kept_policy = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
+        yield from rules.denied_by(WEBHOOK, [kept_policy])
 
 
 def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -157,7 +155,7 @@ def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     spec = queue.get("spec") or {}
     groups = spec.get("resourceGroups") or ()
     yield from group_faults(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
-    yield from metadata.selector_faults(spec.get("namespaceSelector"), "spec.namespaceSelector")
+    yield from rules.selector_faults(spec.get("namespaceSelector"), "spec.namespaceSelector")
     yield from _preemption_faults(spec.get("preemption") or {})
     yield from _fungibility_faults(spec.get("flavorFungibility") or {})
     yield from fair_sharing_faults(spec.get("fairSharing"))
@@ -188,7 +186,7 @@ def _on_flavors_faults(spec: Mapping[str, Any], kept: Mapping[str, frozenset[str
             continue
         for j, flavor in enumerate(on_flavors):
             if flavor not in flavors:
-                yield faults.unsupported(f"{_CHECKS}[{i}].onFlavors[{j}]", flavor, flavors)
+                yield rules.unsupported(f"{_CHECKS}[{i}].onFlavors[{j}]", flavor, flavors)
 
 
 def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -197,7 +195,7 @@ def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
     if preemption.get("reclaimWithinCohort", "Never") == "Never" and borrowing != "Never":
         message = "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"
         remedy = "set reclaimWithinCohort to LowerPriority or Any, or borrowWithinCohort.policy to Never"
-        yield faults.broken_rule("spec.preemption", "object", message, remedy)
+        yield rules.broken_rule("spec.preemption", "object", message, remedy)
 
 
 def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -206,7 +204,7 @@ def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
     if fungibility.get("preference") and both != ("TryNextFlavor", "TryNextFlavor"):
         message = "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
         remedy = "set both to TryNextFlavor, or drop the preference"
-        yield faults.broken_rule("spec.flavorFungibility", "object", message, remedy)
+        yield rules.broken_rule("spec.flavorFungibility", "object", message, remedy)
 
 
 # --- cohort ---
@@ -220,11 +218,11 @@ _WEBHOOK: Final = "vcohort.kb.io"
 def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cohort."""
     spec = cohort.get("spec") or {}
-    yield from metadata.metadata_faults(cohort)
-    yield from faults.denied_by(_WEBHOOK, fair_sharing_faults(spec.get("fairSharing")))
+    yield from rules.metadata_faults(cohort)
+    yield from rules.denied_by(_WEBHOOK, fair_sharing_faults(spec.get("fairSharing")))
     parent = spec.get("parentName") or ""
     groups = group_faults(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
-    yield from faults.denied_by(_WEBHOOK, groups)
+    yield from rules.denied_by(_WEBHOOK, groups)
 
 
 # --- local queue ---
@@ -234,7 +232,7 @@ def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def local_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a LocalQueue. Its weight may be any quantity: upstream does not check it."""
-    yield from metadata.metadata_faults(queue)
+    yield from rules.metadata_faults(queue)
 
 
 def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -243,7 +241,7 @@ def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) ->
     before, after = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
     if before is not None and after is not None and before != after:
         remedy = f"keep {before}, or delete the LocalQueue and recreate it"
-        yield faults.broken_rule("spec.clusterQueue", "string", faults.IMMUTABLE, remedy)
+        yield rules.broken_rule("spec.clusterQueue", "string", rules.IMMUTABLE, remedy)
 
 
 # --- resource flavor ---
@@ -257,14 +255,14 @@ _TOPOLOGY_KEPT: Final = "topologyName is immutable when topologyName is set"
 def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ResourceFlavor."""
     spec = flavor.get("spec") or {}
-    yield from metadata.metadata_faults(flavor)
-    labels = metadata.label_faults(spec.get("nodeLabels"), "spec.nodeLabels")
-    yield from faults.denied_by("vresourceflavor.kb.io", labels)
-    yield from node_constraints.taint_faults(spec.get("nodeTaints") or (), "spec.nodeTaints")
-    yield from node_constraints.toleration_faults(spec.get("tolerations") or (), "spec.tolerations")
+    yield from rules.metadata_faults(flavor)
+    labels = rules.label_faults(spec.get("nodeLabels"), "spec.nodeLabels")
+    yield from rules.denied_by("vresourceflavor.kb.io", labels)
+    yield from pods.taint_faults(spec.get("nodeTaints") or (), "spec.nodeTaints")
+    yield from pods.toleration_faults(spec.get("tolerations") or (), "spec.tolerations")
     if spec.get("topologyName") and not spec.get("nodeLabels"):
         message = "at least one nodeLabel is required when topology is set"
-        yield faults.broken_rule("spec", "object", message, "give a label that the nodes of the topology have")
+        yield rules.broken_rule("spec", "object", message, "give a label that the nodes of the topology have")
 
 
 def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -272,7 +270,7 @@ def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
     yield from resource_flavor_faults(new)
     before = (old.get("spec") or {}).get("topologyName")
     if before is not None and (new.get("spec") or {}).get("topologyName") != before:
-        yield faults.broken_rule("spec", "object", _TOPOLOGY_KEPT, f"keep topologyName: {before}, or make a new flavor")
+        yield rules.broken_rule("spec", "object", _TOPOLOGY_KEPT, f"keep topologyName: {before}, or make a new flavor")
 
 
 # --- admission check ---
@@ -282,7 +280,7 @@ def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
 
 def admission_check_faults(check: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an AdmissionCheck."""
-    yield from metadata.metadata_faults(check)
+    yield from rules.metadata_faults(check)
 
 
 def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -291,7 +289,7 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
     before, after = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
     if before is not None and after is not None and before != after:
         remedy = f"keep {before}, or make a new AdmissionCheck"
-        yield faults.broken_rule("spec.controllerName", "string", faults.IMMUTABLE, remedy)
+        yield rules.broken_rule("spec.controllerName", "string", rules.IMMUTABLE, remedy)
 
 
 # --- multikueue ---
@@ -301,20 +299,20 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
 
 def multikueue_config_faults(config: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a MultiKueueConfig."""
-    yield from metadata.metadata_faults(config)
+    yield from rules.metadata_faults(config)
     clusters = (config.get("spec") or {}).get("clusters") or ()
     if len(dict.fromkeys(clusters)) < len(clusters):
-        yield faults.broken_rule("spec.clusters", "array", "must be unique", "name each cluster once")
+        yield rules.broken_rule("spec.clusters", "array", "must be unique", "name each cluster once")
 
 
 def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a MultiKueueCluster."""
-    yield from metadata.metadata_faults(cluster)
+    yield from rules.metadata_faults(cluster)
     source = (cluster.get("spec") or {}).get("clusterSource") or {}
     if (source.get("kubeConfig") is None) == (source.get("clusterProfileRef") is None):
         message = "exactly one of the fields in [kubeConfig clusterProfileRef] must be set"
         remedy = "say how to reach the cluster, in one way: kubeConfig, or clusterProfileRef"
-        yield faults.broken_rule("spec.clusterSource", "object", message, remedy)
+        yield rules.broken_rule("spec.clusterSource", "object", message, remedy)
 
 
 # --- provisioning request ---
@@ -328,7 +326,7 @@ _KEPT: Final = {"parameters": "object", "podSets": "array", "provisioningClassNa
 
 def provisioning_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ProvisioningRequest."""
-    yield from metadata.metadata_faults(request)
+    yield from rules.metadata_faults(request)
 
 
 def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -340,7 +338,7 @@ def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str,
         is_given = field in before and field in spec
         if is_given and not meaning.is_same_field("ProvisioningRequest.spec", field, spec, before):
             remedy = "keep the value it has, or make a new ProvisioningRequest"
-            yield faults.broken_rule(f"spec.{field}", schema_type, "Value is immutable", remedy)
+            yield rules.broken_rule(f"spec.{field}", schema_type, "Value is immutable", remedy)
 
 
 # --- configuration ---
@@ -360,12 +358,12 @@ def configuration_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
         path, message = "resources.quotaCheckStrategy", "excludeResourcePrefixes is not allowed when "
         message += "quotaCheckStrategy is IgnoreUndeclared"
-        yield faults.invalid(path, "IgnoreUndeclared", message, "keep one of them")
+        yield rules.invalid(path, "IgnoreUndeclared", message, "keep one of them")
     for name in obj.get("featureGates") or {}:
         if name not in GATES:
             close = nearest(name, GATES)
             remedy = f"did you mean {close}?" if close else "leave it out: Kueue 0.19 has no such gate"
-            yield faults.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown(name), remedy)
+            yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown(name), remedy)
 
 
 def _unknown(name: str) -> str:
@@ -378,7 +376,7 @@ def _fair_sharing_faults(fair: Mapping[str, Any] | None) -> Iterator[FieldError]
     path, given = "fairSharing.preemptionStrategies", fair.get("preemptionStrategies")
     remedy = f"write [{FINAL_SHARE}, {INITIAL_SHARE}], which is what Kueue's own examples have"
     if not given:
-        yield faults.required(path, "must be specified", remedy)
+        yield rules.required(path, "must be specified", remedy)
     elif given not in _STRATEGIES:
         supported = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
-        yield FieldError(path, f"Unsupported value: {faults.printed(given)}: supported values: {supported}", remedy)
+        yield FieldError(path, f"Unsupported value: {rules.printed(given)}: supported values: {supported}", remedy)

@@ -6,15 +6,13 @@ Source: Kueue's Workload webhook at its default feature gates, and the rules in 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api import quantity, scheme, well_known
-from batchyard.api.annotations import is_elastic
-from batchyard.api.conditions import is_true
+from batchyard.api import meta as quantity
+from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, is_elastic, is_true
 from batchyard.api.schema import meaning_of
-from batchyard.api.validation import errors as amounts
-from batchyard.api.validation import errors as faults
-from batchyard.api.validation import metadata, names, node_constraints
+from batchyard.api.validation import pods as node_constraints
+from batchyard.api.validation import rules
 from batchyard.api.validation import topology as topology_assignment
 
 # --- conditions ---
@@ -31,11 +29,11 @@ def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iter
     for i, condition in enumerate(conditions):
         at, kind = f"{path}[{i}]", condition["type"]
         if kind in seen:
-            yield faults.duplicate(f"{at}.type", kind, "leave one condition of each type")
+            yield rules.duplicate(f"{at}.type", kind, "leave one condition of each type")
         seen[kind] = None
-        yield from metadata.label_key_faults(kind, f"{at}.type")
+        yield from rules.label_key_faults(kind, f"{at}.type")
         if condition["status"] not in STATUSES:
-            yield faults.unsupported(f"{at}.status", condition["status"], STATUSES)
+            yield rules.unsupported(f"{at}.status", condition["status"], STATUSES)
 
 
 # --- workload status ---
@@ -63,7 +61,7 @@ def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         yield from _check_faults(check, _sizes(workload), f"{_CHECKS}[{i}].podSetUpdates")
     if status.get("clusterName") is not None and status.get("nominatedClusterNames"):
         message = "clusterName and nominatedClusterNames are mutually exclusive"
-        yield faults.broken_rule("status", "object", message, "drop nominatedClusterNames once a cluster is chosen")
+        yield rules.broken_rule("status", "object", message, "drop nominatedClusterNames once a cluster is chosen")
     if old is not None and old.get("status"):
         yield from _update_faults(workload, old)
 
@@ -78,7 +76,7 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     for i, check in enumerate(before.get("admissionChecks") or ()):
         now = ready.get(check["name"]) if check["state"] == "Ready" else None
         if now is not None and not meaning_of(scheme.WORKLOAD).is_same_field(_CHECK_TYPE, "podSetUpdates", now, check):
-            yield faults.immutable(f"{_CHECKS}[{i}].podSetUpdates", now.get("podSetUpdates"), "keep it while Ready")
+            yield rules.immutable(f"{_CHECKS}[{i}].podSetUpdates", now.get("podSetUpdates"), "keep it while Ready")
 
 
 def _sizes(workload: Obj) -> dict[str, int]:
@@ -94,12 +92,12 @@ def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         was_so = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
         if not was_so:
             message = "must be set while the QuotaReserved condition is true"
-            yield faults.required(_ADMISSION, message, "give the admission, or set QuotaReserved to False")
+            yield rules.required(_ADMISSION, message, "give the admission, or set QuotaReserved to False")
         return
     sizes, assignments = _sizes(workload), admission.get("podSetAssignments") or ()
     if len(assignments) != len(sizes):
         message = "podSetAssignments must have the same number of podSets as the spec"
-        yield faults.broken_rule("", "object", message, f"assign each of the {len(sizes)} podSets of the spec")
+        yield rules.broken_rule("", "object", message, f"assign each of the {len(sizes)} podSets of the spec")
     for i, assignment in enumerate(assignments):
         yield from _assignment_faults(assignment, sizes, f"{_ADMISSION}.podSetAssignments[{i}]")
 
@@ -108,12 +106,12 @@ def _assignment_faults(assignment: Obj, sizes: Mapping[str, int], path: str) -> 
     """An assignment is for a pod set of the spec, and its usage is a multiple of the count."""
     name, count = assignment.get("name", "main"), assignment.get("count") or 0
     if name not in sizes:
-        yield faults.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(sizes)}")
+        yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(sizes)}")
     for resource, value in (assignment.get("resourceUsage") or {}).items():
-        if count > 0 and amounts.nano(value) is not None and quantity.amount(resource, value) % count:
+        if count > 0 and rules.nano(value) is not None and quantity.amount(resource, value) % count:
             at = f"{path}.resourceUsage[{resource}]"
             remedy = "give what one pod uses, times the count"
-            yield faults.invalid(at, amounts.shown(value), f"is not a multiple of {count}", remedy)
+            yield rules.invalid(at, rules.shown(value), f"is not a multiple of {count}", remedy)
     if topology := assignment.get("topologyAssignment"):
         yield from topology_assignment.assignment_faults(topology, f"{path}.topologyAssignment")
 
@@ -126,10 +124,10 @@ def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     for pods in reclaimable:
         at, name, count = f"{_RECLAIMABLE}[{pods['name']}]", pods["name"], pods.get("count", 0)
         if name not in sizes:
-            yield faults.unsupported(f"{at}.name", name, sizes)
+            yield rules.unsupported(f"{at}.name", name, sizes)
         elif count > sizes[name] and stale.get(name) != count:
             message = f"should be less or equal to {sizes[name]}"
-            yield faults.invalid(f"{at}.count", count, message, f"give at most {sizes[name]}")
+            yield rules.invalid(f"{at}.count", count, message, f"give at most {sizes[name]}")
 
 
 def _reclaimable_counts(workload: Obj) -> dict[str, int]:
@@ -144,10 +142,10 @@ def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     for name, count in after.items():
         if count < before.get(name, 0) and name not in shrunk:
             at = f"{_RECLAIMABLE}[{name}].count"
-            yield faults.invalid(at, count, f"cannot be less than {before[name]}", f"give at least {before[name]}")
+            yield rules.invalid(at, count, f"cannot be less than {before[name]}", f"give at least {before[name]}")
     for name in before:
         if name not in after and name not in shrunk:
-            yield faults.required(f"{_RECLAIMABLE}[{name}]", "cannot be removed", f"keep it, at {before[name]} or more")
+            yield rules.required(f"{_RECLAIMABLE}[{name}]", "cannot be removed", f"keep it, at {before[name]} or more")
 
 
 def _shrunk(workload: Obj) -> dict[str, None]:
@@ -165,11 +163,11 @@ def _check_faults(check: Obj, sizes: Mapping[str, int], path: str) -> Iterator[F
     for i, update in enumerate(check.get("podSetUpdates") or ()):
         at = f"{path}[{i}]"
         if update["name"] not in sizes:
-            yield faults.unsupported(f"{at}.name", update["name"], sizes)
+            yield rules.unsupported(f"{at}.name", update["name"], sizes)
         yield from node_constraints.toleration_faults(update.get("tolerations") or (), f"{at}.tolerations")
-        yield from metadata.annotation_faults(update.get("annotations"), f"{at}.annotations")
-        yield from metadata.label_faults(update.get("nodeSelector"), f"{at}.nodeSelector")
-        yield from metadata.label_faults(update.get("labels"), f"{at}.labels")
+        yield from rules.annotation_faults(update.get("annotations"), f"{at}.annotations")
+        yield from rules.label_faults(update.get("nodeSelector"), f"{at}.nodeSelector")
+        yield from rules.label_faults(update.get("labels"), f"{at}.labels")
 
 
 def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
@@ -177,9 +175,7 @@ def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[Field
     if new is None or old is None:
         return
     if not meaning_of(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _placeless(new), _placeless(old)):
-        yield faults.immutable(
-            _ADMISSION, new, "evict the Workload first: an admission is set and unset, never changed"
-        )
+        yield rules.immutable(_ADMISSION, new, "evict the Workload first: an admission is set and unset, never changed")
 
 
 def _placeless(admission: Obj) -> dict[str, Any]:
@@ -196,10 +192,10 @@ def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterato
     if after is None or after == before:
         return
     if before is not None:
-        yield faults.broken_rule("status", "object", "clusterName is immutable once set", f"keep {before}")
+        yield rules.broken_rule("status", "object", "clusterName is immutable once set", f"keep {before}")
     elif not replaces and after not in ((old.get("status") or {}).get("nominatedClusterNames") or ()):
         message = "when setting clusterName it must be one of the nominatedClusterNames"
-        yield faults.invalid("status.clusterName", after, message, "nominate the cluster first")
+        yield rules.invalid("status.clusterName", after, message, "nominate the cluster first")
 
 
 # --- admission gates ---
@@ -219,15 +215,15 @@ def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     seen: dict[str, None] = {}
     for gate in _gates(value):
         if not gate:
-            yield faults.invalid(PATH, value, "cannot contain empty gate names", _REMEDY)
+            yield rules.invalid(PATH, value, "cannot contain empty gate names", _REMEDY)
         elif gate in seen:
-            yield faults.invalid(PATH, value, f"duplicate gate name: {gate}", _REMEDY)
+            yield rules.invalid(PATH, value, f"duplicate gate name: {gate}", _REMEDY)
         else:
             seen[gate] = None
-            for message in names.domain_path(gate):
-                yield faults.invalid(PATH, gate, message, _REMEDY)
-            if len(gate) > names.LABEL_LENGTH_MAX:
-                yield faults.too_long(PATH, names.LABEL_LENGTH_MAX, "shorten the name of the gate")
+            for message in rules.domain_path(gate):
+                yield rules.invalid(PATH, gate, message, _REMEDY)
+            if len(gate) > rules.LABEL_LENGTH_MAX:
+                yield rules.too_long(PATH, rules.LABEL_LENGTH_MAX, "shorten the name of the gate")
 
 
 def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -235,9 +231,9 @@ def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
     before, after = _gates(_value(old)), _gates(_value(new))
     if after and not before:
         remedy = "set the annotation when creating the object"
-        yield faults.forbidden(PATH, "cannot add admission gate after creation", remedy)
+        yield rules.forbidden(PATH, "cannot add admission gate after creation", remedy)
     elif any(gate not in before for gate in after):
-        yield faults.forbidden(PATH, "can only remove gates, not add new ones", f"leave only gates of {before}")
+        yield rules.forbidden(PATH, "can only remove gates, not add new ones", f"leave only gates of {before}")
 
 
 def _value(obj: Mapping[str, Any]) -> str:
@@ -260,21 +256,21 @@ _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "
 
 def workload_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Workload."""
-    yield from metadata.metadata_faults(workload)
-    yield from faults.denied_by(_WEBHOOK, _spec_faults(workload))
+    yield from rules.metadata_faults(workload)
+    yield from rules.denied_by(_WEBHOOK, _spec_faults(workload))
     if workload.get("status"):
-        yield from faults.denied_by(_WEBHOOK, status_faults(workload, None))
+        yield from rules.denied_by(_WEBHOOK, status_faults(workload, None))
 
 
 def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload: the fields that quota was reserved for are immutable."""
-    yield from metadata.metadata_faults(new)
-    yield from faults.denied_by(_WEBHOOK, _change_faults(new, old))
+    yield from rules.metadata_faults(new)
+    yield from rules.denied_by(_WEBHOOK, _change_faults(new, old))
 
 
 def workload_status_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a status update of a Workload."""
-    yield from faults.denied_by(_WEBHOOK, _status_change_faults(new, old))
+    yield from rules.denied_by(_WEBHOOK, _status_change_faults(new, old))
 
 
 def _status_change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -305,14 +301,14 @@ def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
         yield from _pod_set_faults(pod_set, f"{_POD_SETS}[{i}]")
         variable += pod_set.get("minCount") is not None
         if (name := pod_set.get("name", "main")) in seen:
-            yield faults.duplicate(f"{_POD_SETS}[{i}].name", name, "give each podSet a name of its own")
+            yield rules.duplicate(f"{_POD_SETS}[{i}].name", name, "give each podSet a name of its own")
         seen[name] = i
     if variable > 1:
         remedy = "leave minCount on one podSet"
-        yield faults.invalid(_POD_SETS, variable, "at most one podSet can use minCount", remedy)
+        yield rules.invalid(_POD_SETS, variable, "at most one podSet can use minCount", remedy)
     if variable and is_elastic(workload):
         message = "partial admission and elastic job cannot be used together"
-        yield faults.invalid(_POD_SETS, variable, message, f"drop minCount, or the annotation {well_known.ELASTIC_JOB}")
+        yield rules.invalid(_POD_SETS, variable, message, f"drop minCount, or the annotation {well_known.ELASTIC_JOB}")
     yield from _class_faults(spec)
     yield from gate_faults(workload)
 
@@ -322,10 +318,10 @@ def _pod_set_faults(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldErro
     template, least, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
     if least is not None and least > count:
         message = "minCount should be positive and less or equal to count"
-        yield faults.broken_rule(path, "object", message, f"give minCount from 1 to {count}")
+        yield rules.broken_rule(path, "object", message, f"give minCount from 1 to {count}")
     if meta := template.get("metadata"):
-        yield from metadata.label_faults(meta.get("labels"), f"{path}.template.metadata.labels")
-        yield from metadata.annotation_faults(meta.get("annotations"), f"{path}.template.metadata.annotations")
+        yield from rules.label_faults(meta.get("labels"), f"{path}.template.metadata.labels")
+        yield from rules.annotation_faults(meta.get("annotations"), f"{path}.template.metadata.annotations")
     if spec := template.get("spec"):
         yield from _requests_faults(spec, f"{path}.template.spec")
     if request := pod_set.get("topologyRequest"):
@@ -348,12 +344,10 @@ def _resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[Field
         for name, value in (resources.get(field) or {}).items():
             if name == "pods":
                 message = "the key is reserved for internal kueue use"
-                yield faults.invalid(
-                    f"{path}.{field}[{name}]", name, message, "drop it: pods are counted by themselves"
-                )
-            amount = amounts.nano(value)
+                yield rules.invalid(f"{path}.{field}[{name}]", name, message, "drop it: pods are counted by themselves")
+            amount = rules.nano(value)
             if amount is None or amount < 0:
-                yield from amounts.amount_faults(value, f"{path}.{field}[{name}]")
+                yield from rules.amount_faults(value, f"{path}.{field}[{name}]")
 
 
 def _topology_request_faults(request: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -361,16 +355,16 @@ def _topology_request_faults(request: Mapping[str, Any], path: str) -> Iterator[
     topology, size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
     if topology is not None and size is None:
         message = "must be set when podSetSliceRequiredTopology is specified"
-        yield faults.required(f"{path}.podSetSliceSize", message, "say how many pods a slice has")
+        yield rules.required(f"{path}.podSetSliceSize", message, "say how many pods a slice has")
     elif topology is None and size is not None:
         message = "may not be set when podSetSliceRequiredTopology is not specified"
-        yield faults.forbidden(f"{path}.podSetSliceSize", message, "drop it, or give podSetSliceRequiredTopology")
+        yield rules.forbidden(f"{path}.podSetSliceSize", message, "drop it, or give podSetSliceRequiredTopology")
     elif size is not None and size <= 0:
-        yield faults.invalid(f"{path}.podSetSliceSize", size, "must be greater than 0", "give 1 or more")
+        yield rules.invalid(f"{path}.podSetSliceSize", size, "must be greater than 0", "give 1 or more")
     for i, constraint in enumerate(request.get("podsetSliceRequiredTopologyConstraints") or ()):
         if constraint["size"] <= 0:
             at = f"{path}.podsetSliceRequiredTopologyConstraints[{i}].size"
-            yield faults.invalid(at, constraint["size"], "must be greater than 0", "give 1 or more")
+            yield rules.invalid(at, constraint["size"], "must be greater than 0", "give 1 or more")
 
 
 def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -380,25 +374,25 @@ def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
         return
     if spec.get("priority") is None:
         message = "priority should not be nil when priorityClassRef is set"
-        yield faults.broken_rule("spec", "object", message, "give spec.priority, the value of the class")
+        yield rules.broken_rule("spec", "object", message, "give spec.priority, the value of the class")
     expected = _CLASS_KINDS.get(reference["group"])
     if expected and reference["kind"] != expected:
         message = f"only the {expected} kind is allowed for the {reference['group']} group"
-        yield faults.broken_rule(_CLASS, "object", message, f"use the kind {expected}")
+        yield rules.broken_rule(_CLASS, "object", message, f"use the kind {expected}")
 
 
 def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
     """While quota is reserved, pod sets are immutable, except that they may shrink."""
     remedy = "wait until the Workload is evicted, or deactivate it first"
     if len(new) != len(old):
-        yield faults.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
+        yield rules.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
         return
     meaning = meaning_of(scheme.WORKLOAD)
     for i, (after, before) in enumerate(zip(new, old, strict=True)):
         shrunk = after.get("count", 1) < before.get("count", 1)
         kept = {**before, "count": after.get("count", 1)} if shrunk else before
         if not meaning.is_same(_POD_SET_TYPE, after, kept):
-            yield faults.immutable(f"{_POD_SETS}.{i}", after, remedy)  # Kueue writes this one path with a dot
+            yield rules.immutable(f"{_POD_SETS}.{i}", after, remedy)  # Kueue writes this one path with a dot
 
 
 def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
@@ -406,14 +400,14 @@ def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
     remedy, while_reserved = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
         if new != old:
-            yield faults.broken_rule("", "object", f"priorityClassRef {while_reserved}", remedy)
+            yield rules.broken_rule("", "object", f"priorityClassRef {while_reserved}", remedy)
         return
     for field in ("group", "kind"):
         if new[field] != old[field]:
-            yield faults.broken_rule("", "object", f"priorityClassRef.{field} {while_reserved}", remedy)
+            yield rules.broken_rule("", "object", f"priorityClassRef.{field} {while_reserved}", remedy)
     if new["kind"] == "PriorityClass" and new["name"] != old["name"]:
         subject = "priorityClassRef.name is immutable for scheduling.k8s.io/priorityclass"
-        yield faults.broken_rule("", "object", f"{subject} while workload quota reserved", remedy)
+        yield rules.broken_rule("", "object", f"{subject} while workload quota reserved", remedy)
 
 
 def _kept(new: Mapping[str, Any], old: Mapping[str, Any], field: str, absent: object) -> Iterator[FieldError]:
@@ -421,4 +415,4 @@ def _kept(new: Mapping[str, Any], old: Mapping[str, Any], field: str, absent: ob
     before, after = old["spec"].get(field, absent), new["spec"].get(field, absent)
     if before != after:
         message = f"{field} is immutable while workload quota reserved"
-        yield faults.broken_rule("", "object", message, f"keep {field}, or wait until the Workload is evicted")
+        yield rules.broken_rule("", "object", message, f"keep {field}, or wait until the Workload is evicted")

@@ -1,13 +1,198 @@
 """The view of a Node for schedulers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import quantity
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import Obj
-from batchyard.api.views.pod import Taint, taint
+from batchyard.api import meta, well_known
+from batchyard.api.meta import Obj, Requirement, is_true
+from batchyard.base import fnv1a_64
+from batchyard.base.memory import memoized_if_short
+
+# --- pod ---
+#
+# The view of a pod template: resource requests and scheduling constraints.
+#
+# Workloads with equal lists of pod sets share these views (batchyard.api.views.workload).
+# Sources: k8s.io/component-helpers resource.PodRequests; kube-scheduler's NodeAffinity and TaintToleration.
+
+
+Requests: TypeAlias = tuple[tuple[str, int], ...]
+
+#: Seconds. 68 years are as good as any longer time, and the resulting time can still be formatted.
+GRACE_MAX: Final = 2**31 - 1
+#: The default grace period in seconds.
+GRACE_DEFAULT: Final = 30
+_PODS_HAVE_THEIR_OWN: Final = frozenset({"cpu", "memory"})
+
+
+class Taint(NamedTuple):
+    """A node's taint."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        """The form in Kueue's messages."""
+        return f"{{{self.key} {self.value} {self.effect} <nil>}}"
+
+
+class Toleration(NamedTuple):
+    """A pod's toleration; an empty key, value or effect has the API's meaning."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Report whether this toleration covers the taint."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator == "Exists":
+            return True
+        return self.operator in {"", "Equal"} and self.value == taint.value
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """A parsed pod template."""
+
+    #: The requests of one pod as whole numbers by resource, in the order of resource_order.
+    requests: Requests
+    node_selector: tuple[tuple[str, str], ...]
+    #: Required node affinity: terms are ORed, the expressions of a term ANDed. None: no restriction.
+    affinity: tuple[tuple[Requirement, ...], ...] | None
+    tolerations: tuple[Toleration, ...]
+    #: Requests above their limits: (path in the pod spec, resources).
+    over_limit: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@memoized_if_short(maxsize=65536)
+def resource_order(resource: str) -> tuple[int, str]:
+    """Return the sort key of Kueue's iteration over the resources of a pod set: FNV-1a hash, then name."""
+    return fnv1a_64(resource), resource
+
+
+def grace_period(spec: Mapping[str, Any]) -> int:
+    """Return the grace period of a pod in seconds."""
+    seconds: int = spec.get("terminationGracePeriodSeconds", GRACE_DEFAULT)
+    return min(seconds, GRACE_MAX)
+
+
+def ordered(requests: Mapping[str, int]) -> Requests:
+    """Return requests in the order in which Kueue iterates over them."""
+    return tuple(sorted(requests.items(), key=lambda item: resource_order(item[0])))
+
+
+def pod_template(spec: Mapping[str, Any]) -> PodTemplate:
+    """Return the view of a pod spec."""
+    return PodTemplate(
+        requests=ordered({r: max(0, _whole(r, nano)) for r, nano in _pod_requests(spec).items()}),
+        node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
+        affinity=_required_affinity(spec),
+        tolerations=tuple(map(toleration, spec.get("tolerations") or ())),
+        over_limit=tuple(_over_limit(spec)),
+    )
+
+
+def toleration(obj: Mapping[str, Any]) -> Toleration:
+    """Return the view of a toleration."""
+    return Toleration(obj.get("key") or "", obj.get("operator") or "", obj.get("value") or "", obj.get("effect") or "")
+
+
+def taint(obj: Mapping[str, Any]) -> Taint:
+    """Return the view of a taint."""
+    return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
+
+
+def _whole(resource: str, nano: int) -> int:
+    """Convert billionths to the whole number of the resource's unit, rounded up."""
+    return -(-nano // (1_000_000 if resource == "cpu" else meta.NANO))
+
+
+def container_requests(container: Mapping[str, Any]) -> dict[str, int]:
+    """Return the requests of one container in billionths; a limit replaces a missing request."""
+    resources = container.get("resources") or {}
+    merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: meta.parse(value) for name, value in merged.items()}
+
+
+def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
+    """Return the limits of one container in billionths."""
+    return {n: meta.parse(value) for n, value in ((container.get("resources") or {}).get("limits") or {}).items()}
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, nano in more.items():
+        total[name] = total.get(name, 0) + nano
+
+
+def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
+    """Return the requests of one pod in billionths, including its overhead."""
+    total = pod_total(spec, container_requests)
+    for name, value in (spec.get("overhead") or {}).items():
+        total[name] = total.get(name, 0) + meta.parse(value)
+    return total
+
+
+def pod_total(spec: Mapping[str, Any], of_container: Callable[[Mapping[str, Any]], dict[str, int]]) -> dict[str, int]:
+    """Return total requests or limits of one pod in billionths: containers with sidecars, or the largest init step."""
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        _add(total, of_container(container))
+    sidecars: dict[str, int] = {}
+    largest: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        step = of_container(container)
+        if container.get("restartPolicy") == "Always":
+            _add(total, step)
+            _add(sidecars, step)
+            step = dict(sidecars)
+        else:
+            _add(step, sidecars)
+        for name, nano in step.items():
+            largest[name] = max(nano, largest.get(name, nano))
+    for name, nano in largest.items():
+        total[name] = max(nano, total.get(name, nano))
+    whole_pod = of_container(spec)
+    total.update({n: v for n, v in whole_pod.items() if n in _PODS_HAVE_THEIR_OWN or n.startswith("hugepages-")})
+    return total
+
+
+def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...], ...] | None:
+    node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = node_affinity.get(well_known.REQUIRED)
+    if not required:
+        return None
+    terms: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or ()
+    return tuple(
+        tuple(
+            Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in t.get("matchExpressions") or ()
+        )
+        for t in terms
+    )
+
+
+def _over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """Yield the places where a request exceeds its limit."""
+    places = [(f"initContainers[{i}]", c) for i, c in enumerate(spec.get("initContainers") or ())]
+    places += [(f"containers[{i}]", c) for i, c in enumerate(spec.get("containers") or ())]
+    if spec.get("resources"):
+        places.append(("resources", spec))
+    for place, container in places:
+        resources = container.get("resources") or {}
+        limits = resources.get("limits") or {}
+        above = sorted(
+            name
+            for name, value in (resources.get("requests") or {}).items()
+            if name in limits and meta.amount(name, value) > meta.amount(name, limits[name])
+        )
+        if above:
+            yield place, tuple(above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +240,33 @@ def _read(obj: Obj) -> NodeView:
         labels=metadata.get("labels") or {},
         taints=tuple(map(taint, spec.get("taints") or ())),
         unschedulable=bool(spec.get("unschedulable")),
-        allocatable={resource: quantity.amount(resource, value) for resource, value in allocatable.items()},
+        allocatable={resource: meta.amount(resource, value) for resource, value in allocatable.items()},
         ready=is_true(status, "Ready"),
     )
+
+
+# --- job ---
+#
+# Values of a Job's spec that several layers need.
+
+
+def pods_at_once(spec: Obj) -> int:
+    """Return the number of pods of a Job that run at a time: its parallelism, at most its completions."""
+    parallelism: int = spec.get("parallelism", 1)
+    completions: int | None = spec.get("completions")
+    return parallelism if completions is None else min(parallelism, completions)
+
+
+# --- namespace ---
+#
+# The labels of a Namespace for selectors.
+
+
+#: The label that every Namespace has.
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+
+
+def namespace_labels(namespace: Obj) -> Mapping[str, str]:
+    """Return the labels of a Namespace, including the label with its name."""
+    metadata = namespace["metadata"]
+    return {NAME_LABEL: metadata["name"], **(metadata.get("labels") or {})}

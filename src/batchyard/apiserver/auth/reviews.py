@@ -11,15 +11,20 @@ from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
-from batchyard.api.validation import errors as faults
-from batchyard.apiserver.auth.authentication import UserInfo
-from batchyard.apiserver.auth.authorization import Attributes
-from batchyard.apiserver.auth.rbac import RbacAuthorizer
+from batchyard.api.validation import rules
+from batchyard.apiserver.auth.authorization import Attributes, RbacAuthorizer
 from batchyard.apiserver.auth.tokens import ISSUER, Tokens
-from batchyard.apiserver.bodies import read_body
-from batchyard.apiserver.objects import ApiObjectReader
-from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, causes_of, method_not_allowed
-from batchyard.apiserver.resources import EndpointHandlers, Resource
+from batchyard.apiserver.request import (
+    ApiRequest,
+    Response,
+    StatusError,
+    UserInfo,
+    bad_request,
+    causes_of,
+    method_not_allowed,
+)
+from batchyard.apiserver.resources import ApiObjectReader, EndpointHandlers, Resource
+from batchyard.apiserver.serialization import read_body
 from batchyard.apiserver.virtual_resources import unstored, unstored_kind
 from batchyard.base.instant import SECOND
 
@@ -62,21 +67,21 @@ class Reviews:
         user = _user_in(kind, spec)
         if spec.get("nonResourceAttributes"):
             message = "disallowed on this kind of request"
-            raise _refused(kind, faults.invalid("spec.nonResourceAttributes", {}, message, _REMEDY))
+            raise _refused(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _REMEDY))
         asked = _text(_object(spec, "resourceAttributes"), "namespace")
         if asked != namespace:
             message = f"must match metadata.namespace: {namespace}"
-            raise _refused(kind, faults.invalid("spec.resourceAttributes.namespace", asked, message, "leave it out"))
+            raise _refused(kind, rules.invalid("spec.resourceAttributes.namespace", asked, message, "leave it out"))
         return self._decided(kind, user, spec)
 
     def _own_rules(self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         namespace = _text(spec, "namespace")
         if not namespace:
             raise bad_request("no namespace on request")
-        rules = [rule.reported() for rule in self._rbac.rules_for(request.user, namespace)]
+        reported = [rule.reported() for rule in self._rbac.rules_for(request.user, namespace)]
         return {
-            "resourceRules": [rule for rule in rules if "resources" in rule],
-            "nonResourceRules": [rule for rule in rules if "nonResourceURLs" in rule],
+            "resourceRules": [rule for rule in reported if "resources" in rule],
+            "nonResourceRules": [rule for rule in reported if "nonResourceURLs" in rule],
             "incomplete": False,
         }
 
@@ -105,7 +110,7 @@ class Reviews:
                 else "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
             field = "spec.nonResourceAttributes" if is_of_path else "spec.resourceAttributes"
-            raise _refused(kind, faults.invalid(field, of_path, message, _REMEDY))
+            raise _refused(kind, rules.invalid(field, of_path, message, _REMEDY))
         if is_of_path:
             asked = Attributes(user, _text(of_path, "verb"), path=_text(of_path, "path"))
         else:
@@ -148,7 +153,7 @@ def _check_unnamed(kind: str, metadata: Mapping[str, Any], *, is_placed: bool) -
     stated = {field: value for field, value in metadata.items() if value and field not in ignored}
     if stated:
         message = "must be empty except for namespace" if is_placed else "must be empty"
-        raise _refused(kind, faults.invalid("metadata", stated, message, "leave it out"))
+        raise _refused(kind, rules.invalid("metadata", stated, message, "leave it out"))
 
 
 def check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:
@@ -163,7 +168,7 @@ def _user_in(kind: str, spec: Mapping[str, Any]) -> UserInfo:
     user, groups, extra = _text(spec, "user"), _texts(spec, "groups"), _object(spec, "extra")
     if not user and not groups:
         message = "at least one of user or group must be specified"
-        raise _refused(kind, faults.invalid("spec.user", user, message, "name one"))
+        raise _refused(kind, rules.invalid("spec.user", user, message, "name one"))
     return UserInfo(user, groups, _text(spec, "uid"), tuple((key, _texts(extra, key)) for key in extra))
 
 
@@ -281,7 +286,7 @@ def _check_place(metadata: Any, namespace: str, name: str) -> None:
         given = metadata.get(field)
         if given and given != wanted:
             message = f"must match the service account {field} if specified"
-            raise _token_requests_refused(faults.invalid(f"metadata.{field}", given, message, "leave it out"), name)
+            raise _token_requests_refused(rules.invalid(f"metadata.{field}", given, message, "leave it out"), name)
 
 
 def _seconds(spec: Mapping[str, Any]) -> int:
@@ -292,11 +297,11 @@ def _seconds(spec: Mapping[str, Any]) -> int:
         raise bad_request(f"{path} must be an integer")
     if asked < _LIFE_MIN:
         raise _token_requests_refused(
-            faults.invalid(path, asked, "may not specify a duration less than 10 minutes", remedy)
+            rules.invalid(path, asked, "may not specify a duration less than 10 minutes", remedy)
         )
     if asked > _REQUESTED_SECONDS_MAX:
         raise _token_requests_refused(
-            faults.invalid(path, asked, "may not specify a duration larger than 2^32 seconds", remedy)
+            rules.invalid(path, asked, "may not specify a duration larger than 2^32 seconds", remedy)
         )
     return asked
 

@@ -15,8 +15,8 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.auth.authentication import AUTHENTICATED, UserInfo, account_groups, account_name
-from batchyard.apiserver.objects import ApiObjectReader
+from batchyard.apiserver.request import AUTHENTICATED, UserInfo, account_groups, account_name
+from batchyard.apiserver.resources import ApiObjectReader
 from batchyard.base.instant import SECOND, Instant
 
 #: The issuer of ServiceAccount tokens, and their default audience.

@@ -9,23 +9,102 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from batchyard.api.decode import DecodedObject
+import msgspec
+
+from batchyard.api.conversion import TimeLocations, in_whole_seconds, times_of_metadata
 from batchyard.api.errors import FieldError
+from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
-from batchyard.api.printing import Column
+from batchyard.api.printing import Column as strategy_Column
+from batchyard.api.printing.cells import Column, text
 from batchyard.api.schema import validate
 from batchyard.api.schema.tables import NATIVE, scope
 from batchyard.api.scheme import ServedKind
-from batchyard.api.validation.metadata import metadata_faults
-from batchyard.api.wire_times import TimeLocations, in_whole_seconds, times_of_metadata
-from batchyard.apiserver.crd.columns import Columns
+from batchyard.api.times import parse_time
+from batchyard.api.validation.rules import metadata_faults
+from batchyard.apiserver.crd.json_path import Step, path_of, values_at
 from batchyard.apiserver.crd.rules import NO_OLD_VALUE, ValidationRules
-from batchyard.apiserver.crd.schemas import RULES, Schema, has_somewhere, pruned, root_schema, with_defaults
-from batchyard.apiserver.crd.values import value_faults
-from batchyard.apiserver.merge_schema import MergeSchema, metadata_shape, shape_of_schema
-from batchyard.apiserver.openapi.schemas import REFERENCE, metadata_schemas, schema_name
+from batchyard.apiserver.crd.values import (
+    RULES,
+    Schema,
+    has_somewhere,
+    pruned,
+    root_schema,
+    value_faults,
+    with_defaults,
+)
+from batchyard.apiserver.openapi import REFERENCE, metadata_schemas, schema_name
+from batchyard.apiserver.patch import MergeSchema, metadata_shape, shape_of_schema
 from batchyard.apiserver.request import StatusError
-from batchyard.base.instant import Instant
+from batchyard.base.instant import Instant, format_age
+
+# --- columns ---
+#
+# Table columns of custom kinds: the name, and the columns of the definition, or else the age.
+#
+# Source: k8s.io/apiextensions-apiserver, pkg/registry/customresource/tableconvertor.
+
+
+_NAME: Final = Column("Name", format="name")
+_AGE: Final[Mapping[str, Any]] = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+_encode = msgspec.json.encode
+
+
+class Columns:
+    """The table columns of one version of a definition."""
+
+    def __init__(self, defined: Sequence[Mapping[str, Any]]) -> None:
+        self._defined = defined or [_AGE]
+        self._paths: Sequence[Sequence[Step]] = [path_of(each["jsonPath"]) for each in self._defined]
+
+    def columns(self) -> list[Column]:
+        """Return the columns."""
+        return [_NAME, *map(_column, self._defined)]
+
+    def cells(self, obj: Obj, now: Instant) -> list[str]:
+        """Return the cells of an object."""
+        found = [_cell(obj, each["type"], path, now) for each, path in zip(self._defined, self._paths, strict=True)]
+        return [obj["metadata"]["name"], *found]
+
+
+def _column(defined: Mapping[str, Any]) -> Column:
+    return Column(
+        defined["name"],
+        defined.get("priority", 0),
+        defined["type"],
+        defined.get("format", ""),
+        defined.get("description", ""),
+    )
+
+
+def _cell(obj: Obj, type_: str, path: Sequence[Step], now: Instant) -> str:
+    """Return the first value at a path, if it has the column's type."""
+    values = values_at(obj, path)
+    if not values or values[0] is None:
+        return ""
+    value = values[0]
+    match type_:
+        case "string":
+            return _encode(value).decode() if isinstance(value, Mapping | list) else text(value)
+        case "date":
+            return _age(value, now)
+        case "boolean":
+            return text(value) if isinstance(value, bool) else ""
+        case "integer":
+            return str(int(value)) if _is_number(value) else ""
+    return text(value) if _is_number(value) else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _age(value: Any, now: Instant) -> str:
+    try:
+        return format_age(now - parse_time(value))
+    except (TypeError, ValueError):
+        return "<invalid>"
+
 
 _METADATA: Final = "ObjectMeta"
 _SOUND_MAX: Final = 100_000
@@ -114,7 +193,7 @@ class CustomStrategy:
         """Return the validation errors of a status update."""
         return self.check_update(new, old)
 
-    def columns(self, api_version: str) -> Sequence[Column]:
+    def columns(self, api_version: str) -> Sequence[strategy_Column]:
         """Return the table columns, including those of `-o wide`."""
         return self._columns[api_version].columns()
 

@@ -7,17 +7,17 @@ k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from batchyard.admission_plugins.pod_security import Review, review
+from batchyard.admission_plugins.built_in import Review, review
 from batchyard.api import scheme, well_known
+from batchyard.api.conversion import as_stored
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
-from batchyard.api.wire_times import as_stored
-from batchyard.apiserver.apply.managed_fields import (
+from batchyard.apiserver.apply import (
     FieldManager,
     ManagedFieldsJson,
     applied,
@@ -26,21 +26,114 @@ from batchyard.apiserver.apply.managed_fields import (
     updated,
     versions_of,
 )
-from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
-from batchyard.apiserver.content_negotiation import whole_list
-from batchyard.apiserver.decoding import Sent, decoded, with_kind
-from batchyard.apiserver.handlers.large_writes import SMALL_MAX, PreparedWrite
-from batchyard.apiserver.handlers.list import in_order_of_keys
-from batchyard.apiserver.objects import ApiObjectStore
-from batchyard.apiserver.options import DeleteOptions, WriteOptions, delete_options, limit_of, write_options
-from batchyard.apiserver.patch import APPLY, JSON_PATCH, check_media_type, patched
-from batchyard.apiserver.patch.json import strict_faults
-from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, method_not_allowed
-from batchyard.apiserver.resources import ResourcePath
-from batchyard.apiserver.selection import selection_of
-from batchyard.apiserver.status_errors import conflict, details, invalid, not_found, refusal
+from batchyard.apiserver.handlers.read import in_order_of_keys
+from batchyard.apiserver.patch import check_media_type, patched, strict_faults
+from batchyard.apiserver.request import (
+    APPLY,
+    JSON_PATCH,
+    ApiRequest,
+    DeleteOptions,
+    Response,
+    StatusError,
+    UserInfo,
+    WriteOptions,
+    bad_request,
+    delete_options,
+    limit_of,
+    method_not_allowed,
+    selection_of,
+    write_options,
+)
+from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, conflict, details, invalid, not_found, refusal
+from batchyard.apiserver.serialization import (
+    Body,
+    Sent,
+    content_type_of,
+    decoding_decoded,
+    read_body,
+    read_json,
+    read_yaml,
+    whole_list,
+    with_kind,
+)
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
+
+# --- large writes ---
+#
+# Large writes: a forked process prepares them, and the platform's thread only stores the result.
+
+
+#: Maximum bytes of a body that is processed inline; the costliest take a few hundredths of a second.
+SMALL_MAX: Final = 32 * 1024
+#: The number of attempts to prepare a write whose object changes meanwhile. Source: k8s.io/apiserver,
+#: pkg/endpoints/handlers/patch.go (maxRetryWhenPatchConflicts).
+ATTEMPTS_MAX: Final = 5
+
+
+class PreparedWrite(NamedTuple):
+    """A validated, complete write and the parameters of its response."""
+
+    write: Create | Update | UpdateStatus
+    name: str
+    dry_run: bool
+    code: int
+    warnings: tuple[str, ...]
+    #: The resourceVersion of the stored object that the write is based on; '' for a create.
+    based_on: str
+    #: The annotations of the audit event.
+    annotations: Mapping[str, str] = {}
+
+
+class WriteExecutor(Protocol):
+    """An executor outside the platform's thread."""
+
+    def ask(self, user: UserInfo, work: Callable[[], bytes], done: Callable[[bytes | StatusError], None]) -> None:
+        """Run work for a user; `done` receives its result later, in the platform's thread.
+
+        Raises Refused if too much work of that user is queued.
+        """
+
+
+def encoded(prepare: Callable[[], PreparedWrite]) -> bytes:
+    """Encode the result of `prepare`, or its refusal, as bytes."""
+    try:
+        prepared = prepare()
+    except StatusError as refused:
+        reported = {"code": refused.code, "reason": refused.reason, "message": str(refused), "details": refused.details}
+        return msgspec.json.encode(reported)
+    write = prepared.write
+    parts: dict[str, Any] = {**prepared._asdict(), "write": type(write).__name__, "obj": write.obj}
+    if not isinstance(write, Create):
+        parts["managed_fields"] = write.managed_fields
+    if isinstance(write, Update):
+        parts["is_whole"] = write.is_whole
+    return msgspec.json.encode(parts)
+
+
+def large_writes_decoded(sent: bytes | StatusError) -> PreparedWrite:
+    """Decode the result of `encoded`. Raises Refused if it is a refusal or empty."""
+    if isinstance(sent, StatusError):
+        raise sent
+    if not sent:
+        raise StatusError(
+            504, "Timeout", "the request did not complete within the allotted time", {"retryAfterSeconds": 5}
+        )
+    parts = msgspec.json.decode(sent)
+    if "reason" in parts:
+        raise StatusError(parts["code"], parts["reason"], parts["message"], parts["details"])
+    about = {field: parts[field] for field in ("name", "dry_run", "code", "based_on", "annotations")}
+    return PreparedWrite(_write(parts), warnings=tuple(parts["warnings"]), **about)
+
+
+def _write(parts: dict[str, Any]) -> Create | Update | UpdateStatus:
+    obj: Obj = parts["obj"]
+    if parts["write"] == "Create":
+        return Create(obj)
+    if parts["write"] == "Update":
+        return Update(obj, parts["managed_fields"], is_whole=parts["is_whole"])
+    return UpdateStatus(obj, parts["managed_fields"])
+
 
 #: Maximum bytes of a stored object, as in etcd.
 OBJECT_MAX: Final = 1536 * 1024
@@ -110,7 +203,7 @@ class WriteHandler:
 
     def _create(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
-        sent = decoded(_without_server_fields(body, path), path, options)
+        sent = decoding_decoded(_without_server_fields(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
         named = path._replace(name=sent.obj["metadata"].get("name", ""))
@@ -121,7 +214,7 @@ class WriteHandler:
     def _update(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
         stored = self._found(path)
-        return self._replaced(decoded(body, path, options), stored, path, options)
+        return self._replaced(decoding_decoded(body, path, options), stored, path, options)
 
     def _patch(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         content_type = content_type_of(request)
@@ -133,7 +226,7 @@ class WriteHandler:
         shown = _shown(stored, path)
         wanted = patched(shown, content_type, body.value, path.resource.shape(path.version))
         faults = strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
-        sent = decoded(Body(wanted, faults), path, options, patched_from=shown)
+        sent = decoding_decoded(Body(wanted, faults), path, options, patched_from=shown)
         return self._replaced(sent, stored, path, options)
 
     def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> PreparedWrite:
@@ -148,12 +241,12 @@ class WriteHandler:
         force = options.force or (stored is not None and _is_provided(stored, path))
         result = applied(live, _own_part(config, path), author, versions, force=force)
         if stored is None:
-            made = decoded(_without_server_fields(Body(result.obj, body.faults), path), path, options)
+            made = decoding_decoded(_without_server_fields(Body(result.obj, body.faults), path), path, options)
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise conflict(path, path.name, message)
             return self._made(made, path, options, result.entries)
-        sent = decoded(Body(result.obj, body.faults), path, options)
+        sent = decoding_decoded(Body(result.obj, body.faults), path, options)
         return self._replaced(sent, stored, path, options, result.entries)
 
     def _delete(self, request: ApiRequest, path: ResourcePath) -> Response:

@@ -3,17 +3,14 @@
 from collections.abc import Callable, Iterable
 
 from batchyard.api import scheme
-from batchyard.apiserver.objects import ApiObjectStore
-from batchyard.apiserver.resources import Resource, with_answers
-from batchyard.apiserver.subresources.component_statuses import component_statuses
+from batchyard.apiserver.resources import ApiObjectStore, Resource, with_answers
 from batchyard.apiserver.subresources.metrics import metrics_resources
 from batchyard.apiserver.subresources.namespaces import with_finalize
-from batchyard.apiserver.subresources.pod_actions import Bindings, Evictions
-from batchyard.apiserver.subresources.pod_containers import PodContainers
-from batchyard.apiserver.subresources.pod_logs import PodLogs
-from batchyard.apiserver.subresources.pod_streams import PodStreams
+from batchyard.apiserver.subresources.pod_actions import Bindings, Evictions, PodContainers
+from batchyard.apiserver.subresources.pod_streams import PodLogs, PodStreams
+from batchyard.apiserver.subresources.queueing import PendingQueues, Visibility
 from batchyard.apiserver.subresources.scale import with_scales
-from batchyard.apiserver.subresources.visibility import PendingQueues, Visibility
+from batchyard.apiserver.virtual_resources import component_statuses
 from batchyard.base.instant import Instant
 from batchyard.interfaces.containers import Containers
 

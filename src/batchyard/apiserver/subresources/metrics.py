@@ -7,16 +7,15 @@ Source: metrics-server's pkg/api.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api import quantity, scheme
+from batchyard.api import meta, scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Column, at, value
 from batchyard.api.times import format_time
-from batchyard.api.views.pod_lifecycle import RUNNING, node_of, phase
-from batchyard.apiserver.objects import ApiObjectReader
+from batchyard.api.views.pods import RUNNING, node_of, phase
 from batchyard.apiserver.request import StatusError
-from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.subresources.pod_containers import pod_not_found
+from batchyard.apiserver.resources import ApiObjectReader, Resource
+from batchyard.apiserver.subresources.pod_actions import pod_not_found
 from batchyard.apiserver.virtual_resources import ComputedStrategy, derived, unstored_kind
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.containers import Containers, Usage
@@ -130,7 +129,7 @@ class _Nodes:
 
 
 def _quantities(usage: Usage) -> dict[str, str]:
-    return {resource: quantity.format_amount(resource, usage.get(resource, 0)) for resource in _RESOURCES}
+    return {resource: meta.format_amount(resource, usage.get(resource, 0)) for resource in _RESOURCES}
 
 
 def _go_duration(microseconds: int) -> str:
@@ -146,7 +145,7 @@ def _used_by_pod(resource: str) -> cells.Cell:
 
     def cell(obj: Obj, _now: Instant) -> str:
         used = (value(each, "usage", resource) for each in obj["containers"])
-        return quantity.format_amount(resource, sum(quantity.amount(resource, each) for each in used))
+        return meta.format_amount(resource, sum(meta.amount(resource, each) for each in used))
 
     return cell
 

@@ -6,16 +6,14 @@ It is stored like any other finalizer. Source: Kubernetes's pkg/registry/core/na
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batchyard.admission_plugins.namespaces import FINALIZER, labelled
+from batchyard.admission_plugins.built_in import FINALIZER, labelled
 from batchyard.api import scheme
-from batchyard.api.decode import DecodedObject
+from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Key, Obj, finalizers_of, with_finalizer, with_metadata, without_finalizer
-from batchyard.apiserver.bodies import read_body
 from batchyard.apiserver.built_in import BuiltIn
-from batchyard.apiserver.objects import ApiObjectStore
-from batchyard.apiserver.options import write_options
-from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request
-from batchyard.apiserver.resources import EndpointHandlers, Resource
+from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, write_options
+from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
+from batchyard.apiserver.serialization import read_body
 from batchyard.interfaces.client import Update
 
 

@@ -9,18 +9,76 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_metadata, with_path
-from batchyard.api.views import pod_lifecycle as lifecycle
-from batchyard.api.views.pod_lifecycle import SCHEDULED, is_terminating, node_of, with_condition
-from batchyard.apiserver.bodies import read_body
-from batchyard.apiserver.objects import ApiObjectStore
-from batchyard.apiserver.options import DeleteOptions, delete_options, write_options
-from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, causes_of, method_not_allowed
-from batchyard.apiserver.resources import EndpointHandlers, Resource
-from batchyard.apiserver.subresources.pod_containers import pod_not_found
+from batchyard.api.views import pods
+from batchyard.api.views.pods import SCHEDULED, is_terminating, node_of, with_condition
+from batchyard.apiserver.request import (
+    ApiRequest,
+    DeleteOptions,
+    Response,
+    StatusError,
+    bad_request,
+    causes_of,
+    delete_options,
+    method_not_allowed,
+    write_options,
+)
+from batchyard.apiserver.resources import ApiObjectReader, ApiObjectStore, EndpointHandlers, Resource
+from batchyard.apiserver.serialization import read_body
 from batchyard.apiserver.virtual_resources import unstored, unstored_kind
 from batchyard.base.instant import Instant
-from batchyard.disruption.budgets import EvictionRefusal, verdict
+from batchyard.disruption.controller import EvictionRefusal, verdict
 from batchyard.interfaces.client import Delete, Propagation, Update, UpdateStatus, Write
+from batchyard.interfaces.containers import Containers
+
+# --- pod containers ---
+#
+# Lookup of pods and their containers for subresources.
+#
+# Source: Kubernetes's pkg/registry/core/pod/strategy.go.
+
+
+_CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
+
+
+class PodContainers:
+    """The pods, and the runtime of their containers."""
+
+    def __init__(self, objects: ApiObjectReader, runtime: Containers) -> None:
+        self._objects = objects
+        self.runtime = runtime
+
+    def pod(self, namespace: str, name: str) -> Obj:
+        """Return the pod. Raises Refused if it does not exist."""
+        found = self._objects.get(Key(scheme.POD, namespace, name))
+        if found is None:
+            raise pod_not_found(name)
+        return found
+
+
+def pod_not_found(name: str) -> StatusError:
+    """Return the 404 error of a missing pod."""
+    return StatusError(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
+
+
+def chosen_container(pod: Obj, name: str) -> str:
+    """Return the container of a name, or the only one. Raises Refused if the name is invalid or missing."""
+    spec, pod_name = pod["spec"], pod["metadata"]["name"]
+    names = [each["name"] for field in _CONTAINERS for each in spec.get(field) or ()]
+    if name:
+        if name not in names:
+            raise bad_request(f"container {name} is not valid for pod {pod_name}")
+        return name
+    if len(spec["containers"]) == 1:
+        only: Mapping[str, Any] = spec["containers"][0]
+        return str(only["name"])
+    choice = f"[{' '.join(names)}]"
+    raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: {choice}")
+
+
+def is_somewhere(pod: Obj) -> bool:
+    """Report whether the pod has a node, or has container statuses as in simulations without nodes."""
+    return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
+
 
 _KIND: Final = "Binding"
 _DONE: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -172,8 +230,8 @@ class Evictions:
             raise _refused(judged.refusal)
         if judged.spent is not None:
             self._done(UpdateStatus(judged.spent), name, dry_run=options.dry_run)
-        if not lifecycle.is_terminal(pod) and not lifecycle.is_terminating(pod):
-            disrupted = lifecycle.disrupted(pod, lifecycle.BY_EVICTION, self._now())
+        if not pods.is_terminal(pod) and not pods.is_terminating(pod):
+            disrupted = pods.disrupted(pod, pods.BY_EVICTION, self._now())
             self._done(UpdateStatus(disrupted), name, dry_run=options.dry_run)
         gone = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
         self._done(gone, name, dry_run=options.dry_run)

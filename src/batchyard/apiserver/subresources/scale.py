@@ -9,20 +9,26 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
+from batchyard.api.conversion import metadata_in_whole_seconds
 from batchyard.api.errors import ApiError, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.printing.cells import format_selector
 from batchyard.api.times import format_time
-from batchyard.api.wire_times import metadata_in_whole_seconds
-from batchyard.apiserver.apply.managed_fields import FieldManager, applied, updated, versions_of
-from batchyard.apiserver.bodies import content_type_of, read_body, read_json, read_yaml
+from batchyard.apiserver.apply import FieldManager, applied, updated, versions_of
 from batchyard.apiserver.crd.json_path import path_of, values_at
-from batchyard.apiserver.merge_schema import FREE
-from batchyard.apiserver.objects import ApiObjectStore
-from batchyard.apiserver.options import WriteOptions, write_options
-from batchyard.apiserver.patch import APPLY, check_media_type, patched
-from batchyard.apiserver.request import ApiRequest, Response, StatusError, bad_request, causes_of
-from batchyard.apiserver.resources import EndpointHandlers, Resource
+from batchyard.apiserver.patch import FREE, check_media_type, patched
+from batchyard.apiserver.request import (
+    APPLY,
+    ApiRequest,
+    Response,
+    StatusError,
+    WriteOptions,
+    bad_request,
+    causes_of,
+    write_options,
+)
+from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
+from batchyard.apiserver.serialization import content_type_of, read_body, read_json, read_yaml
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Update
 

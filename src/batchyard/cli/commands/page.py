@@ -1,15 +1,60 @@
 """The options of `batchyard page`."""
 
+import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
+from batchyard.apiserver.auth.tokens import page_token
+from batchyard.apiserver.dashboard import FILES
+from batchyard.apiserver.request import MASTERS
+from batchyard.base.instant import HOUR
+from batchyard.cli import output
+from batchyard.cli.background import process_of
+from batchyard.cli.options import DATA_DIR
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.credentials import ADMIN, CredentialsError, SigningKey
+
+# --- page ---
+#
+# `batchyard page`: a link to the dashboard with a read-only token.
+
+
+class PageViewer(NamedTuple):
+    """The user of the link; '' for the owner."""
+
+    name: str
+    groups: Sequence[str]
+    hours: int
+
+
+def print_link(folder: Path, looker: PageViewer, *, open_it: bool) -> None:
+    """Print the link, or open it in a browser."""
+    running = process_of(folder)
+    link = f"{running.url}{FILES}/"
+    if running.url.startswith("https:"):
+        name, groups = (looker.name, looker.groups) if looker.name else (ADMIN, (MASTERS,))
+        now = wall_clock()
+        try:
+            key = SigningKey(folder)
+        except CredentialsError as error:
+            output.fail(f"batchyard: {error}")
+        link += f"#token={page_token(key, name, groups, now, now + looker.hours * HOUR)}"
+        message = f"valid for {looker.hours} h as {name}, read-only; treat the link like a password"
+        output.report_line(f"batchyard: {message}")
+    elif looker.name:
+        output.fail(
+            "batchyard: the platform runs with --insecure-loopback, where all users of this machine are its owner"
+        )
+    if open_it and webbrowser.open(link):
+        return
+    output.write(f"{link}\n")
+
 
 def page(
-    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")] = Path(
-        ".batchyard"
-    ),
+    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")] = DATA_DIR,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser of this desktop.")] = False,
     user: Annotated[
         str | None,
@@ -25,6 +70,5 @@ def page(
         raise typer.BadParameter("--user must not be empty")
     if group and not user:
         raise typer.BadParameter("--group requires --user")
-    from batchyard.cli import page as command  # noqa: PLC0415 - loads the platform
 
-    command.page(data_dir, command.PageViewer(user or "", group or (), hours), open_it=open_it)
+    print_link(data_dir, PageViewer(user or "", group or (), hours), open_it=open_it)

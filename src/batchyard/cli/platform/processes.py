@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
-from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.journal import Lock
 from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, CommandOutput, StepCommand
 from batchyard.server.clocks.wall import ticks
 

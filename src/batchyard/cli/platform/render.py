@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from batchyard.cli import output
-from batchyard.cli.platform.files import read_source, sound_platform
-from batchyard.provision.image_sources import source_archive
-from batchyard.provision.images import SOURCES, builds_operator
+from batchyard.cli.platform.target import read_source, sound_platform
+from batchyard.package_data import read_folder
+from batchyard.provision.images import SOURCES, builds_operator, source_archive
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 
@@ -125,3 +125,24 @@ def _folders(place: Path, out: Path) -> Iterator[Path]:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+# --- init ---
+#
+# `batchyard platform init`: writes an example platform.yaml.
+
+
+FOLDER = "examples/platforms"
+
+
+def init_run(example: str, file: Path) -> None:
+    """Write the example; ends the command with 1 if the file exists."""
+    try:
+        text = read_folder(FOLDER, ".yaml")[f"{example}.yaml"]
+        with file.open("x", encoding="utf-8", newline="\n") as opened:
+            opened.write(text)
+    except FileExistsError:
+        output.fail(f"batchyard: {file} already exists and was not changed; choose another file")
+    except OSError as wrong:
+        output.fail(f"batchyard: cannot write {file}: {wrong.strerror or wrong}; choose another file")
+    output.report_line(f"batchyard: wrote {file}; next: batchyard platform plan {file}")

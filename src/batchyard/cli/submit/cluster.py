@@ -8,12 +8,10 @@ from urllib.parse import quote
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.api.conditions import event_last_time
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, event_last_time
 from batchyard.api.scheme import kind_info
 from batchyard.cli.submit.manifests import JobRequest, owned
-from batchyard.client.resource_paths import path_of, path_of_kind
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpAnswer, HttpRequest, path_of, path_of_kind
 from batchyard.client.writes import decoded, failure_reason
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 

@@ -3,27 +3,323 @@
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
+import typer
+
+from batchyard.api import scheme, well_known
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
-from batchyard.base.ids import uid_for
-from batchyard.cli import output
-from batchyard.cli.options import DocumentFormat
-from batchyard.cli.submit import packing
-from batchyard.cli.submit.manifests import JobRequest, job_of, parts_of, stem_of
-from batchyard.cli.submit.telling import SubmitOutput
-from batchyard.cli.submit.wanted import SubmitRequest
-from batchyard.cli.tables import render_json, render_yaml
-from batchyard.server.clocks.wall import wall_clock
+from batchyard.api.scheme import kind_info
+from batchyard.base import uid_for
+from batchyard.base.instant import SECOND
+from batchyard.cli import cluster_access, output
+from batchyard.cli.cluster_access import ClusterTarget, reading
+from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, cluster
+from batchyard.cli.output import render_json, render_yaml
+from batchyard.cli.submit import manifests, options
+from batchyard.cli.submit.cluster import Cluster, SubmitError
+from batchyard.cli.submit.manifests import CONTAINER, JobRequest, job_of, megabytes, parts_of, stem_of
+from batchyard.cli.submit.options import SubmitRequest
+from batchyard.cli.submit.progress import JobProgress, ProgressMessage, SubmitOutput, has_begun, terminated
+from batchyard.client.informer import Cache, Informer, InformerScope
+from batchyard.client.writes import failure_reason
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.server.clocks.wall import sleep_for, wall_clock
+from batchyard.server.kubeconfig.access import ApiServerAccess
+from batchyard.server.operator.aiohttp_transport import HttpTransport
+from batchyard.server.platform.data_dir import KUBECONFIG
+
+# --- following ---
+#
+# Follows a submitted Job until it ends: its Workload, its pods, and their logs.
+
+
+#: The interval between queries of the queue position, which cannot be watched.
+_LOOKS_EVERY: Final = 5 * SECOND
+_TRIES_AGAIN: Final = SECOND
+#: The longest wait for the rest of the logs after the end.
+_DRAINS_WITHIN: Final = 30  # seconds
+_GONE: Final = 404
+
+
+class FollowCallbacks(NamedTuple):
+    """Callbacks: `report` for each message, `log` for each line of a pod's log."""
+
+    report: Callable[[ProgressMessage], None]
+    log: Callable[[str, str], None]
+
+
+class JobFollower:
+    """A Job being followed: its informers, log readers and reported messages."""
+
+    def __init__(self, cluster: Cluster, asked: JobRequest, job: Mapping[str, Any], heard: FollowCallbacks) -> None:
+        self._cluster = cluster
+        self._asked = asked
+        self._notify, self._log = heard
+        self._story = JobProgress()
+        self._uid = uid = job["metadata"]["uid"]
+        #: The latest version of the Job.
+        self._job: Obj = job
+        self._pods_of = f"labelSelector={quote(f'{well_known.CONTROLLER_UID}={uid}')}"
+        of_kind = {
+            scheme.JOB: f"fieldSelector={quote(f'metadata.name={asked.name}')}",
+            scheme.WORKLOAD: f"labelSelector={quote(f'{well_known.JOB_UID}={uid}')}",
+            scheme.POD: self._pods_of,
+        }
+        self._cache = Cache()
+        self._informers = [
+            Informer(kind_info(kind), self._cache, 0, InformerScope(asked.namespace, selector))
+            for kind, selector in of_kind.items()
+        ]
+        self._troubles: dict[str, None] = {}
+        self._logs: dict[str, asyncio.Task[None]] = {}
+        self._over = asyncio.Event()
+
+    async def follow(self) -> int:
+        """Report the Job's progress until it ends; return the exit code."""
+        looking = [asyncio.ensure_future(each) for each in (*map(self._watch, self._informers), self._look())]
+        over = asyncio.ensure_future(self._over.wait())
+        done, _ = await asyncio.wait([over, *looking], return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()  # these tasks never end by themselves: raise their error
+        for pod in await self._pods():
+            self._follow_log(pod)
+        if self._logs:
+            done, _ = await asyncio.wait(self._logs.values(), timeout=_DRAINS_WITHIN)
+            for each in done:
+                each.result()  # raises an unexpected error
+        self._report_all(self._story.process_job(self._job, await self._pods()))
+        code = self._story.ended
+        assert code is not None, "it is over"
+        return code
+
+    async def _watch(self, informer: Informer) -> None:
+        """List and watch a kind until the task is cancelled."""
+        while True:
+            following = informer.following()
+            if following.wait:
+                await sleep_for(following.wait)
+            if following.is_watch:
+                answer = await self._cluster.wire.stream(following.request, lambda lines: self._heard(informer, lines))
+                informer.ended(answer)
+            else:
+                self._take_in(informer.listed(await self._cluster.wire.ask(following.request)))
+            self._report_trouble(informer)
+
+    def _heard(self, informer: Informer, lines: Sequence[bytes]) -> None:
+        self._take_in(informer.watched(lines))
+
+    def _take_in(self, events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            is_gone = event.type is EventType.DELETED
+            match event.key.kind:
+                case scheme.WORKLOAD if not is_gone:
+                    self._report_all(self._story.process_workload(event.obj))
+                case scheme.POD:
+                    self._report_all(self._story.process_pod(event.obj))
+                    self._follow_log(event.obj)
+                case scheme.JOB if event.obj["metadata"]["uid"] == self._uid:
+                    self._job_is(event.obj, is_gone=is_gone)
+
+    def _job_is(self, job: Obj, *, is_gone: bool) -> None:
+        status = job.get("status") or {}
+        ended = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
+        if is_gone and not self._over.is_set():
+            self._report_all(self._story.process_deletion())
+        self._job = job
+        if is_gone or ended & {"Complete", "Failed"}:
+            self._over.set()
+
+    async def _pods(self) -> Sequence[Obj]:
+        """List the Job's pods: the pod watch may be behind the watch that reported the Job's end."""
+        return await self._cluster.pods(self._asked.namespace, self._pods_of)
+
+    async def _look(self) -> None:
+        """Report the queue position while the Job waits, and warnings about its pods that do not run yet."""
+        while True:
+            for pod in list(self._cache.of_kind(scheme.POD).values()):
+                waits = not has_begun(pod) and terminated(pod) is None
+                if waits and (warning := await self._cluster.warning(pod)) is not None:
+                    self._report_all(self._story.process_warning(pod["metadata"]["name"], *warning))
+            if self._story.waits:
+                found = await self._cluster.place(self._asked, self._uid)
+                if found is not None:
+                    self._report_all(self._story.process_position(*found, self._asked.queue))
+            await sleep_for(_LOOKS_EVERY)
+
+    def _follow_log(self, pod: Obj) -> None:
+        name = pod["metadata"]["name"]
+        if name not in self._logs and has_begun(pod):
+            self._logs[name] = asyncio.ensure_future(self._read_log(name))
+
+    async def _read_log(self, pod: str) -> None:
+        """Report a log up to its end; resume if the connection breaks."""
+        log = LogReader(pod, self._log)
+        while True:
+            answer = await self._cluster.follow_log(self._asked.namespace, pod, CONTAINER, log.since, log.take)
+            is_whole = answer.code == 200 and not answer.trouble
+            known = self._cache.of_kind(scheme.POD)
+            found = next((each for key, each in known.items() if key.name == pod), None)
+            if answer.code == _GONE or (is_whole and (found is None or terminated(found) is not None)):
+                return
+            if answer.code >= 400:
+                self._report_once(f"the log of pod {pod}: {failure_reason(answer)}")
+            log.restart_reading()
+            await sleep_for(_TRIES_AGAIN)
+
+    def _report_all(self, reported: Iterable[ProgressMessage]) -> None:
+        for each in reported:
+            self._notify(each)
+
+    def _report_trouble(self, informer: Informer) -> None:
+        if informer.trouble:
+            self._report_once(f"{informer.info.plural}: {informer.trouble}")
+
+    def _report_once(self, trouble: str) -> None:
+        if trouble not in self._troubles:
+            self._troubles[trouble] = None
+            self._notify(ProgressMessage("Trouble", trouble, {"message": trouble}))
+
+
+class LogReader:
+    """Reports each line of a timestamped log once, however often reading restarts."""
+
+    def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
+        self._pod = pod
+        self._notify = notify
+        #: The time of the last line, and how many lines with that time were reported.
+        self.since = ""
+        self._reported = 0
+        self._skips = 0
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        """Process lines; skip those that were already reported."""
+        for line in lines:
+            time, _, text = line.decode("utf-8", "replace").partition(" ")
+            if time == self.since and self._skips:
+                self._skips -= 1
+                continue
+            if time < self.since:
+                continue
+            self._reported = self._reported + 1 if time == self.since else 1
+            self.since = time
+            self._notify(self._pod, text)
+
+    def restart_reading(self) -> None:
+        """Restart reading at the time of the last line."""
+        self._skips = self._reported
+
+
+# --- sending ---
+#
+# Creates a submitted Job in its cluster and follows it there.
+
+
+#: Errors that are reported to the user as one line.
+REFUSALS: Final = (SubmitError, *cluster_access.REFUSALS)
+
+
+async def submit_job(
+    request: SubmitRequest, asked: JobRequest, packed: manifests.PackedFolder | None, reporting: SubmitOutput
+) -> int:
+    """Create the Job and follow it, unless detached; return the exit code."""
+    read = reading(ClusterTarget(request.kubeconfig, request.context, request.data_dir))
+    access = await read()
+    asked = replace(asked, namespace=asked.namespace or access.namespace)
+    archive = None if packed is None else packed.content
+    wire = HttpTransport(access, read)
+    try:
+        cluster = Cluster(wire, access.url)
+        await cluster.check(asked)
+        job = await cluster.create(job_of(asked, archive), [] if archive is None else parts_of(asked, archive))
+        reporting.report(_created(asked, job))
+        if packed is not None:
+            reporting.report(_shipped(packed))
+        inspect_message = _inspection_commands(_kubectl(request, access), asked)
+        if request.detach:
+            reporting.report(inspect_message)
+            return 0
+        log = partial(reporting.log, of_several=max(asked.completions, asked.parallelism) > 1)
+        return await _followed(
+            JobFollower(cluster, asked, job, FollowCallbacks(reporting.report, log)), reporting, inspect_message
+        )
+    finally:
+        await wire.close()
+
+
+async def _followed(follower: JobFollower, reporting: SubmitOutput, inspect_message: ProgressMessage) -> int:
+    """Follow the Job to its end; if interrupted, leave it running and print how to inspect it."""
+    loop = asyncio.get_running_loop()
+    broken: asyncio.Future[int] = loop.create_future()
+    loop.set_exception_handler(lambda _, context: _take_note(broken, context))
+    following = asyncio.ensure_future(follower.follow())
+    try:
+        await asyncio.wait([following, broken], return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        following.cancel()
+        reporting.report(inspect_message)
+        raise
+    return broken.result() if broken.done() else following.result()
+
+
+def _take_note(broken: "asyncio.Future[int]", context: dict[str, Any]) -> None:
+    """End the command with an unexpected error of a callback."""
+    error = context.get("exception")
+    if error is not None and not isinstance(error, OSError) and not broken.done():
+        broken.set_exception(error)
+
+
+def _created(asked: JobRequest, job: Any) -> ProgressMessage:
+    line = f"job {asked.name} created in namespace {asked.namespace}, queue {asked.queue}"
+    fields = {"job": asked.name, "namespace": asked.namespace, "queue": asked.queue, "uid": job["metadata"]["uid"]}
+    return ProgressMessage("Created", line, fields)
+
+
+def _shipped(packed: manifests.PackedFolder) -> ProgressMessage:
+    line = f"{packed.files} files shipped, {megabytes(len(packed.content))}"
+    if packed.left_out:
+        line += f"; left out: {', '.join(packed.left_out)}"
+    return ProgressMessage(
+        "Shipped", line, {"files": packed.files, "bytes": len(packed.content), "leftOut": packed.left_out}
+    )
+
+
+def _inspection_commands(kubectl: str, asked: JobRequest) -> ProgressMessage:
+    """The commands that inspect or delete the Job."""
+    kubectl = f"{kubectl} --namespace {asked.namespace}"
+    line = "\n".join(
+        [
+            "it keeps running in the cluster",
+            f"  see:    {kubectl} describe job {asked.name}",
+            f"  logs:   {kubectl} logs --follow --prefix --selector job-name={asked.name}",
+            f"  delete: {kubectl} delete job {asked.name}",
+        ]
+    )
+    return ProgressMessage("Detached", line, {"job": asked.name, "namespace": asked.namespace})
+
+
+def _kubectl(request: SubmitRequest, access: ApiServerAccess) -> str:
+    """The kubectl command line for the same cluster."""
+    if access.url.startswith("http:") and not request.kubeconfig:
+        return f"kubectl --server {access.url}"
+    context = f" --context {shlex.quote(request.context)}" if request.context else ""
+    if request.context and not request.kubeconfig:
+        return f"kubectl{context}"
+    named = request.kubeconfig or str((request.data_dir / KUBECONFIG).resolve())
+    return f"KUBECONFIG={shlex.quote(named)} kubectl{context}"
+
 
 #: The length of the suffix of generated names, as in Kubernetes.
 _LETTERS: Final = 5
 
 
-def submit(request: SubmitRequest) -> int:
+def run(request: SubmitRequest) -> int:
     """Run the command; return the exit code of the Job's command once it has ended."""
     asked = _named(request.asked)
     packed = _packed(request)
@@ -36,12 +332,11 @@ def submit(request: SubmitRequest) -> int:
     if request.dry_run:
         output.write(_written([*parts, job], request.form or DocumentFormat.YAML))
         return 0
-    from batchyard.cli.submit import sending  # noqa: PLC0415 - loads the HTTP client
 
     reported = SubmitOutput(is_json=request.form is DocumentFormat.JSON)
     try:
-        return asyncio.run(sending.submit_job(request, asked, packed, reported))
-    except sending.REFUSALS as error:
+        return asyncio.run(submit_job(request, asked, packed, reported))
+    except REFUSALS as error:
         output.fail(f"batchyard: {error}")
 
 
@@ -53,12 +348,12 @@ def _named(asked: JobRequest) -> JobRequest:
     return replace(asked, name=f"{stem_of(asked.argv)}-{letters}")
 
 
-def _packed(request: SubmitRequest) -> packing.PackedFolder | None:
+def _packed(request: SubmitRequest) -> manifests.PackedFolder | None:
     if request.folder is None:
         return None
     try:
-        return packing.pack(request.folder)
-    except packing.PackingError as error:
+        return manifests.pack(request.folder)
+    except manifests.PackingError as error:
         output.fail(f"batchyard: {error}")
 
 
@@ -69,3 +364,57 @@ def _written(objects: Sequence[Obj], form: DocumentFormat) -> str:
     if len(objects) == 1:
         return render_json(objects[0])
     return render_json({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(cls=options.WithCommand)
+def submit(
+    context: typer.Context,
+    queue: options.Queue,
+    folder: options.Folder = None,
+    name: options.Name = "",
+    namespace: options.Namespace = "",
+    image: options.Image = "python:3.12-slim",
+    cpu: options.Cpu = "1",
+    memory: options.Memory = "",
+    gpus: options.Gpus = 0,
+    gpu_resource: options.GpuResource = "nvidia.com/gpu",
+    priority: options.Priority = "",
+    completions: options.Completions = None,
+    parallelism: options.Parallelism = None,
+    backoff_limit: options.BackoffLimit = 0,
+    env: options.Env = None,
+    annotation: options.Annotations = None,
+    node_selector: options.NodeSelector = None,
+    toleration: options.Tolerations = None,
+    checkpoint_dir: options.CheckpointDir = None,
+    kubeconfig: Kubeconfig = "",
+    kube_context: Context = "",
+    data_dir: DataDir = None,
+    dry_run: options.DryRun = False,
+    detach: options.Detach = False,
+    output: options.Output = None,
+) -> None:
+    """Create a Job in a queue, report its progress, print its logs, and exit with its exit code."""
+    argv = options.command_line(context)
+    if output is DocumentFormat.YAML and not dry_run:
+        raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
+
+    asked = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, {gpu_resource: gpus} if gpus else {})
+    at_once = parallelism or completions or 1
+    asked = replace(
+        asked,
+        environment=options.pairs("--env", env),
+        annotations=options.pairs("--annotation", annotation),
+        node_selector=options.pairs("--node-selector", node_selector),
+        tolerations=[options.toleration(each) for each in toleration or ()],
+        completions=completions or at_once,
+        parallelism=at_once,
+        backoff_limit=backoff_limit,
+        checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
+    )
+    kubeconfig = cluster(context, kubeconfig, data_dir)
+    request = SubmitRequest(asked, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output)
+    raise typer.Exit(run(request))

@@ -1,6 +1,7 @@
 """The options of `batchyard submit` and the parsing of their values. Imports little, to keep startup fast."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -8,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from batchyard.cli.options import DocumentFormat
+from batchyard.cli.submit.manifests import JobRequest
 
 
 class WithCommand(TyperCommand):
@@ -30,16 +32,6 @@ def command_line(context: typer.Context) -> Sequence[str]:
     if not argv:
         raise typer.BadParameter("add the command after --, such as: batchyard submit --queue QUEUE -- python train.py")
     return argv
-
-
-def cluster(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
-    """The kubeconfig to use; '' if `--data-dir` is set, which overrides the environment variable."""
-    if data_dir is None:
-        return kubeconfig
-    source = context.get_parameter_source("kubeconfig")
-    if source is not None and source.name == "COMMANDLINE":
-        raise typer.BadParameter("--data-dir and --kubeconfig name two clusters: leave out one")
-    return ""
 
 
 def pairs(option: str, reported: Sequence[str] | None) -> dict[str, str]:
@@ -99,18 +91,29 @@ Tolerations: TypeAlias = Annotated[
 CheckpointDir: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="DIR", help="A folder of the node, mounted at $CHECKPOINT_DIR.")
 ]
-Kubeconfig: TypeAlias = Annotated[
-    str,
-    typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; default: the platform of the data directory."),
-]
-Context: TypeAlias = Annotated[str, typer.Option("--context", metavar="NAME", help="The context of the kubeconfig.")]
-DataDir: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Data directory of a local platform; default: .batchyard."),
-]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print the objects and create nothing.")]
 Detach: TypeAlias = Annotated[bool, typer.Option("--detach", help="Return once the Job is created.")]
 Output: TypeAlias = Annotated[
     DocumentFormat | None,
     typer.Option("--output", "-o", help="Format of --dry-run; without it, json prints events as JSON lines."),
 ]
+
+
+# --- wanted ---
+#
+# The arguments of `batchyard submit`.
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """The arguments. `asked` may lack the namespace and the name."""
+
+    asked: JobRequest
+    folder: Path | None
+    #: '' for the platform of the data directory.
+    kubeconfig: str
+    context: str
+    data_dir: Path
+    dry_run: bool
+    detach: bool
+    form: DocumentFormat | None

@@ -6,7 +6,7 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_status
 from batchyard.api.times import format_time, parse_time, window_of
-from batchyard.base.ids import uid_for
+from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
 
 # Phases: requested (empty), Provisioning, Booting, Running, Stopping (shutdown announced), Failed (no machine), Crashed

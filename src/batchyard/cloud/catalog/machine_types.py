@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from batchyard.api import quantity, well_known
+from batchyard.api import meta, well_known
 from batchyard.api.meta import Obj
 
 MicroDollars = int
@@ -201,13 +201,13 @@ def _systems(row: Mapping[str, Any]) -> NodeSystem:
 
 
 def _machine(name: str, row: Mapping[str, Any], fractions: Mapping[str, Any]) -> MachineType:
-    cpu = quantity.amount("cpu", row["cpu"])
+    cpu = meta.amount("cpu", row["cpu"])
     return MachineType(
         name=name,
         family=row.get("family") or name.partition("-")[0],
         cpu_milli=cpu,
-        sustained_cpu_milli=quantity.amount("cpu", row["sustainedCpu"]) if "sustainedCpu" in row else cpu,
-        memory_bytes=quantity.amount("memory", row["memory"]),
+        sustained_cpu_milli=meta.amount("cpu", row["sustainedCpu"]) if "sustainedCpu" in row else cpu,
+        memory_bytes=meta.amount("memory", row["memory"]),
         accelerator=accelerator_from(row["accelerator"]) if row.get("accelerator") else None,
         topology=row.get("topology"),
         local_ssds=row.get("localSsds", 0),
@@ -220,13 +220,11 @@ def _shaped_machines(rows: Mapping[str, Any], fractions: Mapping[str, Any]) -> I
     for family, row in rows.items():
         of_cpu, of_gib = _micro(row["price"]["cpu"]), _micro(row["price"]["memory"])
         for shape, sizes in row["shapes"].items():
-            each = quantity.amount("memory", sizes["memory"])
+            each = meta.amount("memory", sizes["memory"])
             for cpus in sizes["cpus"]:
                 on_demand, memory = cpus * of_cpu + cpus * each * of_gib // _GIB, cpus * each
-                reserved, flex_start = (
-                    on_demand * quantity.parse(fractions[way]) // quantity.NANO for way in _FRACTIONS
-                )
-                spot = on_demand * quantity.parse(row["price"]["spot"]) // quantity.NANO
+                reserved, flex_start = (on_demand * meta.parse(fractions[way]) // meta.NANO for way in _FRACTIONS)
+                spot = on_demand * meta.parse(row["price"]["spot"]) // meta.NANO
                 prices = Prices(on_demand, spot, reserved, flex_start)
                 name, milli = f"{family}-{shape}-{cpus}", cpus * 1000
                 yield MachineType(name, family, milli, milli, memory, None, None, 0, prices, is_made_unasked=False)
@@ -248,7 +246,7 @@ def _changed(prices: Prices, row: Mapping[str, Any], fractions: Mapping[str, Any
     on_demand, spot, reserved, flex_start = prices
     if ON_DEMAND in row:
         on_demand = _micro(row[ON_DEMAND])
-        reserved, flex_start = (on_demand * quantity.parse(fractions[way]) // quantity.NANO for way in _FRACTIONS)
+        reserved, flex_start = (on_demand * meta.parse(fractions[way]) // meta.NANO for way in _FRACTIONS)
     return Prices(
         on_demand,
         _micro(row[SPOT]) if SPOT in row else spot,
@@ -258,4 +256,4 @@ def _changed(prices: Prices, row: Mapping[str, Any], fractions: Mapping[str, Any
 
 
 def _micro(dollars: str | int | float) -> MicroDollars:
-    return quantity.parse(dollars) // 1000
+    return meta.parse(dollars) // 1000

@@ -6,14 +6,11 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.views.workload import WorkloadView
-from batchyard.dashboard.access import NamespaceAccess
-from batchyard.dashboard.data_source import Model, Query, ViewInputs
-from batchyard.dashboard.formatting import PENDING
-from batchyard.dashboard.models.costs import comparison
+from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
 from batchyard.dashboard.models.nodes import cluster_figures
 from batchyard.dashboard.models.queues import local_queues, queue_line
-from batchyard.dashboard.models.rows import Reasons, row_at, row_of
-from batchyard.dashboard.models.usage import main_usage, usage_of
+from batchyard.dashboard.models.rows import Reasons, comparison, main_usage, row_at, row_of, usage_of
+from batchyard.dashboard.workload_list_cache import PENDING
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.quota import QuotaNode
 

@@ -4,16 +4,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.access import NamespaceAccess
-from batchyard.dashboard.data_source import Model, Query, ViewInputs
-from batchyard.dashboard.formatting import in_words
+from batchyard.dashboard.data_source import Model, NamespaceAccess, PageWindow, Query, ViewInputs, window_of
 from batchyard.dashboard.history import CREATED, DELETED, EVICTED, FINISHED, PREEMPTED, RESERVED, WorkloadHistory
-from batchyard.dashboard.models.rows import Reasons, row_at, time_of
-from batchyard.dashboard.models.usage import main_usage, usage_of
-from batchyard.dashboard.pagination import PageWindow, window_of
+from batchyard.dashboard.models.rows import Reasons, main_usage, row_at, time_of, usage_of
+from batchyard.dashboard.workload_list_cache import in_words
 from batchyard.scheduling.cluster_queue import ClusterQueue
 
 

@@ -6,8 +6,7 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant, seconds
-from batchyard.dashboard.access import NamespaceAccess
-from batchyard.dashboard.data_source import Model, Query, ViewInputs
+from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
 from batchyard.dashboard.history import PREEMPTED, WorkloadHistory
 from batchyard.dashboard.models.rows import time_of
 

@@ -6,18 +6,13 @@ from operator import attrgetter
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import event_count, event_last_time
-from batchyard.api.meta import Key, Obj, annotation, label
+from batchyard.api.meta import Key, Obj, annotation, event_count, event_last_time, label
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.dashboard.access import NamespaceAccess
-from batchyard.dashboard.data_source import Model, Query, ViewInputs
-from batchyard.dashboard.formatting import STATES, in_words
+from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs, window_of
 from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
-from batchyard.dashboard.models.costs import comparison
-from batchyard.dashboard.models.rows import row_of, time_of
-from batchyard.dashboard.pagination import window_of
-from batchyard.dashboard.workload_list_cache import WorkloadListEntry
+from batchyard.dashboard.models.rows import comparison, row_of, time_of
+from batchyard.dashboard.workload_list_cache import STATES, WorkloadListEntry, in_words
 
 PODS_MAX: Final = 200
 EVENTS_MAX: Final = 100

@@ -5,6 +5,7 @@ Decisions are in the other modules of batchyard.jobs.job. Source: pkg/controller
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
@@ -16,19 +17,314 @@ from batchyard.api.meta import (
     controller_reference,
     key_of,
     label,
+    selector,
     with_finalizer,
     with_metadata,
 )
-from batchyard.api.selectors import selector
-from batchyard.api.views.pod_lifecycle import is_terminating
-from batchyard.base.instant import Instant
+from batchyard.api.views.pods import SUCCEEDED, is_ready, is_terminal, is_terminating, phase
+from batchyard.base import uid_for
+from batchyard.base.instant import SECOND, Instant
+from batchyard.client.local import generated_name
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.jobs.job.new_pods import new_pods
-from batchyard.jobs.job.observed import is_tracked, job_pods, untracked
-from batchyard.jobs.job.plan import JobPlan, plan_job
-from batchyard.jobs.job.pod_index import PodIndex
-from batchyard.jobs.job.spec import is_finished, is_ours, with_selector
+from batchyard.jobs.job.plan import JobPlan, NewPod, plan_job
+from batchyard.jobs.job.spec import (
+    NO_INDEX,
+    finished_at,
+    is_finished,
+    is_ours,
+    is_tracked,
+    job_pods,
+    job_spec,
+    since_success,
+    untracked,
+    with_selector,
+)
+
+# --- new pods ---
+#
+# New pods of a Job, from its template.
+#
+# Sources: Kubernetes's pkg/controller/job (manageJob, indexed_job_utils.go) and pkg/controller (GetPodFromTemplate).
+
+
+_INDEX_ENV: Final = "JOB_COMPLETION_INDEX"
+_INDEX_FIELD: Final = {
+    "name": _INDEX_ENV,
+    "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{well_known.COMPLETION_INDEX}']"}},
+}
+#: The maximum length of `generateName`, so that a whole name fits into a label.
+_PREFIX_MAX: Final = 58
+
+
+def new_pods(job: Obj, wanted: Sequence[NewPod], taken: Iterable[str], came: int, now: Instant) -> list[Obj]:
+    """Build the pods to create, with names not in `taken`. `came` is the number of pods that the Job has had so far.
+
+    Each has a full name besides its `generateName` prefix, so that the Event of its creation can contain the name.
+    """
+    if not wanted:
+        return []
+    template = _template(job, indexed=any(pod.index != NO_INDEX for pod in wanted))
+    names = dict.fromkeys(taken)
+    pods: list[Obj] = []
+    for number, pod in enumerate(wanted, came):
+        prefix = _name_prefix(job["metadata"]["name"], pod.index)
+        name = _free_name(prefix, names, (job["metadata"]["uid"], str(now), str(number)))
+        names[name] = None
+        named = {**template["metadata"], "generateName": prefix, "name": name}
+        pods.append({**template, "metadata": named} if pod.index == NO_INDEX else _indexed(template, named, pod, job))
+    return pods
+
+
+def _template(job: Obj, *, indexed: bool) -> dict[str, Any]:
+    """Return the common part of all these pods."""
+    template = with_selector(job)["spec"]["template"]
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    finalizers = [*(metadata.get("finalizers") or ()), well_known.JOB_TRACKING]
+    common = {field: metadata[field] for field in ("labels", "annotations") if metadata.get(field)}
+    common |= {"finalizers": list(dict.fromkeys(finalizers)), "ownerReferences": [controller_reference(job)]}
+    if job["metadata"].get("namespace"):
+        common["namespace"] = job["metadata"]["namespace"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": common, "spec": _with_index_env(spec) if indexed else spec}
+
+
+def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a pod spec whose containers get their index as an environment variable."""
+    changed = {f: [_with_index_variable(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
+    return {**spec, **changed}
+
+
+def _with_index_variable(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    env = container.get("env") or []
+    return container if any(e["name"] == _INDEX_ENV for e in env) else {**container, "env": [*env, _INDEX_FIELD]}
+
+
+def _name_prefix(job: str, index: int) -> str:
+    """Return the name prefix of a pod; a long Job name is truncated to keep the index."""
+    if index == NO_INDEX:
+        return f"{job}-"
+    end = f"-{index}-"
+    return job[: _PREFIX_MAX - len(end)] + end
+
+
+def _free_name(prefix: str, taken: Mapping[str, None], seed: Sequence[str]) -> str:
+    """Return a name with a five-letter suffix derived from the seed; the next one if it is taken."""
+    for attempt in count():
+        name = generated_name(prefix, uid_for(0, *seed, prefix, str(attempt)))
+        if name not in taken:
+            break
+    return name
+
+
+def _indexed(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: Obj) -> dict[str, Any]:
+    """Return the pod of an index."""
+    index = {well_known.COMPLETION_INDEX: str(pod.index)}
+    noted = dict(index)
+    if pod.failures is not None:
+        noted[well_known.INDEX_FAILURES] = str(pod.failures)
+    if pod.ignored:
+        noted[well_known.INDEX_IGNORED_FAILURES] = str(pod.ignored)
+    metadata["labels"] = {**metadata.get("labels", {}), **index}
+    metadata["annotations"] = {**metadata.get("annotations", {}), **noted}
+    hostname = f"{job['metadata']['name']}-{pod.index}"
+    return {**template, "metadata": metadata, "spec": {**template["spec"], "hostname": hostname}}
+
+
+# --- pod index ---
+#
+# Index of the pods of each Job, from their events: which pods are relevant, and when the Job must be reconciled.
+#
+# A pod is relevant until it has ended and is untracked. A reconcile costs time for each relevant pod, so changes that
+# can wait are batched for a second: pods that become ready, succeed, or change otherwise. The last of these cannot
+# wait, nor can failures and deletions, nor any change while pods are missing. Kubernetes delays all pod events by a
+# second (syncJobBatchPeriod in pkg/controller/job).
+#
+# The index also keeps the failure times of pods that may be deleted by now, for the backoff of their Job. Kubernetes
+# also keeps them in memory, and restarts the backoff without them.
+
+
+_GATHERING: Final = SECOND
+_DELETED: Final = EventType.DELETED
+
+# Flags of a relevant pod.
+_TRACKED: Final = 1
+_ACTIVE: Final = 2
+_READY: Final = 4
+_TERMINATING: Final = 8
+_SUCCEEDED: Final = 16
+
+
+class RelevantPods:
+    """The relevant pods of one Job, and when to reconcile it."""
+
+    __slots__ = (
+        "_active",
+        "_due",
+        "_flags",
+        "_is_short",
+        "_needs_successes",
+        "_ready",
+        "_wake_at",
+        "came",
+        "failures",
+        "is_complete",
+        "job_is_known",
+    )
+
+    def __init__(self) -> None:
+        #: The relevant pods with their flags.
+        self._flags: dict[Key, int] = {}
+        self._active = 0
+        self._ready = 0
+        #: The number of pods observed so far.
+        self.came = 0
+        #: The failure times of untracked pods, as far back as the backoff needs.
+        self.failures: list[Instant] = []
+        #: When to reconcile the Job because of events since the last reconcile.
+        self._due: Instant | None = None
+        #: When to reconcile it in any case.
+        self._wake_at: Instant | None = None
+        #: Whether the last reconcile found pods missing.
+        self._is_short = False
+        #: Whether each success may allow another pod or end the Job.
+        self._needs_successes = False
+        self.job_is_known = False
+        #: Whether pods from before the first event are included.
+        self.is_complete = False
+
+    @property
+    def pods(self) -> Iterable[Key]:
+        """The relevant pods."""
+        return self._flags
+
+    def complete(self, owned: Iterable[Obj]) -> None:
+        """Add pods that existed before this controller."""
+        for obj in owned:
+            if obj["kind"] == "Pod" and key_of(obj) not in self._flags:
+                self._note(key_of(obj), 0, _flags(obj))
+        self.is_complete = True
+
+    def schedule_reconcile(self, at: Instant) -> None:
+        """Schedule a reconcile at that time, or earlier if already scheduled."""
+        self._due = at if self._due is None else min(self._due, at)
+
+    def look_at(self, now: Instant) -> Instant:
+        """Return when to reconcile the Job: now, or later to batch more events."""
+        if self._due is None:
+            return now
+        return max(now, self._due if self._wake_at is None else min(self._due, self._wake_at))
+
+    def note_job(self, job: Obj) -> None:
+        """Record the current spec of the Job."""
+        spec = job_spec(job)
+        self.job_is_known = True
+        self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
+
+    def looked(self, todo: JobPlan) -> None:
+        """Record the result of a reconcile of the Job."""
+        self._due = None
+        self._wake_at = todo.wake_at
+        self._is_short = bool(todo.change.create)
+
+    def observe(self, event: WatchEvent, now: Instant) -> bool:
+        """Process a change of a pod. Return whether it is relevant."""
+        before = self._flags.get(event.key, 0)
+        after = 0 if event.type is _DELETED else _flags(event.obj)
+        if before == after and not self._is_short and (before == 0 or _has_same_containers(event)):
+            return False
+        self._note(event.key, before, after)
+        if before & ~after & _TRACKED:
+            self._note_end(event.obj)
+        self.schedule_reconcile(now if self._cannot_wait(before, after) else now + _GATHERING)
+        return True
+
+    def _note(self, pod: Key, before: int, after: int) -> None:
+        self._active += bool(after & _ACTIVE) - bool(before & _ACTIVE)
+        self._ready += bool(after & _READY) - bool(before & _READY)
+        self.came += bool(after and not before)
+        if after:
+            self._flags[pod] = after
+        else:
+            self._flags.pop(pod, None)
+
+    def _cannot_wait(self, before: int, after: int) -> bool:
+        """Report whether the Job may be waiting for this change."""
+        lost = before & ~after
+        if self._is_short or not self.is_complete or lost & (_TRACKED | _TERMINATING):
+            return True
+        if lost & _ACTIVE:
+            return not after & _SUCCEEDED or self._needs_successes or self._active == 0
+        return bool(after & ~before & _READY) and self._ready == self._active
+
+    def _note_end(self, pod: Obj) -> None:
+        """Record a pod that is no longer tracked; pods released while active are surplus and do not count."""
+        if phase(pod) == SUCCEEDED:
+            self.failures = since_success(self.failures, [finished_at(pod)])
+        elif is_terminal(pod) or is_terminating(pod):
+            self.failures = since_success([*self.failures, finished_at(pod)], ())
+
+
+class PodIndex:
+    """The relevant pods of all Jobs."""
+
+    __slots__ = ("_by_job",)
+
+    def __init__(self) -> None:
+        #: By namespace and uid of the Job; pods in other namespaces never belong to it.
+        self._by_job: dict[tuple[str, str], RelevantPods] = {}
+
+    def of(self, job: Obj) -> RelevantPods:
+        """Return the pods of a Job."""
+        return self._of(_place(job))
+
+    def observe_job(self, event: WatchEvent, now: Instant) -> None:
+        """Process a change of a Job; finished Jobs are dropped."""
+        job = event.obj
+        if event.type is _DELETED or is_finished(job):
+            self._by_job.pop(_place(job), None)
+            return
+        known = self.of(job)
+        known.note_job(job)
+        known.schedule_reconcile(now)
+
+    def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:
+        """Process a change of a pod. Return whether it is relevant to its Job."""
+        place = event.key.namespace, job_uid
+        known = self._of(place)
+        matters = known.observe(event, now)
+        if not (known.job_is_known or known.pods):  # the last pod of a deleted Job
+            del self._by_job[place]
+        return matters
+
+    def _of(self, place: tuple[str, str]) -> RelevantPods:
+        known = self._by_job.get(place)
+        if known is None:
+            known = self._by_job[place] = RelevantPods()
+        return known
+
+
+def _place(job: Obj) -> tuple[str, str]:
+    metadata = job["metadata"]
+    return metadata.get("namespace", ""), metadata["uid"]
+
+
+def _flags(pod: Obj) -> int:
+    """Return the flags of a pod; 0 if it is not relevant."""
+    tracked = _TRACKED if is_tracked(pod) else 0
+    if is_terminal(pod):
+        return tracked | _SUCCEEDED if tracked and phase(pod) == SUCCEEDED else tracked
+    if is_terminating(pod):
+        return tracked | _TERMINATING
+    return tracked | _ACTIVE | (_READY if is_ready(pod) else 0)
+
+
+def _has_same_containers(event: WatchEvent) -> bool:
+    """Report whether the container statuses are unchanged, as when a pod is scheduled or unschedulable."""
+    if event.old is None:
+        return False
+    old, new = event.old.get("status") or {}, event.obj.get("status") or {}
+    return all(new.get(field) == old.get(field) for field in ("containerStatuses", "initContainerStatuses"))
+
 
 # --- claims ---
 #
@@ -36,9 +332,6 @@ from batchyard.jobs.job.spec import is_finished, is_ours, with_selector
 #
 # A Job adopts a matching orphan pod, and releases an own pod whose labels no longer match.
 # Source: PodControllerRefManager in Kubernetes's pkg/controller.
-
-
-_DELETED: Final = EventType.DELETED
 
 
 class PodClaims:

@@ -5,20 +5,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.annotations import boolean, whole_number
-from batchyard.api.meta import Obj, annotation, with_metadata, with_path
+from batchyard.api.meta import Obj, annotation, boolean, whole_number, with_metadata, with_path
 from batchyard.api.schema import meaning_of
-from batchyard.api.views.ownership import pods_at_once
+from batchyard.api.views.node import pods_at_once
 from batchyard.interfaces.client import Update, UpdateStatus, Write
-from batchyard.jobframework.podsets import (
+from batchyard.jobframework.workloads import (
     InvalidPodSetInfo,
+    JobCompletion,
     PodSetInfo,
+    condition_true,
     inject,
     restore,
     topology_request,
     without_duplicate_env,
 )
-from batchyard.jobframework.workloads import JobCompletion, condition_true
 from batchyard.jobs.job.spec import parsed, total, union
 
 POD_SET: Final = "main"

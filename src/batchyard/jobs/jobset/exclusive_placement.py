@@ -10,13 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import is_true, with_condition
 from batchyard.api.errors import Forbidden
-from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, key_of, label, with_metadata, with_path
+from batchyard.api.meta import (
+    Key,
+    Obj,
+    annotation,
+    controller_of,
+    group_kind,
+    is_true,
+    key_of,
+    label,
+    with_condition,
+    with_metadata,
+    with_path,
+)
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.jobs.jobset import spec as r
+from batchyard.jobs.jobset import spec
 
 # --- exclusive placement ---
 #
@@ -211,7 +222,7 @@ def disrupted(pod: Obj, now: Instant) -> Obj:
     if is_true(pod, "DisruptionTarget"):
         return pod
     status: dict[str, Any] = dict(pod.get("status") or ())
-    reason, message = r.PLACEMENT_VIOLATION
+    reason, message = spec.PLACEMENT_VIOLATION
     conditions = status.get("conditions") or []
     status["conditions"] = with_condition(
         conditions, type="DisruptionTarget", status=True, reason=reason, message=message, now=now

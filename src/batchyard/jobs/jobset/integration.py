@@ -5,17 +5,18 @@ from typing import Any
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_path
-from batchyard.api.views.ownership import pods_at_once
+from batchyard.api.views.node import pods_at_once
 from batchyard.interfaces.client import Update, Write
-from batchyard.jobframework.podsets import (
+from batchyard.jobframework.workloads import (
     InvalidPodSetInfo,
+    JobCompletion,
     PodSetInfo,
+    condition_true,
     inject,
     restore,
     topology_request,
     without_duplicate_env,
 )
-from batchyard.jobframework.workloads import JobCompletion, condition_true
 
 
 class JobSetIntegration:

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
-from batchyard.api.conditions import Condition, is_true
-from batchyard.api.meta import Obj, label
+from batchyard.api.meta import Condition, Obj, is_true, label
 
 # --- reasons ---
 #

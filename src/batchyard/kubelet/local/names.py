@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.api.views.pod_lifecycle import is_ready, is_terminal, is_terminating
+from batchyard.api.views.pods import is_ready, is_terminal, is_terminating
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import InputError, quoted
 

@@ -7,24 +7,256 @@ containers end. In a new sandbox the pod starts again, including its init contai
 (computePodActions, computeInitContainerActions, doBackOff), k8s.io/client-go/util/flowcontrol (backoff.go).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from batchyard.api.views import pod_lifecycle as lifecycle
-from batchyard.api.views.pod import GRACE_MAX
+from batchyard.api.meta import Obj
+from batchyard.api.times import parse_time
+from batchyard.api.views import pods
+from batchyard.api.views.node import GRACE_MAX
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
-from batchyard.kubelet.local.pod_state import ContainerRole, PodContainer, PodState
-from batchyard.kubelet.local.runs import EXITED, READY, ObservedRun, StopRequest
-from batchyard.kubelet.local.termination import (
-    GRACE_MIN,
-    ContainerStop,
-    PodTermination,
-    containers_to_stop,
-    deadline_of,
-    graceful_termination,
-    termination_of,
+from batchyard.kubelet.local.errors import quoted
+from batchyard.kubelet.local.runs import (
+    EXITED,
+    READY,
+    ObservedRun,
+    StopRequest,
+    by_container,
+    images_by_container,
+    run_of,
 )
+
+# --- pod state ---
+#
+# Observed state of a pod on this machine: its containers by role, and their runs.
+
+
+_STATUSES = ("initContainerStatuses", "containerStatuses")
+
+
+class ContainerRole(Enum):
+    """The role of a container in its pod."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    MAIN = "main"
+
+
+class PodContainer(NamedTuple):
+    """A container of a pod, with its last runs, the oldest first."""
+
+    spec: Mapping[str, Any]
+    part: ContainerRole
+    runs: Sequence[ObservedRun]
+    #: The number of the current sandbox.
+    sandbox: int
+    #: Its status in the pod's status; empty if it has none.
+    reported: Mapping[str, Any]
+    #: The image pulls for it, the oldest first.
+    images: Sequence[ObservedRun] = ()
+
+    @property
+    def name(self) -> str:
+        """The container's name."""
+        name: str = self.spec["name"]
+        return name
+
+    @property
+    def last(self) -> ObservedRun | None:
+        """The last run; None before the first."""
+        return self.runs[-1] if self.runs else None
+
+    @property
+    def here(self) -> ObservedRun | None:
+        """The last run if it is in the current sandbox: in a new sandbox all containers start again."""
+        return self.runs[-1] if self.runs and self.runs[-1].sandbox == self.sandbox else None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs or is starting."""
+        return bool(self.runs) and self.runs[-1].is_alive
+
+    @property
+    def is_done(self) -> bool:
+        """Whether an init container or sidecar allows the next container to start."""
+        run = self.here
+        if run is None:
+            return False
+        return run.is_started if self.part is ContainerRole.SIDECAR else not run.is_alive and run.exit_code == 0
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of its next run; derived from the status if earlier runs were deleted."""
+        if self.last is not None:
+            return self.last.attempt + 1
+        has_run = self.reported.get("containerID") or self.reported.get("lastState")
+        return int(self.reported.get("restartCount", 0)) + 1 if has_run else 0
+
+
+class PodState(NamedTuple):
+    """A pod, its sandbox, and its containers with their runs."""
+
+    pod: Obj
+    sandbox: ObservedRun | None
+    #: Init containers and sidecars in order, then the main containers.
+    containers: Sequence[PodContainer]
+    #: The number of the next sandbox.
+    next_sandbox: int
+
+    def of(self, part: ContainerRole) -> Iterator[PodContainer]:
+        """Yield the containers with a role, in order."""
+        return (each for each in self.containers if each.part is part)
+
+    def alive(self) -> Sequence[PodContainer]:
+        """Return the containers that run or are starting."""
+        return [each for each in self.containers if each.is_alive]
+
+    @property
+    def restart_policy(self) -> str:
+        """The pod's restart policy."""
+        policy: str = self.pod["spec"].get("restartPolicy", "Always")
+        return policy
+
+
+def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
+    """Return the observed state of a pod from its runs."""
+    seen = [run_of(run) for run in runs]
+    sandbox = next((run for run in seen if not run.container and not run.image_for), None)
+    last = max((run.sandbox for run in seen), default=-1)
+    number = last + 1 if sandbox is None else sandbox.sandbox
+    ran, statuses, spec = by_container(seen), statuses_by_name(pod), pod["spec"]
+    images = images_by_container(seen)
+
+    def container(each: Mapping[str, Any], part: ContainerRole) -> PodContainer:
+        name: str = each["name"]
+        return PodContainer(each, part, ran.get(name, ()), number, statuses.get(name) or {}, images.get(name, ()))
+
+    firsts = [
+        container(each, ContainerRole.SIDECAR if each.get("restartPolicy") == "Always" else ContainerRole.INIT)
+        for each in spec.get("initContainers") or ()
+    ]
+    return PodState(
+        pod, sandbox, [*firsts, *(container(each, ContainerRole.MAIN) for each in spec["containers"])], last + 1
+    )
+
+
+def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
+    """Return the container statuses of a pod, by name."""
+    status = pod.get("status") or {}
+    found: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _STATUSES]
+    return {each["name"]: each for statuses in found for each in statuses}
+
+
+# --- termination ---
+#
+# Pod termination: main containers first, then sidecars in reverse order.
+#
+# Containers that are still waiting when the grace period ends are stopped with all others. Sources:
+# pkg/kubelet/kuberuntime (killContainer, kuberuntime_termination_order.go), pkg/kubelet (active_deadline.go,
+# pod_workers.go), pkg/kubelet/eviction (emptyDirLimitEviction).
+
+
+#: The minimum grace period in seconds. Source: minimumGracePeriodInSeconds in pkg/kubelet/kuberuntime.
+GRACE_MIN: Final = 2
+#: Source: immediateEvictionGracePeriodSeconds in pkg/kubelet/eviction.
+_EVICTION_GRACE: Final = 1
+EXPIRED: Final = "DeadlineExceeded"
+TOO_LATE: Final = "Pod was active on the node longer than the specified deadline"
+EVICTED: Final = "Evicted"
+
+
+class PodTermination(NamedTuple):
+    """Why and how a pod terminates."""
+
+    #: When the termination was requested; earlier stops have other reasons.
+    since: Instant
+    #: Grace period in seconds, from the stop of its first container.
+    grace: int
+    #: Reason and message of a pod that fails regardless of its containers; empty if their exit codes decide.
+    why: str = ""
+    message: str = ""
+
+
+class ContainerStop(NamedTuple):
+    """A run to stop, and the message of its Killing Event."""
+
+    run: ObservedRun
+    stop: StopRequest
+    message: str
+
+
+class PodStopPlan(NamedTuple):
+    """The runs to stop now, and when the remaining containers follow; `is_over` if none is alive."""
+
+    halts: list[ContainerStop]
+    look_again: Instant | None
+    is_over: bool
+
+
+def termination_of(situation: PodState, now: Instant) -> PodTermination | None:
+    """Return why a pod must terminate: deletion, deadline, or a full volume; None if it need not."""
+    pod = situation.pod
+    deleted_at = pods.deleted_at(pod)
+    if deleted_at is not None:
+        return PodTermination(deleted_at, pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+    expires_at = deadline_of(pod)
+    if expires_at is not None and expires_at <= now:
+        return graceful_termination(pod, expires_at)._replace(why=EXPIRED, message=TOO_LATE)
+    exceeded = {} if situation.sandbox is None else situation.sandbox.status.get("exceeded") or {}
+    if exceeded:
+        return PodTermination(exceeded["at"], _EVICTION_GRACE, EVICTED, _too_full(pod, exceeded["volume"]))
+    return None
+
+
+def _too_full(pod: Obj, name: str) -> str:
+    """Return the eviction message for a full volume; the trailing space is Kubernetes's."""
+    limits = {
+        volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod["spec"]["volumes"] if "emptyDir" in volume
+    }
+    return f"Usage of EmptyDir volume {quoted(name)} exceeds the limit {quoted(str(limits.get(name)))}. "
+
+
+def graceful_termination(pod: Obj, since: Instant) -> PodTermination:
+    """Return the termination of a pod with its full grace period."""
+    return PodTermination(since, pods.grace_period(pod))
+
+
+def deadline_of(pod: Obj) -> Instant | None:
+    """Return the active deadline of a pod; None if it has none or has not started."""
+    seconds, started = pod["spec"].get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
+    return None if seconds is None or started is None else parse_time(started) + seconds * SECOND
+
+
+def containers_to_stop(situation: PodState, ending: PodTermination, now: Instant) -> PodStopPlan:
+    """Return which containers to stop now."""
+    alive = situation.alive()
+    until = _begun_at(situation, ending, now) + ending.grace * SECOND
+    firsts = [each for each in alive if each.part is not ContainerRole.SIDECAR]
+    turn = (firsts or alive[-1:]) if now < until else alive
+    seconds = max(GRACE_MIN, -(-(until - now) // SECOND))
+    halts = list(_halts(turn, StopRequest(now, seconds), max(GRACE_MIN, ending.grace)))
+    return PodStopPlan(halts, until if len(turn) < len(alive) else None, not alive)
+
+
+def _begun_at(situation: PodState, ending: PodTermination, now: Instant) -> Instant:
+    """Return when the first container was stopped for this termination; `now` if none was."""
+    lasts = (each.last for each in situation.containers)
+    return min((run.stop.at for run in lasts if run and run.stop and run.stop.at >= ending.since), default=now)
+
+
+def _halts(containers: Sequence[PodContainer], stop: StopRequest, grace: int) -> Iterator[ContainerStop]:
+    """Yield stop requests for containers without one, or with a longer grace period than now remains."""
+    for each in containers:
+        run = each.last
+        assert run is not None, "a live container has a run"
+        message = f"Stopping container {each.name}"
+        if run.stop is None:
+            yield ContainerStop(run, stop, message)
+        elif run.stop.grace > grace and run.stop.until() > stop.at + grace * SECOND:
+            yield ContainerStop(run, StopRequest(stop.at, grace), message)
+
 
 BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
@@ -186,7 +418,7 @@ def _halted_for_failure(
         return
     probe = (container.spec.get(f"{failed['probe']}Probe") or {}) if "probe" in failed else {}
     grace = probe.get("terminationGracePeriodSeconds")
-    seconds = lifecycle.grace_period(situation.pod) if grace is None else min(grace, GRACE_MAX)
+    seconds = pods.grace_period(situation.pod) if grace is None else min(grace, GRACE_MAX)
     stop = StopRequest(now, max(GRACE_MIN, seconds), failed.get("message", ""))
     yield ContainerStop(run, stop, _why(container, failed, situation.restart_policy))
 

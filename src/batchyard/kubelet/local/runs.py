@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.containers import IMAGES, SANDBOX
-from batchyard.kubelet.local.volume_plans import Mount, Plan
+from batchyard.kubelet.local.volumes import Mount, Plan
 
 API_VERSION: Final = "node.batchyard.dev/v1alpha1"
 READY: Final = "Ready"

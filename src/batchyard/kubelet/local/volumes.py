@@ -7,17 +7,153 @@ nested_volumes.go; FsUserFrom); pkg/volume/volume_linux.go (the effect of an fsG
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import quantity
+from batchyard.api import meta
 from batchyard.api.meta import Obj
-from batchyard.api.views.pod import container_limits, pod_total
+from batchyard.api.views.node import container_limits, pod_total
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.configs import ConfigData, find_config_map, find_secret, no_config_map, no_secret
-from batchyard.kubelet.local.downward_api import PodFields, pod_fields_of, text_of_field, text_of_resource
-from batchyard.kubelet.local.errors import InputError, VolumeError, quoted
+from batchyard.kubelet.local.environment import PodFields, expand_path, pod_fields_of, text_of_field, text_of_resource
+from batchyard.kubelet.local.errors import (
+    CONFIG,
+    ConfigData,
+    ContainerError,
+    InputError,
+    VolumeError,
+    find_config_map,
+    find_secret,
+    no_config_map,
+    no_secret,
+    quoted,
+)
 from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
-from batchyard.kubelet.local.volume_plans import EmptyDirPlan, HostPathPlan, Plan, VolumeFile, VolumeFiles
+
+# --- volume plans ---
+#
+# Volume plans and mounts of containers.
+#
+# Mount propagation has no effect here, since nothing is mounted while a container runs. Source:
+# pkg/kubelet/kubelet_pods.go (makeMounts); pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
+
+
+# --- plans ---
+# Volume plans: the content of a volume, which batchyard.server.local_node.runtime creates.
+#
+# All files belong to the user that runs the node, which containers see as their own user, except containers of an
+# engine. For these, non-public files also belong to a group that the container's user is in.
+
+
+class VolumeFile(NamedTuple):
+    """A file of a volume."""
+
+    content: bytes
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeFiles:
+    """Files by path, read-only for containers, and refreshed when their sources change."""
+
+    files: Mapping[str, VolumeFile]
+    #: Directories in it where containers mount other volumes.
+    mount_points: tuple[str, ...] = ()
+    #: The group of the files; None for the group of the user that runs the node.
+    group: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyDirPlan:
+    """An emptyDir, which exists as long as the pod."""
+
+    #: Whether it is in memory.
+    is_memory: bool = False
+    #: The size limit; None for no limit.
+    size_bytes: int | None = None
+    mode: int = 0o777
+
+
+@dataclass(frozen=True, slots=True)
+class HostPathPlan:
+    """A file or directory of the machine."""
+
+    path: str
+    #: The hostPath type; '' for anything.
+    type: str = ""
+    #: The machine's directories that pods may mount.
+    allowed: tuple[str, ...] = field(default=(), compare=False)
+
+
+Plan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
+
+
+class Mount(NamedTuple):
+    """A volume, or a subPath of it, mounted at a path of a container."""
+
+    volume: str
+    container: str
+    #: The volume: `volumes/NAME` in the pod's directory, or an absolute path of the machine.
+    folder: str
+    #: The normalized subPath; '' for the whole volume.
+    sub_path: str
+    target: str
+    read_only: bool
+
+    @property
+    def source(self) -> str:
+        """The source path, relative to the pod's directory unless it is absolute."""
+        return posixpath.join(self.folder, self.sub_path) if self.sub_path else self.folder
+
+    def row(self, source: str | None = None) -> dict[str, Any]:
+        """Return the mount in the format of a run's spec, optionally with a resolved source."""
+        return {"source": source or self.source, "target": self.target, "readOnly": self.read_only}
+
+
+def mounts_of(container: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, Plan]) -> list[Mount]:
+    """Return the mounts of a container, outer ones first; ContainerError if one is invalid.
+
+    `variables` are its environment, `plans` the volumes of its pod.
+    """
+    name: str = container["name"]
+    try:
+        mounts = [_mount(name, mount, variables, plans) for mount in container.get("volumeMounts") or ()]
+    except InputError as error:
+        raise ContainerError(CONFIG, str(error)) from error
+    return sorted(mounts, key=lambda mount: mount.target.count("/"))
+
+
+def _mount(container: str, mount: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, Plan]) -> Mount:
+    volume: str = mount["name"]
+    plan = plans.get(volume)
+    if plan is None:
+        raise InputError(f"cannot find volume {quoted(volume)} to mount into container {quoted(container)}")
+    sub_path = _sub_path(mount, variables)
+    if mount.get("recursiveReadOnly") == "Enabled":
+        raise InputError(
+            "failed to resolve recursive read-only mode: "
+            f"volume {quoted(volume)} requested recursive read-only mode, but it is not supported by the runtime"
+        )
+    target = posixpath.normpath("/" + mount["mountPath"].lstrip("/"))
+    folder = plan.path if isinstance(plan, HostPathPlan) else f"volumes/{volume}"
+    return Mount(
+        volume, container, folder, sub_path, target, bool(mount.get("readOnly")) or isinstance(plan, VolumeFiles)
+    )
+
+
+def _sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """Return the normalized subPath; InputError if it leads out of the volume."""
+    path: str = mount.get("subPath") or ""
+    if mount.get("subPathExpr"):
+        path, missing = expand_path(mount["subPathExpr"], variables)
+        if missing:
+            raise InputError(f"missing value for {', '.join(missing)}")
+    if path.startswith("/"):
+        raise InputError(f"error SubPath `{path}` must not be an absolute path")
+    if ".." in path.split("/"):
+        raise InputError(f"unable to provision SubPath `{path}`: must not contain '..'")
+    whole = posixpath.normpath(path)
+    return "" if whole == "." else whole
+
 
 Token: TypeAlias = Callable[[str, str, str, int], str]
 """Returns a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API's own.
@@ -251,7 +387,7 @@ def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> EmptyDirPlan:
     medium: str = source.get("medium") or ""
     if medium not in {"", "Memory"}:
         raise InputError(f"storage medium {quoted(medium)} is not supported here: use Memory, or none")
-    limit = max(0, quantity.amount("memory", source.get("sizeLimit") or "0")) or None
+    limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
         sizes = [size for size in (limit, _memory_of_pod(pod), _memory_of_node(pod, reader)) if size]
@@ -265,13 +401,13 @@ def _memory_of_pod(pod: Obj) -> int:
     total = pod_total(spec, container_limits).get("memory", 0)
     whole = container_limits(spec).get("memory", 0)
     is_limited = whole or all(container_limits(container).get("memory") for container in containers_of(pod))
-    return total // quantity.NANO if is_limited else 0
+    return total // meta.NANO if is_limited else 0
 
 
 def _memory_of_node(pod: Obj, reader: Reader) -> int:
     node = pod_fields_of(pod, (), reader).node or {}
     allocatable: Mapping[str, Any] = (node.get("status") or {}).get("allocatable") or {}
-    return quantity.amount("memory", allocatable.get("memory") or "0")
+    return meta.amount("memory", allocatable.get("memory") or "0")
 
 
 def _host_path(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPathPlan:

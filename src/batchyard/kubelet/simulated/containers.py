@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, key_of
-from batchyard.api.quantity import amount
+from batchyard.api.meta import Key, Obj, amount, find_condition, key_of
 from batchyard.api.times import format_time, parse_time
-from batchyard.api.views.checkpoints import resumption
-from batchyard.api.views.pod_lifecycle import DISRUPTION_TARGET, is_terminating
+from batchyard.api.views.pods import DISRUPTION_TARGET, is_terminating, resumption
 from batchyard.base.instant import Duration, Instant, duration_text
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.interfaces.containers import (

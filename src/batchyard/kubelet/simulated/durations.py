@@ -16,14 +16,47 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.annotations import duration, whole_number
-from batchyard.api.meta import Obj, annotation
-from batchyard.api.views.checkpoints import checkpoint_interval
-from batchyard.api.views.ownership import job_above, owning_jobs
-from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
-from batchyard.base.memoize import LENGTH_MAX
+from batchyard.api.meta import (
+    Key,
+    Obj,
+    annotation,
+    controller_of,
+    duration,
+    finalizers_of,
+    find_condition,
+    group_kind,
+    job_above,
+    owning_jobs,
+    whole_number,
+    with_finalizer,
+    without_finalizer,
+)
+from batchyard.api.times import parse_time
+from batchyard.api.views.pods import (
+    FAILED,
+    SUCCEEDED,
+    Resumption,
+    checkpoint_interval,
+    is_interchangeable,
+    is_terminal,
+    is_terminating,
+    kept_work,
+    most_saved,
+    phase,
+    place_of,
+    resumed_work,
+    running_since,
+    saved_places,
+    saved_work,
+    with_resumption,
+    with_saved_work,
+)
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
+from batchyard.base.memory import LENGTH_MAX
 from batchyard.cloud.catalog.prices import default_runtime, named_runtime
-from batchyard.interfaces.client import Reader
+from batchyard.interfaces.client import Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import ReconcileResult
+from batchyard.scheduling.workload import lifecycle
 
 #: The default run time.
 DEFAULT_RUNTIME: Final = MINUTE
@@ -215,3 +248,152 @@ def _commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
 
 def _is_operator(word: str, containing: str = "") -> bool:
     return bool(word) and containing in word and set(word) <= set(_PUNCTUATION)
+
+
+# --- checkpointing ---
+#
+# Checkpoints of simulated pods: work is saved when containers end, and resumed when they start.
+#
+# Programs save periodically, so the saved work follows from the start time, however the containers end. A lost machine
+# loses only the work since the last checkpoint. Saved work is recorded per place (batchyard.api.views.pods) on the
+# topmost Job or JobSet above the pod. On a JobSet it outlives the Jobs. A finalizer keeps the pod until it is recorded.
+
+
+def with_work_finalizer(pod: Obj, reader: Reader) -> Obj:
+    """Return a new pod with a finalizer if it saves work; otherwise the pod itself."""
+    above = list(owning_jobs(pod, reader.get))
+    if not above or checkpoint_interval([pod, *above]) is None:
+        return pod
+    return with_finalizer(pod, well_known.WORK_FINALIZER)
+
+
+def is_held(pod: Obj) -> bool:
+    """Whether a deleted pod stays until its work is recorded."""
+    return is_terminating(pod) and well_known.WORK_FINALIZER in finalizers_of(pod)
+
+
+def remove_work_finalizer(pod: Obj) -> list[Write]:
+    """Return the write that removes the finalizer of a deleted pod."""
+    return [Update(without_finalizer(pod, well_known.WORK_FINALIZER))] if is_held(pod) else []
+
+
+def saved_at_end(pod: Obj, after: Obj, every: Duration, reader: Reader) -> list[Write]:
+    """Return the writes that record the work of a pod that has ended."""
+    job = _work_owner(pod, reader) if is_terminal(after) else None
+    if job is None:
+        return []
+    if phase(after) == SUCCEEDED and (is_interchangeable(pod) or group_kind(job) != scheme.JOB_SET):
+        return _written(job, with_saved_work(job, place_of(pod), 0))  # its Job never recreates it
+    return _saved(job, place_of(pod), _work_after(pod, after, every))
+
+
+def saved_at_loss(pod: Obj, lost_at: Instant, every: Duration, reader: Reader) -> list[Write]:
+    """Return the writes that record the work of a pod whose machine is lost."""
+    job, started = _work_owner(pod, reader), running_since(pod)
+    if job is None or started is None:
+        return []
+    return _saved(job, place_of(pod), resumed_work(pod) + kept_work(started, every, lost_at))
+
+
+def resume_from_checkpoint(pod: Obj, after: Obj, every: Duration, reader: Reader, now: Instant) -> Obj:
+    """Return the pod after an event; when its containers start they resume from the saved work."""
+    if is_terminal(after):
+        return after
+    work = _work_after(pod, after, every)
+    resumed = Resumption(place_of(pod), work) if work else None
+    if running_since(after) is not None and running_since(after) != running_since(pod):
+        resumed = _most_of(pod, resumed, reader)
+    return with_resumption(after, resumed, now)
+
+
+def _work_after(pod: Obj, after: Obj, every: Duration) -> Duration:
+    """Return the saved work of a pod after an event; 0 if it has finished and restarts."""
+    started, before = running_since(pod), resumed_work(pod)
+    if started is None or running_since(after) == started:
+        return before
+    container = after["status"]["containerStatuses"][0]
+    ended = container["state"].get("terminated") or container["lastState"]["terminated"]
+    if "finishedAt" not in ended:  # it was lost, and its work recorded then
+        return before
+    if ended["exitCode"] == 0 and not is_terminal(after):
+        return 0
+    return before + kept_work(started, every, parse_time(ended["finishedAt"]))
+
+
+def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | None:
+    """Return where starting containers resume: the most of their own work and the work recorded for their place."""
+    job, place = _work_owner(pod, reader), place_of(pod)
+    if job is None:
+        return own
+    saved = saved_work(job, place)
+    if saved:
+        return Resumption(place, max(saved, 0 if own is None else own.work))
+    if own is not None or not is_interchangeable(pod) or not saved_places(job):
+        return own
+    siblings, taken = place.rpartition("/")[0], _taken(pod, reader)
+    free = [each for each in saved_places(job) if each not in taken and each.rpartition("/")[0] == siblings]
+    return most_saved(job, free)
+
+
+def _taken(pod: Obj, reader: Reader) -> dict[str, None]:
+    """Return the places of the other pods of its Job that have not failed."""
+    owner = controller_of(pod)
+    others = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
+    return {place_of(other): None for other in others if group_kind(other) == scheme.POD and phase(other) != FAILED}
+
+
+def _work_owner(pod: Obj, reader: Reader) -> Obj | None:
+    """Return the Job or JobSet that records the pod's work; None without a Job, or if it was deleted."""
+    above = list(owning_jobs(pod, reader.get))
+    owner = controller_of(pod)
+    if owner is None or not above or above[0]["metadata"]["uid"] != owner["uid"]:
+        return None
+    return above[-1]
+
+
+def _saved(job: Obj, place: str, work: Duration) -> list[Write]:
+    """Return the write that raises the recorded work of a place to `work`."""
+    return _written(job, with_saved_work(job, place, work)) if saved_work(job, place) < work else []
+
+
+def _written(before: Obj, after: Obj) -> list[Write]:
+    return [] if after is before else [Update(after)]
+
+
+# --- bare workloads ---
+#
+# Bare Workloads without an owner: they have no pods, and finish after a run time.
+#
+# The annotation `batchyard.dev/runtime` gives the run time; without it they run until they are deleted. After an
+# eviction and readmission they start over.
+
+
+class BareWorkloads:
+    """The controller that finishes bare Workloads, and releases the quota of evicted ones, as their jobs would."""
+
+    name = "bare-workloads"
+    rank = 0
+    kinds = (scheme.WORKLOAD,)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return a Workload that has no owner and holds quota."""
+        obj = event.obj
+        holds = "admission" in (obj.get("status") or ()) and controller_of(obj) is None
+        return (event.key,) if holds and not lifecycle.is_finished(obj) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Release the quota of an evicted Workload, or finish it after its run time."""
+        workload = reader.get(key)
+        if workload is None or lifecycle.is_finished(workload) or controller_of(workload) is not None:
+            return ReconcileResult()
+        released = lifecycle.release_after_eviction(workload, now)
+        if released is not workload:
+            return ReconcileResult([UpdateStatus(released)])
+        admitted, runtime = find_condition(workload, lifecycle.ADMITTED), annotated_runtime(workload)
+        if admitted is None or admitted["status"] != "True" or runtime is None:
+            return ReconcileResult()
+        due = parse_time(admitted["lastTransitionTime"]) + runtime
+        if due > now:
+            return ReconcileResult(requeue_at=due)
+        finished = lifecycle.finish(workload, lifecycle.SUCCEEDED, "Job finished successfully", now)
+        return ReconcileResult([UpdateStatus(finished)])

@@ -5,15 +5,101 @@ statuses are equal. Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus),
 conditions), pkg/apis/core/v1/helper/qos.
 """
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import quantity
-from batchyard.api.meta import Obj
-from batchyard.api.times import format_time
-from batchyard.api.views.pod_lifecycle import FAILED, SUCCEEDED, condition
+from batchyard.api import meta, scheme
+from batchyard.api.meta import Key, Obj, is_true
+from batchyard.api.times import format_time, parse_time
+from batchyard.api.views.pods import FAILED, SUCCEEDED, condition
 from batchyard.base.instant import Instant
-from batchyard.kubelet.simulated.node_machine import NodeMachine, pod_address
+from batchyard.interfaces.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.nodes import conditions, health
+
+# --- node machine ---
+#
+# Machine of a pod as its kubelet knows it: its Node, and the cloud Instance behind it, if any.
+#
+# A Node without an Instance of its name is on a machine that never shuts down.
+
+
+class NodeMachine(NamedTuple):
+    """The power state and Node of a machine at an instant."""
+
+    is_on: bool
+    #: None in a cluster without nodes, where pods run anywhere.
+    node: Obj | None = None
+    #: Containers started earlier were lost.
+    booted_at: Instant = 0
+    #: When the shutdown notice arrived; None if there was none.
+    notice_at: Instant | None = None
+
+    def is_ready(self) -> bool:
+        """Whether the kubelet accepts pods."""
+        return self.is_on and (self.node is None or is_true(self.node, "Ready"))
+
+    def host_ip(self) -> str:
+        """Return the node's address, or one derived from its name; empty without nodes."""
+        if self.node is None:
+            return ""
+        for address in (self.node.get("status") or {}).get("addresses") or ():
+            if address["type"] == "InternalIP":
+                return str(address["address"])
+        return _host_address(self.node["metadata"]["name"])
+
+
+OFF: Final = NodeMachine(is_on=False)
+ANYWHERE: Final = NodeMachine(is_on=True)
+
+
+def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMachine:
+    """Return the machine of a node at an instant."""
+    if node is None:
+        return OFF
+    if instance is None:
+        return NodeMachine(True, node, parse_time(node["metadata"]["creationTimestamp"]))
+    status: Mapping[str, Any] = instance.get("status") or {}
+    if not _is_on(status, now):
+        return OFF
+    booted_at = parse_time(node["metadata"]["creationTimestamp"])
+    if status["phase"] == "Running":
+        booted_at = max(booted_at, parse_time(status["since"]))
+    return NodeMachine(True, node, booted_at, notice_at(instance))
+
+
+def notice_at(instance: Obj) -> Instant | None:
+    """Return when a machine began to stop or its Instance was deleted, which is its shutdown notice; None if
+    neither.
+    """
+    status: Mapping[str, Any] = instance.get("status") or {}
+    if status.get("phase") == "Stopping":
+        return parse_time(status["since"])
+    given_up = instance["metadata"].get("deletionTimestamp")
+    return parse_time(given_up) if given_up is not None and status.get("phase") == "Running" else None
+
+
+def pod_address(uid: str) -> str:
+    """Return an address for a pod in 10.4.0.0/14; two pods may share one."""
+    number = zlib.crc32(uid.encode())
+    return f"10.{4 + (number >> 16 & 3)}.{number >> 8 & 255}.{number & 255}"
+
+
+@lru_cache(maxsize=16384)
+def _host_address(name: str) -> str:
+    """Return an address for a node in 10.128.0.0/20; two nodes may share one."""
+    number = zlib.crc32(name.encode())
+    return f"10.128.{number >> 8 & 15}.{number & 255}"
+
+
+def _is_on(status: Mapping[str, Any], now: Instant) -> bool:
+    phase = status.get("phase")
+    if phase == "Stopping":
+        return "stopAt" not in status or now < parse_time(status["stopAt"])
+    return phase == "Running"
+
 
 State = Mapping[str, Mapping[str, Any]]
 
@@ -186,5 +272,104 @@ def _pod_ip(pod: Obj, machine: NodeMachine) -> str:
 def _amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:
     """Return the requests or limits that determine the QoS class."""
     asked: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
-    found: Sequence[tuple[str, int]] = [(name, quantity.parse(asked[name])) for name in _QOS_RESOURCES if name in asked]
+    found: Sequence[tuple[str, int]] = [(name, meta.parse(asked[name])) for name in _QOS_RESOURCES if name in asked]
     return {name: nano for name, nano in found if nano > 0}
+
+
+# --- node agent ---
+#
+# Simulated node agents: Leases and readiness of simulated nodes.
+#
+# A node gets its Lease when it registers. If its machine is lost, the Lease records the last heartbeat
+# (batchyard.nodes.health) and nothing else is written. On the shutdown notice of its machine a node becomes NotReady.
+# When a machine returns, its node reports again. The cloud decides when the node of one of its machines is ready. A
+# Node without an Instance is ready immediately. Sources: pkg/kubelet/nodestatus, pkg/kubelet/nodeshutdown.
+
+
+_DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
+
+
+class NodeAgents:
+    """The controller of simulated nodes' Leases and readiness, with the keys of all nodes."""
+
+    name = "node-agents"
+    rank = 0
+    kinds = (scheme.NODE, scheme.INSTANCE, scheme.LEASE, scheme.NAMESPACE)
+
+    def __init__(self, local: str = "") -> None:
+        self._nodes: dict[Key, None] = {}
+        #: The node that is not simulated; empty if all are.
+        self._local = local
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the node of a changed node, machine or Lease, or all nodes when Leases can be created again."""
+        key = event.key
+        if self._local and key.name == self._local:
+            return ()
+        if key.kind == scheme.NAMESPACE:
+            return tuple(self._nodes) if key.name == health.LEASE_NAMESPACE and event.old is None else ()
+        if key.kind == scheme.NODE:
+            self._note(event)
+        if key.kind == scheme.LEASE and (key.namespace != health.LEASE_NAMESPACE or event.type is not _DELETED):
+            return ()
+        if key.kind == scheme.NODE and (event.type is _DELETED or not _is_news_of_node(event)):
+            return ()
+        return (Key(scheme.NODE, "", key.name),)
+
+    def _note(self, event: WatchEvent) -> None:
+        if event.type is _DELETED:
+            self._nodes.pop(event.key, None)
+        else:
+            self._nodes[event.key] = None
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Update the Lease and readiness of a node according to its machine."""
+        node, instance = reader.get(key), reader.get(Key(scheme.INSTANCE, "", key.name))
+        if node is None:
+            return ReconcileResult()
+        lease = reader.get(health.lease_key(key.name))
+        if lease is not None and not health.is_lease_of(lease, node):
+            return ReconcileResult()  # the Lease of an earlier node with this name, about to be deleted
+        writes: list[Write] = []
+        beating = _lease(node, lease, instance, now)
+        if beating is not lease:
+            writes.append(Create(beating) if lease is None else Update(beating))
+        reported = _with_readiness(node, instance, now)
+        if reported is node:
+            return ReconcileResult(writes)
+        return ReconcileResult([*writes, UpdateStatus(reported)], _events(key, node, reported))
+
+
+def _is_news_of_node(event: WatchEvent) -> bool:
+    """Whether a node is new or its readiness was changed by anyone."""
+    return event.old is None or conditions.readiness(event.obj) != conditions.readiness(event.old)
+
+
+def _lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
+    """Return the Lease of a node; unchanged while its machine boots."""
+    current = health.new_lease(node, now) if lease is None else lease
+    phase, beats = _phase(instance), health.is_beating(current)
+    if instance is not None and phase == "Crashed" and beats:
+        return health.stopped(current, parse_time(instance["status"]["since"]))
+    return health.resumed(current, now) if phase == "Running" and not beats else current
+
+
+def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:
+    """Return the node with the readiness that its kubelet reports; the same object if nothing changes."""
+    readiness = conditions.readiness(node)
+    if instance is not None and notice_at(instance) is not None:
+        return conditions.shutting_down(node, now) if readiness == "True" else node
+    unheard = readiness == "Unknown" or (not readiness and instance is None)
+    return conditions.with_resumed_heartbeats(node, now) if unheard and _phase(instance) == "Running" else node
+
+
+def _phase(instance: Obj | None) -> str:
+    """Return the phase of a machine; a node without an Instance counts as running."""
+    return "Running" if instance is None else (instance.get("status") or {}).get("phase") or ""
+
+
+def _events(key: Key, before: Obj, after: Obj) -> list[EventRecord]:
+    if not conditions.readiness(before):
+        return []
+    word = "NodeReady" if conditions.readiness(after) == "True" else "NodeNotReady"
+    return [EventRecord(key, "Normal", word, f"Node {key.name} status is now: {word}")]

@@ -6,12 +6,19 @@ objects by the rules of their kinds
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
-from batchyard.provision.manifests.queues import checks, cohorts, flavors, priorities, queues
+from batchyard.api.manifests import decode
+from batchyard.provision.manifests.queues import (
+    checks,
+    cohorts,
+    flavors,
+    priorities,
+    queues,
+    shared_rights,
+    team_objects,
+)
 from batchyard.provision.manifests.rendered import RenderedObject
 from batchyard.provision.manifests.stack import stack_objects
-from batchyard.provision.manifests.teams import shared_rights, team_objects
 from batchyard.provision.model import PlatformModel
 
 __all__ = ["RenderedObject", "faults", "made"]

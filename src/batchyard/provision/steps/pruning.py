@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Obj
 from batchyard.provision.manifests.rendered import MANAGED_BY, PART_OF
 from batchyard.provision.model import PlatformEngine, PlatformModel
-from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection
-from batchyard.provision.steps.manifests import ManifestPart
+from batchyard.provision.steps.cluster import WORKLOADS, ClusterConnection, ManifestPart
 from batchyard.provision.steps.model import (
     CommandOutput,
     Consent,

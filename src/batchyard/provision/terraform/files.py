@@ -8,11 +8,164 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from batchyard.provision.engine import KUEUE_WEBHOOK_PORT
+from batchyard.provision.engine import KUEUE_WEBHOOK_PORT, deployed
+from batchyard.provision.images import ImageRecipe, image_recipes
 from batchyard.provision.model import Google, Part, PlatformEngine, PlatformModel
-from batchyard.provision.terraform import hcl
-from batchyard.provision.terraform.build_files import MODULES, build_files
+from batchyard.provision.terraform import pools
 from batchyard.provision.terraform.pools import future_reservations, node_pools, reservations
+
+# --- build files ---
+#
+# Cloud Build configurations that create and destroy the platform without a local machine.
+
+
+#: Published images of the steps.
+_TERRAFORM: Final = "hashicorp/terraform:1.11.4"
+_DOCKER: Final = "gcr.io/cloud-builders/docker"
+_CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
+#: The modules of the root configuration.
+MODULES: Final = (
+    "cluster",
+    "future_reservations",
+    "identity",
+    "monitoring",
+    "network",
+    "node_pools",
+    "registry",
+    "reservations",
+    "services",
+    "teams",
+)
+#: An account ID has at most 30 characters.
+_NAME_LENGTH_MAX: Final = 24
+
+_HEAD: Final = """\
+# {what} in Cloud Build, as {account}.
+# The account and its roles are defined in terraform/build, which is applied once before:
+#
+#     gcloud builds submit . --config=build/{name}.yaml --project={project} \\
+#       --gcs-source-staging-dir=gs://{bucket}/source{more}
+serviceAccount: projects/{project}/serviceAccounts/{account}@{project}.iam.gserviceaccount.com
+timeout: 7200s
+options:
+  logging: CLOUD_LOGGING_ONLY
+steps:
+"""
+
+_CREATE: Final = """\
+  # It continues from the state: run it again after a failure, or after a change of platform.yaml.
+  - id: terraform
+    name: {terraform}
+    dir: terraform
+    entrypoint: sh
+    args:
+      - -ceu
+      - |
+        terraform init -input=false
+        terraform apply -input=false -auto-approve -lock-timeout=10m
+
+{images}  # The engine comes first, and is waited for: the other manifests need its kinds and webhooks.
+  - id: manifests
+    name: {sdk}
+    entrypoint: bash
+    args:
+      - -ceu
+      - |
+        gcloud container clusters get-credentials {cluster} --location={region} --dns-endpoint
+        apply="kubectl apply --server-side --force-conflicts --field-manager=batchyard-platform"
+        $$apply --kustomize=manifests/00-engine
+{waits}
+        $$apply --kustomize=manifests
+{active}"""
+
+_IMAGE: Final = """\
+  # An image that is already in its repository is not built again.
+  - id: image-{name}
+    name: {docker}
+    entrypoint: bash
+    args:
+      - -ceu
+      - |
+        docker manifest inspect {reference} > /dev/null 2>&1 && exit 0
+        engine=docker
+{lines}
+
+"""
+
+_WAIT: Final = "        kubectl wait --for=condition=Available -n {namespace} deployment/{name} --timeout=10m"
+
+_ACTIVE: Final = "        kubectl wait --for=condition=Active --timeout=5m clusterqueues.kueue.x-k8s.io {names}\n"
+
+_DESTROY: Final = """\
+  # Prevents accidental destruction.
+  - id: consent
+    name: {terraform}
+    entrypoint: sh
+    args:
+      - -ceu
+      - |
+        [ "$_NAME" = "{cluster}" ] || {{ echo "use --substitutions=_NAME={cluster} to destroy it"; exit 1; }}
+
+  # Kept: the bucket of the state, the account of Cloud Build (terraform/build), the APIs, and the jobs' data in their
+  # own buckets and disks. {registry}
+  - id: terraform
+    name: {terraform}
+    dir: terraform
+    entrypoint: sh
+    args:
+      - -ceu
+      - |
+        terraform init -input=false
+        words="-input=false -auto-approve -lock-timeout=10m -var=deletion_protection=false"
+        terraform apply $$words -target=module.cluster
+        terraform destroy $$words{targets}
+substitutions:
+  _NAME: ""
+"""
+
+
+def build_account(platform: PlatformModel) -> str:
+    """Return the ID of the builds' service account, as in terraform/build."""
+    return f"{platform.name[:_NAME_LENGTH_MAX].removesuffix('-')}-build"
+
+
+def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[str, str]:
+    """Return build/create.yaml and build/destroy.yaml."""
+    words = {
+        "project": google.project or "PROJECT",
+        "account": build_account(platform),
+        "bucket": bucket,
+        "terraform": _TERRAFORM,
+        "sdk": _CLOUD_SDK,
+        "cluster": platform.name,
+        "region": platform.region,
+        "images": "".join(_image_step(recipe) for recipe in image_recipes(platform)),
+        "registry": "The repositories stay too." if google.keep_repository else "Images in the repositories go.",
+        "targets": "".join(f" {each}" for each in destroy_targets(google)),
+        "waits": "\n".join(_WAIT.format(namespace=each.namespace, name=each.name) for each in deployed(platform)),
+    }
+    names = " ".join(queue.name for queue in platform.queues if not queue.is_stopped)
+    words["active"] = _ACTIVE.format(names=names) if names else ""
+    consent = f" \\\n#       --substitutions=_NAME={platform.name}"
+    create = _HEAD.format(what=f"Creates {platform.name}", name="create", more="", **words) + _CREATE.format(**words)
+    destroy = _HEAD.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **words)
+    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY.format(**words)}
+
+
+def destroy_targets(google: Google) -> list[str]:
+    """Return the arguments with which `terraform destroy` keeps the repositories; empty if they are destroyed too.
+
+    The APIs stay enabled in any case, and the repositories depend on them.
+    """
+    kept = ("registry", "services")
+    return [f"-target=module.{name}" for name in MODULES if name not in kept] if google.keep_repository else []
+
+
+def _image_step(recipe: ImageRecipe) -> str:
+    """Return one step; `$` is doubled, because Cloud Build substitutes single ones."""
+    lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
+    return _IMAGE.format(name=recipe.short_name, docker=_DOCKER, reference=recipe.reference, lines=lines)
+
 
 _ROOT: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
 _DASHBOARD: Final = "modules/monitoring/gpu-dashboard.json"
@@ -81,8 +234,8 @@ def _backend(platform: PlatformModel, google: Google, bucket: str, prefix: str) 
         bucket=bucket,
         project=google.project or "PROJECT",
         region=platform.region,
-        quoted=hcl.quoted(bucket),
-        prefix=hcl.quoted(prefix),
+        quoted=pools.quoted(bucket),
+        prefix=pools.quoted(prefix),
     )
 
 
@@ -90,36 +243,40 @@ def _variables(platform: PlatformModel, google: Google, cluster: Part) -> str:
     """Return terraform.tfvars, one paragraph per subject."""
     paragraphs = [
         _VARIABLES_HEADER.format(name=platform.name),
-        hcl.assignments(_place(platform, google, cluster)),
-        hcl.assignments({"network": _network(google), **_webhook_ports(platform)}),
-        hcl.assignments(_cluster(platform, google)),
+        pools.assignments(_place(platform, google, cluster)),
+        pools.assignments({"network": _network(google), **_webhook_ports(platform)}),
+        pools.assignments(_cluster(platform, google)),
         *_autoscaling(cluster),
-        hcl.assignments({"disk": {"size_gb": google.disk_size_gb, "type": google.disk_type}, **_driver(google)}),
-        hcl.assignments({"node_pools": node_pools(cluster)}),
+        pools.assignments({"disk": {"size_gb": google.disk_size_gb, "type": google.disk_type}, **_driver(google)}),
+        pools.assignments({"node_pools": node_pools(cluster)}),
         *_paragraph("reservations", reservations(cluster)),
         *_paragraph("future_reservations", future_reservations(cluster, google.submitted)),
-        hcl.assignments({"repository": google.repository, "dashboards": google.dashboards}),
+        pools.assignments({"repository": google.repository, "dashboards": google.dashboards}),
         *_paragraph("more_repositories", more_repositories(platform, google)),
         *_paragraph("teams", _teams(platform)),
     ]
     return "\n".join(paragraphs)
 
 
-def _paragraph(name: str, values: Mapping[str, hcl.Value]) -> Iterable[str]:
-    return [hcl.assignments({name: values})] if values else []
+def _paragraph(name: str, values: Mapping[str, pools.Value]) -> Iterable[str]:
+    return [pools.assignments({name: values})] if values else []
 
 
-def _place(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, hcl.Value]:
+def _place(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, pools.Value]:
     """Return the project, region, zones and labels. Without a project Terraform asks for one."""
-    project: dict[str, hcl.Value] = {"project": google.project} if google.project else {}
+    project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
     labels = {_LABEL: platform.name, **google.labels}
-    place: dict[str, hcl.Value] = {"name": platform.name, "region": platform.region, "zones": cluster["spec"]["zones"]}
+    place: dict[str, pools.Value] = {
+        "name": platform.name,
+        "region": platform.region,
+        "zones": cluster["spec"]["zones"],
+    }
     return {**project, **place, "labels": labels}
 
 
-def _network(google: Google) -> dict[str, hcl.Value]:
+def _network(google: Google) -> dict[str, pools.Value]:
     network = google.network
-    ranges: dict[str, hcl.Value] = {"nodes": network.nodes, "pods": network.pods, "services": network.services}
+    ranges: dict[str, pools.Value] = {"nodes": network.nodes, "pods": network.pods, "services": network.services}
     ranges["control_plane"] = network.control_plane
     if network.private_endpoint:
         ranges["private_endpoint"] = True
@@ -128,12 +285,12 @@ def _network(google: Google) -> dict[str, hcl.Value]:
     return ranges
 
 
-def _webhook_ports(platform: PlatformModel) -> dict[str, hcl.Value]:
+def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
     """Return the engine's webhook ports that a private control plane cannot reach by default."""
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 
-def _cluster(platform: PlatformModel, google: Google) -> dict[str, hcl.Value]:
+def _cluster(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
     group = security_group(platform)
     return {
         "release_channel": google.release_channel,
@@ -156,30 +313,30 @@ def security_group(platform: PlatformModel) -> str:
 def _autoscaling(cluster: Part) -> Iterable[str]:
     autoscaling = cluster["spec"].get("autoscaling") or {}
     profile = _PROFILES[autoscaling.get("profile", "balanced")]
-    values: dict[str, hcl.Value] = {"autoscaling_profile": profile}
+    values: dict[str, pools.Value] = {"autoscaling_profile": profile}
     limits = (autoscaling.get("autoProvisioning") or {}).get("limits") or ()
     if limits:
         fields = ("resource", "min", "max")
         values["auto_provisioning"] = [{field: row[field] for field in fields if field in row} for row in limits]
-    return [hcl.assignments(values)]
+    return [pools.assignments(values)]
 
 
-def _driver(google: Google) -> dict[str, hcl.Value]:
+def _driver(google: Google) -> dict[str, pools.Value]:
     return {"gpu_driver": _DRIVERS[google.gpu_driver]}
 
 
-def more_repositories(platform: PlatformModel, google: Google) -> dict[str, hcl.Value]:
+def more_repositories(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
     """Return the other repositories that images name, with their locations."""
     named = {image.repository: image.location or platform.region for image in google.images if image.repository}
     return {name: location for name, location in sorted(named.items()) if name != google.repository}
 
 
-def _teams(platform: PlatformModel) -> dict[str, hcl.Value]:
+def _teams(platform: PlatformModel) -> dict[str, pools.Value]:
     """Return the service accounts of the teams."""
-    rows: dict[str, hcl.Value] = {}
+    rows: dict[str, pools.Value] = {}
     for team in platform.teams:
         identity = team.identity
-        row: dict[str, hcl.Value] = {
+        row: dict[str, pools.Value] = {
             "namespace": team.namespace,
             "service_account": identity.name,
             "account": identity.google_name,
@@ -191,10 +348,10 @@ def _teams(platform: PlatformModel) -> dict[str, hcl.Value]:
 
 
 def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> str:
-    teams: dict[str, hcl.Value] = {
+    teams: dict[str, pools.Value] = {
         team.name: {"roles": list(team.identity.roles), "buckets": list(team.identity.buckets)}
         for team in platform.teams
     }
-    project: dict[str, hcl.Value] = {"project": google.project} if google.project else {}
-    values = hcl.assignments({**project, "name": platform.name, "state_bucket": bucket})
-    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), values, hcl.assignments({"teams": teams})])
+    project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
+    values = pools.assignments({**project, "name": platform.name, "state_bucket": bucket})
+    return "\n".join([_VARIABLES_HEADER.format(name=platform.name), values, pools.assignments({"teams": teams})])

@@ -14,10 +14,9 @@ from enum import StrEnum
 from typing import Final
 
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
-from batchyard.scheduling.fair_sharing import LOWEST, Share, compare, share_of
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
-from batchyard.scheduling.quota import QuotaNode, is_borrowing_with
+from batchyard.scheduling.quota import LOWEST, QuotaNode, Share, compare, is_borrowing_with, share_of
 
 
 class FairSharingStrategy(StrEnum):

@@ -9,10 +9,17 @@ Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/c
 from collections.abc import Sequence
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.assignment import Assignment
-from batchyard.scheduling.cluster_queue import RANK, AdmittedWorkload, ClusterQueue
-from batchyard.scheduling.flavor_requests import PODS
-from batchyard.scheduling.granular_mode import HOPELESS, PREEMPT, RECLAIM, GranularMode
+from batchyard.scheduling.cluster_queue import (
+    HOPELESS,
+    PODS,
+    PREEMPT,
+    RANK,
+    RECLAIM,
+    AdmittedWorkload,
+    ClusterQueue,
+    GranularMode,
+)
+from batchyard.scheduling.flavor_assigner import Assignment
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption import fair
 from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads

@@ -21,18 +21,152 @@ Every function takes an object and returns a new one that shares the unchanged p
 changed. Reasons and messages are Kueue's (pkg/workload at v0.20 with its default feature gates).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import well_known
-from batchyard.api.conditions import find_condition, is_true
-from batchyard.api.meta import Obj, annotation, with_path
-from batchyard.api.status_draft import StatusDraft
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import (
+    Key,
+    Obj,
+    StatusDraft,
+    annotation,
+    finalizers_of,
+    find_condition,
+    is_true,
+    with_finalizer,
+    with_path,
+    without_finalizer,
+)
 from batchyard.api.times import format_time, parse_time
+from batchyard.api.views.workload import ClusterQueueView
 from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.messages import PENDING_EVALUATION
-from batchyard.scheduling.workload.checks import are_ready, new_check, reset_check
+from batchyard.scheduling.scheduler_cache import SchedulerCache
+
+# --- checks ---
+#
+# Admission checks of a Workload: which ones it requires, their initial state, and messages of failed ones.
+#
+# A check is Pending until its controller sets it to Ready, Retry or Rejected. Sources: Kueue's
+# pkg/workload/admissionchecks.go, and its workload_controller in pkg/controller/core.
+
+
+Check: TypeAlias = Mapping[str, Any]
+
+PENDING: Final = "Pending"
+READY: Final = "Ready"
+RETRY: Final = "Retry"
+REJECTED: Final = "Rejected"
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def checks_of(workload: Obj) -> Sequence[Check]:
+    """Return the checks in its status."""
+    return (workload.get("status") or _NOTHING).get("admissionChecks") or ()
+
+
+def are_ready(checks: Sequence[Check]) -> bool:
+    """Report whether all checks are Ready."""
+    return all(check["state"] == READY for check in checks)
+
+
+# --- required checks ---
+
+
+def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None) -> list[str]:
+    """Return the names of the checks that a Workload of a ClusterQueue requires, sorted.
+
+    With quota, it requires those of its flavors. While it is pending, only checks that all flavors require are known.
+    """
+    if not queue.check_rules:
+        return []
+    if admission is None:
+        every = frozenset(queue.flavors)
+        return sorted(rule.name for rule in queue.check_rules if every.issubset(rule.flavors))
+    assignments = admission.get("podSetAssignments") or ()
+    used = {flavor: None for assignment in assignments for flavor in (assignment.get("flavors") or _NOTHING).values()}
+    return sorted(rule.name for rule in queue.check_rules if any(flavor in used for flavor in rule.flavors))
+
+
+def retried_checks(workload: Obj, queue: ClusterQueueView) -> list[str]:
+    """Return the names of its retried checks that may still be required.
+
+    They stay while it is pending, whatever its next flavors are. Otherwise the retry count would never reach its limit.
+    """
+    rules = [rule.name for rule in queue.check_rules]
+    return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in rules]
+
+
+def with_checks(workload: Obj, required: Sequence[str], now: Instant) -> Obj:
+    """Return the Workload with exactly these checks, new ones Pending; the same object if it has them."""
+    known = {check["name"]: check for check in checks_of(workload)}
+    if known.keys() == frozenset(required):
+        return workload
+    checks = [known.get(name) or new_check(name, format_time(now)) for name in required]
+    return with_path(workload, ("status", "admissionChecks"), checks or None)
+
+
+# --- one check ---
+
+
+def new_check(name: str, time: str) -> Check:
+    """Return a new Pending check."""
+    return {"name": name, "state": PENDING, "message": "", "lastTransitionTime": time}
+
+
+def reset_check(check: Check, time: str) -> Check:
+    """Return a check after an eviction: Pending again, with its retry count."""
+    if check["state"] == PENDING:
+        return check
+    message = f"Reset to Pending after eviction. Previously: {check['state']}"
+    fresh = {"name": check["name"], "state": PENDING, "message": message, "lastTransitionTime": time}
+    if "requeueAfterSeconds" in check:
+        fresh["requeueAfterSeconds"] = check["requeueAfterSeconds"]
+    if check["state"] == RETRY:
+        fresh["retryCount"] = check.get("retryCount", 0) + 1
+    return fresh
+
+
+def with_check(workload: Obj, check: Check, now: Instant) -> Obj:
+    """Return the Workload with a check replaced by name; a changed state gets the current time."""
+    checks = checks_of(workload)
+    old = next(each for each in checks if each["name"] == check["name"])
+    if check == old:
+        return workload
+    if check["state"] != old["state"]:
+        check = {**check, "lastTransitionTime": format_time(now)}
+    return with_path(workload, ("status", "admissionChecks"), [check if each is old else each for each in checks])
+
+
+# --- failed checks ---
+
+
+def in_state(workload: Obj, state: str) -> list[Check]:
+    """Return its checks in a state, by name."""
+    found = [check for check in checks_of(workload) if check["state"] == state]
+    return sorted(found, key=lambda check: check["name"])
+
+
+def describe_checks(checks: Sequence[Check], state: str) -> str:
+    """Describe these checks, which are all in one state, in Kueue's words."""
+    parts = [f'"{c["name"]}" ({c["message"]})' if c.get("message") else f'"{c["name"]}"' for c in checks]
+    noun = "AdmissionChecks" if len(checks) > 1 else "AdmissionCheck"
+    return f"{noun} in {state} state: {'; '.join(parts)}"
+
+
+def retry_at(workload: Obj) -> Instant | None:
+    """Return the latest retry time of its checks in state Retry; None if they have none."""
+    times = [
+        parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
+        for check in in_state(workload, RETRY)
+        if "requeueAfterSeconds" in check
+    ]
+    return max(times, default=None)
+
 
 # --- reasons ---
 #
@@ -477,3 +611,64 @@ def _identity(entry: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return the union of two field sets."""
     return {**one, **{name: _union(one.get(name) or {}, inner) for name, inner in other.items()}}
+
+
+# --- resource in use ---
+#
+# Resource-in-use finalizer: set on creation, and removed when the object is being deleted and is no longer used.
+#
+# A ClusterQueue is used by Workloads with quota in it. A ResourceFlavor or AdmissionCheck is used by ClusterQueues that
+# reference it, and a Topology by ResourceFlavors. Sources: Kueue's pkg/controller/core (clusterqueue_controller,
+# resourceflavor_controller, admissioncheck_controller), pkg/controller/tas/topology_controller.
+
+
+_USERS_ONLY: Final = scheme.WORKLOAD
+
+
+class ResourceInUseFinalizer:
+    """Maintains the finalizer, and tracks the objects that are being deleted."""
+
+    name = "in-use"
+    rank = 1
+    kinds = (_USERS_ONLY, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY)
+
+    def __init__(self, index: SchedulerCache) -> None:
+        self._index = index
+        #: Objects that are being deleted.
+        self._leaving: dict[Key, None] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the objects that are being deleted when a possible user changes, and objects without the finalizer."""
+        if event.key.kind == _USERS_ONLY:
+            return list(self._leaving)
+        if event.type is EventType.DELETED:
+            self._leaving.pop(event.key, None)
+        elif event.obj["metadata"].get("deletionTimestamp"):
+            self._leaving[event.key] = None
+        elif well_known.RESOURCE_IN_USE not in finalizers_of(event.obj):
+            return [*self._leaving, event.key]
+        return list(self._leaving)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Add the finalizer; remove it from an unused object that is being deleted."""
+        obj = reader.get(key)
+        if obj is None:
+            return ReconcileResult()
+        if not obj["metadata"].get("deletionTimestamp"):
+            wanted = with_finalizer(obj, well_known.RESOURCE_IN_USE)
+        elif self._is_used(key, reader):
+            return ReconcileResult()
+        else:
+            wanted = without_finalizer(obj, well_known.RESOURCE_IN_USE)
+        return ReconcileResult() if wanted is obj else ReconcileResult([Update(wanted)])
+
+    def _is_used(self, key: Key, reader: Reader) -> bool:
+        queues = self._index.snapshot.queues
+        if key.kind == scheme.CLUSTER_QUEUE:
+            return key.name in queues and bool(queues[key.name].workloads)
+        if key.kind == scheme.ADMISSION_CHECK:
+            return any(key.name in queue.view.admission_checks for queue in queues.values())
+        if key.kind == scheme.TOPOLOGY:
+            flavors = reader.list(scheme.RESOURCE_FLAVOR)
+            return any((flavor.get("spec") or {}).get("topologyName") == key.name for flavor in flavors)
+        return any(key.name in queue.view.flavors for queue in queues.values())

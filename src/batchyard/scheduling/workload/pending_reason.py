@@ -9,12 +9,10 @@ import re
 from typing import Final, NamedTuple
 
 from batchyard.api import well_known
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj, annotation
-from batchyard.api.selectors import selector
-from batchyard.api.views.ownership import namespace_labels
+from batchyard.api.meta import Obj, annotation, find_condition, selector
+from batchyard.api.views.node import namespace_labels
 from batchyard.scheduling import messages
-from batchyard.scheduling.workload import lifecycle as r
+from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import has_admission_gate, is_active, is_on_hold
 
 #: Reasons that the scheduler sets; only it resets them.
@@ -23,9 +21,9 @@ VERDICTS: Final = frozenset(
         messages.NO_MATCHING_FLAVOR,
         messages.WAITING_FOR_QUOTA,
         messages.EXCEEDS_MAX_QUOTA,
-        r.TOPOLOGY_PLACEMENT_FAILED,
+        lifecycle.TOPOLOGY_PLACEMENT_FAILED,
         messages.WAITING_FOR_PREEMPTED_WORKLOADS,
-        r.WAITING_FOR_PODS_READY,
+        lifecycle.WAITING_FOR_PODS_READY,
         messages.PENDING_EVALUATION,
     }
 )
@@ -78,7 +76,7 @@ def is_inactive(cluster_queue: Obj) -> bool:
 def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
     """Return the reason for QuotaReserved=False of a Workload without quota; None to leave it unchanged."""
     if not is_active(workload):
-        return PendingReason(r.DEACTIVATED, "The workload is deactivated")
+        return PendingReason(lifecycle.DEACTIVATED, "The workload is deactivated")
     if is_on_hold(workload):
         return None
     blocker = queue_blocker(workload, queues) or _mismatch(queues)
@@ -106,7 +104,7 @@ def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None
 def gated(workload: Obj) -> PendingReason:
     """Return the reason of a Workload with an admission gate."""
     return PendingReason(
-        r.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}"
+        lifecycle.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}"
     )
 
 
@@ -140,7 +138,7 @@ def _mismatch(queues: WorkloadQueues) -> PendingReason | None:
 
 def _again(workload: Obj) -> PendingReason | None:
     """Return PendingEvaluation if nothing blocks it any more, but only to replace a reason set by this module."""
-    condition = find_condition(workload, r.QUOTA_RESERVED)
+    condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if condition is None or condition["reason"] in VERDICTS:
         return None
     if condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED} and not _OURS.match(condition["message"]):
@@ -150,5 +148,5 @@ def _again(workload: Obj) -> PendingReason | None:
 
 def is_evaluation_awaited(workload: Obj) -> bool:
     """Report whether its condition is PendingEvaluation with the message set here."""
-    condition = find_condition(workload, r.QUOTA_RESERVED)
+    condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     return condition is not None and condition["status"] == "False" and condition["message"] == _AWAITED

@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj, controller_of, key_of
-from batchyard.api.status_draft import StatusDraft
+from batchyard.api.meta import Obj, StatusDraft, controller_of, find_condition, key_of
 from batchyard.api.times import parse_time
-from batchyard.base.backoff import backoff
-from batchyard.base.instant import HOUR, MINUTE, Duration, Instant
+from batchyard.base.instant import HOUR, MINUTE, Duration, Instant, backoff
 from batchyard.scheduling.workload import lifecycle
-from batchyard.scheduling.workload import lifecycle as r
 
-_READY: Final = (r.STARTED, r.RECOVERED)
+_READY: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
 _JOBS: Final = ("Job", "JobSet")
 _NOT_READY: Final = "Not all pods are ready or succeeded"
 _RECOVERING: Final = "At least one pod has failed, waiting for recovery"
@@ -78,24 +74,26 @@ def set_pods_ready(workload: Obj, ready: bool, now: Instant) -> Obj:
     """Set its PodsReady condition from the readiness of all pods of its job; return the same object if unchanged."""
     reason, message = _pods_ready_reason(workload, ready)
     holds = reason in _READY
-    old = find_condition(workload, r.PODS_READY)
+    old = find_condition(workload, lifecycle.PODS_READY)
     if old is not None and (old["status"] == "True", old["reason"]) == (holds, reason):
         return workload
     draft = StatusDraft(workload, now)
-    draft.set_condition(r.PODS_READY, holds, reason, message)
+    draft.set_condition(lifecycle.PODS_READY, holds, reason, message)
     return draft.result()
 
 
 def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
     if not lifecycle.is_admitted(workload):
-        return r.WAIT_FOR_START, _NOT_READY
-    old = find_condition(workload, r.PODS_READY)
+        return lifecycle.WAIT_FOR_START, _NOT_READY
+    old = find_condition(workload, lifecycle.PODS_READY)
     was = "" if old is None else old["reason"]
     if ready:
-        return (r.RECOVERED if was in {r.WAIT_FOR_RECOVERY, r.RECOVERED} else r.STARTED), _ALL_READY
-    if was in _READY or was == r.WAIT_FOR_RECOVERY:
-        return r.WAIT_FOR_RECOVERY, _RECOVERING
-    return r.WAIT_FOR_START, _NOT_READY
+        return (
+            lifecycle.RECOVERED if was in {lifecycle.WAIT_FOR_RECOVERY, lifecycle.RECOVERED} else lifecycle.STARTED
+        ), _ALL_READY
+    if was in _READY or was == lifecycle.WAIT_FOR_RECOVERY:
+        return lifecycle.WAIT_FOR_RECOVERY, _RECOVERING
+    return lifecycle.WAIT_FOR_START, _NOT_READY
 
 
 # --- the time ---
@@ -103,7 +101,7 @@ def _pods_ready_reason(workload: Obj, ready: bool) -> tuple[str, str]:
 
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
     """Return the deadline for the pods of an admitted Workload; None if they are ready or there is none."""
-    admitted, ready = find_condition(workload, r.ADMITTED), find_condition(workload, r.PODS_READY)
+    admitted, ready = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
     if (
         admitted is None
         or admitted["status"] != "True"
@@ -111,12 +109,12 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None
         or not policy.awaits(workload)
     ):
         return None
-    if ready is None or ready["reason"] == r.WAIT_FOR_START:
-        return PodsReadyDeadline(r.WAIT_FOR_START, parse_time(admitted["lastTransitionTime"]) + policy.timeout)
+    if ready is None or ready["reason"] == lifecycle.WAIT_FOR_START:
+        return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admitted["lastTransitionTime"]) + policy.timeout)
     recovery = policy.timeout if policy.recovery_timeout is None else policy.recovery_timeout
-    if ready["reason"] != r.WAIT_FOR_RECOVERY or recovery == 0:
+    if ready["reason"] != lifecycle.WAIT_FOR_RECOVERY or recovery == 0:
         return None
-    return PodsReadyDeadline(r.WAIT_FOR_RECOVERY, parse_time(ready["lastTransitionTime"]) + recovery)
+    return PodsReadyDeadline(lifecycle.WAIT_FOR_RECOVERY, parse_time(ready["lastTransitionTime"]) + recovery)
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
@@ -124,10 +122,10 @@ def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now:
     tries = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and tries > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
-        return lifecycle.target_deactivation(workload, r.REQUEUING_LIMIT_EXCEEDED, message, now)
+        return lifecycle.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
     until = now + backoff(policy.backoff_base, policy.backoff_max, tries)
     held = lifecycle.hold_back(workload, until, counts=True)
-    reason, message = r.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
+    reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
     return lifecycle.evict(held, reason=reason, message=message, now=now, cause=cause)
 
 

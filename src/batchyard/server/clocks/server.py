@@ -6,6 +6,7 @@ A batchyard server reports its time and speed. Any other server gives the second
 controllers have seen does not go back. Before they run the clock is set either way, afterwards only forward.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -15,7 +16,7 @@ from batchyard.client.writes import decoded
 from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.operator.snapshot import RequestSender
-from batchyard.server.platform.status_report import PATH as REPORT
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 #: Every API server reports its version here without authentication. The version of batchyard names it.
 _VERSION: Final = "/version"
@@ -109,3 +110,40 @@ class ServerClock:
             self._ahead = None
             self._kernel.set_clock(theirs, 1.0)
         return _EVERY
+
+
+# --- machine ---
+#
+# Machine clock: keeps a platform's clock at the wall clock, unless its time is accelerated.
+#
+# A platform counts time by a monotonic clock, which stops while the machine sleeps. After a sleep, or after the wall
+# clock was set forward, the platform's clock jumps to it. Time that controllers have seen does not go back. If the wall
+# clock was set back, the platform's clock stays ahead of it.
+
+
+#: How often the wall clock is checked, and the tolerated difference.
+_MACHINE_EVERY: Final = 5 * SECOND
+_MACHINE_DIFFERS: Final = 2 * SECOND
+_LOG: Final = logging.getLogger("batchyard")
+
+
+class MachineClock:
+    """A kernel whose clock follows the wall clock."""
+
+    def __init__(self, kernel: LiveKernel, timers: Kernel, clock: Callable[[], Instant]) -> None:
+        self._kernel = kernel
+        self._timers = timers
+        self._clock = clock
+
+    def follow(self) -> None:
+        """Adjust the kernel's clock now and periodically, until the kernel is stopped."""
+        if self._kernel.is_stopped:
+            return
+        time = self._clock()
+        ahead = time - self._kernel.clock()
+        if ahead > _MACHINE_DIFFERS:
+            _LOG.warning(
+                "the machine's clock jumped ahead by %s (sleep or clock change); following it", format_age(ahead)
+            )
+            self._kernel.set_clock(time, 1.0)
+        self._timers.call_at(self._timers.now() + _MACHINE_EVERY, self.follow)

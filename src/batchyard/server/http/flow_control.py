@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
-from batchyard.apiserver.auth.authentication import UserInfo, flow_of, is_exempt
-from batchyard.apiserver.request import StatusError
+from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exempt
 from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import ticks
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
-from batchyard.apiserver.auth.authentication import UserInfo, flow_of, is_exempt
-from batchyard.apiserver.request import StatusError
+from batchyard.apiserver.request import StatusError, UserInfo, flow_of, is_exempt
 from batchyard.interfaces.controller import Work
 from batchyard.server.http.flow_control import FairQueue, too_many
 

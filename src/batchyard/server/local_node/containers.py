@@ -30,9 +30,8 @@ from batchyard.interfaces.containers import (
 from batchyard.kubelet.local.runs import EXITED, RUNNING, ObservedRun, key_of_run, run_of
 from batchyard.server.clocks.wall import ticks
 from batchyard.server.local_node.ports import LocalPort
-from batchyard.server.local_node.run_dirs import RunFolders
+from batchyard.server.local_node.run_dirs import NodeTimes, RunFolders
 from batchyard.server.local_node.sessions import FailedSession, LocalAttachment, LocalCommand
-from batchyard.server.local_node.times import NodeTimes
 from batchyard.server.local_node.usage import LocalUsage
 
 #: How often a followed log is checked for new lines.

@@ -1,14 +1,21 @@
 """The pod network of this machine: sockets in it, from the switch process that holds it, and pod addresses."""
 
+import asyncio
 import os
 import socket
-from ipaddress import IPv4Interface, IPv4Network
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self, TypeAlias
 
-from batchyard.shim import network as switch
+from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local.names import addresses, reverse
 from batchyard.shim import state_dir
+from batchyard.shim.isolation import network
 
 _ANSWER_MAX = 16
 
@@ -19,7 +26,7 @@ class PodsNetwork:
     def __init__(self, node: Path) -> None:
         opened = state_dir.open_folder(str(node))
         try:
-            held = switch.find(opened)
+            held = network.find(opened)
         finally:
             os.close(opened)
         if held is None:
@@ -96,3 +103,194 @@ class PodAddresses:
     def give_back(self, uid: str) -> None:
         """Release the address of a deleted pod."""
         self._taken.discard(self._given.pop(uid, ""))
+
+
+# --- dns ---
+#
+# DNS server of the pods: the wire format, as far as resolvers of programs need it, and the server.
+#
+# It answers one question per message, with A or PTR records; other types get an empty answer. Sources: RFC 1035;
+# RFC 6891, by which what follows a question may be ignored.
+
+
+_HEADER: Final = struct.Struct("!6H")
+_QUESTION: Final = struct.Struct("!2H")
+_RECORD: Final = struct.Struct("!3HIH")
+_INTERNET: Final = 1
+#: A compression pointer to the name of the question, which follows the header.
+_SAME_NAME: Final = 0xC000 | _HEADER.size
+_IS_ANSWER: Final = 0x8000
+_OPCODE: Final = 0x7800
+_IS_AUTHORITY: Final = 0x0400
+_IS_CUT: Final = 0x0200
+_RECURSION_WANTED: Final = 0x0100
+_RECURSION_IS_HAD: Final = 0x0080
+_LABEL_MAX: Final = 63
+#: The TTL of CoreDNS's kubernetes plugin.
+_SECONDS: Final = 5
+#: The maximum size of a UDP response for clients without EDNS.
+DATAGRAM_MAX: Final = 512
+
+
+class DnsType(IntEnum):
+    """The supported record types."""
+
+    A = 1
+    PTR = 12
+
+
+class DnsCode(IntEnum):
+    """Response codes."""
+
+    OK = 0
+    MALFORMED = 1
+    NO_SUCH_NAME = 3
+    NOT_IMPLEMENTED = 4
+
+
+class DnsQuestion(NamedTuple):
+    """A question: a name in lower case without the final dot, and a record type."""
+
+    name: str
+    type: int
+
+
+class DnsMessageError(Exception):
+    """A malformed question."""
+
+
+Look: TypeAlias = Callable[[DnsQuestion], Sequence[str] | None]
+"""Returns the records of a question (addresses or names); None if the name does not exist."""
+
+
+def answer(message: bytes, look: Look, length_max: int) -> bytes | None:
+    """Return the response to a message; None if it is not a query. A response above `length_max` is truncated (TC)."""
+    if len(message) < _HEADER.size:
+        return None
+    number, flags, questions, *_ = _HEADER.unpack_from(message)
+    if flags & _IS_ANSWER:
+        return None
+    if flags & _OPCODE or questions != 1:
+        code = DnsCode.NOT_IMPLEMENTED if flags & _OPCODE else DnsCode.MALFORMED
+        return _HEADER.pack(number, _flags(flags, code), 0, 0, 0, 0)
+    try:
+        question, end = _question(message)
+    except DnsMessageError:
+        return _HEADER.pack(number, _flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
+    found = look(question)
+    code = DnsCode.NO_SUCH_NAME if found is None else DnsCode.OK
+    records = [_record(question.type, each) for each in found or ()]
+    asked = message[_HEADER.size : end]
+    whole = _HEADER.pack(number, _flags(flags, code), 1, len(records), 0, 0) + asked + b"".join(records)
+    if len(whole) <= length_max:
+        return whole
+    return _HEADER.pack(number, _flags(flags, code) | _IS_CUT, 1, 0, 0, 0) + asked
+
+
+def _flags(asked: int, code: DnsCode) -> int:
+    return _IS_ANSWER | _IS_AUTHORITY | _RECURSION_IS_HAD | asked & _RECURSION_WANTED | code
+
+
+def _question(message: bytes) -> tuple[DnsQuestion, int]:
+    """Parse the question. Return it and the offset of its end."""
+    labels: list[str] = []
+    place = _HEADER.size
+    while place < len(message) and (length := message[place]):
+        label = message[place + 1 : place + 1 + length]
+        if length > _LABEL_MAX or len(label) < length:
+            raise DnsMessageError
+        labels.append(label.decode("ascii", "replace").lower())
+        place += 1 + length
+    if place + 1 + _QUESTION.size > len(message):
+        raise DnsMessageError
+    asked, class_ = _QUESTION.unpack_from(message, place + 1)
+    if class_ != _INTERNET:
+        raise DnsMessageError
+    return DnsQuestion(".".join(labels), asked), place + 1 + _QUESTION.size
+
+
+def _record(kind: int, value: str) -> bytes:
+    data = IPv4Address(value).packed if kind == DnsType.A else _name(value)
+    return _RECORD.pack(_SAME_NAME, kind, _INTERNET, _SECONDS, len(data)) + data
+
+
+def _name(name: str) -> bytes:
+    return b"".join(bytes([len(label)]) + label.encode("ascii") for label in name.split(".")) + b"\0"
+
+
+# --- name server ---
+#
+# The DNS server in the network of this machine's pods, at the address of the bridge.
+#
+# It serves UDP, and TCP for responses that are too long for a datagram. TCP connections are limited in number and time.
+
+
+PORT: Final = 53
+_LENGTH_MAX: Final = 65535
+_CONNECTIONS_MAX: Final = 64
+_ASKS_WITHIN: Final = 10.0  # seconds
+
+
+class NameServer:
+    """The UDP and TCP sockets of the server, and the objects it answers from."""
+
+    def __init__(self, reader: Reader, domain: str) -> None:
+        self._reader = reader
+        self._domain = domain
+        self._datagrams: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._connections = 0
+
+    async def serve(self, datagrams: socket.socket, streams: socket.socket) -> None:
+        """Serve on these unbound sockets of the pod network."""
+        for each in (datagrams, streams):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("0.0.0.0", PORT))  # noqa: S104 - in the pod network's namespace
+            each.setblocking(False)
+        self._datagrams = datagrams
+        asyncio.get_running_loop().add_reader(datagrams, self._datagram, datagrams)
+        self._server = await asyncio.start_server(self._stream, sock=streams)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        if self._datagrams is not None:
+            asyncio.get_running_loop().remove_reader(self._datagrams)
+            self._datagrams.close()
+        if self._server is not None:
+            self._server.close()
+
+    def answer(self, message: bytes, length_max: int) -> bytes | None:
+        """Return the response to a message; None if it is not a query."""
+        return answer(message, self._look, length_max)
+
+    def _look(self, question: DnsQuestion) -> Sequence[str] | None:
+        if question.type == DnsType.PTR:
+            return reverse(question.name, self._domain, self._reader)
+        found = addresses(question.name, self._domain, self._reader)
+        return found if question.type == DnsType.A or found is None else ()
+
+    def _datagram(self, asked: socket.socket) -> None:
+        """Answer the next datagram. If sending fails, the client retries."""
+        with suppress(OSError):
+            message, sender = asked.recvfrom(_LENGTH_MAX)
+            response = self.answer(message, DATAGRAM_MAX)
+            if response is not None:
+                asked.sendto(response, sender)
+
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the queries of a TCP connection."""
+        self._connections += 1
+        try:
+            while self._connections <= _CONNECTIONS_MAX:
+                async with asyncio.timeout(_ASKS_WITHIN):
+                    length = int.from_bytes(await reader.readexactly(2))
+                    response = self.answer(await reader.readexactly(length), _LENGTH_MAX)
+                    if response is None:
+                        break
+                    writer.write(len(response).to_bytes(2) + response)
+                    await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._connections -= 1
+            writer.close()

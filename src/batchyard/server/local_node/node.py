@@ -10,9 +10,8 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.controller import Controller
-from batchyard.kubelet.local.devices import Gpu
 from batchyard.kubelet.local.kubelet import LocalKubelet
-from batchyard.kubelet.local.node import LocalNode
+from batchyard.kubelet.local.node import Gpu, LocalNode
 from batchyard.kubelet.local.run_requests import RunRequests, settings_of
 from batchyard.kubelet.local.runs import EXITED, run_of
 from batchyard.kubelet.local.volumes import Token
@@ -20,13 +19,11 @@ from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.local_node.containers import LocalContainers
-from batchyard.server.local_node.dns import NameServer
-from batchyard.server.local_node.gpus import Gpus
-from batchyard.server.local_node.machine_info import facts_of
-from batchyard.server.local_node.network import PodsNetwork
+from batchyard.server.local_node.machine_info import Gpus, facts_of
+from batchyard.server.local_node.network import NameServer, PodsNetwork
+from batchyard.server.local_node.run_dirs import NodeTimes
 from batchyard.server.local_node.runtime import LocalMachine
-from batchyard.server.local_node.times import NodeTimes
-from batchyard.shim import seccomp
+from batchyard.shim.isolation import seccomp
 
 _LOG: Final = logging.getLogger("batchyard")
 #: The node's folder within the data directory.

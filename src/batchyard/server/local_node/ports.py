@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.interfaces.containers import SessionClient, SessionEnd
-from batchyard.server.local_node.session_host import HostConnection
-from batchyard.server.local_node.sessions import SESSIONS
+from batchyard.server.local_node.sessions import SESSIONS, HostConnection
 
 _CONNECTED_WITHIN: Final = 10  # seconds
 #: How long a port may stay silent after its client has ended its input.

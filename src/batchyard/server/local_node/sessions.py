@@ -2,18 +2,260 @@
 
 import asyncio
 import fcntl
+import json
 import os
+import socket
 import struct
 import termios
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from batchyard.interfaces.containers import SessionClient, SessionEnd, Streams
-from batchyard.server.local_node.pipes import PipeReader, PipeWriter
-from batchyard.server.local_node.session_host import HostConnection
+
+# --- pipes ---
+#
+# Non-blocking reads and writes of pipes, terminals and sockets on the event loop.
+
+
+#: Bytes read at once.
+_PART: Final = 64 * 1024
+#: Watermarks in bytes: above the high one the producer must pause, at the low one it may resume.
+_HIGH: Final = 256 * 1024
+_LOW: Final = 64 * 1024
+
+
+class PipeReader:
+    """Reads a file until its end while enabled, then closes it."""
+
+    def __init__(
+        self, file: int, loop: asyncio.AbstractEventLoop, take: Callable[[bytes], None], over: Callable[[], None]
+    ) -> None:
+        self._file = file
+        self._loop = loop
+        self._take = take
+        self._over = over
+        self._is_open = True
+        self._listens = False
+        os.set_blocking(file, False)
+        self.listen(listens=True)
+
+    def listen(self, *, listens: bool) -> None:
+        """Resume or pause reading."""
+        if listens == self._listens or not self._is_open:
+            return
+        self._listens = listens
+        if listens:
+            self._loop.add_reader(self._file, self._read)
+        else:
+            self._loop.remove_reader(self._file)
+
+    def close(self) -> None:
+        """Stop reading, and close the file."""
+        self.listen(listens=False)
+        if self._is_open:
+            self._is_open = False
+            os.close(self._file)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._file, _PART)
+        except BlockingIOError:
+            return
+        except OSError:  # a terminal without open slaves, or a reset connection
+            data = b""
+        if data:
+            self._take(data)
+        else:
+            self.close()
+            self._over()
+
+
+class PipeWriter:
+    """A buffered writer to a file. `wants_more` gets False when the buffer is full and True when it has room again."""
+
+    def __init__(self, file: int, loop: asyncio.AbstractEventLoop, wants_more: Callable[[bool], None]) -> None:
+        self._file = file
+        self._loop = loop
+        self._wants_more = wants_more
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._is_open = True
+        self._is_ending = False
+        self._is_full = False
+        os.set_blocking(file, False)
+
+    def write(self, data: bytes) -> None:
+        """Write data as soon as possible. It is dropped once the reader has closed."""
+        if not self._is_open or self._is_ending or not data:
+            return
+        self._waiting.append(data)
+        self._bytes += len(data)
+        if len(self._waiting) == 1:
+            self._write()
+        if self._bytes > _HIGH and not self._is_full:
+            self._is_full = True
+            self._wants_more(False)
+
+    def end(self) -> None:
+        """Close the file once everything is written."""
+        self._is_ending = True
+        if not self._waiting:
+            self.close()
+
+    def close(self) -> None:
+        """Close the file, and drop buffered data."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_writer(self._file)
+            os.close(self._file)
+            self._waiting.clear()
+            self._bytes = 0
+            self._report_room()
+
+    def _write(self) -> None:
+        """Write as much as possible now."""
+        try:
+            while self._waiting:
+                data = self._waiting[0]
+                written = os.write(self._file, data)
+                self._bytes -= written
+                if written < len(data):
+                    self._waiting[0] = data[written:]
+                    break
+                self._waiting.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:  # the reader has closed
+            self.close()
+            return
+        self._continue()
+
+    def _continue(self) -> None:
+        if self._waiting:
+            self._loop.add_writer(self._file, self._write)
+        else:
+            self._loop.remove_writer(self._file)
+            if self._is_ending:
+                self.close()
+        self._report_room()
+
+    def _report_room(self) -> None:
+        if self._is_full and self._bytes <= _LOW:
+            self._is_full = False
+            self._wants_more(True)
+
+
+# --- session host ---
+#
+# Connection to the host process of a session: a process that the spawner forks for exec, or the shim for attach.
+
+
+#: A command line fits into the head of an HTTP request, but some characters take more bytes in JSON.
+_REQUEST_BYTES: Final = 1 << 20
+_MESSAGE_BYTES: Final = 1 << 16
+_FILES_MAX: Final = 2
+#: Seconds between two attempts to connect to a busy host, and the maximum number of attempts.
+_AGAIN_AFTER: Final = 0.02
+_TRIES: Final = 500
+
+
+class HostConnection:
+    """A connection to the socket of a host process.
+
+    `hear` is called with each message of the host and its file descriptors, `lost` once when it disconnects.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        hear: Callable[[Mapping[str, Any], Sequence[int]], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._hear = hear
+        self._lost = lost
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        self._socket = socket.socket(socket.AF_UNIX, kind)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
+        self._path = path
+        #: The message and file descriptors to send once the host accepts the connection, and the timer of the retry.
+        self._message = b""
+        self._given: list[int] = []
+        self._again: asyncio.TimerHandle | None = None
+
+    def ask(self, asked: Mapping[str, Any], files: Sequence[int]) -> None:
+        """Connect, and send a request with file descriptors. OSError if the host is unreachable."""
+        self._message = json.dumps(asked).encode()
+        try:
+            self._connect(files)
+        except BlockingIOError:
+            self._given = [os.dup(file) for file in files]
+            self._again = self._loop.call_later(_AGAIN_AFTER, self._try_again, _TRIES)
+
+    def _try_again(self, tries: int) -> None:
+        self._again = None
+        try:
+            self._connect(self._given)
+        except BlockingIOError:
+            if tries:
+                self._again = self._loop.call_later(_AGAIN_AFTER, self._try_again, tries - 1)
+                return
+            self.close()
+            self._lost()
+        except OSError:
+            self.close()
+            self._lost()
+        self._drop_given()
+
+    def _drop_given(self) -> None:
+        for file in self._given:
+            os.close(file)
+        self._given = []
+
+    def _connect(self, files: Sequence[int]) -> None:
+        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._socket.connect(f"/proc/self/fd/{folder}/{self._path.name}")
+            socket.send_fds(self._socket, [self._message], files)
+        finally:
+            os.close(folder)
+        self._loop.add_reader(self._socket, self._read)
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Send a further message, ignoring a lost host."""
+        with suppress(OSError):
+            self._socket.send(json.dumps(message).encode())
+
+    def close(self) -> None:
+        """Disconnect, which notifies the host."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+            self._drop_given()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def _read(self) -> None:
+        message = b""
+        files: Sequence[int] = ()
+        try:
+            message, files, _, _ = socket.recv_fds(self._socket, _MESSAGE_BYTES, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if message:
+            self._hear(json.loads(message), files)
+        else:
+            self.close()
+            self._lost()
+
 
 #: The socket in the node's folder for exec sessions, and the socket in a run's folder for attach.
 SESSIONS: Final = "sessions"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from batchyard.api.meta import Key
-from batchyard.interfaces.observers import DecisionRecord, LedgerQuery
+from batchyard.interfaces.controller import DecisionRecord, LedgerQuery
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import text_of
 from batchyard.server.platform.group_commit import BackgroundThread

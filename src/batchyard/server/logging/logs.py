@@ -6,14 +6,33 @@ info      each decision, with its number in the decision ledger
 debug     each scheduling cycle
 """
 
+import errno
 import logging
+import os
 import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api.times import format_micro_time
+from batchyard.api.meta import Key
+from batchyard.api.times import format_micro_time, format_time
+from batchyard.apiserver.request import DeferredResponse
+from batchyard.apiserver.server import AuditedRequest, audit_event
+from batchyard.base import uid_for
 from batchyard.base.instant import Instant
+from batchyard.base.memory import LruCache
+from batchyard.controller_runtime.events import component_of
+from batchyard.controller_runtime.runner import EventSink
+from batchyard.interfaces.controller import DecisionRecord, EventRecord, TraceSpan
+from batchyard.scheduling.controller import CycleObserver
+from batchyard.scheduling.cycle import Cycle
+from batchyard.scheduling.decisions import Decision
+from batchyard.server.clocks.wall import wall_clock
 
 LEVELS: Final = {
     "error": logging.ERROR,
@@ -72,3 +91,171 @@ class JsonFormatter(logging.Formatter):
 def _time(record: logging.LogRecord) -> str:
     instant: Instant = int(record.created * _MICROSECONDS)
     return format_micro_time(instant)
+
+
+# --- cycles ---
+#
+# Scheduling cycles: logged at level `debug`, and exported as traces.
+#
+# Times are real time, independent of the platform's speed, because they measure the cost of a cycle.
+
+
+_LOG: Final = logging.getLogger("batchyard.cycles")
+_WORDS: Final = {"Admit": "admitted", "Preempt": "preempting", "StayPending": "waiting"}
+_SPAN_DIGITS: Final = 16
+
+
+class CycleLog:
+    """The times of the current cycle. A CycleWatch that delegates to another."""
+
+    def __init__(self, watch: CycleObserver, emit: Callable[[TraceSpan], None] | None) -> None:
+        self._watch = watch
+        self._emit = emit
+        self._began: Instant = 0
+        self._decided: Instant = 0
+
+    def begin(self) -> None:
+        """Record that a cycle with heads begins."""
+        self._began = wall_clock()
+        self._watch.begin()
+
+    def decide(self) -> None:
+        """Record that all decisions are made and will be applied."""
+        self._watch.decide()
+        self._decided = wall_clock()
+
+    def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
+        """Log and export the cycle."""
+        self._watch.end(cycle, decisions)
+        is_logged = _LOG.isEnabledFor(logging.DEBUG)
+        if not is_logged and self._emit is None:
+            return
+        ended, counts = wall_clock(), Counter(_WORDS[type(decision).__name__] for decision in decisions)
+        counters = {"cycle": cycle.number, "heads": len(decisions), **{word: counts[word] for word in _WORDS.values()}}
+        if is_logged:
+            fields = {**counters, "decided_us": self._decided - self._began, "applied_us": ended - self._decided}
+            _LOG.debug("cycle %d: %s", cycle.number, _in_words(counters), extra={"fields": fields})
+        if self._emit is not None:
+            for span in self._spans(counters, ended):
+                self._emit(span)
+
+    def _spans(self, counters: Mapping[str, int], ended: Instant) -> Sequence[TraceSpan]:
+        made = [uid_for(self._began, str(counters["cycle"]), part).replace("-", "") for part in ("", "root", "1", "2")]
+        trace, (root, decide, apply) = made[0], (each[:_SPAN_DIGITS] for each in made[1:])
+        return (
+            TraceSpan(trace, decide, root, "decide", self._began, self._decided, {}),
+            TraceSpan(trace, apply, root, "apply", self._decided, ended, {}),
+            TraceSpan(trace, root, "", "scheduling cycle", self._began, ended, counters),
+        )
+
+
+def _in_words(counters: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counters.items() if word != "cycle")
+
+
+# --- decisions ---
+#
+# Decision log: numbers, logs and stores the decisions of the controllers.
+#
+# A decision that is repeated for an object is recorded once. Each is a line in the log `batchyard.decisions` at level
+# `info`, with its number.
+
+
+_DECISIONS_LOG: Final = logging.getLogger("batchyard.decisions")
+
+
+class DecisionLog:
+    """The number of the last decision, and the last decision of each object. An EventSink that delegates to another."""
+
+    def __init__(self, sink: EventSink, keep: Callable[[DecisionRecord], None], last: int = 0) -> None:
+        self._sink = sink
+        self._keep = keep
+        self._number = last
+        self._recorded: LruCache[Key, tuple[str, str]] = LruCache()
+
+    def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
+        """Record a decision, and pass it on to the sink."""
+        self._sink(now, controller, record)
+        regarding, type_, reason, message, details = record
+        if self._recorded.recall(regarding) == (reason, message):
+            return
+        self._recorded.remember(regarding, (reason, message))
+        self._number += 1
+        recorded_details = {} if details is None else details()
+        entry = DecisionRecord(
+            self._number, now, component_of(controller), regarding, type_, reason, message, recorded_details
+        )
+        if _DECISIONS_LOG.isEnabledFor(logging.INFO):
+            _DECISIONS_LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _fields(entry)})
+        self._keep(entry)
+
+
+def keep_nothing(_entry: DecisionRecord) -> None:
+    """Discard the decision: there is no ledger."""
+
+
+def _fields(entry: DecisionRecord) -> Mapping[str, Any]:
+    """Return the structured fields of a log line."""
+    kind, namespace, name = entry.regarding
+    regarding = {"kind": kind.partition(".")[0], "namespace": namespace, "name": name}
+    about = {"decision": entry.number, "at": format_time(entry.at), "component": entry.component}
+    return {**about, "regarding": regarding, "reason": entry.reason, "details": entry.details}
+
+
+# --- audit ---
+#
+# Audit log: a private file of JSON lines, rotated by size.
+
+
+#: At this size in bytes the file is renamed to FILE.1, replacing the previous one.
+SIZE_MAX: Final = 100 * 1024 * 1024
+_AUDIT_LOG: Final = logging.getLogger("batchyard.audit")
+_audit_encode = msgspec.json.Encoder().encode
+
+
+class AuditLog:
+    """The open file of the audit log."""
+
+    def __init__(self, path: Path, size_max: int = SIZE_MAX) -> None:
+        self._path = path
+        self._size_max = size_max
+        self._count = 0
+        self._file = _opened(path)
+
+    def note(self, audited: AuditedRequest) -> None:
+        """Write the event of an answered request. On errors the event is lost and the error is logged."""
+        if isinstance(audited.answer, DeferredResponse):
+            return  # noted once it has its answer
+        self._count += 1
+        line = _audit_encode(audit_event(audited, wall_clock(), self._count)) + b"\n"
+        try:
+            self._write(line)
+        except OSError as error:
+            _AUDIT_LOG.error("a line of the audit log %s is lost: %s", self._path, error)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, line: bytes) -> None:
+        """Write a line completely or not at all."""
+        end = self._file.tell()
+        if end + len(line) > self._size_max:
+            self._rotate()
+            end = 0
+        if self._file.write(line) != len(line):
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _rotate(self) -> None:
+        """Rotate the file. If that fails, the next line retries it."""
+        with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
+            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        file = _opened(self._path)
+        self._file.close()
+        self._file = file
+
+
+def _opened(path: Path) -> FileIO:
+    """Open a file for appending. A new file is private to its owner."""
+    return FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from batchyard.base.instant import Instant
-from batchyard.interfaces.observers import SpanEvent, TraceSpan
+from batchyard.interfaces.controller import SpanEvent, TraceSpan
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import text_of
 

@@ -15,8 +15,7 @@ import aiohttp
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.interfaces.controller import Work
-from batchyard.server.clocks.timers import sleep_for
-from batchyard.server.clocks.wall import ticks
+from batchyard.server.clocks.wall import sleep_for, ticks
 from batchyard.server.kubeconfig.access import ApiServerAccess, KubeconfigError
 
 #: A watch without data for this long is restarted: bookmarks arrive about every minute.

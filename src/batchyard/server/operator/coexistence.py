@@ -5,25 +5,25 @@ the `managedFields` of objects. Both are checked before the operator starts, and
 Sources: config/default and charts of Kueue and of JobSet; the `name` of their webhooks' markers.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
+from batchyard.api.kueue_configuration import InvalidConfiguration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Instant, format_age
-from batchyard.client.changes import SHARED_MANAGERS
-from batchyard.client.resource_paths import path_of_kind
-from batchyard.client.transport import HttpRequest
-from batchyard.client.writes import decoded, list_in
+from batchyard.client.transport import HttpRequest, path_of_kind
+from batchyard.client.write_queue import SHARED_MANAGERS
+from batchyard.client.writes import decoded, failure_reason, list_in
 from batchyard.controller_groups import ADMISSION, JOBSET, PROVISIONING
 from batchyard.interfaces.client import WatchEvent
+from batchyard.scheduling.kueue_configuration import unsupported_fields
 from batchyard.server.clocks.server import is_foreign
-from batchyard.server.clocks.timers import sleep_for
-from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.operator.snapshot import RequestSender
-from batchyard.server.platform.status_report import PATH as REPORT
+from batchyard.server.clocks.wall import sleep_for, wall_clock
+from batchyard.server.operator.snapshot import RequestSender, send_with_retries
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 #: How often webhook configurations are checked.
 EVERY: Final = 5 * SECOND
@@ -192,3 +192,69 @@ def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str])
         if entry.get("manager") == whole or str(entry.get("manager")).startswith(prefix)
     ]
     return max(times, default=None)
+
+
+# --- kueue configuration ---
+#
+# Reads Kueue's Configuration from the ConfigMap that Kueue's manager mounts as a file.
+#
+# Source: config/components/manager of Kueue, and the chart that is released with it.
+
+
+_KEY: Final = "controller_manager_config.yaml"
+
+
+class ConfigMapName(NamedTuple):
+    """The namespace and name of a ConfigMap."""
+
+    namespace: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The URL path of the ConfigMap."""
+        return f"/api/v1/namespaces/{self.namespace}/configmaps/{self.name}"
+
+
+#: The ConfigMap of a released Kueue.
+KUEUE: Final = ConfigMapName("kueue-system", "kueue-manager-config")
+#: The ConfigMap of an installed batchyard operator.
+OURS: Final = ConfigMapName("batchyard-system", "batchyard-operator-configuration")
+
+
+class ConfigurationResult(NamedTuple):
+    """A Configuration, or None, and a message about it for the user."""
+
+    configuration: Obj | None
+    message: str
+    #: Whether a ConfigMap exists whose Configuration could not be read.
+    is_lacking: bool = False
+
+
+async def configuration_of(wire: RequestSender, places: Sequence[ConfigMapName] = (KUEUE, OURS)) -> ConfigurationResult:
+    """Return the Configuration of the first of these ConfigMaps that exists."""
+    for place in places:
+        answer = await send_with_retries(wire, HttpRequest("GET", place.path))
+        name = f"ConfigMap {place.name} of {place.namespace}"
+        if answer.code == 200:
+            return _read(name, (decoded(answer.body).get("data") or {}).get(_KEY))
+        if answer.code != 404:
+            return ConfigurationResult(
+                None, f"Kueue's Configuration cannot be read: {failure_reason(answer)}", is_lacking=True
+            )
+    return ConfigurationResult(None, "no ConfigMap with Kueue's Configuration found")
+
+
+def unsupported_settings(configuration: Obj) -> Iterator[str]:
+    """Yield a message for each setting of a Configuration that batchyard does not support."""
+    for path, instead in unsupported_fields(configuration):
+        yield f"{path} of Kueue's Configuration is not supported; assumed instead: {instead}"
+
+
+def _read(name: str, text: str | None) -> ConfigurationResult:
+    if text is None:
+        return ConfigurationResult(None, f"{name} has no key {_KEY} with Kueue's Configuration", is_lacking=True)
+    try:
+        return ConfigurationResult(read_configuration(name, text), f"Kueue's Configuration is that of {name}")
+    except InvalidConfiguration as invalid:
+        return ConfigurationResult(None, f"Kueue's Configuration cannot be read: {invalid}", is_lacking=True)

@@ -5,16 +5,17 @@ Only the leader serves it, because other replicas have no objects in memory.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from aiohttp import web
 
-from batchyard.apiserver.auth.filters import unauthorized
+from batchyard.apiserver.auth.security import unauthorized
 from batchyard.apiserver.dashboard import FILES, MODELS, ModelHandler, ModelStream, StaticFileHandler
 from batchyard.apiserver.request import JSON, ApiRequest, Response, StatusError
-from batchyard.dashboard.assets import HEADERS, asset
+from batchyard.dashboard.static_report import HEADERS, asset
 from batchyard.interfaces.client import WatchEvent
+from batchyard.metrics.exposition import CHOICE, CONTENT_TYPE, Exposition
 from batchyard.server.operator.token_review import TokenReviewer
 
 #: A model is computed again until all permissions that it depends on are known. Each round may need further ones.
@@ -144,3 +145,69 @@ def _sent(answer: Response) -> web.Response:
 
 def _text(body: object) -> bytes:
     return body.encode() if isinstance(body, str) else _encode(body)
+
+
+# --- http endpoints ---
+#
+# HTTP endpoints of the operator and the shadow: health, metrics and the dashboard.
+
+
+_ENDS_WITHIN: Final = 1.0  # seconds
+
+
+class HttpEndpoints:
+    """An HTTP server that runs while its context is entered. With port 0 it does not listen."""
+
+    def __init__(self, routes: Iterable[web.RouteDef], place: tuple[str, int], report: Callable[[str], None]) -> None:
+        self._routes = routes
+        self._place = place
+        self._report = report
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        address, port = self._place
+        if port:
+            app = web.Application()
+            app.add_routes(self._routes)
+            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
+            await self._runner.setup()
+            await web.TCPSite(self._runner, address, port).start()
+            self._report(f"batchyard: health and metrics at http://{address}:{port}, the page at /ui/")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+def health_routes(exposition: Exposition, waits_for: Callable[[], str]) -> list[web.RouteDef]:
+    """Routes for /healthz, /readyz and /metrics. `waits_for` returns what delays readiness, or '' when ready."""
+
+    async def alive(_request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def ready(_request: web.Request) -> web.Response:
+        missing = waits_for()
+        return web.Response(status=503, text=f"waiting for {missing}") if missing else web.Response(text="ok")
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        """Send the metrics in parts, so that the controllers run in between."""
+        try:
+            parts = exposition.parts(request.query.getall(CHOICE, []))
+        except ValueError as error:
+            return web.Response(status=400, text=str(error))
+        answer = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        await answer.prepare(request)
+        for part in parts:
+            await (answer.write(part.encode()) if part else _yield_to_loop())
+        await answer.write_eof()
+        return answer
+
+    return [web.get("/healthz", alive), web.get("/readyz", ready), web.get("/metrics", metrics)]
+
+
+async def _yield_to_loop() -> None:
+    """Yield to the event loop for one iteration."""
+    turn = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(turn.set_result, None)
+    await turn

@@ -5,16 +5,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from batchyard.api.conditions import is_true
 from batchyard.api.custom_kinds import ESTABLISHED
+from batchyard.api.meta import is_true
 from batchyard.api.scheme import ServedKind, kind_info
-from batchyard.apiserver.openapi.definitions import definition_of
+from batchyard.apiserver.openapi import definition_of
 from batchyard.base.instant import SECOND
 from batchyard.client.informer import Informer
-from batchyard.client.resource_paths import path_of_kind
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpAnswer, HttpRequest, path_of_kind
 from batchyard.client.writes import decoded
-from batchyard.server.clocks.timers import sleep_for
+from batchyard.server.clocks.wall import sleep_for
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 #: API groups of Kubernetes itself have no dot or this suffix. They are never installed.

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,18 +22,19 @@ from batchyard.client.transport import RateLimit
 from batchyard.controller_groups import kinds_seen
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
-from batchyard.dashboard.pages import DashboardViews, PlatformTime
+from batchyard.dashboard.static_report import DashboardViews, PlatformTime
 from batchyard.interfaces.client import WatchEvent
-from batchyard.metrics.exposition import Texts
-from batchyard.scheduling.observer import CycleObserver
+from batchyard.metrics.definitions import metric
+from batchyard.metrics.exposition import Exposition, Texts
+from batchyard.metrics.registry import text_of
+from batchyard.scheduling.controller import CycleObserver
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import ServerClock
-from batchyard.server.clocks.timers import LoopTimers
+from batchyard.server.clocks.wall import LoopTimers
 from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
-from batchyard.server.logging.cycles import CycleLog
-from batchyard.server.logging.decisions import DecisionLog, keep_nothing
+from batchyard.server.logging.logs import CycleLog, DecisionLog, keep_nothing
 from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
 from batchyard.server.operator.aiohttp_transport import HttpTransport
@@ -44,9 +45,8 @@ from batchyard.server.operator.coexistence import (
     startup_conflict,
     watch_for_conflict,
 )
-from batchyard.server.operator.dashboard import StreamHub
+from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog, install
-from batchyard.server.operator.http_endpoints import operator_endpoints
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.webhooks import Webhooks, WebhookTerms
 from batchyard.server.platform.decision_throttle import DecisionThrottle
@@ -300,3 +300,33 @@ def _at_once(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], 
         loop.call_soon(work)
 
     return post
+
+
+def operator_endpoints(
+    operator: OperatorProcess, place: tuple[str, int], report: Callable[[str], None]
+) -> HttpEndpoints:
+    """Return the HTTP server of an operator: health, metrics and the dashboard."""
+    program = [("program", lambda: _texts(operator)), ("program", operator.asked)]
+    exposition = Exposition([*program, *operator.figures.sources()])
+    page = OperatorPage(operator.reviewed, lambda: operator.models)
+    return HttpEndpoints([*health_routes(exposition, lambda: _missing(operator)), *page.routes()], place, report)
+
+
+def _missing(operator: OperatorProcess) -> str:
+    """Return what delays readiness: the webhook certificates, and on the leader also informers that are not synced."""
+    if not operator.answers():
+        return "the certificates of the webhooks"
+    if operator.leads and operator.platform is None:
+        return ", ".join(kind for kind, informer in operator.client.informers.items() if not informer.is_synced)
+    return ""
+
+
+def _texts(operator: OperatorProcess) -> Iterator[str]:
+    """Yield the metrics of leader election and of the client."""
+    yield text_of(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
+    answers = operator.client.outbox.answers
+    rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
+    yield text_of(metric("rest_client_requests_total"), rows)
+    informers = operator.client.informers.items()
+    yield text_of(metric("batchyard_lists_total"), (((kind,), each.lists) for kind, each in informers))
+    yield text_of(metric("batchyard_watches_total"), (((kind,), each.watches) for kind, each in informers))

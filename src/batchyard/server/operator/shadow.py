@@ -13,9 +13,8 @@ from batchyard.base.instant import Duration
 from batchyard.client.informer import Informer
 from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit, ReadOnlyTransport
-from batchyard.dashboard.comparison import SchedulerDivergence, ShadowComparison
-from batchyard.dashboard.history import PlatformHistory
-from batchyard.dashboard.pages import DashboardViews, PlatformTime
+from batchyard.dashboard.history import PlatformHistory, SchedulerDivergence, ShadowComparison
+from batchyard.dashboard.static_report import DashboardViews, PlatformTime
 from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Work
 from batchyard.metrics.exposition import Exposition
@@ -23,14 +22,13 @@ from batchyard.metrics.forks import ShadowMetrics
 from batchyard.scheduling.kueue_configuration import KueueSettings, parse_kueue_settings
 from batchyard.scheduling.scheduler_cache import KINDS, SchedulerCache
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
-from batchyard.server.clocks.timers import LoopTimers
+from batchyard.server.clocks.wall import LoopTimers
 from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.dashboard import OperatorPage, StreamHub
+from batchyard.server.operator.coexistence import KUEUE, configuration_of, unsupported_settings
+from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog
-from batchyard.server.operator.http_endpoints import HttpEndpoints, health_routes
-from batchyard.server.operator.kueue_configuration import KUEUE, configuration_of, unsupported_settings
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.termination import unless_ended
 from batchyard.shadow.controller import ShadowController

@@ -14,11 +14,10 @@ from urllib.parse import quote
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import MINUTE, SECOND, Instant
-from batchyard.client.resource_paths import path_of_kind, received, revision_of
-from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.client.transport import HttpAnswer, HttpRequest, path_of_kind, received, revision_of
 from batchyard.client.writes import decoded, failure_reason, list_in
-from batchyard.server.clocks.timers import sleep_for
-from batchyard.server.platform.status_report import PATH as REPORT
+from batchyard.server.clocks.wall import sleep_for
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 PAGE: Final = 1000
 #: The maximum number of attempts for a request that fails with a retriable status.

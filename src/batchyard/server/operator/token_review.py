@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from batchyard.apiserver.auth.authentication import UserInfo
 from batchyard.apiserver.auth.authorization import Attributes, Decision
+from batchyard.apiserver.request import UserInfo
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.transport import HttpRequest
 from batchyard.client.writes import decoded

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.base.instant import Duration
 from batchyard.controller_groups import GROUPS
-from batchyard.store.commit_mark import is_held, mark_of
 from batchyard.store.journal import SyncMode
+from batchyard.store.journal_file import is_held, mark_of
 
 JOURNAL: Final = "journal.db"
 #: The ledger of scheduling decisions.

@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from batchyard.interfaces.client import WatchEvent
 from batchyard.server.clocks.wall import ticks
-from batchyard.store.commit_mark import JournalError
 from batchyard.store.journal import RevisionJournal
+from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store
 
 # --- writer ---

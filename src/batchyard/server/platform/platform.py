@@ -1,6 +1,7 @@
 """The embedded platform: a durable store, all controllers, and an API server, in one process."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -8,75 +9,120 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from batchyard.admission_chain import AdmissionChain
-from batchyard.admission_plugins.namespaces import SYSTEM_NAMESPACES, new_namespace
-from batchyard.admission_plugins.service_accounts import default_service_account
-from batchyard.api.meta import Obj, key_of, with_path
-from batchyard.api.scheme import CLUSTER, LEASE
+from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, default_service_account, new_namespace
+from batchyard.api.meta import Key, Obj, key_of, with_path
+from batchyard.api.scheme import CLUSTER, LEASE, SERVICE_ACCOUNT
 from batchyard.api.times import parse_time
-from batchyard.apiserver.api_services import api_service_resource
-from batchyard.apiserver.apply.controller_manager import InProcessFieldManager
-from batchyard.apiserver.audit import AuditedRequest, Auditor, no_audit
-from batchyard.apiserver.auth.bootstrap_roles import bootstrap_roles
+from batchyard.apiserver.api_services import api_service_resource, own_service
+from batchyard.apiserver.apply import InProcessFieldManager
+from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.auth.security import Security, security_of
-from batchyard.apiserver.auth.tokens import Tokens
+from batchyard.apiserver.auth.tokens import ISSUER, Tokens
 from batchyard.apiserver.built_in import built_in_resources
-from batchyard.apiserver.crd.definitions import definition_resource
-from batchyard.apiserver.crd.serving import CustomResources
+from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
 from batchyard.apiserver.dashboard import FILES, MODELS, ModelHandler, StaticFileHandler
-from batchyard.apiserver.events_v1 import events_resource
-from batchyard.apiserver.kubernetes_service import own_service
+from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import Resource, Resources
-from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.server import ApiServer, AuditedRequest, Auditor, no_audit
 from batchyard.apiserver.subresources import with_subresources
-from batchyard.apiserver.subresources.decisions import decisions
-from batchyard.apiserver.subresources.forecasts import with_forecasts
-from batchyard.apiserver.subresources.why import WhyHandler
-from batchyard.base.instant import Instant
-from batchyard.client.composite import CompositeClient
+from batchyard.apiserver.subresources.queueing import WhyHandler, decisions, with_forecasts
+from batchyard.apiserver.virtual_resources import events_resource
+from batchyard.base.instant import SECOND, Instant
+from batchyard.client.informer import CompositeClient
 from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.events import EventRecorder
-from batchyard.dashboard.assets import HEADERS, asset
 from batchyard.dashboard.history import PlatformHistory
-from batchyard.dashboard.pages import DashboardViews, PlatformTime
-from batchyard.interfaces.client import Create, EventType, Update, WatchEvent, WriteResult
+from batchyard.dashboard.static_report import HEADERS, DashboardViews, PlatformTime, asset
+from batchyard.interfaces.client import Create, EventType, Reader, Update, WatchEvent, WriteResult
 from batchyard.interfaces.containers import Containers
-from batchyard.kubelet.simulated.bare_workloads import BareWorkloads
+from batchyard.kubelet.local.errors import InputError
 from batchyard.kubelet.simulated.containers import SimulatedContainers
+from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
-from batchyard.kubelet.simulated.node_agent import NodeAgents
-from batchyard.nodes.leases import LEASE_NAMESPACE
+from batchyard.kubelet.simulated.pod_status import NodeAgents
+from batchyard.nodes.health import LEASE_NAMESPACE
 from batchyard.scheduling.kueue_configuration import SIMULATED, parse_kueue_settings
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.clocks.machine import MachineClock
-from batchyard.server.clocks.timers import LoopTimers
-from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.clocks.server import MachineClock
+from batchyard.server.clocks.wall import LoopTimers, wall_clock
 from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctions
 from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
 from batchyard.server.http.forked_writes import ForkedWork
 from batchyard.server.local_node.containers import BothContainers
 from batchyard.server.local_node.node import LocalNodeParts, local_of
-from batchyard.server.logging.cycles import CycleLog
-from batchyard.server.logging.decisions import DecisionLog
 from batchyard.server.logging.ledger import LiveLedger
+from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
-from batchyard.server.platform.clock_control import PATH as CLOCK
-from batchyard.server.platform.clock_control import ClockControl
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
 from batchyard.server.platform.data_dir import FORECASTS, JOURNAL, LEDGER, PlatformOptions
 from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.platform.group_commit import HISTORY, GroupCommit
-from batchyard.server.platform.metrics import EmbeddedMetrics
-from batchyard.server.platform.pod_tokens import pod_token
 from batchyard.server.platform.provided_objects import ProvidedObjects, provided_role
-from batchyard.server.platform.status_report import PATH as REPORT
-from batchyard.server.platform.status_report import StatusReport
-from batchyard.store.commit_mark import JournalError
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
+from batchyard.server.platform.status_report import EmbeddedMetrics, StatusReport
 from batchyard.store.journal import RevisionJournal
+from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store, changes_reader
 from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
+
+# --- pod tokens ---
+#
+# ServiceAccount tokens for the projected volumes of pods.
+
+
+def pod_token(tokens: Tokens, reader: Reader, namespace: str, account: str, audience: str, seconds: int) -> str:
+    """Issue a token of a ServiceAccount, valid for `seconds`. Raises InputError if the account does not exist."""
+    found = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
+    if found is None:
+        raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
+    return tokens.issue(found, None, (audience or ISSUER,), tokens.clock() + seconds * SECOND)
+
+
+# --- clock control ---
+#
+# Clock control: the owner of a platform with accelerated time lets it run up to an instant, where it stops.
+#
+# A client that must act at an instant of the platform's time can therefore be arbitrarily slow. `PUT` takes
+# `{"until": INSTANT}`, in microseconds since 1970; null lets time run freely. The responses to `PUT` and `GET` hold the
+# current instant, the last revision, and whether time has stopped with all work due by then done.
+
+
+#: The URL path.
+PATH: Final = "/batchyard/clock"
+_INVALID: Final = StatusError(400, "BadRequest", 'the body is {"until": INSTANT}, in microseconds since 1970, or null')
+
+
+class ClockControl:
+    """Handles the requests about the clock of a kernel."""
+
+    def __init__(self, kernel: LiveKernel, revision: Callable[[], int]) -> None:
+        self._kernel = kernel
+        self._revision = revision
+
+    def document(self) -> Mapping[str, Any]:
+        """Return the current instant, and whether time has stopped."""
+        kernel = self._kernel
+        return {
+            "instant": kernel.clock(),
+            "until": kernel.stops_at,
+            "hasStopped": kernel.has_stopped(),
+            "revision": self._revision(),
+        }
+
+    def put(self, request: ApiRequest) -> Response:
+        """Let time run until the requested instant."""
+        try:
+            until = json.loads(request.body)["until"]
+        except (ValueError, TypeError, KeyError):
+            raise _INVALID from None
+        if until is not None and type(until) is not int:
+            raise _INVALID
+        self._kernel.run_until(until)
+        return Response(200, self.document())
+
 
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
@@ -191,8 +237,8 @@ class EmbeddedPlatform:
             MachineClock(self._kernel, timers, wall_clock).follow()
             return
         control = ClockControl(self._kernel, lambda: self._store.revision)
-        self._server.add_document(CLOCK, control.document)
-        self._server.add_put_handler(CLOCK, control.put)
+        self._server.add_document(PATH, control.document)
+        self._server.add_put_handler(PATH, control.put)
 
     def answers(self, guard: RequestWatchdog | None = None) -> RequestDispatcher:
         """Create the dispatcher that answers requests, watched by a watchdog."""

@@ -13,10 +13,10 @@ from batchyard.api.custom_kinds import DEFINITION, FINALIZER
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_status
 from batchyard.api.scheme import FILES, KINDS, ServedKind
 from batchyard.apiserver.api_services import API_SERVICE, provided_services, with_availability
-from batchyard.apiserver.openapi.definitions import provided_definition
+from batchyard.apiserver.openapi import provided_definition
 from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import SECOND, Instant
-from batchyard.housekeeping.custom_resources import status_of
+from batchyard.housekeeping.controllers import status_of
 from batchyard.interfaces.client import (
     Create,
     Delete,

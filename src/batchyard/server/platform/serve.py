@@ -8,22 +8,22 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import Final, NamedTuple
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.audit import no_audit
-from batchyard.apiserver.auth.authentication import MASTERS
+from batchyard.apiserver.request import MASTERS
+from batchyard.apiserver.server import no_audit
+from batchyard.base.memory import collect, no_collections
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.forecasting.service import ForecastFunctions
-from batchyard.server.http.connections import Acceptor, Connections
+from batchyard.server.http.connections import Acceptor, Connections, server_context
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.protocol import HEAD_WITHIN, HttpProtocol
-from batchyard.server.http.tls import server_context
 from batchyard.server.http.watchdog import LoopWatchdog
-from batchyard.server.logging.audit import AuditLog
+from batchyard.server.logging.logs import AuditLog
 from batchyard.server.platform.credentials import ADMIN, AUTHORITY, CertificateAuthority, kubeconfig
 from batchyard.server.platform.data_dir import (
     KUBECONFIG,
@@ -33,8 +33,50 @@ from batchyard.server.platform.data_dir import (
     write_private,
     write_state,
 )
-from batchyard.server.platform.gc_tuning import rarely_collected
 from batchyard.server.platform.platform import EmbeddedPlatform
+
+# --- gc tuning ---
+#
+# Garbage collection of a long-running platform: rare full collections that take less than a thousandth of the time.
+#
+# By default Python scans all recently created objects, which are the objects of the users, and stops everything
+# meanwhile. Under load that takes a tenth of the time, in pauses of seconds. No frequent operation here leaves
+# reference cycles, not even a closed connection.
+
+
+#: Seconds between collections; and the minimum interval, as a multiple of the duration of the last collection.
+_EVERY: Final = 300.0
+_TIMES: Final = 1000
+
+
+class _CollectionTimer:
+    """A timer that runs a full collection periodically until it is stopped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer = loop.call_later(_EVERY, self._look)
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        began = self._loop.time()
+        collect()
+        took = self._loop.time() - began
+        self._timer = self._loop.call_later(max(_EVERY, _TIMES * took), self._look)
+
+
+@contextmanager
+def rarely_collected(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Replace the automatic collections by rare ones, for the duration of the context."""
+    with no_collections():
+        looks = _CollectionTimer(loop)
+        try:
+            yield
+        finally:
+            looks.stop()
+
 
 #: How long requests in flight may take to complete at shutdown.
 REQUESTS_END_WITHIN: Final = 2  # seconds

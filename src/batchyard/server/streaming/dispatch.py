@@ -3,13 +3,10 @@
 from collections.abc import Callable
 from typing import Final
 
-from batchyard.apiserver.request import ApiRequest
-from batchyard.apiserver.responses import ExecResponse, UpgradeResponse
+from batchyard.apiserver.request import ApiRequest, ExecResponse, UpgradeResponse
 from batchyard.apiserver.subresources.pod_streams import WEBSOCKET
-from batchyard.server.streaming.exec_spdy import ExecSpdy
-from batchyard.server.streaming.exec_websocket import ExecWebSocket
-from batchyard.server.streaming.portforward_spdy import PortForwardSpdy
-from batchyard.server.streaming.portforward_websocket import PortForwardWebSocket
+from batchyard.server.streaming.exec import ExecSpdy, ExecWebSocket
+from batchyard.server.streaming.portforward import PortForwardSpdy, PortForwardWebSocket
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection, UpgradeHandler
 from batchyard.server.streaming.websocket import WebSocket, accepted
 

@@ -13,9 +13,8 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifest, ManifestFault, Manifests, read_manifests
 from batchyard.api.meta import annotation, group_kind
 from batchyard.base.instant import Duration
-from batchyard.sim.files import Source, read_sources
-from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
-from batchyard.sim.state_manifests import StatePart, manifest_texts
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, Source, make_scenario, read_sources
+from batchyard.sim.state_document import StatePart, manifest_texts
 
 #: The kinds that are work.
 WORK: Final = (scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD)

@@ -4,11 +4,18 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from batchyard.dashboard.assets import COMPARE_STYLE, STYLE, asset
-from batchyard.sim.compare.changes import SHOWN, WaitChange
-from batchyard.sim.compare.comparison import ComparisonLine, ConfigurationComparison, RepeatedFigure
-from batchyard.sim.compare.formatting import format_change, format_figure, verdict
-from batchyard.sim.compare.sections import Both, Figure, Section, SectionRow, Unit
+from batchyard.dashboard.static_report import COMPARE_STYLE, STYLE, asset
+from batchyard.sim.compare.comparison import SHOWN, ComparisonLine, ConfigurationComparison, RepeatedFigure, WaitChange
+from batchyard.sim.compare.sections import (
+    Both,
+    Figure,
+    Section,
+    SectionRow,
+    Unit,
+    format_change,
+    format_figure,
+    verdict,
+)
 
 #: The figures shown first, in large cards.
 _FIRST: Final = ("meanWait", "p90Wait", "neverAdmitted", "makespan", "fairness", "preemptions", "cost")

@@ -9,20 +9,11 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import Key, Obj, label, with_path
+from batchyard.api.meta import Key, Obj, is_true, label, with_path
 from batchyard.api.times import format_time
-from batchyard.api.views.pod_lifecycle import (
-    BY_EVICTION,
-    RUNNING,
-    disrupted,
-    is_terminal,
-    is_terminating,
-    node_of,
-    phase,
-)
+from batchyard.api.views.pods import BY_EVICTION, RUNNING, disrupted, is_terminal, is_terminating, node_of, phase
+from batchyard.base import draw
 from batchyard.base.instant import Duration, Instant, seconds
-from batchyard.base.seeded_draws import draw
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, catalog_of
 from batchyard.cloud.catalog.prices import step_duration
@@ -40,8 +31,8 @@ from batchyard.sim.faults.faults import (
     ScheduledFault,
     SlowBoot,
     Stockout,
+    WriteFaults,
 )
-from batchyard.sim.faults.faulty_client import WriteFaults
 
 # --- shortages ---
 #

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, log1p
 from typing import Final, TypeAlias
 
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, find_condition
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant

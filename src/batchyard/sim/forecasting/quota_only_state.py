@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
-from batchyard.api.views.queues import cluster_queue_view, cohort_view
-from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.api.views.workload import WorkloadView, cluster_queue_view, cohort_view, workload_view
 from batchyard.base.instant import Duration, duration_text
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.state import State

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import Duration, seconds
 from batchyard.interfaces.client import WatchEvent
 from batchyard.sim.invariants.ledger import ObjectLedger

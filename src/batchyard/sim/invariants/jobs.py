@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import Key, Obj, controller_of, key_of, label
-from batchyard.api.views.pod_lifecycle import FAILED, RUNNING, SUCCEEDED, phase
-from batchyard.api.views.pods import pod_view
+from batchyard.api.meta import Key, Obj, controller_of, is_true, key_of, label
+from batchyard.api.views.pods import FAILED, RUNNING, SUCCEEDED, phase, pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.invariants.invariant import Invariant, WorldView

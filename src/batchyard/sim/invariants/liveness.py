@@ -8,22 +8,20 @@ one. Every waiting pod has a reason. No gang waits that would fit the existing n
 from collections.abc import Iterator, Sequence
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import Key, Obj, controller_of, key_of, label
+from batchyard.api.meta import Key, Obj, controller_of, is_true, key_of, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
-from batchyard.api.views.workload import WorkloadView
+from batchyard.api.views.workload import ClusterQueueView, ResourceGroup, WorkloadView
 from batchyard.cloud.catalog.instances import FAILED, phase_of
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pools import hosts_of_slice, is_autoscaled, zones_of
+from batchyard.cloud.catalog.prices import hosts_of_slice, is_autoscaled, zones_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.jobs.job.spec import contains, parsed
-from batchyard.scheduling.flavor_requests import flavor_mismatch
+from batchyard.scheduling.cluster_queue import flavor_mismatch
 from batchyard.sim.invariants.cluster import placed, requested, unsuitable
-from batchyard.sim.invariants.definition import Pair
 from batchyard.sim.invariants.invariant import Invariant, WorldView
+from batchyard.sim.invariants.ledger import Pair
 
 _ENDS = ("Complete", "Completed", "Failed")
 

@@ -3,21 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from batchyard.api import quantity, scheme
+from batchyard.api import meta, scheme
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
-from batchyard.api.views.workload import Holding, PodSet, WorkloadView, workload_view
+from batchyard.api.views.workload import ClusterQueueView, Holding, PodSet, ResourceGroup, WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.flavor_requests import flavor_mismatch
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, flavor_mismatch
 from batchyard.scheduling.quota import QuotaNode
-from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.scheduler_cache import QueueCounter, SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.workload_cache import QueueCounter
-from batchyard.sim.invariants.definition import Pair
 from batchyard.sim.invariants.invariant import Invariant, WorldView
-from batchyard.sim.invariants.ledger import amounts_of, changes_quota, is_preempted_by, is_reserved_by
+from batchyard.sim.invariants.ledger import Pair, amounts_of, changes_quota, is_preempted_by, is_reserved_by
 from batchyard.sim.world import World
 
 # --- quota never oversubscribed ---
@@ -203,7 +199,7 @@ def _assignments(obj: Obj) -> list[Holding]:
             assigned["name"],
             assigned.get("count", 0),
             assigned.get("flavors") or {},
-            tuple((r, quantity.amount(r, amount)) for r, amount in (assigned.get("resourceUsage") or {}).items()),
+            tuple((r, meta.amount(r, amount)) for r, amount in (assigned.get("resourceUsage") or {}).items()),
         )
         for assigned in obj["status"]["admission"].get("podSetAssignments") or ()
     ]

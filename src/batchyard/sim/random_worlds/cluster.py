@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.base.invariants import invariant
+from batchyard.base import invariant
 from batchyard.sim.faults.faults import read_faults
 from batchyard.sim.random_worlds.queues import KUEUE, ObjectDict, RandomChoices, RandomSource, scenario_of
 from batchyard.sim.scenario import Scenario

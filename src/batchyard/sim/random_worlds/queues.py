@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from batchyard.api import well_known
-from batchyard.api.decode import decode
-from batchyard.api.manifests import Manifest, Manifests
-from batchyard.base.invariants import invariant
+from batchyard.api.manifests import Manifest, Manifests, decode
+from batchyard.base import invariant
 from batchyard.sim.scenario import Scenario, make_scenario
 
 T = TypeVar("T")

@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli import output
-from batchyard.cli.platform.display import LineDisplay
-from batchyard.cli.platform.driving import StepRunner
-from batchyard.cli.platform.happenings import ProgressKind
-from batchyard.cli.platform.journal import StepJournal
-from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.drive import LineDisplay
+from batchyard.cli.platform.journal import Lock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
+from batchyard.cli.platform.step_runner import ProgressKind, StepRunner
 from batchyard.provision.steps.model import Consent, ConsentDetails, PlatformStep, Probe, ProbeResult, run
 
 FOUND = Probe(run("echo", "old"), lambda answer: ProbeResult(False, answer.printed.strip()))

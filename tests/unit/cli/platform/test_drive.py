@@ -12,8 +12,8 @@ import pytest
 
 from batchyard.cli.options import ProgressFormat
 from batchyard.cli.platform import drive
-from batchyard.cli.platform.driving import StepRunnerSettings
-from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.journal import Lock
+from batchyard.cli.platform.step_runner import StepRunnerSettings
 from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render

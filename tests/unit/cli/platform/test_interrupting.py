@@ -12,10 +12,9 @@ from threading import Event
 import pytest
 
 from batchyard.cli.platform import drive
-from batchyard.cli.platform.driving import StepRunnerSettings
-from batchyard.cli.platform.journal import StepJournal
-from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.journal import Lock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
+from batchyard.cli.platform.step_runner import StepRunnerSettings
 from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, StepCommand
 from clouds import Cloud, ended, in_a_process, started

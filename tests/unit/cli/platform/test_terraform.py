@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.platform.display import LineDisplay
-from batchyard.cli.platform.driving import StepRunner, StoppedError
-from batchyard.cli.platform.happenings import ProgressKind
-from batchyard.cli.platform.journal import StepJournal
-from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.drive import LineDisplay
+from batchyard.cli.platform.journal import Lock, StepJournal
 from batchyard.cli.platform.processes import CommandRunner
+from batchyard.cli.platform.step_runner import ProgressKind, StepRunner, StoppedError
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import Google
 from batchyard.provision.steps import google

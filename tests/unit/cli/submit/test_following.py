@@ -1,6 +1,6 @@
 """Logs that are read again where a connection broke: each line once."""
 
-from batchyard.cli.submit.following import LogReader
+from batchyard.cli.submit.command import LogReader
 
 ONE, TWO, THREE = b"2026-01-01T00:00:01.5Z one", b"2026-01-01T00:00:02.0Z two", b"2026-01-01T00:00:02.0Z three"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.submit import packing
-from batchyard.cli.submit.packing import PackingError, pack
+from batchyard.cli.submit import manifests
+from batchyard.cli.submit.manifests import PackingError, pack
 
 
 def filled(folder: Path, **files: str) -> Path:
@@ -80,13 +80,13 @@ def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) ->
 def test_what_is_too_large_is_refused_and_the_largest_files_are_named(tmp_path: Path) -> None:
     folder = filled(tmp_path, train_py="a", weights__small="b" * 200_000)
     with (folder / "weights" / "large").open("wb") as file:
-        file.truncate(packing.FILES_MAX)
+        file.truncate(manifests.FILES_MAX)
     with pytest.raises(PackingError, match=r"the largest files: weights/large \(104.9 MB\), weights/small \(0.2 MB\)"):
         pack(folder)
 
 
 def test_what_does_not_get_small_enough_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "PACKED_MAX", 100)
+    monkeypatch.setattr(manifests, "PACKED_MAX", 100)
     with pytest.raises(PackingError, match=r"kB packed, more than the limit of 0.1 kB; the largest files: train.py"):
         pack(filled(tmp_path, train_py="".join(map(str, range(1000)))))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.cli.submit.story import JobProgress
+from batchyard.cli.submit.progress import JobProgress
 
 AT = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:00:32Z"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.submit import manifests
-from batchyard.cli.submit.manifests import JobRequest, job_of, owned, parts_of, stem_of, unpacking
-from batchyard.cli.submit.packing import pack
+from batchyard.cli.submit.manifests import JobRequest, job_of, owned, pack, parts_of, stem_of, unpacking
 
 ASKED = JobRequest(["python", "train.py"], "train", "jobs", "python:3.12-slim")
 SHELL = shutil.which("sh") or "/bin/sh"

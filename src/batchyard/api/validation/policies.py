@@ -1,0 +1,354 @@
+"""Rules of LimitRanges, ResourceQuotas and PodDisruptionBudgets. Source: Kubernetes's pkg/apis/core/validation."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import NANO
+from batchyard.api.validation import rules
+from batchyard.api.validation.rules import is_extended, resource_name_faults
+
+# --- limit range ---
+#
+# Rules of LimitRanges. Source: Kubernetes's pkg/apis/core/validation.
+
+
+_CLAIM: Final = "PersistentVolumeClaim"
+_TYPES: Final = ("Container", "Pod", _CLAIM)
+_FIELDS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+#: Pairs of which the first is at most the second: the field to blame, and the names in the message.
+_ORDERED: Final = (
+    ("min", "max", "min", "min value", "max value"),
+    ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
+    ("defaultRequest", "max", "defaultRequest", "default request value", "max value"),
+    ("defaultRequest", "default", "defaultRequest", "default request value", "default limit value"),
+    ("min", "default", "default", "min value", "default value"),
+    ("default", "max", "default", "default value", "max value"),
+)
+#: For these pairs, the message shows the value of the other field.
+_SHOWN: Final = {("min", "default"): "min", ("default", "max"): "max"}
+
+
+def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a LimitRange."""
+    yield from rules.metadata_faults(limit_range)
+    seen: dict[str, None] = {}
+    for i, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):
+        path, kind = f"spec.limits[{i}]", limit["type"]
+        yield from _type_faults(kind, f"{path}.type")
+        if kind in seen:
+            yield rules.duplicate(f"{path}.type", kind, "join the two")
+        seen[kind] = None
+        yield from _field_faults(limit, path)
+        listed = {name: None for field in _FIELDS for name in limit.get(field) or ()}
+        for name in sorted(listed):
+            yield from _amount_faults(limit, name, path)
+
+
+def _type_faults(kind: str, path: str) -> Iterator[FieldError]:
+    remedy, wrong = f"use one of {', '.join(_TYPES)}", rules.qualified_name(kind)
+    for message in wrong:
+        yield rules.invalid(path, kind, message, remedy)
+    if not wrong and "/" not in kind and kind not in _TYPES:
+        yield rules.invalid(path, kind, "must be a standard limit type or fully qualified", remedy)
+
+
+def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    kind = limit["type"]
+    for field in _FIELDS:
+        if kind == "Pod" and field.startswith("default"):
+            if limit.get(field):
+                message = "may not be specified when `type` is 'Pod'"
+                yield rules.forbidden(f"{path}.{field}", message, "give it for containers")
+        elif kind in _TYPES[:2]:
+            for name in limit.get(field) or ():
+                yield from resource_name_faults(name, f"{path}.{field}[{name}]")
+    if kind == _CLAIM and not any("storage" in (limit.get(field) or ()) for field in ("min", "max")):
+        message = "either minimum or maximum storage value is required, but neither was provided"
+        yield rules.required(f"{path}.limits", message, "give a minimum or maximum of storage")
+
+
+def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+    """The amounts of one resource are consistent."""
+    given = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
+    for less, more, wrong, first, second in _ORDERED:
+        if less in given and more in given and rules.exceeds(given[less], given[more]):
+            low, high = rules.shown(given[less]), rules.shown(given[more])
+            value = rules.shown(given[_SHOWN.get((less, more), wrong)])
+            message = f"{first} {low} is greater than {second} {high}"
+            yield rules.invalid(f"{path}.{wrong}[{name}]", value, message, f"give at most {high}")
+    yield from _ratio_faults(given, name, path)
+    is_shared = not is_extended(name) and not name.startswith("hugepages-")
+    if not is_shared and "default" in given and "defaultRequest" in given:
+        default, request = rules.shown(given["default"]), rules.shown(given["defaultRequest"])
+        if rules.nano(given["default"]) != rules.nano(given["defaultRequest"]):
+            message = f"default value {default} must equal to defaultRequest value {request} in {name}"
+            yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"give {default}")
+
+
+def _ratio_faults(given: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+    ratio = rules.nano(given.get("maxLimitRequestRatio", ""))
+    if ratio is None:
+        return
+    at, shown = f"{path}.maxLimitRequestRatio[{name}]", rules.shown(given["maxLimitRequestRatio"])
+    if ratio < NANO:
+        yield rules.invalid(at, shown, f"ratio {shown} is less than 1", "give at least 1")
+    low, high = rules.nano(given.get("min", "")), rules.nano(given.get("max", ""))
+    if low and high is not None and ratio * low > high * NANO:
+        message = f"ratio {shown} is greater than max/min = {high / low:f}"
+        yield rules.invalid(at, shown, message, "give less, or move the bounds")
+
+
+_COMPUTE: Final = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
+_WHOLE: Final = frozenset(
+    {
+        *("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps"),
+        *("persistentvolumeclaims", "services.nodeports", "services.loadbalancers"),
+    }
+)
+_STORAGE: Final = ("ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage", "requests.storage")
+_STANDARD: Final = frozenset({*_COMPUTE, *_STORAGE, *_WHOLE})
+_HUGE_PAGES: Final = ("hugepages-", "requests.hugepages-")
+_BEST_EFFORT: Final = "BestEffort"
+_PRIORITY: Final = "PriorityClass"
+#: Scopes without values.
+_PLAIN: Final = ("Terminating", "NotTerminating", _BEST_EFFORT, "NotBestEffort", "CrossNamespacePodAffinity")
+_SCOPES: Final = (*_PLAIN, _PRIORITY)
+_CONFLICTS: Final = ((_BEST_EFFORT, "NotBestEffort"), ("Terminating", "NotTerminating"))
+_MUST_EXIST: Final = (
+    "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
+    "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
+)
+_UNSUITED: Final = "unsupported scope applied to resource"
+
+
+def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a ResourceQuota."""
+    yield from rules.metadata_faults(quota)
+    spec = quota.get("spec") or {}
+    hard = spec.get("hard") or {}
+    for name, value in hard.items():
+        path = f"spec.hard[{name}]"
+        yield from _name_faults(name, path)
+        yield from rules.amount_faults(value, path)
+        if name in _WHOLE and (rules.nano(value) or 0) % 10**9:
+            yield rules.invalid(path, rules.shown(value), "must be an integer", "give a whole number")
+    standard = [name for name in sorted(hard) if _is_standard(name)]
+    yield from _scopes_faults(spec.get("scopes") or (), standard)
+    yield from _selector_faults(spec.get("scopeSelector"), standard)
+
+
+def resource_quota_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate an update of a ResourceQuota: its scopes are immutable."""
+    yield from resource_quota_faults(new)
+    after, before = ((each.get("spec") or {}).get("scopes") or [] for each in (new, old))
+    if sorted(after) != sorted(before):
+        yield rules.immutable("spec.scopes", after)
+
+
+def _is_standard(name: str) -> bool:
+    return name in _STANDARD or name.startswith(_HUGE_PAGES)
+
+
+def _name_faults(name: str, path: str) -> Iterator[FieldError]:
+    """A limited resource is one that quotas support, or has a prefix."""
+    remedy = "bound pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch, for example"
+    wrong = rules.qualified_name(name)
+    for message in wrong:
+        yield rules.invalid(path, name, message, remedy)
+    if wrong or "/" in name:
+        return
+    if not _is_standard(name) and name != "storage":
+        yield rules.invalid(path, name, "must be a standard resource type or fully qualified", remedy)
+    if not _is_standard(name):
+        yield rules.invalid(path, name, "must be a standard resource for quota", remedy)
+
+
+def _suits(scope: str, name: str) -> bool:
+    """Report whether a scope applies to a limited resource."""
+    if scope == _BEST_EFFORT:
+        return name == "pods"
+    return scope not in _SCOPES or name == "pods" or name in _COMPUTE
+
+
+def _scopes_faults(scopes: Sequence[str], hard: Sequence[str]) -> Iterator[FieldError]:
+    remedy = f"use some of {', '.join(_PLAIN)}, and bound only what Pods use"
+    for scope in scopes:
+        if scope not in _SCOPES:
+            yield rules.invalid("spec.scopes", scopes, "unsupported scope", remedy)
+        for name in hard:
+            if not _suits(scope, name):
+                yield rules.invalid("spec.scopes", scopes, _UNSUITED, remedy)
+    yield from _conflict_faults(scopes, scopes, "spec.scopes")
+
+
+def _selector_faults(selector: Mapping[str, Any] | None, hard: Sequence[str]) -> Iterator[FieldError]:
+    path, expressions = "spec.scopeSelector.matchExpressions", (selector or {}).get("matchExpressions") or ()
+    for expression in expressions:
+        scope = expression["scopeName"]
+        if scope not in _SCOPES:
+            yield rules.invalid(f"{path}.scopeName", scope, "unsupported scope", f"use one of {', '.join(_SCOPES)}")
+        for name in hard:
+            if not _suits(scope, name):
+                yield rules.invalid(path, selector, _UNSUITED, "bound only what Pods use")
+        yield from _operator_faults(expression, path)
+    yield from _conflict_faults([each["scopeName"] for each in expressions], [], path)
+
+
+def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    operator, values = expression["operator"], expression.get("values") or ()
+    if expression["scopeName"] in _PLAIN and operator != "Exists":
+        yield rules.invalid(f"{path}.operator", operator, _MUST_EXIST, "use Exists")
+    match operator:
+        case "In" | "NotIn":
+            if not values:
+                message = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+                yield rules.required(f"{path}.values", message, "name a PriorityClass")
+        case "Exists" | "DoesNotExist":
+            if values:
+                message = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+                yield rules.invalid(f"{path}.values", values, message, "leave the values out")
+        case _:
+            remedy = "use In, NotIn, Exists or DoesNotExist"
+            yield rules.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
+
+
+def _conflict_faults(scopes: Sequence[str], shown: Sequence[str], path: str) -> Iterator[FieldError]:
+    for pair in _CONFLICTS:
+        if all(scope in scopes for scope in pair):
+            yield rules.invalid(path, list(shown), "conflicting scopes", f"drop {pair[0]} or {pair[1]}")
+
+
+# --- disruption budget ---
+#
+# Rules of PodDisruptionBudgets. Source: Kubernetes's pkg/apis/policy/validation.
+
+
+_PERCENT: Final = re.compile(r"([0-9]+)%", re.ASCII)
+_NO_PERCENT: Final = (
+    "a valid percent string must be a numeric string followed by an ending '%' "
+    "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+)
+_POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")
+_REMEDY: Final = "give a number such as 2, or a share such as 50%"
+
+
+def disruption_budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a PodDisruptionBudget."""
+    yield from rules.metadata_faults(budget)
+    spec = budget.get("spec") or {}
+    given = [field for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None]
+    if len(given) > 1:
+        message = "minAvailable and maxUnavailable cannot be both set"
+        yield rules.invalid("spec", spec, message, "drop one of the two")
+    for field in given:
+        yield from _share_faults(spec[field], f"spec.{field}")
+    policy = spec.get("unhealthyPodEvictionPolicy")
+    if policy is not None and policy not in _POLICIES:
+        yield rules.unsupported("spec.unhealthyPodEvictionPolicy", policy, _POLICIES)
+    yield from rules.selector_faults(spec.get("selector"), "spec.selector")
+
+
+def _share_faults(value: Any, path: str) -> Iterator[FieldError]:
+    """A share is a number that is not negative, or at most 100%."""
+    if isinstance(value, int):
+        if value < 0:
+            yield rules.invalid(path, value, rules.NEGATIVE, _REMEDY)
+        return
+    share = _PERCENT.fullmatch(value)
+    if share is None:
+        yield rules.invalid(path, value, _NO_PERCENT, _REMEDY)
+    elif int(share[1]) > 100:
+        yield rules.invalid(path, value, "must not be greater than 100%", _REMEDY)
+
+
+# --- rbac ---
+#
+# Rules of roles and their bindings. Source: Kubernetes's pkg/apis/rbac/validation.
+
+
+GROUP: Final = "rbac.authorization.k8s.io"
+_SUBJECT_KINDS: Final = ("ServiceAccount", "User", "Group")
+
+
+def role_faults(role: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a Role or a ClusterRole."""
+    yield from rules.metadata_faults(role)
+    for i, rule in enumerate(role.get("rules") or ()):
+        yield from _rule_faults(rule, f"rules[{i}]", is_namespaced=role["kind"] == "Role")
+    selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
+    if "aggregationRule" in role and not selectors:
+        yield rules.required(
+            "aggregationRule.clusterRoleSelectors",
+            "at least one clusterRoleSelector required if aggregationRule is non-nil",
+            "select the ClusterRoles to take rules from, or drop aggregationRule",
+        )
+    for i, selector in enumerate(selectors):
+        yield from rules.selector_faults(selector, f"aggregationRule.clusterRoleSelectors[{i}]")
+
+
+def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a RoleBinding or a ClusterRoleBinding."""
+    yield from rules.metadata_faults(binding)
+    is_namespaced, role = binding["kind"] == "RoleBinding", binding["roleRef"]
+    kinds = ("Role", "ClusterRole") if is_namespaced else ("ClusterRole",)
+    if role["apiGroup"] != GROUP:
+        yield rules.unsupported("roleRef.apiGroup", role["apiGroup"], (GROUP,))
+    if role["kind"] not in kinds:
+        yield rules.unsupported("roleRef.kind", role["kind"], kinds)
+    if not role["name"]:
+        yield rules.required("roleRef.name", "", "name the role to bind")
+    for message in rules.path_segment(role["name"]):
+        yield rules.invalid("roleRef.name", role["name"], message, "give the name of a role")
+    for i, subject in enumerate(binding.get("subjects") or ()):
+        yield from _subject_faults(subject, f"subjects[{i}]", is_namespaced=is_namespaced)
+
+
+def binding_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate an update of a binding: its role is immutable."""
+    yield from binding_faults(new)
+    if new["roleRef"] != old["roleRef"]:
+        remedy = "delete the binding and recreate it"
+        yield rules.invalid("roleRef", new["roleRef"], "cannot change roleRef", remedy)
+
+
+def _rule_faults(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
+    """A rule is about resources or about non-resource URLs, and is complete."""
+    if not rule["verbs"]:
+        yield rules.required(f"{path}.verbs", "verbs must contain at least one value", "name the allowed verbs")
+    urls, resources = rule.get("nonResourceURLs"), rule.get("resources")
+    if urls:
+        where = f"{path}.nonResourceURLs"
+        if is_namespaced:
+            message = "namespaced rules cannot apply to non-resource URLs"
+            yield rules.invalid(where, urls, message, "use a ClusterRole and a ClusterRoleBinding")
+        if rule.get("apiGroups") or resources or rule.get("resourceNames"):
+            message = "rules cannot apply to both regular resources and non-resource URLs"
+            yield rules.invalid(where, urls, message, "make two rules of it")
+        return
+    if not rule.get("apiGroups"):
+        message = "resource rules must supply at least one api group"
+        yield rules.required(f"{path}.apiGroups", message, 'name the groups; "" is the core group')
+    if not resources:
+        message = "resource rules must supply at least one resource"
+        yield rules.required(f"{path}.resources", message, "name the resources, such as jobs")
+
+
+def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
+    """A subject is a ServiceAccount with its namespace, or a user or a group."""
+    kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
+    if not name:
+        yield rules.required(f"{path}.name", "", "name the subject")
+    if kind not in _SUBJECT_KINDS:
+        yield rules.unsupported(f"{path}.kind", kind, _SUBJECT_KINDS)
+    elif kind != "ServiceAccount":
+        if group != GROUP:
+            yield rules.unsupported(f"{path}.apiGroup", group, (GROUP,))
+    else:
+        for message in rules.dns_subdomain(name) if name else ():
+            yield rules.invalid(f"{path}.name", name, message, "give the name of a ServiceAccount")
+        if group:
+            yield rules.unsupported(f"{path}.apiGroup", group, ("",))
+        if not is_namespaced and not subject.get("namespace"):
+            yield rules.required(f"{path}.namespace", "", "name the namespace of the ServiceAccount")

@@ -1,0 +1,603 @@
+"""Rules of metadata, common to all kinds: names, labels, annotations, finalizers, owners, label selectors.
+
+Source: k8s.io/apimachinery/pkg/api/validation and pkg/apis/meta/v1/validation.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from batchyard.api import meta, scheme
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import group_kind
+from batchyard.api.schema.tables import is_native
+from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
+from batchyard.base.memory import memoized_if_short
+
+# --- errors ---
+#
+# Constructors for the Kubernetes API's types of faults, each with a remedy.
+#
+# Source: k8s.io/apimachinery/pkg/util/validation/field.
+
+
+#: Schema rules show a value by its type.
+_BY_TYPE: Final = ('Invalid value: "object": ', 'Invalid value: "array": ')
+NEGATIVE: Final = "must be greater than or equal to 0"
+IMMUTABLE: Final = "field is immutable"
+_VALUE_LENGTH_MAX: Final = 200
+
+
+def printed(value: Any) -> str:
+    """Format a value for a message: as JSON, long ones truncated."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}..."
+
+
+def denied_by(webhook: str, found: Iterable[FieldError]) -> Iterator[FieldError]:
+    """Mark faults as reported by a webhook; faults of schema rules stay the API's."""
+    for fault in found:
+        yield fault if fault.problem.startswith(_BY_TYPE) else fault._replace(webhook=webhook)
+
+
+def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
+    """Return a fault for an invalid value."""
+    return FieldError(path, f"Invalid value: {printed(value)}: {message}", remedy)
+
+
+def invalid_here(path: str, message: str, remedy: str) -> FieldError:
+    """Return a fault for an invalid place, without its value."""
+    return FieldError(path, f"Invalid value: {message}", remedy)
+
+
+def broken_rule(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
+    """Return a fault for a violated x-kubernetes-validations rule; the API server shows only the type of the value."""
+    return invalid(path, schema_type, message, remedy)
+
+
+def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
+    """Return a fault for a changed immutable field."""
+    return invalid(path, value, IMMUTABLE, remedy or "keep the value it has, or delete the object and recreate it")
+
+
+def required(path: str, message: str, remedy: str) -> FieldError:
+    """Return a fault for a missing required field."""
+    return FieldError(path, f"Required value: {message}" if message else "Required value", remedy)
+
+
+def forbidden(path: str, message: str, remedy: str) -> FieldError:
+    """Return a fault for a forbidden field or change."""
+    return FieldError(path, f"Forbidden: {message}", remedy)
+
+
+def duplicate(path: str, value: Any, remedy: str) -> FieldError:
+    """Return a fault for a value that already exists."""
+    return FieldError(path, f"Duplicate value: {printed(value)}", remedy)
+
+
+def not_found(path: str, value: Any, remedy: str) -> FieldError:
+    """Return a fault for a reference to a missing object."""
+    return FieldError(path, f"Not found: {printed(value)}", remedy)
+
+
+def unsupported(path: str, value: Any, supported: Iterable[str], remedy: str = "") -> FieldError:
+    """Return a fault for a value outside of an enumeration."""
+    shown = ", ".join(printed(each) for each in supported)
+    choice = remedy or (f"use one of {shown}" if shown else "leave it out: there is nothing to choose from")
+    return FieldError(path, f"Unsupported value: {printed(value)}: supported values: {shown}", choice)
+
+
+def too_long(path: str, bytes_max: int, remedy: str) -> FieldError:
+    """Return a fault for a text of too many bytes."""
+    return FieldError(path, f"Too long: may not be more than {bytes_max} bytes", remedy)
+
+
+def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
+    """Return a fault for a list of too many items."""
+    return FieldError(path, f"Too many: {count}: must have at most {count_max} items", remedy)
+
+
+# --- amounts ---
+#
+# Rules of single quantities.
+
+
+def nano(value: str | int | float) -> int | None:
+    """Return a quantity in billionths, or None if it is invalid."""
+    return None if isinstance(value, str) and len(value) > meta.LENGTH_MAX else _nano(value)
+
+
+@lru_cache(maxsize=65536)
+def _nano(value: str | int | float) -> int | None:
+    try:
+        return meta.parse(value)
+    except ValueError:
+        return None
+
+
+def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
+    """An amount is a quantity and not negative."""
+    amount = nano(value)
+    if amount is None:
+        message = "must be a quantity: a number with an optional suffix"
+        yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
+    elif amount < 0:
+        yield invalid(path, meta.canonical(value), NEGATIVE, "give 0 or more")
+
+
+def exceeds(value: Any, limit: Any) -> bool:
+    """Report whether an amount exceeds another; an invalid quantity does not compare."""
+    amount, bound = nano(value), nano(limit)
+    return amount is not None and bound is not None and amount > bound
+
+
+def shown(value: Any) -> str:
+    """Format an amount like Kubernetes."""
+    return str(value) if nano(value) is None else meta.canonical(value)
+
+
+# --- names ---
+#
+# Validation of names, label keys and label values: each function returns Kubernetes's error messages.
+#
+# Source: k8s.io/apimachinery/pkg/util/validation. Results are cached, because names repeat often.
+
+
+Messages: TypeAlias = tuple[str, ...]
+NameRule: TypeAlias = Callable[[str], Messages]
+
+LABEL_LENGTH_MAX: Final = 63
+GKE_LENGTH_MAX: Final = 40
+SUBDOMAIN_LENGTH_MAX: Final = 253
+PORT_LENGTH_MAX: Final = 15
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
+_UNDERSCORED: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SEARCH: Final = rf"{_UNDERSCORED}(\.{_UNDERSCORED})*"
+_DNS1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_QUALIFIED: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_LABEL_VALUE: Final = f"({_QUALIFIED})?"
+_CONFIG_KEY: Final = "[-._a-zA-Z0-9]+"
+_PATH: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
+
+_LABEL_TEXT: Final = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
+    "with an alphanumeric character"
+)
+_SUBDOMAIN_TEXT: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
+    "and end with an alphanumeric character"
+)
+_SEARCH_TEXT: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must "
+    "start and end with an alphanumeric character"
+)
+_DNS1035_TEXT: Final = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
+    "and end with an alphanumeric character"
+)
+_QUALIFIED_TEXT: Final = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+)
+_LABEL_VALUE_TEXT: Final = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character"
+)
+_NAME_EXAMPLES: Final = ("MyName", "my.name", "123-abc")
+_CONFIG_KEY_TEXT: Final = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Report whether the whole text matches the pattern."""
+    return _compiled(pattern).fullmatch(text) is not None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
+
+
+def _too_long(text: str, length_max: int) -> Messages:
+    """Return the message for texts of too many bytes."""
+    return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
+
+
+def _malformed(text: str, pattern: str, words: str, *examples: str) -> Messages:
+    """Return the message for texts that do not match the pattern, with valid examples."""
+    if _matches(pattern, text):
+        return ()
+    shown = ",  or ".join(f"'{example}'" for example in examples)
+    return (f"{words} ({f'e.g. {shown}, ' if shown else ''}regex used for validation is '{pattern}')",)
+
+
+@memoized_if_short(maxsize=65536)
+def dns_label(text: str) -> Messages:
+    """Validate an RFC 1123 label, at most 63 characters."""
+    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
+
+
+@memoized_if_short(maxsize=65536)
+def dns_subdomain(text: str) -> Messages:
+    """Validate an RFC 1123 subdomain, at most 253 characters: the name of most objects."""
+    return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
+
+
+def search_domain(text: str) -> Messages:
+    """Validate a DNS search domain: a subdomain whose labels may have underscores."""
+    return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SEARCH, _SEARCH_TEXT, "example.com")
+
+
+def port_name(text: str) -> Messages:
+    """Validate an IANA port name: at most 15 characters, at least one letter."""
+    wrong = _too_long(text, PORT_LENGTH_MAX)
+    if not _matches("[-a-z0-9]+", text):
+        wrong += ("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",)
+    if not any("a" <= character <= "z" for character in text):
+        wrong += ("must contain at least one letter (a-z)",)
+    if "--" in text:
+        wrong += ("must not contain consecutive hyphens",)
+    if text.startswith("-") or text.endswith("-"):
+        wrong += ("must not begin or end with a hyphen",)
+    return wrong
+
+
+def header_name(text: str) -> Messages:
+    """Validate an HTTP header name."""
+    words = "a valid HTTP header must consist of alphanumeric characters or '-'"
+    return _malformed(text, "[-A-Za-z0-9]+", words, "X-Header-Name")
+
+
+def is_word(text: str) -> bool:
+    """Report whether a text is printable and has no spaces."""
+    return text.isprintable() and " " not in text
+
+
+@memoized_if_short(maxsize=65536)
+def dns1035_label(text: str) -> Messages:
+    """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
+    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+
+
+@memoized_if_short(maxsize=65536)
+def gke_name(text: str) -> Messages:
+    """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
+    return _too_long(text, GKE_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+
+
+@memoized_if_short(maxsize=65536)
+def qualified_name(text: str) -> Messages:
+    """Validate a label key, annotation key or resource name: a name with an optional DNS prefix and '/'."""
+    prefix, slash, name = text.rpartition("/")
+    if "/" in prefix:
+        words = f"a qualified name {_QUALIFIED_TEXT}"
+        example = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return tuple(message + example for message in _malformed("", _QUALIFIED, words, *_NAME_EXAMPLES))
+    wrong: Messages = ()
+    if slash and not prefix:
+        wrong = ("prefix part must be non-empty",)
+    elif slash:
+        wrong = tuple(f"prefix part {message}" for message in dns_subdomain(prefix))
+    if not name:
+        return (*wrong, "name part must be non-empty")
+    wrong += tuple(f"name part {message}" for message in _too_long(name, LABEL_LENGTH_MAX))
+    return wrong + _malformed(name, _QUALIFIED, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
+
+
+@memoized_if_short(maxsize=65536)
+def label_value(text: str) -> Messages:
+    """Validate a label value: at most 63 characters, possibly empty."""
+    examples = ("MyValue", "my_value", "12345")
+    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL_VALUE, _LABEL_VALUE_TEXT, *examples)
+
+
+def config_key(text: str) -> Messages:
+    """Validate a key of a ConfigMap or Secret, which becomes a file name."""
+    wrong = _too_long(text, SUBDOMAIN_LENGTH_MAX)
+    wrong += _malformed(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
+    if text in {".", ".."}:
+        return (*wrong, f"must not be '{text}'")
+    return (*wrong, "must not start with '..'") if text.startswith("..") else wrong
+
+
+def env_name(text: str) -> Messages:
+    """Validate a name of an environment variable: printable ASCII without '='."""
+    if text and all(" " <= character <= "~" and character != "=" for character in text):
+        return ()
+    return ("a valid environment variable name must consist only of printable ASCII characters other than '='",)
+
+
+def domain_path(text: str) -> Messages:
+    """Validate a domain-prefixed path such as `acme.io/foo`, for `managedBy` and admission gates."""
+    domain, slash, path = text.partition("/")
+    if not slash or not domain or not path:
+        return ('must be a domain-prefixed path (such as "acme.io/foo")',)
+    return dns_subdomain(domain) + _malformed(path, _PATH, "Invalid path")
+
+
+def path_segment(text: str) -> Messages:
+    """Validate the name of a role or binding: any single path segment."""
+    if text in {".", ".."}:
+        return (f"may not be '{text}'",)
+    return tuple(f"may not contain '{character}'" for character in "/%" if character in text)
+
+
+# --- paths ---
+#
+# Rules of paths of files and folders. Source: Kubernetes's pkg/apis/core/validation.
+
+
+_MODE_MAX: Final = 0o777
+_MODE_MESSAGE: Final = "must be a number between 0 and 0777 (octal), both inclusive"
+_REMEDY: Final = "give a path below the folder"
+
+
+def local_path_faults(path: str, at: str) -> Iterator[FieldError]:
+    """Validate a relative path that stays below its folder."""
+    if path.startswith("/"):
+        yield invalid(at, path, "must be a relative path", _REMEDY)
+    yield from step_faults(path, at)
+
+
+def step_faults(path: str, at: str) -> Iterator[FieldError]:
+    """Validate a path without '..' and NUL."""
+    if ".." in path.split("/"):
+        yield invalid(at, path, "must not contain '..'", _REMEDY)
+    if "\0" in path:
+        yield invalid(at, path, "must not contain NUL", "drop it")
+
+
+def file_faults(path: str, at: str) -> Iterator[FieldError]:
+    """Validate the path of a file in a volume."""
+    yield from local_path_faults(path, at)
+    if path.startswith("..") and not path.startswith("../"):
+        yield invalid(at, path, "must not start with '..'", "give another name")
+
+
+def mode_faults(mode: int | None, at: str) -> Iterator[FieldError]:
+    """Validate the permissions of a file."""
+    if mode is not None and not 0 <= mode <= _MODE_MAX:
+        yield invalid(at, mode, _MODE_MESSAGE, "give 420, which is 0644, or another number up to 511")
+
+
+#: Kinds with stricter rules for names: names of Services are DNS labels, and those of clusters and pools become part of
+#: the names of machines.
+_NAME_RULES: Final[Mapping[str, NameRule]] = {
+    scheme.NAMESPACE: dns_label,
+    scheme.SERVICE: dns1035_label,
+    scheme.PLATFORM: gke_name,
+    scheme.CLUSTER: gke_name,
+    scheme.NODE_POOL: gke_name,
+    scheme.ROLE: path_segment,
+    scheme.ROLE_BINDING: path_segment,
+    scheme.CLUSTER_ROLE: path_segment,
+    scheme.CLUSTER_ROLE_BINDING: path_segment,
+}
+ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
+#: Kubernetes's own kinds, whose metadata has stricter rules than that of custom kinds.
+_OF_KUBERNETES: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
+#: Events are short-lived and must not be owners.
+_EVENT: Final = scheme.kind_info(scheme.EVENT)
+#: The finalizers without a prefix.
+_STANDARD_FINALIZERS: Final = ("kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER)
+_LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"
+_KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
+
+
+def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate `metadata`, with the kind's own rule for names."""
+    metadata = obj["metadata"]
+    yield from _name_faults(metadata, _NAME_RULES.get(group_kind(obj), dns_subdomain))
+    namespace = metadata.get("namespace")
+    if namespace and dns_label(namespace):
+        for message in dns_label(namespace):
+            yield invalid("metadata.namespace", namespace, message, name_remedy(namespace, dns_label))
+    yield from label_faults(metadata.get("labels"), "metadata.labels")
+    yield from annotation_faults(metadata.get("annotations"), "metadata.annotations")
+    if finalizers := metadata.get("finalizers"):
+        is_of_kubernetes = group_kind(obj) in _OF_KUBERNETES
+        yield from finalizer_faults(finalizers, "metadata.finalizers", is_of_kubernetes=is_of_kubernetes)
+    yield from _owner_faults(metadata.get("ownerReferences") or ())
+
+
+def _name_faults(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[FieldError]:
+    """The name, or the prefix for a generated one, follows the kind's rule."""
+    name, prefix = metadata.get("name"), metadata.get("generateName")
+    if not name and not prefix:
+        yield required("metadata.name", "name or generateName is required", "give the object a name")
+    elif name:
+        for message in name_rule(name):
+            yield invalid("metadata.name", name, message, name_remedy(name, name_rule))
+    else:
+        # A prefix may end with characters that a name must not end with, because a suffix follows.
+        for message in name_rule(f"{prefix}a"):
+            yield invalid("metadata.generateName", prefix, message, name_remedy(prefix, name_rule))
+
+
+def name_remedy(name: Any, name_rule: NameRule) -> str:
+    """Return the remedy: a valid name close to the given one."""
+    close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:GKE_LENGTH_MAX].rstrip("-")
+    return f"use a name such as {printed(close if close and not name_rule(close) else 'my-name')}"
+
+
+def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
+    """Keys are qualified names, values are label values."""
+    if not labels:
+        return
+    for key, value in labels.items():
+        yield from label_key_faults(key, path)
+        for message in label_value(value or ""):
+            yield invalid(path, value, message, f"for {key}, {_LABEL_REMEDY}")
+
+
+def label_key_faults(key: str, path: str) -> Iterator[FieldError]:
+    """A label key is a qualified name."""
+    for message in qualified_name(key):
+        yield invalid(path, key, message, _KEY_REMEDY)
+
+
+def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
+    """Keys are qualified names in any case, and the total size is limited."""
+    if not annotations:
+        return
+    for key in annotations:
+        for message in qualified_name(key.lower()):
+            yield invalid(path, key, message, _KEY_REMEDY)
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > ANNOTATIONS_BYTES_MAX:
+        yield too_long(path, ANNOTATIONS_BYTES_MAX, "keep large content in a ConfigMap")
+
+
+def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
+    """Finalizers are qualified names, on Kubernetes's own kinds with a prefix; foreground and orphan conflict."""
+    for i, finalizer in enumerate(finalizers):
+        for message in qualified_name(finalizer):
+            yield invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
+        if is_of_kubernetes and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            message = "name is neither a standard finalizer name nor is it fully qualified"
+            yield invalid(f"{path}[{i}]", finalizer, message, "write it as example.com/name")
+    if ORPHAN_FINALIZER in finalizers and FOREGROUND_FINALIZER in finalizers:
+        message = f"finalizer {ORPHAN_FINALIZER} and {FOREGROUND_FINALIZER} cannot be both set"
+        yield invalid(path, finalizers, message, "keep one of them")
+
+
+def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+    """Every owner reference is complete, and at most one is the controller."""
+    for i, owner in enumerate(owners):
+        for field in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(field):
+                path = f"metadata.ownerReferences[{i}].{field}"
+                yield invalid(path, owner.get(field) or "", f"{field} must not be empty", f"give the {field}")
+        api_version = owner.get("apiVersion") or ""
+        if api_version.endswith("/") or api_version.count("/") > 1:
+            path = f"metadata.ownerReferences[{i}].apiVersion"
+            yield invalid(path, api_version, "version must not be empty", "write it as batch/v1")
+        if owner.get("kind") == _EVENT.kind and api_version == _EVENT.api_version:
+            message = f"/{api_version}, Kind={_EVENT.kind} is disallowed from being an owner"
+            yield invalid_here(f"metadata.ownerReferences[{i}]", message, "name what the Event is about")
+    controllers = [owner.get("name", "") for owner in owners if owner.get("controller")]
+    if len(controllers) > 1:
+        message = f'Only one reference can have Controller set to true. Found "true" in references for {controllers}'
+        yield invalid_here("metadata.ownerReferences", message, "leave controller: true on one owner only")
+
+
+def selector_faults(selector: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
+    """The labels of a selector are valid, and its expressions have the values that their operators require."""
+    if not selector:
+        return
+    yield from label_faults(selector.get("matchLabels"), f"{path}.matchLabels")
+    for i, expression in enumerate(selector.get("matchExpressions") or ()):
+        at = f"{path}.matchExpressions[{i}]"
+        yield from _expression_faults(expression, at)
+        yield from label_key_faults(expression["key"], f"{at}.key")
+        for j, value in enumerate(expression.get("values") or ()):
+            for message in label_value(value):
+                yield invalid(f"{at}.values[{j}]", value, message, _LABEL_REMEDY)
+
+
+def _expression_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """In and NotIn require values; Exists and DoesNotExist forbid them; other operators are invalid."""
+    values, operator = expression.get("values"), expression["operator"]
+    if operator in {"In", "NotIn"}:
+        if not values:
+            message = "must be specified when `operator` is 'In' or 'NotIn'"
+            yield required(f"{path}.values", message, "list the values, or use the operator Exists")
+    elif operator in {"Exists", "DoesNotExist"}:
+        if values:
+            message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield forbidden(f"{path}.values", message, "drop the values, or use the operator In")
+    else:
+        remedy = "use In, NotIn, Exists or DoesNotExist"
+        yield invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
+
+
+# --- resources ---
+#
+# Rules of resource requests and limits. Source: Kubernetes's pkg/apis/core/validation.
+
+
+_STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
+_OF_PODS: Final = ("cpu", "memory")
+_NAMES_REMEDY: Final = f"use {', '.join(_STANDARD)}, hugepages-<size>, or a device such as nvidia.com/gpu"
+
+
+def resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Names are container resources, amounts are valid, requests are within limits."""
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    for field, listed in (("limits", limits), ("requests", requests)):
+        for name, value in listed.items():
+            at = f"{path}.{field}[{name}]"
+            yield from resource_name_faults(name, at)
+            yield from _value_faults(name, value, at)
+    for name, value in requests.items():
+        yield from _limit_faults(name, value, limits, path)
+    if _has_hugepages(requests, limits) and not any(
+        name in each for name in _STANDARD[:2] for each in (requests, limits)
+    ):
+        message = "HugePages require cpu or memory"
+        yield forbidden(path, message, "request cpu or memory as well")
+
+
+def pod_resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Validate the resources of a pod as a whole, which supports fewer resources."""
+    yield from resources_faults(resources, path)
+    for field in ("limits", "requests"):
+        for name in resources.get(field) or {}:
+            if name not in _OF_PODS and not name.startswith("hugepages-"):
+                remedy = f"give {name} to a container"
+                yield unsupported(f"{path}.{field}[{name}]", name, (*_OF_PODS, "hugepages-*"), remedy)
+
+
+def _is_native(name: str) -> bool:
+    """Report whether a resource is Kubernetes's own."""
+    return "/" not in name or "kubernetes.io/" in name
+
+
+@memoized_if_short(maxsize=4096)
+def is_extended(name: str) -> bool:
+    """Report whether a resource is an extended one, counted in whole numbers."""
+    return not _is_native(name) and not name.startswith("requests.") and not qualified_name(f"requests.{name}")
+
+
+def _has_hugepages(*listed: Mapping[str, Any]) -> bool:
+    """Report whether any list has hugepages."""
+    return any(name.startswith("hugepages-") for each in listed for name in each)
+
+
+def resource_name_faults(name: str, path: str) -> Iterator[FieldError]:
+    """A resource is a standard one, hugepages, or an extended one."""
+    if qualified_name(name):
+        yield from label_key_faults(name, path)
+    elif "/" not in name:
+        if name not in _STANDARD and not name.startswith("hugepages-"):
+            yield invalid(path, name, "must be a standard resource for containers", _NAMES_REMEDY)
+    elif not _is_native(name) and not is_extended(name):
+        yield invalid(path, name, "doesn't follow extended resource name standard", _NAMES_REMEDY)
+
+
+def _value_faults(name: str, value: Any, path: str) -> Iterator[FieldError]:
+    """Amounts are not negative; extended resources are whole numbers."""
+    yield from amount_faults(value, path)
+    amount = nano(value)
+    if amount is not None and amount % 10**9 and is_extended(name):
+        yield invalid(path, shown(value), "must be an integer", "give a whole number")
+
+
+def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """A request is at most its limit; for resources without overcommit it equals its limit."""
+    shared = _is_native(name) and not name.startswith("hugepages-")
+    limit = limits.get(name)
+    if limit is None:
+        if not shared:
+            message = "Limit must be set for non overcommitable resources"
+            yield required(f"{path}.limits", message, f"set the limit of {name} to {shown(value)}")
+        return
+    requested, bound = shown(value), shown(limit)
+    if shared and exceeds(value, limit):
+        message = f"must be less than or equal to {name} limit of {bound}"
+        yield invalid(f"{path}.requests", requested, message, f"request at most {bound} of {name}, or raise its limit")
+    elif not shared and nano(value) != nano(limit):
+        message = f"must be equal to {name} limit of {bound}"
+        yield invalid(f"{path}.requests", requested, message, f"give {name} the same request and limit")

@@ -1,1 +1,0 @@
-"""Field ownership (`managedFields`) and server-side apply."""

@@ -1,0 +1,99 @@
+"""A bounded map that evicts the least recently used key."""
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, wraps
+from typing import Any, Final, Generic, TypeVar, cast
+
+REMEMBERED_MAX: Final = 4096
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class LruCache(Generic[_K, _V]):
+    """Values by key, the least recently used first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_K, _V] = OrderedDict()
+
+    def recall(self, key: _K) -> _V | None:
+        """Return the value of a key, or None."""
+        found = self._known.get(key)
+        if found is not None:
+            self._known.move_to_end(key)
+        return found
+
+    def remember(self, key: _K, value: _V) -> None:
+        """Set the value of a key."""
+        known = self._known
+        before = len(known)
+        known[key] = value
+        if len(known) == before:
+            known.move_to_end(key)
+        elif before == REMEMBERED_MAX:
+            known.popitem(last=False)
+
+
+# --- memoize ---
+#
+# Memoization for functions of short texts: caching long texts of clients would hold much memory permanently.
+
+
+#: The maximum length of a cached argument, in characters or bytes, unless the function has another limit.
+LENGTH_MAX: Final = 512
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
+
+
+def memoized_if_short(maxsize: int, length_max: int = LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
+    """Cache the results of a function of a text; those of longer texts are computed each time."""
+
+    def decorate(function: _FunctionT) -> _FunctionT:
+        cached = lru_cache(maxsize=maxsize)(function)
+
+        def call(text: str | bytes, *args: Any) -> Any:
+            return cached(text, *args) if len(text) <= length_max else function(text, *args)
+
+        return cast("_FunctionT", wraps(function)(call))
+
+    return decorate
+
+
+# --- gc tuning ---
+#
+# Tuning of Python's cyclic garbage collector.
+#
+# Reference counting frees nearly all objects here. Cycles are very rare, while millions of objects stay alive, and each
+# collection traverses them.
+
+
+_THRESHOLDS: Final = (200_000, 50, 100)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Run the cyclic garbage collector rarely within the block."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Disable automatic cyclic garbage collection within the block."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def collect() -> None:
+    """Run a full cyclic garbage collection."""
+    gc.collect()

@@ -1,0 +1,57 @@
+"""`batchyard backup` and `restore`: the whole state of a platform in one file."""
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from batchyard.cli import output
+from batchyard.cli.options import DATA_DIR, PlatformDir
+from batchyard.server.platform.data_dir import JOURNAL, DirectoryError, prepare
+from batchyard.store import backup as backups
+from batchyard.store.journal_file import JournalError
+
+
+def write_backup(file: Path, folder: Path) -> None:
+    """Write a backup; the platform may run or not."""
+    try:
+        contents = backups.back_up(folder / JOURNAL, file)
+    except JournalError as error:
+        output.fail(f"batchyard: {error}")
+    except OSError as error:
+        output.fail(f"batchyard: {error.filename or file}: {error.strerror}")
+    kept = contents.recovered
+    output.report_line(f"batchyard: {file}: {len(kept.objects)} objects at revision {kept.revision}, verified")
+
+
+def restore_backup(file: Path, folder: Path) -> None:
+    """Create a data directory from a backup."""
+    try:
+        prepare(folder)
+        contents = backups.restore(file, folder / JOURNAL)
+    except (DirectoryError, JournalError) as error:
+        output.fail(f"batchyard: {error}")
+    except OSError as error:
+        output.fail(f"batchyard: {error.filename or folder}: {error.strerror}")
+    kept = contents.recovered
+    output.report_line(
+        f"batchyard: {folder}: {len(kept.objects)} objects restored; it continues from revision {kept.revision}"
+    )
+    output.report_line(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
+    data_dir: PlatformDir = DATA_DIR,
+) -> None:
+    """Write the whole state of a platform to a file; the platform may run or not."""
+    write_backup(file, data_dir)
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `batchyard backup` wrote.")],
+    data_dir: PlatformDir = DATA_DIR,
+) -> None:
+    """Create a data directory from a backup; never overwrites files."""
+    restore_backup(file, data_dir)

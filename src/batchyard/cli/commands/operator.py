@@ -1,0 +1,230 @@
+"""`batchyard operator`: runs the controllers against an external API server, in the foreground."""
+
+import asyncio
+import os
+import signal
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import typer
+import uvloop
+
+from batchyard.base import uid_for
+from batchyard.base.instant import HOUR, SECOND, Duration
+from batchyard.cli import output
+from batchyard.cli.commands.shadow import Lasts, Output, Patience, Shadow, is_shadow, run_shadow
+from batchyard.cli.kueue_configuration import settings_in
+from batchyard.cli.options import (
+    ConfigFile,
+    LogFormat,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    Otlp,
+    chosen_of_operator,
+    duration,
+)
+from batchyard.client.leader_election import LeaseSettings
+from batchyard.operator_manifests.deployment import InstallSettings as Installed
+from batchyard.operator_manifests.rights import definition_names
+from batchyard.scheduling.kueue_configuration import KueueSettings
+from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
+from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.kubeconfig.access import KubeconfigError, KubeconfigSource
+from batchyard.server.logging.logs import LogSettings
+from batchyard.server.logging.logs import begin as begin_logs
+from batchyard.server.operator.operator import ClientRateLimits, OperatorConfig, OperatorError, operate
+from batchyard.server.operator.webhooks import WebhookTerms
+from batchyard.wiring import PlatformSettings
+
+
+class LeaseOptions(NamedTuple):
+    """The Lease of leader election; namespace '' for that of the context."""
+
+    name: str
+    namespace: str
+    duration: Duration
+    renew_deadline: Duration
+    retry_period: Duration
+
+
+class OperatorOptions(NamedTuple):
+    """The arguments of the command."""
+
+    kubeconfig: str
+    context: str
+    controllers: tuple[str, ...]
+    lease: LeaseOptions | None
+    qps: float
+    burst: int
+    #: Kueue's Configuration.
+    config: Path | None = None
+    fair_sharing: bool = False
+    installs: bool = False
+    address: str = ""
+    port: int = 0
+    logs: LogSettings = LogSettings()
+    traces_to: str = ""
+    webhooks: WebhookTerms = WebhookTerms()
+    beside_upstream: bool = False
+
+
+def start(options: OperatorOptions) -> None:
+    """Run until a termination signal."""
+    begin_logs(options.logs)
+    try:
+        uvloop.run(_run_until_signal(_wanted(options)))
+    except (OperatorError, KubeconfigError, OSError) as error:
+        output.fail(f"batchyard: {error}")
+    output.report_line("batchyard: ended")
+
+
+def _wanted(options: OperatorOptions) -> OperatorConfig:
+    named = Installed(controllers=options.controllers)
+    settings = PlatformSettings(_kueue(options), controllers=options.controllers, gathers=KUEUE_REQUEUE_BATCH_PERIOD)
+    return OperatorConfig(
+        KubeconfigSource(options.kubeconfig, options.context),
+        replace(settings, with_nodes=True, with_costs=True, is_endless=True),
+        None if options.lease is None else _terms(options.lease),
+        ClientRateLimits(options.qps, options.burst),
+        options.installs,
+        options.address,
+        options.port,
+        options.traces_to,
+        options.webhooks._replace(definitions=definition_names(named, converted=True)),
+        options.beside_upstream,
+    )
+
+
+def _kueue(options: OperatorOptions) -> KueueSettings:
+    """Kueue's settings: defaults, or those of its Configuration. Workloads without a job must become ready too."""
+    kueue = KueueSettings() if options.config is None else settings_in(options.config)
+    if kueue.pods_ready is not None:
+        kueue = replace(kueue, pods_ready=replace(kueue.pods_ready, without_job=True))
+    return kueue.sharing_fairly() if options.fair_sharing else kueue
+
+
+def _terms(lease: LeaseOptions) -> LeaseSettings:
+    """The terms of the leader election, with a unique identity for this process."""
+    host = socket.gethostname()
+    identity = f"{host}_{uid_for(wall_clock(), host, str(os.getpid()))}"
+    return LeaseSettings(
+        identity, lease.namespace, lease.name, lease.duration, lease.renew_deadline, lease.retry_period
+    )
+
+
+async def _run_until_signal(wanted: OperatorConfig) -> None:
+    end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end.set)
+    await operate(wanted, output.report_line, end)
+
+
+def _lease_option(name: str, reported: str, default: str) -> Any:
+    option = f"--leader-elect-{name}"
+    return typer.Option(option, parser=duration, metavar="DURATION", help=reported, show_default=default)
+
+
+_Kubeconfig: TypeAlias = Annotated[
+    str,
+    typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; default: in-cluster, else as kubectl."),
+]
+_LeaseName: TypeAlias = Annotated[
+    str, typer.Option("--leader-elect-resource-name", metavar="NAME", help="Name of the Lease.")
+]
+_LeaseNamespace: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--leader-elect-resource-namespace", metavar="NS", help="Namespace of the Lease; default: the context's."
+    ),
+]
+_LeaseDuration: TypeAlias = Annotated[
+    Duration, _lease_option("lease-duration", "When other replicas may acquire the Lease.", "15s")
+]
+_RenewDeadline: TypeAlias = Annotated[
+    Duration, _lease_option("renew-deadline", "The leader exits if it cannot renew in this time.", "10s")
+]
+_RetryPeriod: TypeAlias = Annotated[Duration, _lease_option("retry-period", "Interval between renewals.", "2s")]
+
+
+_WebhookPort: TypeAlias = Annotated[
+    int, typer.Option("--webhook-port", min=0, max=65535, help="The port of the webhooks; 0: no webhooks.")
+]
+_WebhookService: TypeAlias = Annotated[
+    str, typer.Option("--webhook-service", metavar="NAME", help="The Service of the webhooks.")
+]
+_WebhookSecret: TypeAlias = Annotated[
+    str, typer.Option("--webhook-certificates", metavar="NAME", help="The Secret with the webhook certificates.")
+]
+_WebhookLifetime: TypeAlias = Annotated[
+    Duration,
+    typer.Option(
+        "--webhook-certificate-lifetime",
+        parser=duration,
+        metavar="DURATION",
+        help="Validity of a webhook certificate.",
+        show_default="8760h",
+    ),
+]
+
+
+def operator(
+    kubeconfig: _Kubeconfig = "",
+    context: Annotated[str, typer.Option(metavar="NAME", help="The context of the kubeconfig.")] = "",
+    controllers: Annotated[
+        str,
+        typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; default: those that Kubernetes lacks."),
+    ] = "",
+    leader_elect: Annotated[
+        bool, typer.Option("--leader-elect/--no-leader-elect", help="Write only while holding the Lease.")
+    ] = True,
+    lease_name: _LeaseName = "batchyard",
+    lease_namespace: _LeaseNamespace = "",
+    lease_duration: _LeaseDuration = 15 * SECOND,
+    renew_deadline: _RenewDeadline = 10 * SECOND,
+    retry_period: _RetryPeriod = 2 * SECOND,
+    qps: Annotated[float, typer.Option("--kube-api-qps", min=0.1, help="Average requests per second.")] = 300.0,
+    burst: Annotated[int, typer.Option("--kube-api-burst", min=1, help="Burst above --kube-api-qps.")] = 500,
+    config: ConfigFile = None,
+    fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Enable fair sharing by weights.")] = False,
+    install_crds: Annotated[
+        bool, typer.Option("--install-crds", help="Install the CRDs that the cluster lacks first.")
+    ] = False,
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="The address of health and metrics.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of health and metrics; 0: none.")] = 0,
+    log_level: LogLevelOption = LogLevel.WARNING,
+    log_form: LogFormatOption = LogFormat.TEXT,
+    otlp: Otlp = "",
+    beside_upstream: Annotated[
+        bool, typer.Option("--beside-upstream", help="Run even if Kueue's or JobSet's own controllers run.")
+    ] = False,
+    webhook_port: _WebhookPort = 0,
+    webhook_service: _WebhookService = "batchyard-operator-webhooks",
+    webhook_certificates: _WebhookSecret = "batchyard-operator-webhook-certificates",
+    webhook_lifetime: _WebhookLifetime = 365 * 24 * HOUR,
+    shadow: Shadow = False,
+    lasts: Lasts = None,
+    patience: Patience = None,
+    form: Output = None,
+) -> None:
+    """Run controllers against an external Kubernetes API server until a termination signal."""
+    if is_shadow(shadow, lasts, patience, form):
+        where, kueue = (kubeconfig, context), (config, fair_sharing)
+        run_shadow(where, (listen, port), lasts, patience, kueue=kueue, form=form)
+        return
+    if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
+        raise typer.BadParameter("the lease duration must exceed the renew deadline, and that 1.2 retry periods")
+    chosen = chosen_of_operator(controllers)
+
+    lease = LeaseOptions(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
+    options = OperatorOptions(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
+    options = options._replace(logs=LogSettings(log_level.value, log_form is LogFormat.JSON), traces_to=otlp)
+    options = options._replace(
+        beside_upstream=beside_upstream,
+        webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
+    )
+    options = options._replace(config=config, fair_sharing=fair_sharing, installs=install_crds)
+    start(options._replace(address=listen, port=port))

@@ -1,0 +1,161 @@
+"""`batchyard platform`: the options of its commands."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from batchyard.cli.options import Output, ProgressFormat
+
+FILE = "platform.yaml"
+
+app = typer.Typer(
+    name="platform",
+    help="One file for a whole platform: plan, price and lint it, then create it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+_Project: TypeAlias = Annotated[str, typer.Option(metavar="ID", help="The Google Cloud project; overrides the file.")]
+
+
+class Example(StrEnum):
+    """The example platforms."""
+
+    REFARCH = "refarch"
+    MULTISLICE = "multislice"
+    DWS = "dws"
+    HOTSWAP = "hotswap"
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")] = Path(FILE),
+    example: Annotated[
+        Example, typer.Option(help="The reference architecture, slices of TPUs, queued GPUs, or TPUs with Hotswap.")
+    ] = Example.REFARCH,
+) -> None:
+    """Write a commented example platform.yaml."""
+    from batchyard.cli.platform.render import init_run  # noqa: PLC0415 - loads the platform
+
+    init_run(example.value, file)
+
+
+@app.command()
+def plan(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
+    project: _Project = "",
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+    guide: Annotated[
+        bool, typer.Option("--guide", help="Also simulate the reference architecture's guide on it.")
+    ] = False,
+) -> None:
+    """Show what would be created: objects, machines, costs, required quotas and lint findings."""
+    from batchyard.cli.platform import plan as command  # noqa: PLC0415 - loads the platform
+
+    command.run(file, project, output, guide=guide)
+
+
+@app.command()
+def render(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to; other files are kept.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
+    project: _Project = "",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that were written or changed otherwise.")
+    ] = False,
+) -> None:
+    """Write all files: Terraform, manifests, and the cluster file of the embedded platform."""
+    from batchyard.cli.platform import render as command  # noqa: PLC0415 - loads the platform
+
+    command.run(file, out, project, overwrite=overwrite)
+
+
+_File: TypeAlias = Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")]
+_Out: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="The rendered folder with the journal; default: ./NAME."),
+]
+
+_Kubeconfig: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="FILE", help="On GKE: where to write credentials, by default in DIR. Else: the cluster."),
+]
+_Context: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The context of the kubeconfig; not for GKE.")]
+_Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+_DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print every command without running it.")]
+_Skip: TypeAlias = Annotated[list[str] | None, typer.Option("--skip", metavar="STEP", help="Skip a step; repeatable.")]
+_ProgressFormat: TypeAlias = Annotated[ProgressFormat, typer.Option("--output", "-o", help="Text or JSON lines.")]
+
+
+@app.command()
+def create(
+    file: _File = FILE,
+    out: _Out = None,
+    project: _Project = "",
+    kubeconfig: _Kubeconfig = "",
+    context: _Context = "",
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Remove objects that the file no longer contains, also with --yes."),
+    ] = False,
+    skip: _Skip = None,
+    output: _ProgressFormat = ProgressFormat.TEXT,
+) -> None:
+    """Create the platform on GKE or on an existing cluster; resumes an unfinished run."""
+    from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
+
+    settings = StepRunnerSettings(skipped=frozenset(skip or ()))
+    cluster = ClusterOptions(kubeconfig, context)
+    request = drive.PlatformRequest(file, out, project, cluster, yes, dry_run, prune, output, settings)
+    drive.run_create(drive.work_of(request), request)
+
+
+@app.command()
+def status(
+    file: _File = FILE,
+    out: _Out = None,
+    project: _Project = "",
+    kubeconfig: _Kubeconfig = "",
+    context: _Context = "",
+    output: _ProgressFormat = ProgressFormat.TEXT,
+) -> None:
+    """Show the state of the platform step by step; exits with 1 if something is missing."""
+    from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
+
+    request = drive.PlatformRequest(file, out, project, ClusterOptions(kubeconfig, context), reporting=output)
+    drive.run_status(drive.work_of(request), request)
+
+
+@app.command()
+def destroy(
+    file: _File = FILE,
+    out: _Out = None,
+    project: _Project = "",
+    kubeconfig: _Kubeconfig = "",
+    context: _Context = "",
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    unprotect: Annotated[bool, typer.Option("--unprotect", help="Remove deletion protection, if set.")] = False,
+    skip: _Skip = None,
+    output: _ProgressFormat = ProgressFormat.TEXT,
+) -> None:
+    """Destroy the platform: first the workloads, then the resources; list what remains."""
+    from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
+
+    settings = StepRunnerSettings(skipped=frozenset(skip or ()))
+    cluster = ClusterOptions(kubeconfig, context)
+    request = drive.PlatformRequest(
+        file, out, project, cluster, is_yes=yes, is_dry=dry_run, reporting=output, settings=settings
+    )
+    drive.run_destroy(drive.work_of(request), request, is_unprotecting=unprotect)

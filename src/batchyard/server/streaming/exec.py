@@ -1,0 +1,223 @@
+"""Exec and attach over SPDY, for clients without WebSockets: a stream for each of stdin, stdout, stderr, error, resize.
+
+Source: k8s.io/cri-streaming pkg/streaming/remotecommand/httpstream.go.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.apiserver.request import ExecResponse
+from batchyard.interfaces.containers import ProcessSession, SessionEnd
+from batchyard.server.streaming import spdy
+from batchyard.server.streaming.portforward import SpdyConnection
+from batchyard.server.streaming.spdy import PROTOCOL_ERROR, Event, SpdyData, SpdyFrames, SpdyPing, SpdyStreamOpened
+from batchyard.server.streaming.websocket import WebSocket
+
+# --- exec websocket ---
+#
+# Exec and attach over a WebSocket: the first byte of each message is a channel number.
+#
+# Channel 0 is stdin, 1 stdout, 2 stderr, 3 the exit status, and 4 the terminal size. Since protocol version 5 a message
+# of 255 and a channel number closes that channel. Sources: k8s.io/apimachinery pkg/util/remotecommand,
+# k8s.io/streaming pkg/httpstream/wsstream.
+
+
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
+_CLOSE: Final = 255
+_OUTPUTS: Final = {"stdout": _STDOUT, "stderr": _STDERR}
+#: Maximum bytes of an incomplete terminal size.
+SIZE_MAX: Final = 1024
+
+
+class ExecWebSocket:
+    """A command whose channels are multiplexed on a WebSocket."""
+
+    def __init__(self, socket: WebSocket, command: ExecResponse) -> None:
+        self._socket = socket
+        self._command = command
+        self._channel: int | None = None
+        #: The bytes received of a close message, and the parser of terminal sizes.
+        self._closing = b""
+        self._sizes = TerminalSizeParser()
+        self._session: ProcessSession | None = None
+        streams = command.streams
+        socket.set_handler(self)
+        # The first message is empty, to show that the connection is established.
+        socket.send(bytes([_STDOUT if streams.stdout else _STDERR if streams.stderr else _STATUS]))
+        self._session = command.open(self)
+
+    # --- callbacks of the WebSocket ---
+
+    def part(self, data: bytes, *, is_first: bool) -> None:
+        """Handle a part of a message; `is_first` marks the beginning of a message."""
+        if is_first:
+            self._channel, self._closing = None, b""
+        if self._channel is None and data:
+            self._channel, data = data[0], data[1:]
+        if self._session is None or not data:
+            return
+        if self._channel == _STDIN:
+            self._session.write(data)
+        elif self._channel == _RESIZE:
+            for columns, rows in self._sizes.fed(data):
+                self._session.resize(columns, rows)
+        elif self._channel == _CLOSE and self._command.upgrade.protocol.startswith("v5"):
+            self._closing = (self._closing + data)[:2]
+            if self._closing == bytes([_STDIN]):
+                self._session.end_input()
+
+    def may_write(self, *, may: bool) -> None:
+        """Read the command's output only while the client accepts more."""
+        if self._session is not None:
+            self._session.listen(listens=may)
+
+    def ends(self) -> None:
+        """Do nothing: the WebSocket closes by itself."""
+
+    def lost(self) -> None:
+        """Disconnect from the command."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- callbacks of the command ---
+
+    def received(self, output: str, data: bytes) -> None:
+        """Send output of the command."""
+        self._socket.send(bytes([_OUTPUTS[output]]) + data)
+
+    def wants_more(self, *, wants: bool) -> None:
+        """Read from the client only while the command accepts more input."""
+        self._socket.listen(listens=wants)
+
+    def ended(self, ending: SessionEnd) -> None:
+        """Send the exit status, and close."""
+        self._session = None
+        self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(ending)))
+        self._socket.close()
+
+
+class TerminalSizeParser:
+    """A parser of terminal sizes, which are a sequence of JSON objects."""
+
+    def __init__(self) -> None:
+        self._text = b""
+
+    def fed(self, data: bytes) -> list[tuple[int, int]]:
+        """Return the complete sizes, as columns and rows."""
+        *texts, self._text = (self._text + data).replace(b"}", b"}\n").split(b"\n")
+        self._text = self._text[:SIZE_MAX]
+        return [size for text in texts if (size := _size(text)) is not None]
+
+
+def _size(text: bytes) -> tuple[int, int] | None:
+    try:
+        document: Mapping[str, Any] = msgspec.json.decode(text, type=dict[str, int])
+    except msgspec.MsgspecError:
+        return None
+    return document.get("Width", 0), document.get("Height", 0)
+
+
+_ERROR: Final = "error"
+_EXEC_SPDY_RESIZE: Final = "resize"
+
+
+class ExecSpdy:
+    """A command and its SPDY streams."""
+
+    def __init__(self, sink: SpdyConnection, command: ExecResponse) -> None:
+        self._sink = sink
+        self._command = command
+        self._frames = SpdyFrames()
+        self._is_over = False
+        self._sizes = TerminalSizeParser()
+        self._session: ProcessSession | None = None
+        self._streams: dict[str, int] = {}
+        self._takes = True
+        wanted = command.streams
+        asked = {"stdin": wanted.stdin, "stdout": wanted.stdout, "stderr": wanted.stderr, _EXEC_SPDY_RESIZE: wanted.tty}
+        #: The streams that the client must open before the command starts.
+        self._awaited = {_ERROR, *(name for name, is_wanted in asked.items() if is_wanted)}
+
+    # --- callbacks of the connection ---
+
+    def fed(self, data: bytes) -> None:
+        """Handle received bytes."""
+        if self._is_over:
+            return
+        try:
+            for event in self._frames.fed(data):
+                self._take(event)
+        except spdy.SpdyError:
+            self._is_over = True
+            self.lost()
+            self._sink.close()
+
+    def may_write(self, *, may: bool) -> None:
+        """Read the command's output only while the client accepts more."""
+        self._takes = may
+        if self._session is not None:
+            self._session.listen(listens=may)
+
+    def ends(self) -> None:
+        """Disconnect from the command, and close the connection."""
+        self.lost()
+        self._sink.send(spdy.go_away())
+        self._sink.close()
+
+    def lost(self) -> None:
+        """Disconnect from the command."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- callbacks of the command ---
+
+    def received(self, output: str, data: bytes) -> None:
+        """Send output of the command."""
+        self._sink.send(spdy.data(self._streams[output], data))
+
+    def wants_more(self, *, wants: bool) -> None:
+        """Read from the client only while the command accepts more input."""
+        self._sink.listen(listens=wants)
+
+    def ended(self, ending: SessionEnd) -> None:
+        """Send the exit status, and close."""
+        self._session = None
+        status = msgspec.json.encode(self._command.status(ending))
+        self._sink.send(spdy.data(self._streams[_ERROR], status))
+        for stream in self._streams.values():
+            self._sink.send(spdy.data(stream, b"", is_last=True))
+        self._sink.close()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, SpdyPing):
+            self._sink.send(spdy.ping(event.number))
+        elif isinstance(event, SpdyStreamOpened):
+            self._open(event)
+        elif isinstance(event, SpdyData) and self._session is not None:
+            self._take_part(event, self._session)
+
+    def _open(self, opened: SpdyStreamOpened) -> None:
+        kind = opened.headers.get("streamtype", "")
+        if kind not in self._awaited:
+            self._sink.send(spdy.reset(opened.stream, PROTOCOL_ERROR))
+            return
+        self._awaited.discard(kind)
+        self._streams[kind] = opened.stream
+        self._sink.send(self._frames.accept(opened.stream))
+        if not self._awaited:
+            self._session = self._command.open(self)
+            if not self._takes:
+                self._session.listen(listens=False)
+
+    def _take_part(self, part: SpdyData, session: ProcessSession) -> None:
+        if part.stream == self._streams.get("stdin"):
+            session.write(part.data)
+            if part.is_last:
+                session.end_input()
+        elif part.stream == self._streams.get(_EXEC_SPDY_RESIZE):
+            for columns, rows in self._sizes.fed(part.data):
+                session.resize(columns, rows)

@@ -1,0 +1,1 @@
+"""The images of containers: engines, pulls, unpacking and the store of root folders."""

@@ -1,0 +1,1 @@
+"""The isolation of containers: namespaces, cgroups, seccomp, users and networks."""

@@ -1,0 +1,294 @@
+"""Node capabilities, detected by trial, and remedies for missing ones."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from batchyard.shim import linux, run, state_dir
+from batchyard.shim.images import engines, unpacking
+from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, program
+from batchyard.shim.images.engines import EngineFailure, EngineSearchResult
+from batchyard.shim.isolation import cgroups, seccomp
+from batchyard.shim.isolation import network as switch
+from batchyard.shim.isolation.cgroups import Cgroups
+from batchyard.shim.isolation.users import PodUsers, make_namespace
+
+_MISSING = {
+    "user namespaces": (
+        "containers are plain processes, and pods have no network of their own",
+        "run as root, or allow them: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
+    ),
+    "bubblewrap": (
+        "containers are plain processes without mounts, and see this user's files: pods of other users are rejected",
+        "apt-get install bubblewrap",
+    ),
+    "users of pods": (
+        "root in a container is this machine's root, without capabilities: pods of other users are rejected",
+        "allow user namespaces (sysctl user.max_user_namespaces), on Linux 5.12 or later; or run as an ordinary user",
+    ),
+    "seccomp": (
+        "containers may make all system calls: pods of other users are rejected",
+        "use a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64",
+    ),
+    "pod network": (
+        "pods share the machine's network, and its loopback: pods of other users are rejected",
+        "run as root, or allow user namespaces; the kernel needs its modules bridge and veth",
+    ),
+    "cgroups": (
+        "memory is limited per process, not per container, and allocations fail at the limit; CPU time is not limited",
+        "run as root, or as a service of systemd's user manager: systemd-run --user --scope -p Delegate=yes",
+    ),
+    "container engine": (
+        "no installed engine is usable: only images mapped by --image are available",
+        "check that podman info or docker version succeeds for the user of the node, and that bubblewrap is installed",
+    ),
+}
+
+
+_TRIAL_SECONDS = 10.0
+#: The directory in the node directory for the trial of pod users.
+_USERS_TRIAL = "users-trial"
+#: Takes the engines' environment variables; returns the socket of the image helper and the detected engines.
+AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, EngineSearchResult]]
+
+
+class Features(NamedTuple):
+    """What the spawner and the shims of a node may use."""
+
+    is_root: bool
+    #: Namespaces can be created: as root, or in the spawner's own user namespace.
+    namespaces: bool
+    #: The spawner has created its own user namespace.
+    user_namespace: bool
+    #: The connection that keeps the switch running.
+    switch: socket.socket | None
+    #: The network namespace that pods connect to, held open.
+    network: int | None
+    #: Why `network` is None.
+    network_failure: str
+    #: The path of bubblewrap, if it works here.
+    bubblewrap: str | None
+    bubblewrap_version: str | None
+    #: The node runs as root, and containers run with the ids of their pods.
+    maps_users: bool
+    #: System calls of containers can be filtered.
+    filters: bool
+    cgroups: Cgroups | None
+    #: The usable engines, the default first.
+    engines: tuple[ContainerEngine, ...]
+    #: The unusable engines, and why; reported if none is usable.
+    engine_failures: tuple[EngineFailure, ...]
+    #: Why podman only provides images although the node runs as root.
+    runs_none: str
+    #: The socket of the image helper; None if the spawner itself uses the engines.
+    outside: socket.socket | None
+
+    @property
+    def runner(self) -> ContainerEngine | None:
+        """The engine that runs containers."""
+        return next((engine for engine in self.engines if engine.runs), None)
+
+
+def detect_features(node: int, without: Collection[str], ask_outside: AskOutside) -> Features:
+    """Detect what works, enter a user namespace if needed, and ensure that the switch runs.
+
+    `ask_outside` detects engines that cannot be used from within that user namespace.
+    """
+    is_root = os.geteuid() == 0
+    held = switch.find(node)
+    namespaces = works(_make_namespaces)
+    user_namespace = not namespaces and "userns" not in without and works(_make_user_namespace)
+    has_engines = any(kind not in without and program(kind) for kind in (PODMAN, DOCKER))
+    may_run = is_root and namespaces
+    outside, found = ask_outside(dict(os.environ)) if has_engines and user_namespace else (None, EngineSearchResult())
+    if user_namespace:
+        linux.become_root_of_a_user_namespace(held.user_namespace if held else None)
+        namespaces = True
+    if namespaces and not held:
+        held = switch.start(node)
+    network = held.network if held and "network" not in without else None
+    failure = held.failure if held else "namespaces cannot be created"
+    bwrap = None if "bubblewrap" in without or not namespaces else program("bwrap")
+    may_map = is_root and not user_namespace and "users" not in without
+    maps_users = may_map and bwrap is not None and _maps_users(node, bwrap)
+    version = _version(bwrap, is_tried=maps_users) if bwrap else None
+    filters = "seccomp" not in without and _can_filter()
+    groups = None if "cgroups" in without else cgroups.find()
+    if has_engines and may_run:
+        # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
+        # users.
+        found = engines.find(node, dict(os.environ), groups, without, may_run=not maps_users)
+    found = _usable(node, found, has_bubblewrap=version is not None)
+    return Features(
+        is_root=is_root,
+        namespaces=namespaces,
+        user_namespace=user_namespace,
+        switch=held.connection if held else None,
+        network=network,
+        network_failure=failure,
+        bubblewrap=bwrap if version else None,
+        bubblewrap_version=version,
+        maps_users=maps_users,
+        filters=filters,
+        cgroups=groups,
+        engines=found.engines,
+        engine_failures=found.failures,
+        runs_none=found.runs_none,
+        outside=outside,
+    )
+
+
+def features_document(found: Features) -> dict[str, object]:
+    """Return the capabilities in the format of features.json."""
+    return {
+        "spawner": os.getpid(),
+        "isRoot": found.is_root,
+        "userNamespaces": found.user_namespace,
+        "bubblewrap": found.bubblewrap_version,
+        "isolated": is_isolated(found),
+        "usersOfPods": found.maps_users,
+        "seccomp": found.filters,
+        "podNetwork": found.network is not None,
+        "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
+        "engines": [{"name": each.kind, "version": each.version, "runs": each.runs} for each in found.engines],
+        "runsNone": found.runs_none,
+        "missing": missing(found),
+    }
+
+
+def is_isolated(found: Features) -> bool:
+    """Whether a container has only those rights on this machine that its own user was given.
+
+    Only the owner of the node may run containers without this isolation.
+    """
+    has_own = found.bubblewrap is not None and found.network is not None
+    return has_own and found.filters and (found.maps_users or not found.is_root)
+
+
+def missing(found: Features) -> list[dict[str, str]]:
+    """Return the missing capabilities, their effects and remedies."""
+    gone = {
+        "user namespaces": found.namespaces or found.is_root,
+        "bubblewrap": found.bubblewrap is not None,
+        "users of pods": found.maps_users or not found.is_root or found.bubblewrap is None,
+        "seccomp": found.filters,
+        "pod network": found.network is not None,
+        "cgroups": found.cgroups is not None,
+        "container engine": bool(found.engines) or not found.engine_failures,
+    }
+    engines = "; ".join(f"{each.what}: {each.why}" for each in found.engine_failures or ())
+    because = {"pod network": found.network_failure, "container engine": engines}
+    return [
+        {"what": what, "means": means + (f" ({because[what]})" if because.get(what) else ""), "remedy": remedy}
+        for what, (means, remedy) in _MISSING.items()
+        if not gone[what]
+    ]
+
+
+def _usable(node: int, found: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
+    """Drop engines that only provide images if containers of these images cannot be run."""
+    brings = [engine for engine in found.engines if not engine.runs]
+    if not brings or (has_bubblewrap and _has_layers(node)):
+        return found
+    lacks = "overlayfs cannot be mounted in the data directory, which must lie on a disk with ext4 or xfs"
+    lacks = lacks if has_bubblewrap else "there is no bubblewrap to run what it brings"
+    failures = [EngineFailure(f"{engine.kind} {engine.version}", lacks) for engine in brings]
+    return found._replace(
+        engines=tuple(engine for engine in found.engines if engine.runs), failures=(*failures, *found.failures)
+    )
+
+
+def _has_layers(node: int) -> bool:
+    """Whether a writable overlay can be mounted over an image."""
+    path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
+    state_dir.remove_tree(node, "layers")
+    os.makedirs(f"{path}/lower")
+    found = works(partial(_lay, f"{path}/lower", path))
+    state_dir.remove_tree(node, "layers")
+    return found
+
+
+def named_in(environment: str) -> list[str]:
+    """Return the capabilities that an environment variable disables."""
+    return os.environ.get(environment, "").replace(",", " ").split()
+
+
+def works(trial: Callable[[], None]) -> bool:
+    """Whether a trial succeeds, run in a child process."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(10)
+            trial()
+            code = 0
+        except OSError:
+            code = 1
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _make_namespaces() -> None:
+    linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
+    linux.make_mounts_private()
+
+
+def _make_user_namespace() -> None:
+    linux.become_root_of_a_user_namespace(None)
+    _make_namespaces()
+
+
+def _lay(lower: str, own: str) -> None:
+    """Write to an overlay of a directory, in this process's mount namespace."""
+    os.close(os.open(f"{unpacking.writable(lower, own)}/file", os.O_WRONLY | os.O_CREAT))
+
+
+#: The bubblewrap options that containers need.
+_TRIAL = ("--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true")
+
+
+def _version(bubblewrap: str, *, is_tried: bool) -> str | None:
+    """Return bubblewrap's version if it supports here what containers need; otherwise None."""
+    if not is_tried and run.run([bubblewrap, "--die-with-parent", *_TRIAL], os.environ, _TRIAL_SECONDS).code != 0:
+        return None
+    return run.run([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
+
+
+def _maps_users(node: int, bubblewrap: str) -> bool:
+    """Whether bubblewrap works as a pod's user, and that user can access its pod's directory."""
+    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
+    found = works(partial(_become_pod, node, bubblewrap))
+    state_dir.remove_tree(node, _USERS_TRIAL)
+    return found
+
+
+def _become_pod(node: int, bubblewrap: str) -> None:
+    """In a child: become a pod's user, write into its directory, and execute bubblewrap."""
+    own = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
+    executable, silent = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
+    users = PodUsers("", make_namespace(""), own)
+    place = users.copy(own)
+    users.enter()
+    os.close(os.open(f"{place}/file", os.O_WRONLY | os.O_CREAT))
+    for file in (1, 2):
+        os.dup2(silent, file)
+    os.execve(executable, ["bwrap", *_TRIAL], dict(os.environ))
+
+
+def _can_filter() -> bool:
+    """Whether system calls can be filtered. The filter is compiled here, so that the forked shims inherit it."""
+    try:
+        rules = seccomp.default_filter()
+    except ValueError:
+        return False
+    return works(partial(_filter_calls, rules))
+
+
+def _filter_calls(rules: bytes) -> None:
+    """In a child: filter its system calls as a container's are."""
+    linux.drop_privileges()
+    linux.filter_calls(rules)

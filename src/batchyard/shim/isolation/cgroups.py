@@ -1,0 +1,256 @@
+"""Control groups, v1 or v2: limits on a container's memory, CPU time and number of processes.
+
+A pod's group lies in the group in which the spawner was started. For v2 it is the nearest group upwards that may have
+child groups with controllers. Each run has a group below its pod's. Limits are converted as in the kubelet and runc.
+"""
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
+
+from batchyard.shim import linux
+
+_CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
+_PERIOD_MICROSECONDS = 100_000
+_SHARES_MIN, _SHARES_MAX = 2, 262_144
+#: bubblewrap's processes, or the warden, are in the group too.
+OWN_PROCESSES = 2
+_REMOVAL_SECONDS = 10.0
+
+#: The directories of one group, by controller; with v2 they are all the same.
+Group: TypeAlias = Mapping[str, str]
+
+
+class Cgroups(NamedTuple):
+    """The groups in which groups of pods can be created."""
+
+    version: int
+    base: Group
+
+
+def find() -> Cgroups | None:
+    """Find the control groups that this process may use."""
+    own = _own_groups()
+    mounts = _mounts()
+    named = [name for name in _CONTROLLERS if name in mounts and name in own]
+    first = {name: _below(mounts[name], _deepest(own[name], own.get("memory", ""))) for name in named}
+    usable = {name: path for name, path in first.items() if _can_be_divided(path)}
+    if "memory" in usable:
+        return Cgroups(1, usable)
+    if "" in mounts and "" in own:
+        return _find_unified(mounts[""][1], _below(mounts[""], own[""]))
+    return None
+
+
+def parent(group: Group) -> str | None:
+    """Return the group name that container runtimes use; None if it differs between controllers."""
+    places = {name: place for name, (_, place) in _mounts().items()}
+    names = {path.removeprefix(places.get(name, places.get("", ""))) for name, path in group.items()}
+    return f"/{names.pop().strip('/')}" if len(names) == 1 else None
+
+
+def leaf(group: Group) -> Group:
+    """Return the groups that hold the processes of a container that an engine created below a group."""
+    return {name: next((f"{path}/{inner}" for inner in _folders(path)), path) for name, path in group.items()}
+
+
+def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
+    """Create a group with settings by controller. OSError if that fails."""
+    for path in dict.fromkeys(group.values()):
+        os.makedirs(path, exist_ok=True)
+    for controller, values in settings.items():
+        for file, value in values.items() if controller in group else ():
+            _set(f"{group[controller]}/{file}", value)
+
+
+def share_out(version: int, group: Group) -> None:
+    """Enable controllers for child groups, which v2 requires."""
+    if version == 2:
+        _write(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
+
+
+def join(group: Group) -> None:
+    """Move this process into a group."""
+    for path in dict.fromkeys(group.values()):
+        _write(f"{path}/cgroup.procs", "0")
+
+
+def settings(version: int, limits: Mapping[str, Any], requests: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the control files for a container's limits and requests, by controller.
+
+    CPU in thousandths, memory in bytes, None for no limit; `pids` is a number.
+    """
+    shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _SHARES_MIN), _SHARES_MAX)
+    quota = limits["cpu"] and max(limits["cpu"] * _PERIOD_MICROSECONDS // 1000, 1000)
+    memory = limits["memory"] and str(limits["memory"])
+    processes = {"pids.max": str(limits["pids"] + OWN_PROCESSES)}
+    if version == 1:
+        cpu = {"cpu.shares": str(shares)} | ({"cpu.cfs_quota_us": str(quota)} if quota else {})
+        swap = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
+        return {"cpu": cpu, "memory": swap, "pids": processes}
+    weight = 1 + (shares - _SHARES_MIN) * 9999 // (_SHARES_MAX - _SHARES_MIN)
+    cpu = {"cpu.weight": str(weight)} | ({"cpu.max": f"{quota} {_PERIOD_MICROSECONDS}"} if quota else {})
+    most = {"memory.max": memory, "memory.swap.max": "0", "memory.oom.group": "1"} if memory else {}
+    return {"cpu": cpu, "memory": most, "pids": processes}
+
+
+def oom_kills(group: Group) -> int:
+    """Return how many processes of a group were OOM-killed."""
+    for file in ("memory.events", "memory.oom_control") if "memory" in group else ():
+        for line in _read(f"{group['memory']}/{file}").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0
+
+
+def watched_for_oom(group: Group) -> int | None:
+    """Return an eventfd that becomes readable when a process in a group or its child groups is OOM-killed.
+
+    v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads it. None for
+    v2, whose groups count kills in child groups.
+    """
+    control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
+    if not control or not os.path.exists(control):
+        return None
+    event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    counted = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+    with suppress(OSError):
+        _write(control, f"{event} {counted}")
+    os.close(counted)
+    return event
+
+
+def remove(group: Group, *, has_namesakes: bool = False) -> None:
+    """Kill all processes in a group and its child groups, and remove them.
+
+    A group has namesakes if a container runtime created groups of its name for controllers that are not used here.
+    """
+    end = linux.monotonic() + _REMOVAL_SECONDS
+    for path in dict.fromkeys((_everywhere(group) if has_namesakes else group).values()):
+        while not _removed(path) and linux.monotonic() < end:
+            signal.sigtimedwait([], 0.002)
+
+
+def left_over(base: Group, prefix: str) -> dict[str, Group]:
+    """Return the groups whose names start with a prefix, by the rest of the name."""
+    names = {name for path in base.values() for name in _folders(path) if name.startswith(prefix)}
+    return {name.removeprefix(prefix): {key: f"{path}/{name}" for key, path in base.items()} for name in sorted(names)}
+
+
+def _everywhere(group: Group) -> Group:
+    """Return a group, and the groups of its name for all other controllers."""
+    name = parent(group)
+    return {key: f"{place}{name}" for key, (_, place) in _mounts().items()} if name else group
+
+
+def _removed(path: str) -> bool:
+    """Try to remove a group; return whether it is removed."""
+    for name in _folders(path):
+        _removed(f"{path}/{name}")
+    for pid in _read(f"{path}/cgroup.procs").split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _own_groups() -> dict[str, str]:
+    """Return the groups of this process, by controller; the key for v2 is empty."""
+    rows = (line.split(":", 2) for line in _read("/proc/self/cgroup").splitlines())
+    return {name: path for _, names, path in rows for name in names.split(",")}
+
+
+def _mounts() -> dict[str, tuple[str, str]]:
+    """Return the mounted root group and mount point, by controller."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in _read("/proc/self/mountinfo").splitlines():
+        words = line.split(" ")
+        kind = words[words.index("-") + 1 :]
+        names = kind[2].split(",") if kind[0] == "cgroup" else [""] if kind[0] == "cgroup2" else []
+        found |= dict.fromkeys(names, (words[3], words[4]))
+    return found
+
+
+def _below(mount: tuple[str, str], group: str) -> str:
+    """Return the directory of a group."""
+    root, place = mount
+    return f"{place}/{group.removeprefix(root).strip('/')}".rstrip("/")
+
+
+def _deepest(group: str, memory: str) -> str:
+    """Return a controller's group: the memory group if it lies within it, so that both have one name."""
+    return memory if memory.startswith(f"{group.rstrip('/')}/") else group
+
+
+def _find_unified(top: str, path: str) -> Cgroups | None:
+    """Return the nearest group, this process's own or an ancestor, whose child groups can have controllers."""
+    while True:
+        if _can_be_divided(path):
+            _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
+            given = _read(f"{path}/cgroup.subtree_control").split()
+            usable = {name: path for name in _CONTROLLERS if name in given}
+            if "memory" in usable:
+                return Cgroups(2, usable)
+        if path == top or not path.startswith(top):
+            return None
+        path = os.path.dirname(path)
+
+
+def _can_be_divided(path: str) -> bool:
+    """Whether child groups can be created in a group and joined."""
+    trial = f"{path}/batchyard-trial-{os.getpid()}"
+    try:
+        os.makedirs(trial)
+    except OSError:
+        return False
+    child = os.fork()
+    if child == 0:
+        try:
+            join({"": trial})
+            os._exit(0)
+        finally:
+            os._exit(1)
+    entered = os.waitpid(child, 0)[1] == 0
+    remove({"": trial})
+    return entered
+
+
+def _folders(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as found:
+            return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _write(path: str, value: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(value)
+
+
+def _write_each(path: str, values: list[str]) -> None:
+    for value in values:
+        with suppress(OSError):
+            _write(path, value)
+
+
+def _set(path: str, value: str) -> None:
+    """Set a value if the kernel has the file: not every kernel counts swap."""
+    with suppress(FileNotFoundError):
+        _write(path, value)

@@ -1,0 +1,215 @@
+"""Nested volume mounts: attached here, before bubblewrap starts.
+
+bubblewrap resolves mount points by path while all of the machine's files are still visible. A link that a container
+created in the outer volume would lead it out of the container. Here mount points in a volume are reached from the
+volume's root by steps that follow no links, with the rights of the pod's user.
+"""
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from batchyard.shim import linux
+from batchyard.shim.images import store, unpacking
+
+# --- straight ---
+#
+# Path traversal from an open directory without following links.
+#
+# Containers modify their volumes while they are used, so a checked directory may be a link a moment later. Each path
+# component is therefore opened, and the next one is reached from the open file.
+
+
+_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_path(top: str | int, path: str) -> int:
+    """Open a path below a directory with O_PATH. OSError if it does not exist, with ELOOP if it contains a link."""
+    return _walked(top, path, None)
+
+
+def make_directories(top: str | int, path: str, mode: int) -> int:
+    """Open a path below a directory as `opened` does, creating missing directories with `mode`."""
+    return _walked(top, path, mode)
+
+
+def create_file(top: str | int, path: str, mode: int) -> int:
+    """Open a file below a directory as `opened` does, creating it with `mode` if missing."""
+    folder = open_path(top, os.path.dirname(path))
+    name = os.path.basename(path)
+    try:
+        try:
+            file = os.open(name, _NEW_FILE, mode, dir_fd=folder)
+        except FileExistsError:
+            return open_path(folder, name)
+        os.fchmod(file, mode)
+        os.close(file)
+        return open_path(folder, name)
+    finally:
+        os.close(folder)
+
+
+def _walked(top: str | int, path: str, mode: int | None) -> int:
+    here = os.open(top, os.O_PATH | os.O_CLOEXEC) if isinstance(top, str) else os.dup(top)
+    for step in (step for step in path.split("/") if step not in {"", "."}):
+        try:
+            below = _step(here, step, mode)
+        finally:
+            os.close(here)
+        here = below
+    return here
+
+
+def _step(folder: int, name: str, mode: int | None) -> int:
+    if name == "..":
+        raise OSError(errno.EINVAL, "not a file name", name)
+    try:
+        found = os.open(name, _PLACE, dir_fd=folder)
+    except FileNotFoundError:
+        if mode is None:
+            raise
+        return _made_folder(folder, name, mode)
+    if stat.S_ISLNK(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+    return found
+
+
+def _made_folder(folder: int, name: str, mode: int) -> int:
+    """Create a directory with exactly that mode, regardless of the umask.
+
+    If another process replaces the directory meanwhile, only its own directory gets the mode.
+    """
+    os.mkdir(name, mode, dir_fd=folder)
+    file = os.open(name, _FOLDER, dir_fd=folder)
+    os.fchmod(file, mode)
+    return file
+
+
+_FOLDER_MODE, _FILE_MODE = 0o755, 0o644
+
+
+class _Row(NamedTuple):
+    """A mount: its source, mount point and mode."""
+
+    source: str
+    place: str
+    is_read_only: bool
+
+
+class _Tree:
+    """The mounts of a container, outer ones first, with an open root for each mount that contains others."""
+
+    def __init__(self, rows: list[_Row], own: str) -> None:
+        self._rows = rows
+        self._own = own
+        self._outer = [self.enclosing(row.place, number) for number, row in enumerate(rows)]
+        self._held: dict[int, int] = {}
+        self._stages: dict[int, str] = {}
+
+    def enclosing(self, place: str, before: int | None = None) -> int | None:
+        """Return the innermost mount that contains a place, among the first `before` mounts."""
+        found = [number for number, row in enumerate(self._rows[:before]) if store.is_within(place, row.place)]
+        return found[-1] if found else None
+
+    def attach(self) -> None:
+        """Attach the mounts that lie in other mounts."""
+        for number, outer in enumerate(self._outer):
+            if outer is not None:
+                self._attach(number, outer)
+
+    def make_folder(self, place: str, outer: int) -> None:
+        """Create the working directory in a mount if possible; if not, the command's start reports it as missing."""
+        with suppress(OSError):
+            os.close(make_directories(self._hold(outer), self._below(place, outer), _FOLDER_MODE))
+
+    def outermost(self) -> list[dict[str, Any]]:
+        """Return the outermost mounts, for bubblewrap. Mounts attached in them are included, read-only or not."""
+        return [
+            {"source": self._stages[number], "target": row.place, "readOnly": False}
+            if number in self._stages
+            else {"source": row.source, "target": row.place, "readOnly": row.is_read_only}
+            for number, row in enumerate(self._rows)
+            if self._outer[number] is None
+        ]
+
+    def _below(self, place: str, outer: int) -> str:
+        return place.removeprefix(self._rows[outer].place)
+
+    def _hold(self, number: int) -> int:
+        """Open the root of a mount; an outermost mount gets its own place in the run's directory."""
+        if number not in self._held:
+            if not self._held:
+                unpacking.unshare_mounts()
+            row, stage = self._rows[number], f"{self._own}/stage-{number}"
+            copy = self._copied(row)
+            unpacking.make_place(stage, stat.S_ISDIR(os.fstat(copy).st_mode))
+            linux.attach_mount(copy, stage)
+            self._held[number], self._stages[number] = copy, stage
+        return self._held[number]
+
+    def _copied(self, row: _Row) -> int:
+        copy = linux.clone_mount(row.source)
+        if row.is_read_only:
+            linux.make_read_only(copy)
+        return copy
+
+    def _attach(self, number: int, outer: int) -> None:
+        top, row = self._hold(outer), self._rows[number]
+        copy, below = self._copied(row), self._below(row.place, outer)
+        try:
+            if stat.S_ISDIR(os.fstat(copy).st_mode):
+                point = make_directories(top, below, _FOLDER_MODE)
+            else:
+                point = create_file(top, below, _FILE_MODE)
+        except OSError as failure:
+            if failure.errno != errno.ELOOP:
+                raise
+            raise ValueError(f"{row.place} is reached through a link of another volume") from failure
+        linux.attach_mount_at(copy, point)
+        os.close(point)
+        self._held[number] = copy
+
+
+def normal(path: str) -> str:
+    """Normalize an absolute path."""
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def nested(spec: Mapping[str, Any], place_of: Callable[[str], str], run: str) -> dict[str, Any]:
+    """Return the spec with only the outermost mounts, at places without links; nested mounts are attached.
+
+    `place_of` returns the mount point of a path in the container, `run` is the run's directory. ValueError if a mount
+    point is not allowed.
+    """
+    rows = [_Row(mount["source"], place_of(normal(mount["target"])), mount["readOnly"]) for mount in spec["mounts"]]
+    for row in rows:
+        _check(row.place)
+    rows.sort(key=lambda row: row.place.count("/"))
+    last = place_of(normal(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
+    tree = _Tree(rows, f"{run}/root")
+    if last:
+        _check(last)
+        if tree.enclosing(last) is not None:
+            tree = _Tree([*rows, _Row(f"{run}/termination-log", last, False)], f"{run}/root")
+            last = ""
+    tree.attach()
+    folder = normal(spec["workingDir"] or "/")
+    outer = tree.enclosing(place_of(folder))
+    if outer is not None:
+        tree.make_folder(place_of(folder), outer)
+    return {**spec, "mounts": tree.outermost(), "terminationMessagePath": last, "workingDir": folder}
+
+
+def _check(place: str) -> None:
+    """Raise ValueError with runc's message. Links of /proc lead out of the container until bubblewrap is done."""
+    if place == "/":
+        raise ValueError("a mount at / would hide the container's own files")
+    if store.is_within(place, "/proc"):
+        raise ValueError(f'"{place}" cannot be mounted because it is inside /proc')

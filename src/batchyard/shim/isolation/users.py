@@ -1,0 +1,186 @@
+"""User lookup and user namespaces: users of images and pods, from the image's /etc/passwd and /etc/group.
+
+Source: github.com/moby/sys/user (GetExecUser), which runc and containerd use.
+"""
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from batchyard.shim import linux
+from batchyard.shim.images import store
+
+# --- pod users ---
+# Pod users on a node that runs as root: ids without an account, which own nothing on the machine.
+#
+# Each pod has its own id. A user namespace maps the container's user to that id, and the files that the container sees
+# are id-mapped mounts, which map the machine's root to it. So files of pods belong to root on disk, and root in a
+# container is an unprivileged user outside of it. If a filesystem does not support id-mapped mounts, the pod's own
+# files are given to its id. The container then has an ordinary user's rights to all other files.
+#
+# Sources: Documentation/filesystems/idmappings.rst of Linux; keps.k8s.io/127 (user namespaces); systemd's UIDS-GIDS.md,
+# which assigns no ids from 1879048192 to 2147352575.
+
+
+_FIRST: Final = 0x70000000
+_COUNT: Final = 1 << 27
+#: Mount copies are attached here, in this process's own mount namespace: every user can reach this directory.
+_STAGE: Final = "/tmp"
+_STAGE_OPTIONS: Final = "mode=755,size=1m"
+
+
+def id_of(pod: str) -> int:
+    """Return the id of a pod, from its uid. OSError if root has too few ids here."""
+    first, count = _FIRST, _COUNT
+    if not _has_ids(first, count):
+        first, count = _upper_ids()
+    return first + zlib.crc32(pod.encode()) % count
+
+
+def make_namespace(pod: str) -> int:
+    """Return a user namespace, held open, whose root is the pod's id. OSError if it cannot be created."""
+    return linux.make_user_namespace(*_lines((0, id_of(pod), 1)))
+
+
+class PodUsers:
+    """The user of one pod, and the id-mapped mounts of the files that its containers see."""
+
+    def __init__(self, pod: str, namespace: int, own_folder: str) -> None:
+        """`namespace` is the pod's, held open, `own_folder` its directory. This process leaves its mount namespace."""
+        self.id = id_of(pod)
+        self._namespace = namespace
+        self._own_folder = own_folder
+        self._places: dict[str, str] = {}
+        self._copies: list[tuple[str, int]] = []
+        linux.unshare(linux.NEWNS)
+        linux.make_mounts_private()
+
+    def copy(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
+        """Copy a mount of a file or directory, with nested mounts; return its path after `enter`.
+
+        A shared directory of the machine keeps the owners of other users' files. Files of the machine are never given
+        to the pod.
+        """
+        if source not in self._places:
+            place = f"{_STAGE}/{len(self._copies)}"
+            self._copies.append((place, self._mapped(source, is_shared, is_of_machine)))
+            self._places[source] = place
+        return self._places[source]
+
+    def enter(self) -> None:
+        """Attach the copies, and become root of the pod's user namespace."""
+        folders = [stat.S_ISDIR(os.fstat(copy).st_mode) for _, copy in self._copies]
+        linux.mount("tmpfs", _STAGE, "tmpfs", _STAGE_OPTIONS)
+        for (place, copy), is_folder in zip(self._copies, folders, strict=True):
+            if is_folder:
+                os.mkdir(place)
+            else:
+                os.close(os.open(place, os.O_WRONLY | os.O_CREAT))
+            linux.attach_mount(copy, place)
+            os.close(copy)
+        linux.become_user_of(self._namespace, 0, 0)
+
+    def _mapped(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
+        """Return a detached copy with mapped owners, or with its own owners if mapping fails."""
+        copy = linux.clone_mount(source)
+        try:
+            linux.map_owners(copy, self._shared_namespace() if is_shared else self._namespace)
+        except OSError:
+            if store.is_within(source, self._own_folder) and not is_of_machine:
+                give(source, self.id)
+        return copy
+
+    def _shared_namespace(self) -> int:
+        """Return a user namespace that maps root to the pod's id, and all other users to themselves."""
+        last = _last_id()
+        return linux.make_user_namespace(*_lines((0, self.id, 1), (1, 1, min(self.id, last + 1) - 1)))
+
+
+def give(path: str, owner: int) -> None:
+    """Change the owner of a directory tree's files that belong to root.
+
+    Files are accessed through their open parent directories: a container may replace a directory by a link meanwhile.
+    """
+    _give_one(path, owner)
+    for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
+        for name in (*folders, *files):
+            _give_one(name, owner, here)
+
+
+def _give_one(name: str, owner: int, folder: int | None = None) -> None:
+    with suppress(FileNotFoundError):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        uid, gid = (owner if number == 0 else -1 for number in (found.st_uid, found.st_gid))
+        os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
+
+
+def _lines(*rows: tuple[int, int, int]) -> tuple[str, str]:
+    """Return the lines of uid_map and gid_map: the first id inside, the first outside, and the count."""
+    text = "\n".join(f"{inside} {outside} {count}" for inside, outside, count in rows)
+    return text, text
+
+
+def _extents() -> list[tuple[int, int]]:
+    """Return the ids mapped in this process's user namespace for both users and groups, as half-open ranges."""
+    with open("/proc/self/uid_map", encoding="utf-8") as users, open("/proc/self/gid_map", encoding="utf-8") as groups:
+        texts = users.read(), groups.read()
+    found = [[tuple(map(int, line.split())) for line in text.splitlines()] for text in texts]
+    rows = found[0] if found[0] == found[1] else []
+    return [(first, first + count) for first, _, count in rows]
+
+
+def _has_ids(first: int, count: int) -> bool:
+    return any(start <= first and first + count <= end for start, end in _extents())
+
+
+def _upper_ids() -> tuple[int, int]:
+    """Return a range of ids if root has few of them, such as in a container: the upper half of the largest one."""
+    start, end = max(_extents(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
+    count = (end - start) // 4
+    if count < 1:
+        raise OSError(0, "root's user namespace has no ids for pods")
+    return start + 2 * count, count
+
+
+def _last_id() -> int:
+    return max((end for start, end in _extents() if start <= 1), default=1) - 1
+
+
+class ImageAccount(NamedTuple):
+    """The account that runs a container."""
+
+    uid: int
+    gid: int
+    home: str
+
+
+def account(named: str, passwd: str, group: str) -> ImageAccount:
+    """Resolve `user` or `user:group`, by name or number; the default is root. ValueError for an unknown name."""
+    user, _, own_group = named.partition(":")
+    found = _user(user or "0", passwd)
+    if not own_group:
+        return found
+    rows = [row for row in _rows(group, 3) if own_group in (row[0], row[2])]
+    if not rows and not own_group.isdigit():
+        raise ValueError(f"unable to find group {own_group}: no matching entries in group file")
+    return found._replace(gid=int(rows[0][2] if rows else own_group))
+
+
+def _user(user: str, passwd: str) -> ImageAccount:
+    rows = [row for row in _rows(passwd, 6) if user in (row[0], row[2])]
+    if rows:
+        return ImageAccount(int(rows[0][2]), int(rows[0][3]), rows[0][5] or "/")
+    if not user.isdigit():
+        raise ValueError(f"unable to find user {user}: no matching entries in passwd file")
+    return ImageAccount(int(user), 0, "/")
+
+
+def _rows(text: str, fields: int) -> Iterator[list[str]]:
+    """Yield the entries with enough fields and numeric ids: the third field, and the fourth of longer entries."""
+    for line in text.splitlines():
+        row = line.split(":")
+        if len(row) >= fields and all(number.isdigit() for number in row[2 : 4 if fields > 3 else 3]):
+            yield row

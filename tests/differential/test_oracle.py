@@ -1,0 +1,26 @@
+"""Our decisions are upstream's, on every recorded scenario."""
+
+import pytest
+
+from differential.recorded import SHARED, Case, difference, packed_cases, shared_cases
+
+
+@pytest.mark.parametrize("name", packed_cases())
+def test_decisions_are_those_of_upstream(name: str) -> None:
+    assert difference(name, packed_cases()[name]) == ""
+
+
+def test_shared_cases_that_were_not_packed_agree_too() -> None:
+    if not SHARED.is_dir():
+        pytest.skip("there are no shared cases beside this repository")
+    packed = packed_cases()
+    fresh = {name: case for name, case in shared_cases().items() if packed.get(name) != case}
+    assert {name: found for name, case in fresh.items() if (found := difference(name, case))} == {}
+
+
+def test_a_decision_that_differs_is_told_with_its_instant() -> None:
+    scenario, expected = packed_cases()["single-1"]
+    first, *rest = expected.splitlines()
+    reported = difference("single-1", Case(scenario, "\n".join([first.replace('"time":', '"time":1'), *rest])))
+    assert reported.startswith("at ")
+    assert "upstream [" in reported

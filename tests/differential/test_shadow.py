@@ -1,0 +1,117 @@
+"""A shadow that follows upstream's own decisions parts from them nowhere, and finds what upstream did not decide."""
+
+import pytest
+
+from batchyard.shadow.findings import Divergence, DivergenceType
+from batchyard.sim.scenario import Scenario
+from differential import planted
+from differential.recorded import packed_cases
+from differential.shadowed import Shadowed, shadowed, shadowed_case
+from differential.unsteady import Trouble
+from differential.upstream import Record, read_case
+
+#: One of each family, and those in which what is seen first matters most; `tools/shadow_oracle.py` has all.
+CASES = (
+    *("single-1", "cohort-1", "preempt-1", "hierarchy-1", "fair-1", "fungibility-1", "groups-45", "podsets-1"),
+    *("partial-1", "affinity-1", "updates-1", "refarch-1", "mixed-25"),
+    *("preempt-45", "hierarchy-5", "groups-53", "affinity-37", "updates-29", "fair-17", "updates-33"),
+)
+
+
+def case(name: str) -> tuple[Scenario, list[Record]]:
+    return read_case(name, *packed_cases()[name])
+
+
+def decided(log: list[Record]) -> int:
+    return sum(record["event"] in {"QuotaReserved", "Preempted", "Evicted"} for record in log)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_that_upstream_decided_is_foreseen(name: str) -> None:
+    scenario, log = case(name)
+    reported = shadowed(scenario, log)
+    assert reported.findings == []
+    assert sum(reported.counts.agreed.values()) == decided(log)
+
+
+@pytest.mark.parametrize("name", ["updates-21", "updates-1", "mixed-25"])
+@pytest.mark.parametrize("late", ["clusterqueues", "workloads", "localqueues"])
+def test_watches_may_tell_of_one_kind_later_than_of_others(name: str, late: str) -> None:
+    assert shadowed_case(name, *packed_cases()[name], trouble=Trouble(late={late: 1_200_000})).findings == []
+
+
+def test_a_shadow_asks_and_writes_nothing() -> None:
+    reported = shadowed(*case("single-1"))
+    assert {line.partition(" ")[0] for line in reported.asked} == {"GET"}
+
+
+def found(scenario: Scenario, log: list[Record]) -> tuple[Divergence, Shadowed]:
+    reported = shadowed(scenario, log)
+    assert reported.findings, "nothing was found"
+    return reported.findings[0], reported
+
+
+@pytest.mark.parametrize("name", ["cohort-1", "fungibility-1"])
+def test_another_flavor_is_found(name: str) -> None:
+    scenario, log = case(name)
+    changed, record = planted.another_flavor(scenario, log)
+    first, _ = found(scenario, changed)
+    assert (first.parting, first.workload) == (DivergenceType.FLAVORS, record["workload"])
+    assert first.upstream["podSets"] != first.predicted["podSets"]
+
+
+@pytest.mark.parametrize("name", ["preempt-1", "single-1", "hierarchy-1"])
+def test_another_victim_is_found_and_it_is_told_who_should_have_gone(name: str) -> None:
+    scenario, log = case(name)
+    changed, record = planted.another_victim(log)
+    first, _ = found(scenario, changed)
+    assert (first.parting, first.workload) == (DivergenceType.VICTIMS, record["workload"])
+    assert first.upstream["by"] == record["by"]
+    assert "we preempt" in first.message
+
+
+@pytest.mark.parametrize("name", ["cohort-1", "single-1", "preempt-1"])
+def test_an_admission_for_which_there_is_no_quota_is_found_with_what_is_lacking(name: str) -> None:
+    changed, record = planted.too_early(case(name)[1], by=4)
+    first, _ = found(case(name)[0], changed)
+    assert (first.parting, first.workload) == (DivergenceType.ADMITTED, record["workload"])
+    assert "more needed" in first.message
+
+
+@pytest.mark.parametrize("name", ["cohort-1", "fungibility-1", "hierarchy-1"])
+def test_one_who_is_left_waiting_is_found_with_what_he_would_have_got(name: str) -> None:
+    changed, record = planted.left_waiting(case(name)[1])
+    first, _ = found(case(name)[0], changed)
+    assert (first.parting, first.workload) == (DivergenceType.NOT_ADMITTED, record["workload"])
+    assert first.predicted["clusterQueue"] == record["clusterQueue"]
+
+
+def test_who_is_admitted_after_all_is_told_of_as_late() -> None:
+    scenario, log = case("single-1")
+    place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
+    late = {**log[place], "time": log[place]["time"] + 20}
+    moved = sorted([*log[:place], late, *log[place + 1 :]], key=lambda record: float(record["time"]))
+    first, reported = found(scenario, moved)
+    assert first.parting is DivergenceType.NOT_ADMITTED
+    assert [each.parting for each in reported.findings if each.workload == first.workload][1] is DivergenceType.LATE
+    assert reported.counts.late == 1
+
+
+def test_an_eviction_that_does_not_come_is_found() -> None:
+    scenario, log = case(_with_evictions())
+    gone = next(record for record in log if record["event"] == "Evicted")
+    _, reported = found(scenario, [record for record in log if record is not gone])
+    of_it = next(each for each in reported.findings if each.parting is DivergenceType.NOT_DONE)
+    assert (of_it.workload, gone["reason"] in of_it.message) == (gone["workload"], True)
+
+
+def test_an_eviction_without_a_reason_is_found() -> None:
+    scenario, log = case("single-1")
+    place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
+    evicted = {**log[place], "event": "Evicted", "reason": "ClusterQueueStopped", "time": log[place]["time"] + 5}
+    first, _ = found(scenario, sorted([*log, evicted], key=lambda record: float(record["time"])))
+    assert (first.parting, first.workload) == (DivergenceType.EVICTED, evicted["workload"])
+
+
+def _with_evictions() -> str:
+    return next(name for name in packed_cases() if any(record["event"] == "Evicted" for record in case(name)[1]))

@@ -1,0 +1,131 @@
+"""Each cohort tree is followed for itself, also where trees join and fall apart."""
+
+import json
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.base.instant import SECOND
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.shadow.findings import DivergenceType
+from batchyard.shadow.follower import CohortTrees, group_by_tree, nodes_of
+from batchyard.sim.scenario import Scenario
+from differential.many import apart, together
+from differential.recorded import packed_cases, run
+from differential.shadowed import Shadowed, shadowed
+from differential.unsteady import Trouble
+from differential.upstream import Record, read_case
+
+KUEUE = "kueue.x-k8s.io/v1beta2"
+CPU = {"coveredResources": ["cpu"]}
+
+
+def at(obj: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """An object that is applied after so many seconds."""
+    annotations = {**obj["metadata"].get("annotations", {}), "batchyard.dev/submit-at": f"{seconds}s"}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
+
+
+def cohort(name: str, parent: str = "") -> dict[str, Any]:
+    spec = {"parentName": parent} if parent else {}
+    return {"apiVersion": KUEUE, "kind": "Cohort", "metadata": {"name": name}, "spec": spec}
+
+
+def queue(name: str, of: str, cpu: int = 4) -> list[dict[str, Any]]:
+    """A ClusterQueue of a cohort, and a LocalQueue of its name."""
+    group = {**CPU, "flavors": [{"name": "f", "resources": [{"name": "cpu", "nominalQuota": cpu}]}]}
+    preemption = {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"}
+    spec = {"namespaceSelector": {}, "cohortName": of, "resourceGroups": [group], "preemption": preemption}
+    local = {"metadata": {"name": name, "namespace": "team"}, "spec": {"clusterQueue": name}}
+    return [
+        {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec},
+        {"apiVersion": KUEUE, "kind": "LocalQueue", **local},
+    ]
+
+
+def workload(name: str, of: str, cpu: int, lasts: int, submitted: float) -> dict[str, Any]:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    pods = {"name": "main", "count": 1, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
+    metadata = {"name": name, "namespace": "team", "annotations": {"batchyard.dev/runtime": f"{lasts}s"}}
+    spec = {"queueName": of, "podSets": [pods]}
+    return at({"apiVersion": KUEUE, "kind": "Workload", "metadata": metadata, "spec": spec}, submitted)
+
+
+FLAVOR = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "f"}, "spec": {}}
+LOAD = [workload(f"{of}-{n}", of, 3, 40, n * 10 + 1) for of in ("one", "two") for n in range(16)]
+BASE = [FLAVOR, cohort("a"), cohort("b"), *queue("one", "a"), *queue("two", "b"), *LOAD]
+#: Cohort `b` is put below `a` after half a minute, and out again after a minute.
+REROOTED = [*BASE, at(cohort("b", "a"), 30), at(cohort("b"), 60)]
+#: A ClusterQueue goes to the other cohort, and back again.
+MOVED = [*BASE, at(queue("two", "a")[0], 30), at(queue("two", "b")[0], 60)]
+
+
+def played(objects: list[dict[str, Any]]) -> tuple[Scenario, list[Record]]:
+    """What our own scheduler decides, which is what upstream decides (`test_oracle.py`)."""
+    text = "\n---\n".join(json.dumps(obj) for obj in objects)
+    return read_case("played", text, "\n".join(json.dumps(record) for record in run("played", text)))
+
+
+def decided(log: list[Record]) -> int:
+    return sum(record["event"] in {"QuotaReserved", "Preempted", "Evicted"} for record in log)
+
+
+@pytest.mark.parametrize("objects", [REROOTED, MOVED], ids=["rerooted", "moved"])
+@pytest.mark.parametrize("late", [{}, {"cohorts": 1_300_000, "clusterqueues": 1_300_000}, {"workloads": 3 * SECOND}])
+def test_where_trees_join_and_fall_apart_all_is_foreseen(objects: list[dict[str, Any]], late: dict[str, int]) -> None:
+    scenario, log = played(objects)
+    reported = shadowed(scenario, log, Trouble(late=late))
+    assert (reported.findings, reported.trees, reported.counts.unseen) == ([], 2, 0)
+    assert sum(reported.counts.agreed.values()) == decided(log)
+
+
+def test_trees_that_stay_joined_have_one_follower() -> None:
+    scenario, log = played([*BASE, at(cohort("b", "a"), 30)])
+    assert shadowed(scenario, log).trees == 1
+
+
+@pytest.mark.parametrize("second", [20, 50, 100])
+def test_who_is_left_waiting_before_or_after_is_found(second: int) -> None:
+    scenario, log = played(REROOTED)
+    left = next(each for each in log if each["event"] == "QuotaReserved" and each["time"] > second)
+    reported = shadowed(scenario, [each for each in log if each.get("workload") != left["workload"]])
+    assert (reported.findings[0].parting, reported.findings[0].workload) == (
+        DivergenceType.NOT_ADMITTED,
+        left["workload"],
+    )
+
+
+def busy(*names: str) -> Shadowed:
+    """Some scenarios on one server, with everything twenty times as close together and late watches."""
+    cases = [apart(f"s{number}", *read_case(name, *packed_cases()[name])) for number, name in enumerate(names)]
+    trouble = Trouble(6, {}, 3 * SECOND, SECOND // 2, hurry=20)
+    return shadowed(*together(cases), trouble)
+
+
+def test_busy_trees_beside_each_other_have_each_an_order_of_their_own() -> None:
+    reported = busy("hierarchy-41", "hierarchy-61", "hierarchy-5")
+    assert (reported.findings, reported.trees) == ([], 3)
+
+
+def named(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> WatchEvent:
+    metadata = {"name": name, "namespace": namespace}
+    return WatchEvent(EventType.ADDED, Key(kind, namespace, name), {"metadata": metadata, "spec": spec}, None, 1)
+
+
+def test_what_names_one_another_is_of_one_tree_in_whichever_order_it_comes() -> None:
+    of_one = [
+        named(scheme.WORKLOAD, "w", {"queueName": "l"}, "team"),
+        named(scheme.COHORT, "child", {"parentName": "root"}),
+        named(scheme.LOCAL_QUEUE, "l", {"clusterQueue": "q"}, "team"),
+        named(scheme.CLUSTER_QUEUE, "q", {"cohortName": "child"}),
+    ]
+    other = named(scheme.CLUSTER_QUEUE, "root", {})  # of the Cohort's name alone
+    found = group_by_tree([of_one[0], other, *of_one[1:]], CohortTrees())
+    assert sorted(found.values(), key=len) == [[other], of_one]
+
+
+def test_what_bears_on_all_trees_is_of_none() -> None:
+    flavor = named(scheme.RESOURCE_FLAVOR, "f", {})
+    assert (nodes_of(flavor.key, flavor.obj), group_by_tree([flavor], CohortTrees())) == ((), {})

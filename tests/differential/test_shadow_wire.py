@@ -1,0 +1,76 @@
+"""A shadow at the end of a bad wire, or begun in the middle, foresees the same, and still finds what was planted."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from batchyard.base.instant import SECOND, Duration
+from batchyard.shadow.findings import Divergence, DivergenceType
+from differential import planted
+from differential.recorded import packed_cases
+from differential.shadowed import Shadowed, shadowed, shadowed_case
+from differential.unsteady import Trouble, drawn_trouble
+from differential.upstream import read_case
+
+
+def reported(name: str, trouble: Trouble | None = None, restarts_at: Sequence[Duration] = ()) -> Shadowed:
+    return shadowed_case(name, *packed_cases()[name], trouble=trouble, restarts_at=restarts_at)
+
+
+def test_two_watches_may_be_late_by_different_times() -> None:
+    trouble = Trouble(late={"clusterqueues": 1_300_000, "localqueues": 400_000})
+    assert reported("hierarchy-41", trouble).findings == []
+
+
+@pytest.mark.parametrize("name", ["updates-21", "updates-9", "affinity-33"])
+def test_a_watch_may_be_late_by_more_than_is_waited_for(name: str) -> None:
+    assert reported(name, Trouble(late={"clusterqueues": 7 * SECOND, "workloads": 3 * SECOND})).findings == []
+
+
+@pytest.mark.parametrize(("name", "at"), [("cohort-5", 28), ("hierarchy-41", 14), ("fair-49", 54)])
+def test_a_shadow_that_begins_where_many_wait_foresees_what_becomes_of_them(name: str, at: int) -> None:
+    assert reported(name, restarts_at=[at * SECOND]).findings == []
+
+
+def test_whom_the_other_has_looked_at_before_it_began_need_not_be_looked_at_again() -> None:
+    assert reported("hierarchy-61", restarts_at=[24_476_168]).findings == []
+
+
+def test_what_happens_while_a_watch_is_broken_off_is_counted_and_not_judged() -> None:
+    gone = reported("refarch-1", Trouble(seed=3, breaks_after=5 * SECOND, gone=1))
+    assert gone.findings == []
+    assert gone.counts.unseen > 0
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_every_sort_of_trouble_leaves_it_at_no_parting(seed: int) -> None:
+    trouble, restarts = drawn_trouble(seed)
+    assert reported("mixed-25", trouble, restarts).findings == []
+
+
+def test_what_is_late_by_much_of_what_happened_is_put_in_order_step_by_step() -> None:
+    trouble = Trouble(6, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, hurry=20)
+    assert reported("hierarchy-41", trouble).findings == []
+
+
+def found(name: str, sort: str, seed: int) -> tuple[list[Divergence], str]:
+    """What is told of a planted parting by a bad wire, and whom it is about."""
+    scenario, log = read_case(name, *packed_cases()[name])
+    changed, record = planted.another_victim(log) if sort == "victim" else planted.another_flavor(scenario, log)
+    trouble, _ = drawn_trouble(seed)
+    return shadowed(scenario, changed, trouble).findings, record["workload"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("name", "sort"), [("fungibility-1", "flavor"), ("preempt-1", "victim")])
+def test_what_was_planted_is_found_by_a_bad_wire_too(name: str, sort: str, seed: int) -> None:
+    findings, workload = found(name, sort, seed)
+    assert findings[0].workload == workload
+    assert findings[0].parting in {DivergenceType.FLAVORS, DivergenceType.VICTIMS}
+
+
+def test_who_is_admitted_after_all_is_told_of_once() -> None:
+    findings, _ = found("partial-37", "victim", 2)
+    late = Counter(each.workload for each in findings if each.parting is DivergenceType.LATE)
+    assert late == {"team/wl-001": 1, "team/wl-002": 1}

@@ -1,0 +1,129 @@
+"""A wire to an API server on which each watch is late by a time of its own, repeats itself and breaks off.
+
+All that it does an API server may do: no API promises an order between kinds, that nothing comes twice, or that a watch
+can go on from where it broke off.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+from batchyard.base import draw
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.controller_runtime.kernel import VirtualEventLoop
+from unit.apiserver.api import Api
+from unit.client.served import Line
+
+#: The plurals of what a shadow reads.
+PLURALS = (
+    *("workloads", "localqueues", "clusterqueues", "cohorts", "resourceflavors", "namespaces"),
+    *("admissionchecks", "limitranges"),
+)
+_GONE = HttpAnswer(410, b'{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}')
+
+
+class Trouble(NamedTuple):
+    """What is wrong with a wire; 0 is never."""
+
+    seed: int = 0
+    #: By kind how much later its watches tell; of others, a time up to `late_max`.
+    late: Mapping[str, Duration] = MappingProxyType({})
+    late_max: Duration = 0
+    #: How much the time between two of its lines may vary.
+    jitter: Duration = 0
+    #: Of so many lines one comes twice.
+    repeats: int = 0
+    #: A watch breaks off after so long, drawn anew each time, and goes on from where it was.
+    breaks_after: Duration = 0
+    #: Of so many watches that broke off one cannot go on: what it was told last is too old.
+    gone: int = 0
+    #: How many times as close together what is told of happens.
+    hurry: int = 1
+
+
+class UnsteadyLine(Line):
+    """See the module."""
+
+    def __init__(self, kernel: VirtualEventLoop, api: Api, trouble: Trouble) -> None:
+        super().__init__(kernel, api)
+        self.wrong = trouble
+        self._drawn = 0
+        self._late = {plural: trouble.late.get(plural, self._draw(trouble.late_max)) for plural in PLURALS}
+        #: Kinds whose next watch is told that it begins too far back.
+        self._too_old: dict[str, None] = {}
+
+    def watch(
+        self, request: HttpRequest, reported: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+    ) -> None:
+        kind = request.path.partition("?")[0].rpartition("/")[2]
+        if kind in self._too_old:
+            del self._too_old[kind]
+            self.kernel.call_at(self.kernel.now() + MILLISECOND, lambda: ended(_GONE))
+            return
+        reporting = _Telling(self.kernel, reported, ended)
+
+        def tell(lines: Sequence[bytes]) -> None:
+            now = self.kernel.now()
+            reporting.at = max(reporting.at, now + self._late[kind] + self._draw(self.wrong.jitter))
+            self.kernel.call_at(reporting.at, partial(reporting.tell, self._repeated(lines)))
+
+        super().watch(request, tell, reporting.end)
+        if self.wrong.breaks_after:
+            lasts = self._draw(2 * self.wrong.breaks_after)
+            self.kernel.call_at(self.kernel.now() + lasts, partial(self._break, kind, reporting))
+
+    def _draw(self, below: int) -> int:
+        self._drawn += 1
+        return draw(self.wrong.seed, "wire", str(self._drawn)) % below if below else 0
+
+    def _break(self, kind: str, reporting: "_Telling") -> None:
+        if not reporting.is_over:
+            if self.wrong.gone and not self._draw(self.wrong.gone):
+                self._too_old[kind] = None
+            reporting.end(HttpAnswer(200, trouble="cut"))
+
+    def _repeated(self, lines: Sequence[bytes]) -> Sequence[bytes]:
+        if not self.wrong.repeats:
+            return lines
+        return [each for line in lines for each in [line] * (1 + (not self._draw(self.wrong.repeats)))]
+
+
+class _Telling:
+    """One watch: what it told is told in order, until it is over."""
+
+    def __init__(
+        self,
+        kernel: VirtualEventLoop,
+        reported: Callable[[Sequence[bytes]], None],
+        ended: Callable[[HttpAnswer], None],
+    ) -> None:
+        self._kernel, self._reported, self._ended = kernel, reported, ended
+        self.at: Instant = 0
+        self.is_over = False
+
+    def tell(self, lines: Sequence[bytes]) -> None:
+        if not self.is_over:
+            self._reported(lines)
+
+    def end(self, answer: HttpAnswer) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._kernel.call_soon(lambda: self._ended(answer))
+
+
+def drawn_trouble(seed: int) -> tuple[Trouble, Sequence[Duration]]:
+    """A sort of trouble by a seed, and when the shadow is begun anew."""
+    sort = seed % 7
+    if sort == 6:
+        return Trouble(seed, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, draw(seed, "gone") % 4, 20), [3 * SECOND]
+    trouble = Trouble(
+        seed,
+        late_max=draw(seed, "late") % (8 * SECOND) if sort in {0, 1, 5} else 0,
+        jitter=draw(seed, "jitter") % SECOND if sort in {1, 5} else 0,
+        repeats=3 if sort in {2, 5} else 0,
+        breaks_after=5 * SECOND if sort in {2, 3, 5} else 0,
+        gone=2 if sort in {3, 5} else 0,
+    )
+    return trouble, [draw(seed, "again") % (60 * SECOND)] if sort in {4, 5} else []

@@ -1,0 +1,34 @@
+"""One API server of Kubernetes for all tests of a worker."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from e2e_kubernetes.installed import Installed, installed
+from e2e_kubernetes.kubelets import SimulatedKubelets
+from e2e_kubernetes.kubernetes import CONTROLLERS, NEEDED, Terms, missing
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """Kubernetes with two operators, as they are installed, without what runs Jobs."""
+    skip_without(NEEDED)
+    with installed(tmp_path_factory.mktemp("kubernetes"), Terms()) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def working_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """The same where Jobs run: with the controllers of Kubernetes, and a node whose kubelet is ours, of each pool."""
+    skip_without((*NEEDED, *CONTROLLERS))
+    folder = tmp_path_factory.mktemp("working")
+    with installed(folder, Terms(controllers=True)) as found, SimulatedKubelets(found.kubernetes) as kubelets:
+        for pool in ("busy", "sets"):
+            kubelets.add_node(pool, pool=pool)
+        yield found
+
+
+def skip_without(programs: Sequence[str]) -> None:
+    """Skip a test where these are not found."""
+    if reason := missing(programs):
+        pytest.skip(reason)

@@ -1,0 +1,43 @@
+"""An API server of Kubernetes stores of minimal objects what the table says, which is what batchyard stores."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e_kubernetes.installed import Installed
+from minimal_objects import MINIMAL_OBJECTS
+
+#: What is allocated, or belongs to a controller or an admission plugin and not to the defaults.
+ALLOCATED = (
+    *("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "nodePort", "selector", "priority"),
+    *("preemptionPolicy", "tolerations", "serviceAccount", "serviceAccountName", "volumes", "volumeMounts"),
+    *("conditions", "qosClass", "metadata", "lastPhaseTransitionTime", "observedGeneration"),
+)
+
+
+@pytest.mark.parametrize(("kind", "sent", "stored"), MINIMAL_OBJECTS)
+def test_what_kubernetes_stores_of_a_minimal_object(cluster: Installed, kind: str, sent: str, stored: str) -> None:
+    if kind == "v1 Pod":
+        cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
+    api_version, _, name = kind.rpartition(" ")
+    head = {"apiVersion": api_version, "kind": name, "metadata": {"generateName": "a-", "namespace": "default"}}
+    made = json.loads(
+        cluster.kubectl("create", "-f", "-", "-o", "json", sent=json.dumps({**head, **yaml.safe_load(sent)}))
+    )
+    reported = {field: value for field, value in made.items() if field not in head and value}
+    kept = {field: value for field, value in yaml.safe_load(stored).items() if value}
+    if name == "PriorityClass":
+        assert reported.pop("preemptionPolicy") == kept.pop("preemptionPolicy")
+    assert without_allocated(reported) == without_allocated(kept)
+
+
+def without_allocated(value: Any) -> Any:
+    """A value without what the server allocates."""
+    if isinstance(value, list):
+        return [without_allocated(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {name: without_allocated(each) for name, each in value.items() if name not in ALLOCATED}

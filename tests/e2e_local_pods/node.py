@@ -1,0 +1,97 @@
+"""A platform whose one node is this machine, and what it leaves behind."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+from unittest.mock import patch
+
+from e2e_platform.running import Running
+
+PATIENCE = "--timeout=60s"
+IMAGE = ("--image", "machine=/")
+
+
+def programs_of(folder: Path) -> list[int]:
+    """The processes of the programs that work in the node's folder of a data directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"{folder / 'node'}\0".encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+@contextmanager
+def local_platform(
+    folder: Path,
+    *options: str,
+    cluster: Path = Path("local"),
+    image: Sequence[str] = IMAGE,
+    without: str = "podman,docker",
+) -> Iterator[Running]:
+    """A platform with this machine as its node; whatever of it still runs at the end is killed."""
+    try:
+        with (
+            patch.dict(os.environ, {"BATCHYARD_NODE_WITHOUT": without}),
+            Running(folder, "--cluster", str(cluster), *image, *options) as platform,
+        ):
+            if platform.kubeconfig.exists():  # without TLS there is none
+                platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
+            yield platform
+    finally:
+        for pid in programs_of(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, SIGKILL)
+        if "podman" not in without:
+            _remove_containers(folder / "node" / "id")
+
+
+def _remove_containers(identity: Path) -> None:
+    """Remove what podman still runs of a node whose programs were all killed: another spawner would."""
+    if not identity.exists() or shutil.which("podman") is None:
+        return
+    label = f"label=batchyard.node={identity.read_text()}"
+    listed = ["podman", "ps", "--all", "--quiet", "--filter", label]
+    found = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    if found:
+        removed = ["podman", "rm", "--force", "--ignore", "--time", "0", *found]
+        subprocess.run(removed, capture_output=True, check=False)
+
+
+def script(name: str, text: str, **spec: Any) -> str:
+    """The manifest of a pod that runs a script of the shell, once if nothing else is said."""
+    container = {"name": "main", "image": "machine", "command": ["sh", "-c", text]}
+    container |= spec.pop("container", {})
+    whole = {"restartPolicy": "Never", "containers": [container], **spec}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole})
+
+
+def wait_for(platform: Running, name: str, phase: str) -> None:
+    """Until a pod is in that phase."""
+    platform.kubectl("wait", f"pod/{name}", f"--for=jsonpath={{.status.phase}}={phase}", PATIENCE)
+
+
+def ended(platform: Running, name: str) -> dict[str, Any]:
+    """How the one container of a pod ended."""
+    state: dict[str, Any] = json.loads(
+        platform.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].state.terminated}")
+    )
+    return state
+
+
+@contextmanager
+def following(platform: Running, *arguments: str) -> Iterator[Iterator[str]]:
+    """The lines that a command of kubectl prints, as they come."""
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
+    with subprocess.Popen(["kubectl", *arguments], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            yield iter(process.stdout)
+        finally:
+            process.kill()

@@ -1,0 +1,53 @@
+"""Pods of this machine where the platform's time is ahead of its clock, as after a while at `--speed 60x`."""
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from batchyard.api.times import parse_time
+from batchyard.base.instant import HOUR, MINUTE, SECOND
+from batchyard.server.clocks.wall import wall_clock
+from e2e_local_pods.node import PATIENCE, local_platform, script, wait_for
+from e2e_platform.running import Running
+from e2e_platform.skewed import PROGRAM
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+
+class HourAhead(Running):
+    """A platform that takes its time from a clock that is ahead."""
+
+    program = (PROGRAM, str(HOUR // SECOND))
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One whose objects were made ahead of the machine's time."""
+    folder = tmp_path_factory.mktemp("platform")
+    with HourAhead(folder) as before:
+        before.kubectl("create", "namespace", "later")
+        before.end()
+    with local_platform(folder) as started:
+        yield started
+
+
+def test_who_does_not_listen_is_killed_when_his_time_is_over(platform: Running) -> None:
+    text = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    platform.kubectl("create", "-f", "-", sent=script("deaf", text, terminationGracePeriodSeconds=3))
+    wait_for(platform, "deaf", "Running")
+    assert platform.kubectl("logs", "deaf", "--since=30s") == "ready\n"
+    platform.kubectl("delete", "pod", "deaf", "--timeout=20s")
+
+
+def test_who_fails_again_and_again_is_waited_with(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=script("crash", "exit 1", restartPolicy="Always"))
+    waiting = "--for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff"
+    platform.kubectl("wait", "pod/crash", waiting, PATIENCE)
+    pod = json.loads(platform.kubectl("get", "pod", "crash", "-o", "json"))
+    (status,) = pod["status"]["containerStatuses"]
+    assert status["restartCount"] <= 2
+    began, ended = (parse_time(status["lastState"]["terminated"][field]) for field in ("startedAt", "finishedAt"))
+    assert parse_time(pod["metadata"]["creationTimestamp"]) <= began <= ended
+    assert ended > wall_clock() + HOUR - MINUTE

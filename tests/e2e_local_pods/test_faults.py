@@ -1,0 +1,80 @@
+"""Pods of this machine that misbehave: each is contained, and what became of it is told rightly."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e_local_pods.node import PATIENCE, ended, local_platform, script, wait_for
+from e2e_platform.running import Running
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One platform for the tests of this module."""
+    with local_platform(tmp_path_factory.mktemp("platform")) as started:
+        yield started
+
+
+def features(platform: Running) -> dict[str, Any]:
+    """What this machine can do."""
+    found: dict[str, Any] = json.loads((platform.kubeconfig.parent / "node/features.json").read_text("utf-8"))
+    return found
+
+
+def test_who_eats_memory_is_told_to_have_been_killed_for_it(platform: Running) -> None:
+    cgroups = features(platform)["cgroups"]
+    if cgroups is None or "memory" not in cgroups["controllers"]:
+        pytest.skip("there are no cgroups for memory here")
+    eater = {"command": ["python3", "-c", "x = bytearray(1 << 30); print(len(x))"]}
+    limits = {"resources": {"limits": {"memory": "64Mi"}}}
+    platform.kubectl("create", "-f", "-", sent=script("eater", "", container=eater | limits))
+    wait_for(platform, "eater", "Failed")
+    assert (ended(platform, "eater")["exitCode"], ended(platform, "eater")["reason"]) == (137, "OOMKilled")
+
+
+def test_who_ignores_the_word_to_end_is_killed_in_time(platform: Running) -> None:
+    text = "trap '' TERM; echo begun; while :; do sleep 0.1; done"
+    platform.kubectl("create", "-f", "-", sent=script("deaf", text, terminationGracePeriodSeconds=1))
+    wait_for(platform, "deaf", "Running")
+    platform.kubectl("delete", "pod", "deaf", PATIENCE)
+    assert "not found" in platform.kubectl("get", "pod", "deaf", fails=True)
+
+
+def test_who_forks_for_ever_leaves_nobody_behind(platform: Running) -> None:
+    text = "f() { sleep 300 & f; }; f"
+    platform.kubectl("create", "-f", "-", sent=script("forks", text, terminationGracePeriodSeconds=1))
+    platform.kubectl("wait", "pod/forks", "--for=jsonpath={.status.startTime}", PATIENCE)
+    platform.kubectl("delete", "pod", "forks", PATIENCE)
+    assert platform.kubectl("get", "nodes", "--no-headers").split()[1] == "Ready"
+
+
+def test_of_a_log_without_end_the_newest_lines_are_kept(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=script("talks", "yes | head -c 100000000; echo the last"))
+    wait_for(platform, "talks", "Succeeded")
+    assert platform.kubectl("logs", "talks", "--tail=1") == "the last\n"
+    pods = (platform.kubeconfig.parent / "node/pods").glob("*/logs/main/*")
+    assert sum(part.stat().st_size for part in pods) < 60 * 1024 * 1024
+
+
+def test_a_command_that_is_not_there_is_said(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=script("none", "", container={"command": ["no-such-command"]}))
+    wait_for(platform, "none", "Failed")
+    assert (ended(platform, "none")["exitCode"], ended(platform, "none")["reason"]) == (128, "StartError")
+    assert "no-such-command" in ended(platform, "none")["message"]
+
+
+def test_who_fills_a_volume_beyond_its_limit_is_evicted(platform: Running) -> None:
+    volumes = [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}]
+    mounts = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
+    fills = script("fills", "head -c 2000000 /dev/zero > /scratch/x; sleep 600", container=mounts, volumes=volumes)
+    if features(platform)["bubblewrap"] is None:
+        pytest.skip("volumes cannot be mounted here")
+    platform.kubectl("create", "-f", "-", sent=fills)
+    wait_for(platform, "fills", "Failed")
+    reported = platform.kubectl("get", "pod", "fills", "-o", "jsonpath={.status.reason}: {.status.message}")
+    assert reported == 'Evicted: Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '

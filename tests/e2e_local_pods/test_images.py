@@ -1,0 +1,151 @@
+"""Pods of images that an engine has or pulls, as kubectl sees them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from e2e_local_pods.node import PATIENCE, ended, local_platform, script, wait_for
+from e2e_platform.running import Running
+from integration_shim.bringers import brought_image, docker
+from integration_shim.engine_image import SAYS, busybox_image
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+MISSING = "localhost:1/no/such:1"
+
+
+class Engine(NamedTuple):
+    """What a platform does without so that it uses one engine, and an image that this has."""
+
+    without: str
+    image: str
+
+
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """One that runs images itself, and one that brings them."""
+    if request.param == "podman":
+        with busybox_image(*SAYS) as name:
+            yield Engine("docker", name)
+    else:
+        with ExitStack() as stack:
+            variables = stack.enter_context(docker())
+            stack.enter_context(patch.dict(os.environ, variables))
+            yield Engine("podman", stack.enter_context(brought_image("docker", variables, None)).image)
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine) -> str:
+    """The name of an image that the engine has."""
+    return engine.image
+
+
+@pytest.fixture(scope="module")
+def platform(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One platform for the tests of this module."""
+    with local_platform(tmp_path_factory.mktemp("platform"), without=engine.without) as started:
+        yield started
+
+
+def told_of(platform: Running, name: str) -> list[tuple[str, str]]:
+    """Reasons and messages of the events of a pod."""
+    asked = ("get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "json")
+    return [(event["reason"], event["message"]) for event in json.loads(platform.kubectl(*asked))["items"]]
+
+
+def pod(name: str, image: str, **fields: Any) -> str:
+    """The manifest of a pod with one container of an image, which says what to run."""
+    made = json.loads(script(name, "true", container={"image": image, **fields}))
+    if "command" not in fields:
+        del made["spec"]["containers"][0]["command"]
+    return json.dumps(made)
+
+
+def waits_for(platform: Running, name: str, reason: str) -> str:
+    """Until a pod's container waits for that reason; the message."""
+    waiting = "{.status.containerStatuses[0].state.waiting.%s}"
+    platform.kubectl("wait", f"pod/{name}", f"--for=jsonpath={waiting % 'reason'}={reason}", PATIENCE)
+    return platform.kubectl("get", "pod", name, "-o", f"jsonpath={waiting % 'message'}")
+
+
+def test_an_image_runs_what_it_says_as_whom_it_says(platform: Running, image: str) -> None:
+    platform.kubectl("create", "-f", "-", sent=pod("own", image))
+    wait_for(platform, "own", "Succeeded")
+    assert platform.kubectl("logs", "own").splitlines() == ["from the image", "1234", "/srv"]
+    status = json.loads(platform.kubectl("get", "pod", "own", "-o", "jsonpath={.status.containerStatuses[0]}"))
+    assert (status["image"], "sha256:" in status["imageID"]) == (image, True)
+    reasons = [reason for reason, _ in told_of(platform, "own")]
+    assert reasons == ["Scheduled", "Pulled", "Created", "Started"]
+    assert ("Pulled", f'Container image "{image}" already present on machine') in told_of(platform, "own")
+
+
+def test_it_is_told_what_brings_images_and_what_runs_them(platform: Running, engine: Engine) -> None:
+    asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
+    reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    ways = {
+        "docker": r"podman \S+ pulls(, bubblewrap| and) runs",
+        "podman": r"docker \S+ pulls, bubblewrap runs",
+    }
+    assert re.search(rf"^images +{ways[engine.without]} images without --image$", reported, re.MULTILINE)
+
+
+def test_arguments_go_with_the_command_of_the_image(platform: Running, image: str) -> None:
+    variables = [{"name": "WHO", "value": "pod"}]
+    stated = pod("arguments", image, args=["echo $(WHO) $WHO; pwd"], workingDir="/made/for/it", env=variables)
+    platform.kubectl("create", "-f", "-", sent=stated)
+    wait_for(platform, "arguments", "Succeeded")
+    assert platform.kubectl("logs", "arguments").splitlines() == ["pod pod", "/made/for/it"]
+
+
+def test_a_server_is_probed_talked_to_and_reads_its_token(platform: Running, image: str) -> None:
+    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    command = ["sh", "-c", "echo page > /tmp/index.html; exec busybox httpd -f -p 8000 -h /tmp"]
+    probe = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
+    user = {"runAsUser": 1000, "runAsGroup": 3000}
+    stated = pod("server", image, command=command, readinessProbe=probe, securityContext=user)
+    platform.kubectl("create", "-f", "-", sent=stated)
+    platform.kubectl("wait", "pod/server", "--for=condition=Ready", PATIENCE)
+    asked = f"id -u; echo $WHO; test -s {token} && echo reads; cat > /tmp/got; cat /tmp/got"
+    reported = platform.kubectl("exec", "-i", "server", "--", "sh", "-c", asked, sent="sent")
+    assert reported.splitlines() == ["1000", "image", "reads", "sent"]
+    platform.kubectl("delete", "pod", "server", "--grace-period=1", PATIENCE)
+
+
+def test_an_image_that_cannot_be_pulled_is_tried_later(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=pod("far", MISSING, command=["true"]))
+    reported = waits_for(platform, "far", "ImagePullBackOff")
+    assert reported.startswith(f'Back-off pulling image "{MISSING}": ErrImagePull: ')
+    happened = [row for row in told_of(platform, "far") if row[0] != "Scheduled"]
+    assert [reason for reason, _ in happened] == ["Pulling", "Failed", "Failed", "BackOff", "Failed"]
+    assert happened[0] == ("Pulling", f'Pulling image "{MISSING}"')
+    assert happened[1][1].startswith(f'Failed to pull image "{MISSING}": ')
+    platform.kubectl("delete", "pod", "far", PATIENCE)
+
+
+def test_who_never_pulls_is_told_so(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=pod("never", MISSING, imagePullPolicy="Never", command=["true"]))
+    reported = waits_for(platform, "never", "ErrImageNeverPull")
+    assert reported == f'Container image "{MISSING}" is not present with pull policy of Never'
+    platform.kubectl("delete", "pod", "never", PATIENCE)
+
+
+def test_what_an_image_runs_goes_on_when_the_platform_is_killed(tmp_path: Path, engine: Engine) -> None:
+    image = engine.image
+    with local_platform(tmp_path, without=engine.without) as before:
+        command = ["sh", "-c", "echo begun; sleep 2; echo done; exit 5"]
+        before.kubectl("create", "-f", "-", sent=pod("long", image, command=command))
+        wait_for(before, "long", "Running")
+        before.kill()
+        with local_platform(tmp_path, without=engine.without) as again:
+            wait_for(again, "long", "Failed")
+            assert ended(again, "long")["exitCode"] == 5
+            assert again.kubectl("logs", "long").split() == ["begun", "done"]

@@ -1,0 +1,120 @@
+"""`batchyard submit` where pods are processes of this machine: what is shipped runs, and ends as it says."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e_local_pods.node import PATIENCE, local_platform
+from e2e_platform.running import Running, kubectl
+
+ROOT = Path(__file__).parents[2]
+QUEUES = ROOT / "examples" / "training" / "platform.yaml"
+TEAM = ("--queue", "lq-team-a", "--namespace", "team-a", "--image", "machine", "--cpu", "100m")
+_ENDS_WITHIN = 120
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bubblewrap: pods cannot have volumes"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that pods may have."""
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[Running]:
+    """One platform with the queues of the training example."""
+    with local_platform(tmp_path_factory.mktemp("platform"), "--host-path", str(checkpoints)) as started:
+        started.kubectl("apply", "-f", str(QUEUES))
+        yield started
+
+
+def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
+    """The command, under way, in the queue of team a."""
+    command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
+    return subprocess.Popen([*command, *TEAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
+    """Its exit code, and what it printed and told."""
+    with submitting(platform, *arguments) as process:
+        printed, reported = process.communicate(timeout=_ENDS_WITHIN)
+        return process.returncode, printed, reported
+
+
+def test_a_folder_is_the_working_directory_and_the_exit_code_the_commands(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "said.txt").write_text("shipped\n")
+    (tmp_path / "run.sh").write_text('cat parts/said.txt; echo "$GREETING $1" >&2; printf "no newline"; exit 7')
+    code, printed, reported = submitted(platform, str(tmp_path), "-e", "GREETING=hello", "--", "sh", "run.sh", "you")
+    assert code == 7, reported
+    for part in ("shipped\n", "hello you\n", "no newline"):  # which of the two streams is read first is open
+        assert part in printed
+        printed = printed.replace(part, "", 1)
+    assert printed.strip() == ""
+
+
+WITHOUT_WATCH_OF_PODS = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: blind, namespace: team-a}
+rules:
+- {apiGroups: [""], resources: [pods, pods/log], verbs: [get, list]}
+- {apiGroups: [batch], resources: [jobs], verbs: [create, get, list, watch]}
+- {apiGroups: [kueue.x-k8s.io], resources: [localqueues, workloads], verbs: [get, list, watch]}
+"""
+
+
+def test_who_hears_of_the_jobs_end_before_of_its_pods_loses_no_line(platform: Running, tmp_path: Path) -> None:
+    platform.kubectl("create", "serviceaccount", "blind", "--namespace", "team-a")
+    platform.kubectl("create", "-f", "-", sent=WITHOUT_WATCH_OF_PODS)
+    account = ("--role=blind", "--serviceaccount=team-a:blind", "--namespace", "team-a")
+    platform.kubectl("create", "rolebinding", "blind", *account)
+    token = platform.kubectl("create", "token", "blind", "--namespace", "team-a").strip()
+    own = tmp_path / "kubeconfig"
+    shutil.copy(platform.kubeconfig, own)
+    kubectl(own, "config", "set-credentials", "blind", f"--token={token}")
+    kubectl(own, "config", "set-context", "--current", "--user=blind")
+    command = [sys.executable, "-m", "batchyard", "submit", "--kubeconfig", str(own), *TEAM, "--", "echo", "said"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ENDS_WITHIN)
+    assert (done.returncode, done.stdout) == (0, "said\n"), done.stderr
+
+
+def test_checkpoints_outlive_the_pod_and_a_stop_reaches_the_command(
+    platform: Running, checkpoints: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.sh").write_text(
+        'trap "touch $CHECKPOINT_DIR/saved; exit 143" TERM; echo up; while :; do sleep 0.1; done'
+    )
+    options = (str(tmp_path), "--checkpoint-dir", str(checkpoints / "mine"), "--name", "stopped")
+    with submitting(platform, *options, "--", "sh", "run.sh") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        platform.kubectl("delete", "job", "stopped", "-n", "team-a", "--cascade=foreground", PATIENCE)
+        assert process.wait(_ENDS_WITHIN) == 1
+    assert (checkpoints / "mine" / "saved").exists()
+
+
+def test_a_folder_that_pods_may_not_have_is_told(platform: Running, tmp_path: Path) -> None:
+    with submitting(platform, "--checkpoint-dir", str(tmp_path), "--name", "refused", "--", "true") as process:
+        assert process.stderr is not None
+        assert any(f"hostPath {tmp_path} is not allowed here" in line for line in process.stderr)
+        platform.kubectl("delete", "job", "refused", "-n", "team-a", PATIENCE)
+
+
+def test_who_interrupts_leaves_it_running(platform: Running) -> None:
+    with submitting(platform, "--name", "left", "--", "sh", "-c", "echo up; sleep 3; echo down") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(_ENDS_WITHIN) == 130
+    platform.kubectl("wait", "job/left", "-n", "team-a", "--for=condition=Complete", PATIENCE)
+    assert platform.kubectl("logs", "job/left", "-n", "team-a") == "up\ndown\n"

@@ -1,0 +1,37 @@
+"""The guide on a platform whose controllers are operators beside it, with the rights that they are installed with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from batchyard.cli.commands.live_guide import StartedPlatform, platform
+from batchyard.controller_groups import GROUPS, ON_KUBERNETES
+from batchyard.operator_manifests import InstallSettings
+from batchyard.sim.guide import Guide
+from e2e_platform.granted import granted
+from e2e_platform.operating import Operating
+
+SETTINGS = InstallSettings(webhooks=False, page=False)
+SPEED = 60.0
+
+
+class Guided(NamedTuple):
+    """A platform without those controllers, and the kubeconfig of the operators' account."""
+
+    started: StartedPlatform
+    kubeconfig: Path
+    audit_log: Path
+
+    def operator(self, *options: str) -> Operating:
+        """One more operator."""
+        return Operating(self.kubeconfig, "--leader-elect-resource-name", SETTINGS.name, *options)
+
+
+@contextmanager
+def guided(guide: Guide, folder: Path, speed: float = SPEED) -> Iterator[Guided]:
+    """A platform for the guide, in which the account of operators has its rights."""
+    others = [group for group in GROUPS if group not in ON_KUBERNETES]
+    audit_log = folder / "audit.log"
+    with platform(guide.cluster, speed, others, audit_log) as started:
+        yield Guided(started, granted(started.folder / "kubeconfig", folder, SETTINGS), audit_log)

@@ -1,0 +1,120 @@
+"""Platforms and operators on machines whose clocks are wrong, or become right.
+
+Operators decide as if they were right, and go by the server's time. A platform goes by its machine's, but not back.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from batchyard.api.times import parse_time
+from batchyard.base.instant import HOUR, SECOND, Instant
+from batchyard.server.clocks.wall import wall_clock
+from e2e_platform.killing import ask
+from e2e_platform.operating import Operating, plain_kubeconfig
+from e2e_platform.running import Running
+from e2e_platform.skewed import PROGRAM
+from e2e_platform.test_crashes import WORKLOADS
+from e2e_platform.test_operator import ELECTION, OPTIONS, admissions, finish, submit
+from integration_shim.machine import until
+
+HOURS = 5 * HOUR // SECOND
+
+
+class Ahead(Operating):
+    """On a machine whose clock is hours ahead."""
+
+    program = (PROGRAM, str(HOURS))
+
+
+class Behind(Operating):
+    """On a machine whose clock is hours behind."""
+
+    program = (PROGRAM, str(-HOURS))
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, *OPTIONS) as running:
+        yield running
+
+
+def operated(platform: Running, by: type[Operating], *options: str) -> Operating:
+    file = plain_kubeconfig(platform.kubeconfig.parent, platform.url)
+    return by(file, "--controllers", "admission", *options)
+
+
+@pytest.mark.parametrize("skewed", [Ahead, Behind])
+def test_what_is_written_is_the_servers_time(platform: Running, skewed: type[Operating]) -> None:
+    with operated(platform, skewed, "--no-leader-elect") as running:
+        running.wait_until("runs admission")
+        submit(platform, [0])
+        finish(platform, 1)
+    (workload,) = ask(platform.url, "GET", WORKLOADS)[1]["items"]
+    made = parse_time(workload["metadata"]["creationTimestamp"])
+    waits = [parse_time(each["lastTransitionTime"]) - made for each in workload["status"]["conditions"]]
+    assert all(0 <= wait < HOUR for wait in waits), waits
+
+
+def test_replicas_whose_clocks_differ_by_hours_lead_one_after_the_other(platform: Running) -> None:
+    with operated(platform, Ahead, *ELECTION) as leader:
+        leader.wait_until("runs admission")
+        with operated(platform, Behind, *ELECTION) as standby:
+            standby.wait_until("waiting to lead")
+            submit(platform, range(2))
+            finish(platform, 2)
+            assert "leads" not in standby.log()  # how long ago a Lease was renewed is seen, not read
+            leader.kill()
+            standby.wait_until("runs admission")
+            submit(platform, range(2, 6))
+            finish(platform, 6)
+    assert admissions(platform) == [1] * 6
+
+
+class Set(Running):
+    """A platform on a machine whose clock can be set: by the seconds that a file has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "ahead"
+        self.set(0)
+        self.program = (PROGRAM, str(self.file))
+        super().__init__(folder / "data", "--insecure-loopback", "--port", "0")
+
+    def set(self, seconds: int) -> None:
+        """Set it so far ahead of what it was in the beginning."""
+        new = self.file.with_suffix(".new")
+        new.write_text(str(seconds), "ascii")
+        new.rename(self.file)
+
+    def made_at(self) -> Instant:
+        """What time it is there: of something that is made now."""
+        body = {"metadata": {"generateName": "a-"}}
+        return parse_time(ask(self.url, "POST", "/api/v1/namespaces", body)[1]["metadata"]["creationTimestamp"])
+
+    def is_at(self, wanted: Instant, seen: list[Instant]) -> bool:
+        """Whether that time has come there; what time it is goes to those seen before."""
+        seen.append(self.made_at())
+        return seen[-1] >= wanted
+
+
+def test_a_platform_goes_by_its_machines_clock_but_not_back(tmp_path: Path) -> None:
+    with Set(tmp_path) as platform:
+        seen = [platform.made_at()]
+        for seconds in (HOURS, 0, HOURS + 600):
+            platform.set(seconds)
+            until(partial(platform.is_at, seen[0] + seconds * SECOND, seen))
+        assert seen == sorted(seen)
+        assert seen[-1] < seen[0] + 6 * HOUR
+
+
+def test_the_lease_of_anybody_moves_no_clock(tmp_path: Path) -> None:
+    lease = {"metadata": {"name": "far"}, "spec": {"renewTime": "9999-12-31T23:59:59.000000Z"}}
+    with Running(tmp_path, "--insecure-loopback") as platform:
+        code, answer = ask(platform.url, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
+        assert code == 201, answer
+        platform.end()
+    with Running(tmp_path, "--insecure-loopback") as platform:
+        made = ask(platform.url, "POST", "/api/v1/namespaces", {"metadata": {"name": "a"}})[1]
+    assert parse_time(made["metadata"]["creationTimestamp"]) < wall_clock() + HOUR

@@ -1,0 +1,129 @@
+"""Kueue's Configuration, given to an operator and to a platform that really run."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e_platform.killing import Client, ask
+from e2e_platform.operating import Operating, plain_kubeconfig
+from e2e_platform.running import Child, Running
+from e2e_platform.test_crashes import WORKLOADS, submitted
+
+#: Pods are made, and nobody runs them.
+IDLE = ("--insecure-loopback", "--speed", "60x")
+HEAD = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
+LIMITED = f"""{HEAD}metrics: {{bindAddress: ":8443"}}
+waitForPodsReady:
+  timeout: 30s
+  requeuingStrategy: {{backoffLimitCount: 2, backoffBaseSeconds: 10}}
+"""
+
+
+@pytest.fixture
+def started() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def operated(started: ExitStack, tmp_path: Path) -> Callable[[str], tuple[Running, Operating]]:
+    """A platform without kubelets that an operator decides for, by a Configuration, and one Job."""
+
+    def begun(text: str) -> tuple[Running, Operating]:
+        platform = started.enter_context(Running(tmp_path, *IDLE, "--controllers", "*,-admission,-runtime"))
+        options = ["--config", str(written(tmp_path, text))] if text else []
+        kubeconfig = plain_kubeconfig(tmp_path, platform.url)
+        operator = Operating(kubeconfig, "--controllers", "admission", *options)
+        started.enter_context(operator).wait_until("runs admission")
+        one_job(platform)
+        return platform, operator
+
+    return begun
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "kueue.yaml"
+    path.write_text(text)
+    return path
+
+
+def one_job(platform: Running) -> None:
+    for path, obj in list(submitted())[:4]:
+        assert ask(platform.url, "POST", path, obj)[0] == 201
+
+
+def conditions(workload: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Status and reason of each condition."""
+    reported = (workload.get("status") or {}).get("conditions") or ()
+    return {each["type"]: (each["status"], each["reason"]) for each in reported}
+
+
+def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Iterator[Mapping[str, Any]]:
+    """The one Workload after each change, from the first on, until it is so."""
+    with Client(platform.url) as client:
+        for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1"):
+            yield event["object"]
+            if until(event["object"]):
+                return
+
+
+def test_an_operator_evicts_who_is_never_ready_later_and_later_and_at_last_for_good(
+    operated: Callable[[str], tuple[Running, Operating]],
+) -> None:
+    platform, operator = operated(LIMITED)
+    counts: dict[int, None] = {}
+    evictions: list[str] = []
+    for workload in states(platform, lambda w: conditions(w).get("QuotaReserved") == ("False", "Deactivated")):
+        counts[(workload.get("status", {}).get("requeueState") or {}).get("count", 0)] = None
+        evicted = conditions(workload).get("Evicted")
+        evictions += [evicted[1]] if evicted and evicted[0] == "True" and evicted[1] not in evictions else []
+    assert list(counts)[:3] == [0, 1, 2]
+    assert evictions == ["PodsReadyTimeout", "DeactivatedDueToRequeuingLimitExceeded"]
+    assert workload["spec"]["active"] is False
+    assert "kueue.yaml: ignored, for Kueue's own deployment: metrics" in operator.log()
+
+
+def test_an_operator_without_a_word_tells_whether_pods_are_ready_as_kueue_does(
+    operated: Callable[[str], tuple[Running, Operating]],
+) -> None:
+    platform, _ = operated("")
+    *_, last = states(platform, lambda w: {"Admitted", "PodsReady"} <= set(conditions(w)))
+    assert conditions(last)["PodsReady"] == ("False", "WaitForStart")
+
+
+def test_an_operator_whose_waiting_is_turned_off_says_nothing_of_pods(
+    operated: Callable[[str], tuple[Running, Operating]],
+) -> None:
+    platform, _ = operated(f"{HEAD}featureGates: {{DisableWaitForPodsReady: true}}\n")
+    *_, last = states(platform, lambda w: conditions(w).get("Admitted") == ("True", "Admitted"))
+    assert "PodsReady" not in conditions(last)
+
+
+def test_a_platform_decides_by_it_too(started: ExitStack, tmp_path: Path) -> None:
+    options = ("--config", str(written(tmp_path, LIMITED)), "--controllers", "*,-runtime")
+    platform = started.enter_context(Running(tmp_path, *IDLE, *options))
+    one_job(platform)
+    *_, last = states(platform, lambda w: conditions(w).get("Evicted") == ("True", "PodsReadyTimeout"))
+    assert last["status"]["requeueState"]["count"] == 1
+
+
+def test_ready_pods_are_told_of_a_platform(started: ExitStack, tmp_path: Path) -> None:
+    platform = started.enter_context(Running(tmp_path, *IDLE, "--config", str(written(tmp_path, HEAD))))
+    one_job(platform)
+    *_, last = states(platform, lambda w: conditions(w).get("PodsReady") == ("True", "Started"))
+    assert conditions(last)["Admitted"] == ("True", "Admitted")
+
+
+@pytest.mark.parametrize("command", [("up", "--data-dir", "data"), ("operator",)])
+def test_a_bad_file_ends_it_before_it_does_anything(
+    started: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = written(tmp_path, f"{HEAD}waitForPodsReady: {{enable: false}}\nmanageJobsWithoutQueueName: true\n")
+    child = started.enter_context(Child(*command, "--config", str(file)))
+    assert child.ended() == 1
+    assert f"{file}:3: waitForPodsReady.enable: unknown field; v1beta2 has no such switch" in child.reported.read()
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,104 @@
+"""Whoever was answered keeps it, however suddenly the platform ends; and what was under way goes on."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from e2e_platform import converging
+from e2e_platform.killing import Answers, Client, ask, kill_round, last_look
+from e2e_platform.running import Running
+
+QUEUE = "/apis/kueue.x-k8s.io/v1beta1"
+WORKLOADS = f"{QUEUE}/namespaces/default/workloads"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+COUNT = 12
+OPTIONS = ("--insecure-loopback", "--speed", "60x")
+
+
+def test_what_was_answered_is_kept_and_told_once_through_sudden_ends(tmp_path: Path) -> None:
+    answers = Answers()
+    for number in range(3):
+        kill_round(tmp_path, number, answers)
+    last_look(tmp_path, answers)
+    assert answers.faults == []
+    assert len(answers.acknowledged) > 300
+
+
+def test_jobs_come_to_the_same_end_through_sudden_ends(tmp_path: Path) -> None:
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "killed").mkdir()
+    assert end_of(tmp_path / "killed", [1, 5, 9]) == end_of(tmp_path / "calm", [])
+
+
+def test_teams_that_preempt_come_to_the_same_end_and_quota_holds_at_every_revision(tmp_path: Path) -> None:
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "killed").mkdir()
+    calm = converging.end_of(tmp_path / "calm", 0)
+    assert sorted(set(calm.values())) == ["Complete", "Finished"]
+    assert list(converging.end_of(tmp_path / "killed", 2).values()) == list(calm.values())
+    assert converging.faults_of(tmp_path / "killed") == []
+
+
+def end_of(folder: Path, kills: Sequence[int]) -> dict[str, Any]:
+    """How Jobs that queue for two places stand when all are done, the platform killed after so many of them."""
+    with ExitStack() as started:
+        running = started.enter_context(Running(folder, *OPTIONS))
+        for path, obj in submitted():
+            code, answer = ask(running.url, "POST", path, obj)
+            assert code == 201, answer
+        for complete in kills:
+            wait_for(running.url, complete)
+            running.kill()
+            running = started.enter_context(Running(folder, *OPTIONS))
+        wait_for(running.url, COUNT)
+        wait_for_quota(running.url)
+        jobs = ask(running.url, "GET", JOBS)[1]["items"]
+        pods = ask(running.url, "GET", "/api/v1/namespaces/default/pods")[1]["items"]
+        workloads = ask(running.url, "GET", WORKLOADS)[1]["items"]
+    finished = [
+        any(c["type"] == "Finished" and c["status"] == "True" for c in wl["status"]["conditions"]) for wl in workloads
+    ]
+    succeeded = {job["metadata"]["name"]: job["status"].get("succeeded") for job in jobs}
+    return {"jobs": succeeded, "finished": finished, "pods": sorted(pod["status"]["phase"] for pod in pods)}
+
+
+def submitted() -> Iterator[tuple[str, dict[str, Any]]]:
+    """A queue of two CPUs, and Jobs of one."""
+    resources = [{"name": "cpu", "nominalQuota": 2}]
+    group = {"coveredResources": ["cpu"], "flavors": [{"name": "any", "resources": resources}]}
+    yield f"{QUEUE}/resourceflavors", {"metadata": {"name": "any"}}
+    yield (
+        f"{QUEUE}/clusterqueues",
+        {"metadata": {"name": "all"}, "spec": {"namespaceSelector": {}, "resourceGroups": [group]}},
+    )
+    yield f"{QUEUE}/namespaces/default/localqueues", {"metadata": {"name": "jobs"}, "spec": {"clusterQueue": "all"}}
+    container = {"name": "main", "image": "python:3.12", "resources": {"requests": {"cpu": "1"}}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    for number in range(COUNT):
+        metadata = {
+            "name": f"job-{number}",
+            "labels": {"kueue.x-k8s.io/queue-name": "jobs"},
+            "annotations": {"batchyard.dev/runtime": f"{10 + number}s"},
+        }
+        yield JOBS, {"metadata": metadata, "spec": {"suspend": True, "template": template}}
+
+
+def wait_for(url: str, complete: int) -> None:
+    """Watch until so many Jobs are complete."""
+    done = set()
+    with Client(url) as client:
+        for event in client.lines(f"{JOBS}?watch=1"):
+            if event["object"].get("status", {}).get("completionTime"):
+                done.add(event["object"]["metadata"]["name"])
+            if len(done) >= complete:
+                return
+
+
+def wait_for_quota(url: str) -> None:
+    """Watch until all quota was given back."""
+    with Client(url) as client:
+        for event in client.lines(f"{QUEUE}/clusterqueues?watch=1"):
+            status = event["object"].get("status", {})
+            if "pendingWorkloads" in status and not status["pendingWorkloads"] + status.get("admittedWorkloads", 0):
+                return

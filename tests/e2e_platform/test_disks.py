@@ -1,0 +1,89 @@
+"""Disks that are full, or may not be written: a clear refusal, and no damage. Needs the right to mount."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e_platform.killing import Client, ask
+from e2e_platform.running import Running
+
+PLAIN = "--insecure-loopback"
+MAPS = "/api/v1/namespaces/default/configmaps"
+GENEROUS = "size=64m"
+
+
+def mount(*arguments: str) -> bool:
+    """Whether it could be mounted so."""
+    return subprocess.run(["mount", "-t", "tmpfs", *arguments], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if shutil.which("mount") is None or not mount("-o", GENEROUS, "none", str(place)):
+        pytest.skip("nothing may be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def kept(url: str) -> list[str]:
+    return [item["metadata"]["name"] for item in ask(url, "GET", MAPS)[1]["items"]]
+
+
+def config_map(number: int) -> dict[str, Any]:
+    return {"metadata": {"name": f"m{number:04}"}, "data": {"a": "x" * 20_000}}
+
+
+def refusal(folder: Path, *options: str) -> tuple[int, str]:
+    """Code and words of a platform that does not start."""
+    command = [sys.executable, "-m", "batchyard", "up", "--data-dir", str(folder), PLAIN, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return done.returncode, done.stderr
+
+
+def test_a_disk_that_is_full_ends_the_platform_with_all_that_was_acknowledged(disk: Path) -> None:
+    answered = []
+    with Running(disk / "data", PLAIN) as running, Client(running.url) as client:
+        assert mount("-o", "remount,size=4m", str(disk))
+        for number in range(1000):
+            code, answer = client.ask("POST", MAPS, config_map(number))
+            if code != 201:
+                break
+            answered.append(answer["metadata"]["name"])
+        assert (code, answer["reason"]) == (500, "InternalError")
+        assert running.process.wait(20) == 1
+        assert running.process.stderr is not None
+        assert "make room and start again" in running.process.stderr.read()
+    assert mount("-o", f"remount,{GENEROUS}", str(disk))
+    with Running(disk / "data", PLAIN) as again:
+        assert kept(again.url) == answered
+    assert answered
+
+
+def test_a_disk_that_may_not_be_written_is_told_and_left_as_it_is(disk: Path) -> None:
+    with Running(disk / "data", PLAIN) as running:
+        ask(running.url, "POST", MAPS, config_map(1))
+        running.kill()
+    assert mount("-o", "remount,ro", str(disk))
+    code, reported = refusal(disk / "data")
+    assert (code, "Traceback" in reported) == (1, False)
+    assert "Read-only file system" in reported
+    code, reported = refusal(disk / "other")
+    assert (code, "Traceback" in reported, "Read-only file system" in reported) == (1, False, True)
+    assert mount("-o", "remount,rw", str(disk))
+    with Running(disk / "data", PLAIN) as again:
+        assert kept(again.url) == ["m0001"]
+
+
+def test_one_in_the_background_that_has_no_room_to_say_so_is_told_of(disk: Path) -> None:
+    assert mount("-o", "remount,size=64k", str(disk))
+    code, reported = refusal(disk / "data", "--detach")
+    assert (code, "Traceback" in reported) == (1, False)
+    assert f"{disk / 'data' / 'up.log'} gives no reason; check the free disk space" in reported

@@ -1,0 +1,181 @@
+"""Operators beside a platform: one decides, and when it is gone or stopped another does, and nothing twice."""
+
+import json
+import signal
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e_platform.killing import Client, ask
+from e2e_platform.operating import Operating, ask_text, free_port, plain_kubeconfig
+from e2e_platform.running import Running
+from e2e_platform.test_crashes import WORKLOADS, submitted
+
+OPTIONS = ("--insecure-loopback", "--speed", "60x", "--controllers", "*,-admission")
+#: Leases as short as whole seconds allow.
+ELECTION = (
+    *("--leader-elect-lease-duration", "3s"),
+    *("--leader-elect-renew-deadline", "2s"),
+    *("--leader-elect-retry-period", "500ms"),
+)
+MODEL = "/apis/ui.batchyard.dev/v1alpha1/overview"
+QUEUE = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: jobs, namespace: TEAM}
+spec: {clusterQueue: none}
+"""
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/batchyard"
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, *OPTIONS) as running:
+        yield running
+
+
+def operator(platform: Running, *options: str) -> Operating:
+    kubeconfig = plain_kubeconfig(platform.kubeconfig.parent, platform.url)
+    return Operating(kubeconfig, "--controllers", "admission", *options)
+
+
+def leading(platform: Running, *options: str) -> Operating:
+    return operator(platform, *options).wait_until("runs admission")
+
+
+def waiting(platform: Running, *options: str) -> Operating:
+    return operator(platform, *options).wait_until("waiting to lead")
+
+
+def submit(platform: Running, numbers: Sequence[int]) -> None:
+    """A queue of two CPUs, if it is not there yet, and Jobs of one."""
+    objects = list(submitted())
+    for path, obj in [*objects[:3], *[objects[3 + number] for number in numbers]]:
+        code, answer = ask(platform.url, "POST", path, obj)
+        assert code == 201 or answer["reason"] == "AlreadyExists", answer
+
+
+def finish(platform: Running, count: int) -> None:
+    """Wait until so many Workloads have finished."""
+    done = set()
+    with Client(platform.url) as client:
+        for event in client.lines(f"{WORKLOADS}?watch=1"):
+            conditions = event["object"].get("status", {}).get("conditions", [])
+            done |= {event["object"]["metadata"]["name"] for c in conditions if c["type"] == "Finished"}
+            if len(done) >= count:
+                return
+
+
+def admissions(platform: Running) -> list[int]:
+    """How often each Workload got quota, by all that was ever written to it."""
+    given: dict[str, list[bool]] = {}
+    with Client(platform.url) as client:
+        for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1&timeoutSeconds=1"):
+            conditions = event["object"].get("status", {}).get("conditions", [])
+            has_quota = any(c["type"] == "QuotaReserved" and c["status"] == "True" for c in conditions)
+            given.setdefault(event["object"]["metadata"]["name"], [False]).append(has_quota)
+    return [sum(now and not before for before, now in pairwise(states)) for states in given.values()]
+
+
+def lease(platform: Running) -> dict[str, Any]:
+    spec: dict[str, Any] = ask(platform.url, "GET", LEASE)[1]["spec"]
+    return spec
+
+
+def test_another_takes_over_from_one_that_is_killed(platform: Running) -> None:
+    with leading(platform, *ELECTION) as leader, waiting(platform, *ELECTION) as standby:
+        submit(platform, range(4))
+        finish(platform, 2)
+        leader.kill()
+        standby.wait_until("runs admission", within=10)
+        submit(platform, range(4, 6))
+        finish(platform, 6)
+        assert lease(platform)["leaseTransitions"] == 1
+        assert standby.end() == 0
+    assert admissions(platform) == [1] * 6
+
+
+def test_a_leader_that_slept_ends_and_writes_nothing_more(platform: Running) -> None:
+    with leading(platform, *ELECTION) as leader, waiting(platform, *ELECTION) as standby:
+        submit(platform, range(3))
+        leader.signal(signal.SIGSTOP)
+        standby.wait_until("runs admission", within=10)
+        submit(platform, range(3, 6))
+        leader.signal(signal.SIGCONT)
+        assert leader.ended() == 1
+        assert "leader election lost" in leader.log()
+        finish(platform, 6)
+        assert standby.process.poll() is None
+    assert admissions(platform) == [1] * 6
+
+
+def test_one_that_is_told_to_end_lets_the_next_lead_at_once(platform: Running) -> None:
+    with leading(platform) as leader, waiting(platform) as standby:
+        assert leader.end() == 0
+        standby.wait_until("runs admission", within=10)
+
+
+def test_health_and_figures_are_told(platform: Running) -> None:
+    port = free_port()
+    with operator(platform, "--no-leader-elect", "--port", str(port)) as running:
+        running.wait_until("runs admission")
+        submit(platform, range(2))
+        finish(platform, 2)
+        assert ask_text(port, "/healthz") == (200, "ok")
+        assert ask_text(port, "/readyz") == (200, "ok")
+        code, text = ask_text(port, "/metrics")
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert code == 200
+    assert figures['leader_election_master_status{name="batchyard"}'] == "1"
+    assert int(figures['rest_client_requests_total{code="200",method="PATCH"}']) > 4
+    assert int(figures['controller_runtime_reconcile_total{controller="scheduler",result="success"}']) > 0
+    assert int(figures["batchyard_turns_total"]) > 0
+    assert [figures[name] for name in figures if name.startswith("kueue_finished_workloads_total{")] == ["2"]
+
+
+def test_the_page_shows_each_what_the_api_server_would_list_for_him(tmp_path: Path) -> None:
+    port, options = free_port(), ("--controllers", "admission", "--no-leader-elect")
+    with (
+        Running(tmp_path, "--controllers", "*,-admission") as platform,
+        Operating(platform.kubeconfig, *options, "--port", str(port)) as running,
+    ):
+        running.wait_until("runs admission")
+        for team in ("team-a", "team-b"):
+            platform.kubectl("create", "namespace", team)
+            platform.kubectl("create", "-f", "-", sent=QUEUE.replace("TEAM", team))
+        platform.kubectl(
+            "create", "rolebinding", "v", "-n", "team-a", "--clusterrole=view", "--serviceaccount=team-a:ann"
+        )
+        platform.kubectl("create", "serviceaccount", "ann", "-n", "team-a")
+        token = platform.kubectl("create", "token", "ann", "-n", "team-a").strip()
+        assert ask_text(port, "/ui/")[0] == 200
+        assert ask_text(port, MODEL)[0] == ask_text(port, MODEL, f"{token}x")[0] == 401
+        code, text = ask_text(port, MODEL, token)
+        assert code == 200
+        assert "team-b" not in text
+        assert [queue["namespace"] for queue in json.loads(text)["model"]["localQueues"]] == ["team-a"]
+
+
+def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+    with Running(tmp_path, "--controllers", "*,-jobset") as platform:
+        with Operating(platform.kubeconfig, "--controllers", "jobset") as running:
+            running.wait_until("runs jobset")
+            assert running.end() == 0
+        assert platform.end() == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--shadow",)])
+def test_one_that_waits_for_credentials_ends_when_it_is_told_to(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "plugin").write_text("#!/bin/sh\necho waiting for somebody >&2\nexec sleep 60\n")
+    (tmp_path / "plugin").chmod(0o700)
+    kubeconfig = plain_kubeconfig(tmp_path, "http://127.0.0.1:1")
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}}
+    config = yaml.safe_load(kubeconfig.read_text()) | {"users": [{"name": "slow", "user": user}]}
+    config["contexts"][0]["context"]["user"] = "slow"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    with Operating(kubeconfig, *options) as running:
+        assert running.wait_until("waiting for somebody").end() == 0

@@ -1,0 +1,137 @@
+"""The rights that an operator is installed with are enforced, suffice, and are all needed."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.controller_groups import GROUPS, ON_KUBERNETES
+from batchyard.operator_manifests import InstallSettings, manifests
+from e2e_platform.granted import granted, refused, used
+from e2e_platform.operating import Operating
+from e2e_platform.running import Running
+
+SETTINGS = InstallSettings(webhooks=False, page=False)
+OTHERS = ",".join(group for group in GROUPS if group not in ON_KUBERNETES)
+WORK = Path(__file__).with_name("rights.yaml")
+_LOOKS_MAX = 600
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+
+def allowed() -> set[tuple[str, str, str]]:
+    """What the roles of the account allow, by group, resource and verb.
+
+    Rights over finalizers are used by no request: an admission plugin of other API servers asks for them.
+    """
+    rules = [
+        rule
+        for obj in manifests(SETTINGS)
+        if obj["metadata"]["name"] == SETTINGS.name
+        for rule in obj.get("rules") or ()
+    ]
+    found = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    return {right for right in found if not right[1].endswith("/finalizers")}
+
+
+def wait_for(is_so: Callable[[], bool], reported: Callable[[], object]) -> None:
+    """Wait until something is so."""
+    for _ in range(_LOOKS_MAX):
+        if is_so():
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(reported())
+
+
+class Story:
+    """A platform, an operator beside it with its rights, and what it used of them."""
+
+    def __init__(self, platform: Running, audit_log: Path) -> None:
+        self.platform = platform
+        self.audit_log = audit_log
+
+    def until_used(self, *wanted: tuple[str, str, str]) -> None:
+        """Wait until it has used rights."""
+        wait_for(lambda: set(wanted) <= self.used(), lambda: sorted(set(wanted) - self.used()))
+
+    def used(self) -> set[tuple[str, str, str]]:
+        """The rights it has used."""
+        return used(self.audit_log, SETTINGS)
+
+    def workload_of(self, job: str) -> Mapping[str, Any]:
+        """The Workload of a Job."""
+        items = json.loads(self.platform.kubectl("get", "workloads", "-o", "json"))["items"]
+        found: Mapping[str, Any] = next(each for each in items if each["metadata"]["name"].startswith(f"job-{job}-"))
+        return found
+
+    def create(self, obj: Mapping[str, Any]) -> None:
+        """Make an object as the platform's owner."""
+        self.platform.kubectl("create", "-f", "-", sent=json.dumps(obj))
+
+    def disturb(self) -> None:
+        """A second Workload of a Job, a template that somebody did not get to hand over, queues that are drained."""
+        workload = self.workload_of("asks")
+        metadata = {"name": "left", "namespace": "default", "labels": {"kueue.x-k8s.io/managed": "true"}}
+        owner = {"apiVersion": workload["apiVersion"], "kind": "Workload", "name": workload["metadata"]["name"]}
+        owners = [{**owner, "uid": workload["metadata"]["uid"], "controller": True}]
+        template = {"spec": {"containers": [{"name": "main", "image": "python"}]}}
+        self.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PodTemplate",
+                "metadata": {**metadata, "ownerReferences": owners},
+                "template": template,
+            }
+        )
+        of_job = self.workload_of("long")
+        twin = {"name": "twin", "namespace": "default", "ownerReferences": of_job["metadata"]["ownerReferences"]}
+        pod_sets = [{**of_job["spec"]["podSets"][0], "count": 2}]
+        self.create({**of_job, "metadata": twin, "spec": {**of_job["spec"], "podSets": pod_sets}, "status": {}})
+        began = {"status": {"startTime": "2026-01-01T00:00:00Z"}}
+        self.platform.kubectl(
+            "patch", "job", "managed", "--subresource=status", "--type=merge", "-p", json.dumps(began)
+        )
+        self.stop_queue("HoldAndDrain")
+        asks = workload["metadata"]["name"]
+        self.platform.kubectl("patch", "workload", asks, "--type=merge", "-p", '{"spec": {"active": false}}')
+
+    def tell_again(self) -> None:
+        """Have a check say something of one that waits for it until an Event of its Job is told again."""
+        asks = self.workload_of("asks")["metadata"]["name"]
+        check = {"name": "capacity", "state": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        for number in range(_LOOKS_MAX):
+            if ("", "events", "patch") in self.used():
+                return
+            stated = json.dumps({"status": {"admissionChecks": [{**check, "message": f"{number}"}]}})
+            self.platform.kubectl("patch", "workload", asks, "--subresource=status", "--type=merge", "-p", stated)
+        raise AssertionError("no Event was told again")
+
+    def stop_queue(self, policy: str) -> None:
+        """Stop a queue, or let it go on."""
+        stop = json.dumps({"spec": {"stopPolicy": policy}})
+        self.platform.kubectl("patch", "clusterqueue", "plain", "--type=merge", "-p", stop)
+
+
+def test_every_right_is_used_and_every_use_is_allowed(tmp_path: Path) -> None:
+    audit_log = tmp_path / "audit.log"
+    options = ("--speed", "60x", "--controllers", OTHERS, "--audit-log", str(audit_log))
+    with Running(tmp_path / "data", *options) as platform:
+        kubeconfig = granted(platform.kubeconfig, tmp_path, SETTINGS)
+        named = ("--leader-elect-resource-name", SETTINGS.name, "--fair-sharing")
+        with Operating(kubeconfig, *named).wait_until("runs admission") as operator:
+            story = Story(platform, audit_log)
+            platform.kubectl("create", "-f", str(WORK))
+            story.until_used(("", "podtemplates", "patch"), ("jobset.x-k8s.io", "jobsets", "delete"))
+            story.tell_again()
+            story.disturb()
+            story.until_used(("", "podtemplates", "delete"), ("batch", "jobs/status", "patch"))
+            story.stop_queue("None")
+            platform.kubectl(
+                "delete", "jobs,localqueues,clusterqueues,resourceflavors,topologies,admissionchecks", "--all"
+            )
+            story.until_used(*allowed())
+            assert refused(audit_log, SETTINGS) == [], operator.log()
+    assert story.used() == allowed()

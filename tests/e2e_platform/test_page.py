@@ -1,0 +1,296 @@
+"""The page of a platform that plays something, looked at with a real Chromium."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from playwright.sync_api import Browser
+
+from e2e_platform.browsing import Looking, chromium, needs_chromium
+from e2e_platform.running import Running
+
+pytestmark = [
+    needs_chromium,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
+]
+SCRIPT = "<img src=x onerror='window.taken=1'><script>window.taken=1</script>"
+CLUSTER = """
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: small}
+spec:
+  zones: [z]
+  nodePools: [{name: gpus, machineType: g2-standard-24, nodeCount: 2}]
+"""
+PLATFORM = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: plain}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: QUEUE}
+spec:
+  cohortName: all
+  namespaceSelector: {}
+  preemption: {withinClusterQueue: LowerPriority}
+  resourceGroups:
+  - coveredResources: [cpu, nvidia.com/gpu]
+    flavors:
+    - name: plain
+      resources: [{name: cpu, nominalQuota: 4}, {name: nvidia.com/gpu, nominalQuota: 2, borrowingLimit: 0}]
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: TEAM}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: jobs, namespace: TEAM}
+spec: {clusterQueue: QUEUE}
+---
+"""
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: NAME
+  namespace: TEAM
+  labels: {kueue.x-k8s.io/queue-name: jobs}
+  annotations: {batchyard.dev/runtime: 24h}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: i, resources: {requests: {cpu: "2"}, limits: {nvidia.com/gpu: 2}}}]
+---
+"""
+
+
+def job(team: str, name: str) -> str:
+    return JOB.replace("TEAM", team).replace("NAME", name)
+
+
+class Site(NamedTuple):
+    """A platform with work of two teams, and a browser."""
+
+    platform: Running
+    folder: Path
+    browser: Browser
+
+    def link(self, *options: str) -> str:
+        """A link to the page, as the command prints it."""
+        command = [sys.executable, "-m", "batchyard", "page", "--data-dir", str(self.folder), *options]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def get(self, *arguments: str) -> Any:
+        """What kubectl gets, as JSON."""
+        return json.loads(self.platform.kubectl("get", *arguments, "-o", "json"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Two teams: of each one Job runs and two wait."""
+    folder = tmp_path_factory.mktemp("platform")
+    cluster = folder / "cluster.yaml"
+    cluster.write_text(CLUSTER)
+    data = folder / "data"
+    with Running(data, "--cluster", str(cluster), "--speed", "60x") as platform, chromium() as browser:
+        teams = ("team-a", "team-b")
+        made = [PLATFORM.replace("TEAM", team).replace("QUEUE", f"queue-of-{team}") for team in teams]
+        made += [job(team, f"{team}-{name}") for team in teams for name in ("one", "two", "three")]
+        platform.kubectl("apply", "-f", "-", sent="".join(made))
+        platform.kubectl("create", "rolebinding", "view", "-n", "team-a", "--clusterrole=view", "--group=team-a")
+        platform.kubectl("wait", "--for=jsonpath={.status.pendingWorkloads}=2", "clusterqueue", "--all")
+        yield Site(platform, data, browser)
+
+
+@pytest.fixture
+def looking(site: Site) -> Iterator[Looking]:
+    """The owner's browser, with the overview open."""
+    with Looking(site.browser) as looking:
+        yield looking.open(site.link(), "queue-of-team-a")
+
+
+def workload(site: Site, name: str) -> Any:
+    """The Workload of a Job."""
+    found = site.get("workloads", "-A")["items"]
+    return next(each for each in found if each["metadata"]["ownerReferences"][0]["name"] == name)
+
+
+def test_every_view_opens_and_nothing_goes_wrong(site: Site, looking: Looking) -> None:
+    one = workload(site, "team-a-one")["metadata"]
+    node = site.get("nodes")["items"][0]["metadata"]["name"]
+    looking.go("#/cohorts", "all resources")
+    looking.go("#/queue/queue-of-team-a", "Pending")
+    looking.go("#/workloads", "team-b-three")
+    looking.go(f"#/workload/{one['namespace']}/{one['name']}", "was admitted")
+    looking.go("#/timeline", "by node")
+    looking.go("#/timeline?by=node", "Wheel or")
+    looking.go("#/nodes", "gpus")
+    looking.go(f"#/node/{node}", node)
+    looking.go("#/costs", "By team")
+    looking.go("#/workload/team-a/none", "Not found")
+    assert [reported for reported in looking.wrong if "404" not in reported] == []
+    assert {url.split("/")[2] for url in looking.asked} == {site.platform.url.split("/")[2]}
+
+
+def test_what_it_shows_is_what_the_api_says(site: Site, looking: Looking) -> None:
+    for queue in site.get("clusterqueues")["items"]:
+        row = looking.page.locator(f"tr[data-key='{queue['metadata']['name']}']")
+        cells = row.locator("td").all_inner_texts()
+        status = queue["status"]
+        assert cells[2:4] == [str(status["pendingWorkloads"]), str(status["admittedWorkloads"])]
+    waiting = workload(site, "team-b-two")["metadata"]
+    looking.go(f"#/workload/{waiting['namespace']}/{waiting['name']}", "insufficient unused quota")
+    message = workload(site, "team-b-two")["status"]["conditions"][0]["message"]
+    assert message in looking.text()
+
+
+def test_a_change_arrives_without_a_reload(site: Site, looking: Looking) -> None:
+    looking.go("#/workloads?namespace=team-b", "team-b-one")
+    looking.page.evaluate("() => { window.stays = true }")
+    site.platform.kubectl("apply", "-f", "-", sent=job("team-b", "latecomer"))
+    looking.sees("latecomer")
+    site.platform.kubectl("delete", "job", "-n", "team-b", "latecomer")
+    looking.page.wait_for_function("() => !document.body.innerText.includes('latecomer')")
+    assert looking.page.evaluate("() => window.stays")
+
+
+def test_the_keyboard_goes_everywhere(looking: Looking) -> None:
+    keys = looking.page.keyboard
+    keys.type("gn")
+    looking.sees("requested, of allocatable")
+    keys.type("/")
+    looking.sees("team-b-two")
+    looking.page.wait_for_function("() => document.activeElement.id === 'search'")
+    keys.type("a-two")
+    looking.page.wait_for_function("() => document.querySelectorAll('main tbody tr').length === 1")
+    keys.press("Escape")
+    keys.press("j")
+    keys.press("Enter")
+    looking.sees("was created")
+    looking.page.go_back()
+    looking.page.wait_for_function("() => document.querySelector('#search')?.value === 'a-two'")
+    keys.type("?")
+    looking.page.wait_for_selector("dialog[open]")
+    keys.press("Escape")
+    looking.page.wait_for_selector("dialog", state="detached")
+
+
+def test_the_time_line_is_zoomed_and_its_bars_are_links(looking: Looking) -> None:
+    looking.go("#/timeline", "Wheel or")
+    looking.page.wait_for_function("() => document.querySelector('#gantt').gantt.hits.length === 2")
+    looking.page.focus("#gantt")
+    looking.page.keyboard.press("+")
+    looking.page.wait_for_function("() => document.querySelector('#gantt').gantt.from !== null")
+    looking.page.keyboard.press("0")
+    looking.page.wait_for_function("() => document.querySelector('#gantt').gantt.from === null")
+    place = looking.page.evaluate(
+        "() => { const { x, y } = document.querySelector('#gantt').gantt.hits[0]; return { x, y } }"
+    )
+    looking.page.click("#gantt", position={"x": place["x"] + 1, "y": place["y"] + 4})
+    looking.sees("was admitted")
+
+
+def test_text_of_others_is_text(site: Site, looking: Looking) -> None:
+    found = workload(site, "team-a-two")["metadata"]
+    about = {"kind": "Workload", "namespace": "team-a", "name": found["name"], "uid": found["uid"]}
+    event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "told", "namespace": "team-a"}}
+    site.platform.kubectl("create", "-f", "-", sent=json.dumps({**event, "involvedObject": about, "message": SCRIPT}))
+    looking.go(f"#/workload/team-a/{found['name']}", SCRIPT)
+    looking.go(f"#/queue/{SCRIPT}", "Not found")
+    looking.go(
+        "#/workloads?namespace=javascript:window.taken=1&text=<svg onload=window.taken=1>", "No matching Workloads"
+    )
+    assert looking.page.evaluate("() => window.taken === undefined")
+
+
+def test_a_team_sees_its_own(site: Site) -> None:
+    with Looking(site.browser) as looking:
+        looking.open(site.link("--user", "ann", "--group", "team-a"), "Your queues")
+        assert "token" not in looking.page.url
+        looking.go("#/workloads", "team-a-three")
+        seen = looking.text()
+        looking.go("#/cohorts", "You may not list clusterqueues")
+        assert "team-b" not in seen + looking.text()
+        looking.go(f"#/workload/team-b/{workload(site, 'team-b-one')['metadata']['name']}", "Not found")
+
+
+def test_without_a_token_it_asks_for_one(site: Site) -> None:
+    link = site.link()
+    with Looking(site.browser) as looking:
+        looking.open(link.partition("#")[0], "Sign in")
+        looking.page.fill("input", link.partition("#token=")[2])
+        looking.page.keyboard.press("Enter")
+        looking.sees("queue-of-team-b")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1280, "dark")])
+def test_it_fits_small_and_dark_screens(site: Site, width: int, scheme: Any) -> None:
+    with Looking(site.browser, viewport={"width": width, "height": 800}, color_scheme=scheme) as looking:
+        looking.open(site.link(), "queue-of-team-a")
+        for route in ("#/", "#/cohorts", "#/queue/queue-of-team-a", "#/workloads", "#/timeline", "#/nodes"):
+            looking.go(route, "")
+            wide = looking.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, route
+        dark = looking.page.evaluate("() => getComputedStyle(document.documentElement).getPropertyValue('--is-dark')")
+        assert dark.strip() == str(int(scheme == "dark"))
+
+
+def test_a_report_has_the_same_views_and_asks_nobody(site: Site, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    command = ["guide", "--step", "high-priority", "--report", str(file), "-o", "json"]
+    subprocess.run([sys.executable, "-m", "batchyard", *command], check=True, capture_output=True)
+    with Looking(site.browser) as looking:
+        looking.open(file.as_uri(), "cq-team-a-hp")
+        for route, holding in (
+            ("#/cohorts", "team-c-d"),
+            ("#/queue/cq-team-c-hp", "Over time"),
+            ("#/workloads?state=Pending&text=high", "pending"),
+            ("#/timeline", "Preemptions"),
+            ("#/timeline?by=node", "Preemptions"),
+            ("#/nodes", "spot-np"),
+            ("#/costs", "By team"),
+        ):
+            looking.go(route, holding)
+        looking.go("#/timeline", "preempted")
+        looking.page.click("table a")
+        looking.sees("was preempted")
+        looking.page.click("nav >> text=Nodes")
+        looking.page.click(".cell[data-key]:has-text('100') >> nth=-1")
+        looking.sees("Requested")
+        assert looking.wrong == []
+        assert {url.partition(":")[0] for url in looking.asked} == {"file"}
+
+
+def test_a_token_that_is_none_is_told_and_another_one_taken(site: Site) -> None:
+    with Looking(site.browser) as nobody:
+        nobody.open(f"{site.platform.url}/ui/", "Sign in")
+        assert "token is invalid" not in nobody.text()
+        assert not nobody.page.inner_text("#clock").startswith("1970")
+        for wrong in ("rubbish", "not\u2603in a header"):
+            nobody.page.fill("input", wrong)
+            nobody.page.keyboard.press("Enter")
+            nobody.sees("The token is invalid or has expired.").sees("signed out")
+        nobody.page.fill("input", f" {site.link().partition('token=')[2]} ")
+        nobody.page.keyboard.press("Enter")
+        nobody.sees("queue-of-team-a")
+
+
+def test_an_address_that_was_written_by_hand_is_taken_as_it_is(looking: Looking) -> None:
+    looking.go("#/queue/%zz", "Not found")
+    assert [reported for reported in looking.wrong if "404" not in reported] == []
+
+
+def test_where_one_is_can_be_seen_on_a_small_screen(site: Site) -> None:
+    with Looking(site.browser, viewport={"width": 380, "height": 800}) as looking:
+        looking.open(site.link(), "queue-of-team-a").go("#/costs", "By team")
+        box = looking.page.locator("nav [aria-current]").bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= 380

@@ -1,0 +1,125 @@
+"""`batchyard platform create` and `destroy` on a Kubernetes cluster that is there, by the real kubectl."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from batchyard.cli.platform import drive
+from batchyard.cli.platform.target import ClusterOptions
+from clouds import PLATFORM, in_a_process
+from e2e_platform.running import Running
+
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: long, namespace: team-a, labels: {kueue.x-k8s.io/queue-name: lq-team-a-lp}}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: x, resources: {requests: {cpu: 1}}}]
+"""
+OURS = "--selector=app.kubernetes.io/part-of=small"
+KINDS = "namespaces,clusterqueues,localqueues,resourceflavors,serviceaccounts,roles,networkpolicies"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with Running(tmp_path_factory.mktemp("platform") / "data") as platform:
+        yield platform
+
+
+class Place:
+    """A platform's file, its rendered folder, and the cluster that it is for."""
+
+    def __init__(self, folder: Path, running: Running) -> None:
+        document = yaml.safe_load(PLATFORM)
+        document["spec"]["engine"] = "batchyard"
+        del document["spec"]["google"]
+        self.file = folder / "platform.yaml"
+        self.file.write_text(yaml.safe_dump(document, sort_keys=False), "utf-8")
+        wanted = ClusterOptions(str(running.kubeconfig), "")
+        self.request = drive.PlatformRequest(str(self.file), folder / "out", "", wanted, is_yes=True)
+        self.reported = folder / "told"
+
+    def create(self, is_pruning: bool = False) -> str:
+        """What it tells."""
+        request = replace(self.request, is_pruning=is_pruning)
+        return self._reported(in_a_process(lambda: drive.run_create(drive.work_of(request), request), self.reported))
+
+    def destroy(self) -> str:
+        """What it tells."""
+
+        def work() -> None:
+            drive.run_destroy(drive.work_of(self.request), self.request, is_unprotecting=False)
+
+        return self._reported(in_a_process(work, self.reported))
+
+    def _reported(self, code: int) -> str:
+        reported = self.reported.read_text("utf-8")
+        self.reported.unlink()
+        assert code == 0, reported
+        return reported
+
+
+def test_a_platform_comes_and_goes_on_a_cluster_that_is_there(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    assert "cluster-queues: ok: 1 Active" in place.create()
+    running.kubectl("apply", "--filename=-", sent=JOB)
+    running.kubectl("wait", "--namespace=team-a", "workloads", "--all", "--for=condition=Admitted", "--timeout=30s")
+    before = running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=jsonpath={.items[*].metadata.uid}")
+    assert "0 steps done" in place.create(), "it is there already"
+    assert running.kubectl("get", KINDS, OURS, "-A", "--output=jsonpath={.items[*].metadata.uid}") == before
+    assert "running Workloads: 1 (team-a/job-long-" in place.destroy()
+    assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
+    assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
+
+
+def test_queues_that_a_destroy_had_stopped_go_on_with_the_next_create(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    place.create()
+    patch = {"metadata": {"annotations": {"platform.batchyard.dev/stopped-by": "destroy"}}}
+    stopped = json.dumps({**patch, "spec": {"stopPolicy": "HoldAndDrain"}})
+    running.kubectl("patch", "clusterqueue", "cq-team-a-lp", "--type=merge", f"--patch={stopped}")
+    assert "resume-queues: done" in place.create()
+    assert running.kubectl("get", "clusterqueue", "cq-team-a-lp", "--output=jsonpath={.spec.stopPolicy}") == "None"
+    place.destroy()
+
+
+def test_what_the_file_says_no_longer_is_told_and_removed_when_that_is_wanted(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    place.create()
+    running.kubectl("apply", "--filename=-", sent=JOB)
+    running.kubectl("wait", "--namespace=team-a", "workloads", "--all", "--for=condition=Admitted", "--timeout=30s")
+    text = place.file.read_text("utf-8")
+    place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
+    goes = "ClusterQueue cq-team-a-lp, Namespace team-a with all that is in it"
+    assert f"no-longer-said: failed, optional: {goes}; --prune removes it" in place.create()
+    reported = place.create(is_pruning=True)
+    assert f"The file says no longer: {goes}. This deletes it. What runs there ends: 1 (team-a/job-long-" in reported
+    assert "no-longer-said: done" in reported
+    running.kubectl("wait", "--for=delete", "namespace/team-a", "clusterqueue/cq-team-a-lp", "--timeout=60s")
+    place.file.write_text(text, "utf-8")
+    assert "no-longer-said: failed, optional: ClusterQueue cq-team-b-lp" in place.destroy()
+    assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
+
+
+def test_a_queue_that_is_stopped_stays_so_and_rights_that_are_no_longer_said_go(
+    tmp_path: Path, running: Running
+) -> None:
+    place = Place(tmp_path, running)
+    held = "stopPolicy: Hold, flavors: [{name: spot, resources: {cpu: {nominalQuota: 1}}}]"
+    text = place.file.read_text("utf-8").replace("  teams:", f"  queues: [{{name: held, {held}}}]\n  teams:")
+    place.file.write_text(text.replace("name: team-a,", "name: team-a, admins: {users: [ann]},"), "utf-8")
+    assert "cluster-queues: ok: 1 Active" in place.create()
+    running.kubectl("annotate", "clusterqueue", "held", "platform.batchyard.dev/stopped-by=destroy")
+    place.file.write_text(text, "utf-8")
+    assert "resume-queues: done" in place.create(is_pruning=True)
+    assert running.kubectl("get", "clusterqueue", "held", "--output=jsonpath={.spec.stopPolicy}") == "Hold"
+    rights = "roles,rolebindings,clusterroles,clusterrolebindings"
+    assert running.kubectl("get", rights, OURS, "--all-namespaces", "--output=name") == ""
+    place.destroy()

@@ -1,0 +1,40 @@
+"""The page of a shadow tells where another Kueue decides otherwise, and why, looked at with a real Chromium."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from e2e_platform.browsing import Looking, chromium, needs_chromium
+from e2e_platform.operating import Operating, free_port
+from e2e_platform.running import Running
+from e2e_platform.test_shadow import OPTIONS, QUEUES
+
+pytestmark = [
+    needs_chromium,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
+]
+
+
+def token_of(platform: Running, name: str) -> str:
+    """What a ServiceAccount that may see everything shows."""
+    of_it = ("--clusterrole=cluster-admin", f"--serviceaccount=default:{name}")
+    platform.kubectl("create", "serviceaccount", name)
+    platform.kubectl("create", "clusterrolebinding", name, *of_it)
+    return platform.kubectl("create", "token", name).strip()
+
+
+def test_the_page_tells_of_one_who_is_left_waiting_and_where_to_look(tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--shadow", "--patience", "500ms", "--port", str(port))
+    with Running(tmp_path, *OPTIONS) as platform, Operating(platform.kubeconfig, *options) as beside:
+        beside.wait_until("comparing with Kueue")
+        platform.kubectl("create", "-f", "-", sent=QUEUES)
+        with chromium() as browser, Looking(browser) as looking:
+            looking.open(f"http://127.0.0.1:{port}/ui/#token={token_of(platform, 'ann')}", "left waiting in theirs")
+            assert "0 decisions agree, 1 diverge" in looking.text()
+            looking.page.click("text=Where to look")
+            looking.sees("kubectl get clusterqueue theirs -o yaml # stopPolicy")
+            looking.page.click(".partings a")
+            looking.sees("we admit it with 1 of main on no flavor")
+        assert beside.end() == 1

@@ -1,0 +1,176 @@
+"""`batchyard submit` against a platform that runs: what is told meanwhile, and how it ends."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e_platform.running import Running, kubectl
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+ROOT = Path(__file__).parents[2]
+QUEUES = (ROOT / "examples" / "training" / "platform.yaml").read_text("utf-8")
+TEAM = ("--queue", "lq-team-a", "--namespace", "team-a")
+_ENDS_WITHIN = 60
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A platform with the queues of the training example, each of one CPU, and two in both."""
+    folder = tmp_path_factory.mktemp("platform")
+    with Running(folder, "--speed", "10x", "--sync", "process") as started:
+        started.kubectl("apply", "-f", "-", sent=QUEUES)
+        yield started
+
+
+def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
+    """The command, under way, for the platform of that data directory."""
+    command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
+    piped = subprocess.PIPE
+    return subprocess.Popen([*command, *arguments], stdout=piped, stderr=piped, text=True)
+
+
+def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
+    """Its exit code, and what it printed and told."""
+    with submitting(platform, *arguments) as process:
+        printed, reported = process.communicate(timeout=_ENDS_WITHIN)
+        return process.returncode, printed, reported
+
+
+def runs(seconds: int, code: int = 0) -> tuple[str, ...]:
+    """How long its simulated pods run, and how they end."""
+    ends = ("--annotation", f"batchyard.dev/exit-code={code}")
+    return "--annotation", f"batchyard.dev/runtime={seconds}s", *ends
+
+
+def test_a_job_is_followed_to_its_end(platform: Running) -> None:
+    code, printed, reported = submitted(platform, *TEAM, *runs(3), "--name", "well", "--", "python", "train.py")
+    assert (code, [line.split()[1] for line in printed.splitlines()]) == (0, ["started:", "finished:"])
+    lines = reported.splitlines()
+    assert lines[0] == "batchyard: job well created in namespace team-a, queue lq-team-a"
+    assert "batchyard: admitted by cq-team-a, on this-machine" in lines
+    assert lines[-1] == "batchyard: complete in 3 s"
+
+
+def test_its_exit_code_is_that_of_its_container_and_each_line_says_whose_it_is(platform: Running) -> None:
+    several = ("--completions", "2", "--cpu", "500m")
+    code, printed, reported = submitted(platform, *TEAM, *runs(3, 7), *several, "--name", "ill", "--", "false")
+    assert code == 7
+    assert {line.partition("] ")[0].rpartition("-")[0] for line in printed.splitlines()} == {"[ill-0", "[ill-1"}
+    assert reported.endswith("Job has reached the specified backoff limit; exit code 7\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (
+            ("--queue", "none"),
+            "LocalQueue none not found in namespace default; available in other namespaces: team-a/lq-",
+        ),
+        (("--queue", "lq-team-a"), "found in team-a: use --namespace team-a"),
+        (("--queue", "none", "-n", "team-b"), "available: lq-team-b"),
+        ((*TEAM, "--priority", "none"), "WorkloadPriorityClass none not found; available: high-priority, low-priority"),
+    ],
+)
+def test_who_names_what_is_not_there_is_told_what_is(platform: Running, arguments: tuple[str, ...], why: str) -> None:
+    code, printed, reported = submitted(platform, *arguments, "--", "true")
+    assert (code, printed) == (1, "")
+    assert why in reported
+
+
+def test_who_waits_is_told_why_and_who_interrupts_how_to_find_it_again(platform: Running) -> None:
+    with submitting(platform, *TEAM, "--cpu", "3", "--name", "large", "--", "true") as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "waits: couldn't assign flavors" in line)
+        process.send_signal(signal.SIGINT)
+        reported = process.stderr.read()
+        assert process.wait(_ENDS_WITHIN) == 130
+    assert "kubectl --namespace team-a describe job large" in reported
+    platform.kubectl("delete", "job", "large", "--namespace", "team-a")
+
+
+def test_programs_are_told_as_json_also_of_preemptions(platform: Running) -> None:
+    low = (*TEAM, *runs(36_000), "--cpu", "2", "--priority", "low-priority", "--name", "low", "-o", "json")
+    with submitting(platform, *low, "--", "true") as process:
+        assert process.stdout is not None
+        events = map(json.loads, process.stdout)
+        next(event for event in events if event["event"] == "PodRunning")
+        assert submitted(platform, *TEAM, *runs(3), "--priority", "high-priority", "--", "true")[0] == 0
+        evicted = next(event for event in events if event["event"] == "Evicted")
+        assert evicted["reason"] == "Preempted"
+        next(event for event in events if event["event"] == "Admitted")
+        platform.kubectl("delete", "job", "low", "--namespace", "team-a")
+        assert list(events)[-1] == {"event": "Deleted", "exitCode": 1}
+
+
+def test_what_is_shipped_goes_when_the_job_goes(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / ".git").mkdir()
+    arguments = (*TEAM, "--detach", "--name", "along", str(tmp_path), "--", "python", "train.py")
+    code, _, reported = submitted(platform, *arguments)
+    assert (code, "1 files shipped, 0.1 kB; left out: .git/" in reported) == (0, True)
+    found = platform.kubectl("get", "configmap", "along-files-0", "-n", "team-a", "-o", "json")
+    owner: dict[str, Any] = json.loads(found)["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"]) == ("Job", "along")
+    platform.kubectl("delete", "job", "along", "-n", "team-a", "--cascade=foreground")
+    platform.kubectl("wait", "--for=delete", "configmap/along-files-0", "-n", "team-a", "--timeout=30s")
+
+
+def test_what_is_refused_leaves_nothing(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    platform.kubectl("create", "configmap", "twice-files-0", "-n", "team-a")
+    code, _, reported = submitted(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
+    assert (code, 'ConfigMap twice-files-0: 409: configmaps "twice-files-0" already exists' in reported) == (1, True)
+    assert "not found" in platform.kubectl("get", "job", "twice", "-n", "team-a", fails=True)
+
+
+def test_a_job_that_lacks_its_files_is_deleted(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "hard.bin").write_bytes(b"".join(sha256(b"%d" % each).digest() for each in range(40_000)))
+    platform.kubectl("create", "configmap", "half-files-1", "-n", "team-a")
+    code, _, reported = submitted(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
+    assert (code, "ConfigMap half-files-1: 409" in reported) == (1, True)
+    platform.kubectl("wait", "--for=delete", "job/half", "-n", "team-a", "--timeout=30s")
+
+
+def test_a_job_that_somebody_deletes_ends_the_command(platform: Running) -> None:
+    with submitting(platform, *TEAM, *runs(3600), "--name", "gone", "--", "true") as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "runs" in line)
+        platform.kubectl("delete", "job", "gone", "--namespace", "team-a")
+        assert process.stderr.read().endswith("batchyard: the Job was deleted\n")
+        assert process.wait(_ENDS_WITHIN) == 1
+
+
+def test_kubectl_applies_what_a_dry_run_prints(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    arguments = (*TEAM, "--name", "applied", "--dry-run", str(tmp_path), "--", "python", "train.py")
+    code, printed, _ = submitted(platform, *arguments)
+    assert code == 0
+    applied = platform.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", sent=printed)
+    assert [line.split()[0] for line in applied.splitlines()] == ["configmap/applied-files-0", "job.batch/applied"]
+
+
+def test_a_member_of_a_team_submits_by_a_kubeconfig(platform: Running) -> None:
+    folder = platform.kubeconfig.parent
+    platform.kubectl("create", "rolebinding", "anna", "--clusterrole=edit", "--user=anna", "--namespace=team-a")
+    user = [sys.executable, "-m", "batchyard", "user", "anna", "--namespace", "team-a", "--data-dir", str(folder)]
+    subprocess.run(user, check=True, capture_output=True)
+    hers = folder / "users" / "anna.kubeconfig"
+    command = [sys.executable, "-m", "batchyard", "submit", "--kubeconfig", str(hers), "--queue", "lq-team-a"]
+    done = subprocess.run(
+        [*command, *runs(3), "--name", "hers", "--", "true"],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=_ENDS_WITHIN,
+    )
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "batchyard: complete in 3 s")
+    assert "job.batch/hers" in kubectl(hers, "get", "job", "hers", "-o", "name")

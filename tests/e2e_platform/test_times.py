@@ -1,0 +1,71 @@
+"""Times as clients of a server see them, and as an operator sends them: whole seconds, where Kubernetes has those."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from batchyard.server.platform.data_dir import JOURNAL
+from batchyard.store.journal_file import read_journal
+from e2e_platform.killing import Client
+from e2e_platform.running import Running
+from e2e_platform.test_operator import OPTIONS, finish, operator, submit
+
+_FRACTION: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d)")
+#: What Kubernetes has as MicroTime.
+_FINE: Final = {"Event.eventTime", "Event.lastObservedTime", "Lease.acquireTime", "Lease.renewTime"}
+
+
+def fractions(value: Any, place: str) -> Iterator[str]:
+    """The places of the times that are finer than a second."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from fractions(each, f"{place}.{name}")
+    elif isinstance(value, list):
+        for each in value:
+            yield from fractions(each, place)
+    elif isinstance(value, str) and _FRACTION.fullmatch(value):
+        yield place
+
+
+def lists(url: str) -> Iterator[Any]:
+    """All objects, list by list, but for kinds of our own."""
+    with Client(url) as client:
+        groups = client.ask("GET", "/apis")[1]["groups"]
+        versions = [each["groupVersion"] for group in groups for each in group["versions"]]
+        for path in ["/api/v1", *(f"/apis/{each}" for each in versions if "batchyard.dev" not in each)]:
+            for resource in client.ask("GET", path)[1]["resources"]:
+                if "list" in resource["verbs"] and "/" not in resource["name"]:
+                    yield client.ask("GET", f"{path}/{resource['name']}")[1]
+
+
+class Ran(NamedTuple):
+    """What was seen and stored of two Jobs that an operator admitted."""
+
+    #: By kind, in every group that serves it.
+    seen: list[tuple[str, list[Any]]]
+    stored: list[Any]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    folder = tmp_path_factory.mktemp("times")
+    with Running(folder, *OPTIONS) as platform, operator(platform) as running:
+        running.wait_until("runs admission")
+        submit(platform, range(2))
+        finish(platform, 2)
+        seen = [(found["kind"].removesuffix("List"), found["items"]) for found in lists(platform.url)]
+    return Ran(seen, [change.obj for change in read_journal(folder / JOURNAL).recovered.changes])
+
+
+def test_clients_see_whole_seconds(ran: Ran) -> None:
+    assert {"Workload", "Event", "Pod"} <= {kind for kind, items in ran.seen if items}
+    places = {place for kind, items in ran.seen for place in fractions(items, kind)}
+    assert {re.sub(r"\..*\.", ".", place) for place in places} <= _FINE
+
+
+def test_an_operator_sends_whole_seconds(ran: Ran) -> None:
+    workloads = [obj for obj in ran.stored if obj["kind"] == "Workload" and obj.get("status")]
+    assert {each["type"] for obj in workloads for each in obj["status"]["conditions"]} >= {"Admitted", "Finished"}
+    assert not [place for obj in workloads for place in fractions(obj["status"], "status")]

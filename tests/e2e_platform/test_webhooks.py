@@ -1,0 +1,200 @@
+"""Webhooks over HTTPS by operators that run, with certificates that replace themselves under calls."""
+
+import base64
+import http.client
+import json
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from batchyard.operator_manifests import InstallSettings, manifests
+from batchyard.server.kubeconfig.access import tls_of_owner
+from e2e_platform.granted import granted, refused
+from e2e_platform.operating import Operating, ask_text
+from e2e_platform.running import Running
+
+SETTINGS = InstallSettings(controllers=("admission", "jobset"), page=False)
+HOST = f"{SETTINGS.webhook_service}.{SETTINGS.namespace}.svc"
+HOOKS = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{SETTINGS.webhook_service}"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusterqueues.kueue.x-k8s.io"
+#: Begun a quarter of this before its end, and shown a twelfth later.
+LIFETIME = 12
+OPTIONS = (
+    *("--controllers", ",".join(SETTINGS.controllers), "--leader-elect-resource-name", SETTINGS.name),
+    *("--webhook-certificate-lifetime", f"{LIFETIME}s"),
+)
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+
+class Served(NamedTuple):
+    """A platform, and the ports of two operators that share certificates."""
+
+    platform: Running
+    ports: tuple[int, int]
+    audit_log: Path
+    operators: tuple[Operating, Operating]
+    #: Where the first tells its figures.
+    figures: int
+
+    def raw(self, path: str) -> Any:
+        """An object as the platform has it."""
+        folder = self.platform.kubeconfig.parent
+        place = urlsplit(self.platform.url)
+        connection = http.client.HTTPSConnection(place.netloc, context=tls_of_owner(folder), timeout=10)
+        connection.request("GET", path)
+        found = json.loads(connection.getresponse().read())
+        connection.close()
+        return found
+
+    def bundle(self) -> bytes:
+        """The authorities that whoever calls is to trust."""
+        found = self.raw(HOOKS)["webhooks"]
+        (bundle,) = {hook["clientConfig"]["caBundle"] for hook in found}
+        return base64.b64decode(bundle)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("webhooks")
+    audit_log = folder / "audit.log"
+    with ExitStack() as started:
+        platform = started.enter_context(
+            Running(folder / "data", "--controllers", "api,namespaces", "--audit-log", str(audit_log))
+        )
+        kubeconfig = granted(platform.kubeconfig, folder, SETTINGS)
+        objects = [obj for obj in manifests(SETTINGS) if obj["kind"] in {"CustomResourceDefinition", *CONFIGURATIONS}]
+        platform.kubectl("apply", "--server-side", "-f", "-", sent=yaml.safe_dump_all(objects))
+        ports, figures = (free_port(), free_port()), free_port()
+        operators = [
+            started.enter_context(Operating(kubeconfig, *OPTIONS, "--webhook-port", str(port), "--port", str(reported)))
+            for port, reported in zip(ports, (figures, 0), strict=True)
+        ]
+        for operator in operators:
+            operator.wait_until("webhooks at https")
+        yield Served(platform, ports, audit_log, (operators[0], operators[1]), figures)
+
+
+CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def ask(port: int, bundle: bytes, path: str, review: Any) -> Any:
+    """What is answered, from whoever shows a certificate of these authorities for the Service."""
+    code, body = posted(port, bundle, path, review)
+    assert code == 200, body
+    return json.loads(body)["response"]
+
+
+def posted(port: int, bundle: bytes, path: str, review: Any) -> tuple[int, bytes]:
+    """The code and the body of an answer."""
+    context = ssl.create_default_context(cadata=bundle.decode())
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        connection = http.client.HTTPConnection(HOST)
+        connection.sock = context.wrap_socket(plain, server_hostname=HOST)
+        connection.request("POST", f"{path}?timeout=10s", json.dumps(review), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+    return answer.status, body
+
+
+def admission(obj: Any) -> Any:
+    request = {"uid": "u", "operation": "CREATE", "namespace": "default", "object": obj}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def job(**labels: str) -> Any:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "python"}]}}
+    spec = {"suspend": False, "parallelism": 1, "completions": 1, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "labels": labels}, "spec": spec}
+
+
+def test_a_job_of_a_namespace_with_a_default_queue_is_queued_by_either(served: Served) -> None:
+    queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default"}}
+    served.platform.kubectl("apply", "-f", "-", sent=json.dumps({**queue, "spec": {"clusterQueue": "none"}}))
+    for port in served.ports:
+        answer = ask(port, served.bundle(), "/mutate", admission(job(a="b")))
+        assert json.loads(base64.b64decode(answer["patch"])) == [
+            {"op": "add", "path": "/metadata/labels/kueue.x-k8s.io~1queue-name", "value": "default"},
+            {"op": "replace", "path": "/spec/suspend", "value": True},
+        ]
+
+
+def test_what_breaks_rules_is_refused(served: Served) -> None:
+    answer = ask(served.ports[0], served.bundle(), "/validate", admission(job(**{"kueue.x-k8s.io/queue-name": "No"})))
+    assert answer["allowed"] is False
+    assert answer["status"]["message"].startswith("metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value")
+
+
+def asked(served: Served) -> dict[str, float]:
+    """The figures of what webhooks were asked."""
+    text = ask_text(served.figures, "/metrics")[1]
+    lines = [line for line in text.splitlines() if line.startswith("controller_runtime_webhook_")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_what_is_asked_is_counted_by_path_and_code(served: Served) -> None:
+    before = asked(served)
+    ask(served.ports[0], served.bundle(), "/mutate", admission(job(a="b")))
+    assert posted(served.ports[0], served.bundle(), "/validate", {"kind": "Other"})[0] == 400
+    after = asked(served)
+    grown = {name for name, value in after.items() if value > before.get(name, 0) and "latency" not in name}
+    total = "controller_runtime_webhook_requests_total"
+    assert grown == {f'{total}{{webhook="/mutate",code="200"}}', f'{total}{{webhook="/validate",code="400"}}'}
+    assert after['controller_runtime_webhook_latency_seconds_bucket{webhook="/mutate",le="1000"}'] == 1 + before.get(
+        'controller_runtime_webhook_latency_seconds_count{webhook="/mutate"}', 0
+    )
+    assert after['controller_runtime_webhook_requests_in_flight{webhook="/convert"}'] == 0
+    assert after[f'{total}{{webhook="/convert",code="500"}}'] == 0
+
+
+def test_definitions_know_who_converts(served: Served) -> None:
+    webhook = served.raw(CRD)["spec"]["conversion"]["webhook"]
+    bundle = base64.b64decode(webhook["clientConfig"]["caBundle"])
+    queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "a"}}
+    objects = [{**queue, "spec": {"cohortName": "all"}}]
+    request = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v1beta1", "objects": objects}
+    answer = ask(served.ports[0], bundle, webhook["clientConfig"]["service"]["path"], {"request": request})
+    assert answer["convertedObjects"][0]["spec"] == {"cohort": "all"}
+
+
+def test_no_call_fails_while_certificates_replace_themselves(served: Served) -> None:
+    bundles, certificates = dict.fromkeys([served.bundle()]), dict[bytes, None]()
+    for _ in range(10 * LIFETIME):
+        bundle = served.bundle()
+        for port in served.ports:
+            assert ask(port, bundle, "/validate", admission(job(a="b")))["allowed"] is True
+            certificates[shown(port)] = None
+        bundles[bundle] = None
+        if len(bundles) > 2 and len(certificates) > 1:
+            break
+        threading.Event().wait(0.3)
+    first, *_, last = bundles
+    assert first not in last, "the authority that has ended is told no more"
+    assert len(certificates) > 1
+    assert refused(served.audit_log, SETTINGS) == [], served.operators[0].log()
+
+
+def shown(port: int) -> bytes:
+    """The certificate that somebody shows."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, context.wrap_socket(plain) as wrapped:
+        found = wrapped.getpeercert(binary_form=True)
+    assert found is not None
+    return found

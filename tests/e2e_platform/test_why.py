@@ -1,0 +1,125 @@
+"""`batchyard why` against a platform that runs: the situations of the examples, and what others are not told."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e_platform.running import Running, kubectl
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "why"
+SITUATIONS = ["borrowing", "head-of-line", "lending", "maximum", "nominal", "priority", "taint"]
+HIDDEN = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: neighbour}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: jobs, namespace: neighbour}
+spec: {clusterQueue: lab-queue}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: theirs, namespace: neighbour, labels: {kueue.x-k8s.io/queue-name: jobs}}
+spec:
+  suspend: true
+  template: {spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 3}}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A platform with seven of the situations, each Job applied once the one before it was decided upon."""
+    folder = tmp_path_factory.mktemp("platform")
+    with Running(folder, "--sync", "process") as started:
+        for name in SITUATIONS:
+            started.kubectl("apply", "-f", str(EXAMPLES / f"{name}.yaml"))
+        yield started
+
+
+def asked(platform: Running, *arguments: str, kubeconfig: str = "") -> "subprocess.CompletedProcess[str]":
+    """The command and what it said."""
+    where = ("--kubeconfig", kubeconfig) if kubeconfig else ("--data-dir", str(platform.kubeconfig.parent))
+    command = [sys.executable, "-m", "batchyard", "why", *arguments, *where]
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+
+
+def document(platform: Running, *arguments: str) -> dict[str, Any]:
+    done = asked(platform, *arguments, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("namespace", "job", "limit", "change"),
+    [
+        ("lab", "report", "nominal", "quota"),
+        ("red", "burst", "borrowing", "quota"),
+        ("green", "burst", "lending", "quota"),
+        ("small", "too-large", "maximum", "size"),
+        ("spot", "delicate", "taint", "flavor"),
+        ("strict", "small", "headOfLine", "strategy"),
+        ("rank", "equal", "priority", "priority"),
+    ],
+)
+def test_situations_are_explained(platform: Running, namespace: str, job: str, limit: str, change: str) -> None:
+    platform.kubectl("wait", "--for=create", f"job/{job}", "-n", namespace, "--timeout=30s")
+    found = document(platform, f"job/{job}", "-n", namespace)
+    assert (found["state"], found["binding"]["limit"]) == ("Pending", limit)
+    assert change in [each["kind"] for each in found["changes"]]
+
+
+def test_a_change_that_is_applied_as_it_is_told_admits(platform: Running) -> None:
+    found = document(platform, "job/burst", "-n", "red")
+    (patch,) = found["changes"][0]["apply"]
+    reported = (
+        "patch",
+        patch["kind"].lower(),
+        patch["name"],
+        "--type",
+        patch["type"],
+        "-p",
+        json.dumps(patch["patch"]),
+    )
+    platform.kubectl(*reported)
+    platform.kubectl("wait", "--for=condition=Admitted", "workloads", "--all", "-n", "red", "--timeout=30s")
+
+
+def test_the_table_is_plain_text_and_a_queue_can_be_asked(platform: Running) -> None:
+    done = asked(platform, "clusterqueue/strict-queue")
+    assert done.stdout.startswith("ClusterQueue strict-queue: Active\n2 pending; at the head strict/job-large-")
+
+
+def test_what_is_not_there_is_told_with_what_is(platform: Running) -> None:
+    done = asked(platform, "job/repor", "-n", "lab")
+    assert (done.returncode, 'jobs.batch "repor" not found; similar names: report' in done.stderr) == (1, True)
+    assert asked(platform, "node/x").returncode == 2
+
+
+def test_a_member_of_a_team_is_not_told_the_names_of_others(platform: Running) -> None:
+    platform.kubectl("apply", "-f", "-", sent=HIDDEN)
+    platform.kubectl("create", "rolebinding", "anna", "--clusterrole=view", "--user=anna", "--namespace=neighbour")
+    folder = platform.kubeconfig.parent
+    user = [sys.executable, "-m", "batchyard", "user", "anna", "--namespace", "neighbour", "--data-dir", str(folder)]
+    subprocess.run(user, check=True, capture_output=True)
+    hers = folder / "users" / "anna.kubeconfig"
+    done = asked(platform, "job/theirs", "-o", "json", kubeconfig=str(hers))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["holders"][0]["workload"] == "a Workload of another namespace"
+    assert "sweep" not in done.stdout
+    refused = asked(platform, "job/report", "-n", "lab", kubeconfig=str(hers))
+    assert (refused.returncode, "cannot get resource" in refused.stderr) == (1, True)
+
+
+def test_kubectl_can_ask_for_the_part(platform: Running) -> None:
+    path = "/apis/batch/v1/namespaces/lab/jobs/report/why"
+    assert json.loads(kubectl(platform.kubeconfig, "get", "--raw", path))["kind"] == "Explanation"

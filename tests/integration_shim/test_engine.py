@@ -1,0 +1,228 @@
+"""Containers of an engine: what the others have they have too, and nothing of them is left, whoever was killed."""
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.shim.stop import stop_signal
+from integration_shim.machine import Machine, container, is_alive, is_kept, reached, shell, state, until
+
+EngineNode = tuple[Machine, dict[str, str]]
+
+
+def stated(script: str, engine: EngineNode, **fields: Any) -> list[str]:
+    """What a script writes in a container of the image."""
+    node, image = engine
+    node.sandbox(hostname="a-pod")
+    node.ended(shell(script, image=image, **fields))
+    return node.texts()
+
+
+def test_a_container_has_its_images_files_and_what_the_pod_shares(engine: EngineNode) -> None:
+    node, _ = engine
+    text = "ls /; hostname; cat /etc/hosts; echo $WHO $KEPT; id -u; echo err >&2"
+    found = stated(text, engine, environment={"WHO": "pod"}, workingDir="/srv")
+    assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "1234"} <= set(found)
+    assert "usr" not in found
+    assert ("stderr", "F", "err") in node.log()
+
+
+def test_variables_come_as_they_are(engine: EngineNode) -> None:
+    node, image = engine
+    values = {"LINES": "a\nb ", "QUOTED": "#'\"$X\\ ", "with.dot": "1", "EMPTY": "", "LONG": "x" * 70000}
+    node.sandbox()
+    node.ended(container("env", image=image, environment=values))
+    assert {"LINES=a", "b ", "QUOTED=#'\"$X\\ ", "with.dot=1", "EMPTY="} <= set(node.texts())
+    assert "x" * 4096 in "".join(node.texts())
+
+
+def test_who_runs_is_who_was_said_and_has_no_privileges(engine: EngineNode) -> None:
+    script = "id -u; id -G; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status"
+    found = stated(script, engine, user="7:8", groups=[9])
+    assert found[:2] == ["7", "8 9"]
+    assert [line.split()[1].strip("0") for line in found[2:]] == ["", "", "1"]
+
+
+def test_volumes_are_seen_at_their_places(engine: EngineNode) -> None:
+    node, image = engine
+    for name in ("disk/part", "mem"):
+        node.make(f"pods/u/volumes/{name}", 0o777)
+    node.sandbox(tmpfs=[{"volume": "mem", "bytes": 1 << 20}])
+    mounts = [
+        {"source": "volumes/mem", "target": "/m", "readOnly": False},
+        {"source": "volumes/disk/part", "target": '/odd, "name"', "readOnly": True},
+    ]
+    script = "touch /m/x && ls /m; touch '/odd, \"name\"/y' || echo read-only; touch /srv/z || echo also"
+    node.ended(shell(script, image=image, mounts=mounts, readOnlyRoot=True, user="0"))
+    assert [text for stream, _, text in node.log() if stream == "stdout"] == ["x", "read-only", "also"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 7", 7), ("(sleep 600 &); exit 3", 3), ("kill -9 $PPID; exit 0", 0)]
+)
+def test_its_exit_code_is_that_of_its_command(script: str, code: int, engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    reported = node.ended(shell(script, image=image))
+    assert (reported["exitCode"], reported["reason"]) == (code, "Error" if code else "Completed")
+
+
+def test_who_eats_memory_is_told_so(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    limits = {"cpu": 500, "memory": 32 << 20, "pids": 50}
+    reported = node.ended(shell("a=x; while :; do a=$a$a; done", image=image, limits=limits))
+    assert (reported["exitCode"], reported["reason"]) == (137, "OOMKilled")
+
+
+def test_who_forks_is_bounded_and_ended_with_all_that_he_forked(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    limits = {"cpu": None, "memory": None, "pids": 20}
+    run = node.start(shell("f() { f | f & }; f; sleep 600", image=image, limits=limits))
+    reached(run, "Running")
+    node.stop(run, grace=0)
+    assert reached(run, "Exited")["exitCode"] in {137, 143, 1, 2}
+
+
+def test_what_cannot_be_started_is_said_as_runtimes_do(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    reported = node.ended(container("nosuch", image=image))
+    assert (reported["exitCode"], reported["reason"]) == (128, "StartError")
+    assert reported["message"].endswith('exec: "nosuch": executable file not found in $PATH')
+    assert node.texts() == []
+
+
+def test_it_ends_by_the_signal_of_its_image_or_by_force(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    trap = "trap 'echo told; exit 4' USR1; echo up; while :; do sleep 0.01; done"
+    run = node.start(shell(trap, image=image, stopSignal="SIGUSR1"))
+    until(lambda: reached(run, "Running") and node.texts(), "it is up")
+    node.stop(run)
+    assert reached(run, "Exited")["exitCode"] == 4
+    other = node.start(shell("trap '' TERM; while :; do sleep 0.01; done", image=image, attempt=1))
+    reached(other, "Running")
+    node.stop(other, grace=0.1)
+    assert reached(other, "Exited")["exitCode"] == 137
+
+
+def test_probes_and_hooks_run_in_it(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    ready = {"exec": {"command": ["sh", "-c", "test -e /tmp/hooked && echo $WHO >> /tmp/probed"]}}
+    times = {"periodSeconds": 1, "timeoutSeconds": 5, "successThreshold": 1, "failureThreshold": 3}
+    hook = {"exec": {"command": ["sh", "-c", "id -u > /tmp/hooked"]}}
+    script = "while ! test -e /tmp/probed; do sleep 0.01; done; cat /tmp/hooked /tmp/probed"
+    spec = shell(script, image=image, probes={"readiness": ready | times}, hooks={"postStart": hook})
+    assert node.ended(spec)["exitCode"] == 0
+    assert node.texts() == ["1234", "image"]
+
+
+def test_it_has_a_terminal_where_it_is_to_have_one(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    reported = node.ended(
+        shell("test -t 0 && test -t 1 && echo yes; sleep 0.1; exit 6", image=image, tty=True, stdin=True)
+    )
+    assert (reported["exitCode"], node.texts()) == (6, ["yes"])
+
+
+def test_the_death_of_its_keeper_ends_it(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    run = node.start(shell("sleep 600", image=image))
+    reported = reached(run, "Running")
+    os.kill(reported["keeper"], signal.SIGKILL)
+    until(lambda: not is_alive(reported["pid"]), "the container has ended")
+    assert not is_kept(run)
+
+
+def test_so_does_that_of_all_who_look_after_it_and_of_the_spawner(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    run = node.start(shell("sleep 600", image=image))
+    reported = reached(run, "Running")
+    node.spawner.kill()
+    node.spawner.wait()
+    for pid in (reported["keeper"], *_children(reported["keeper"])):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    node.spawner = node.start_spawner()
+    until(lambda: not is_alive(reported["pid"]), "the container has ended")
+    assert state(run)["phase"] == "Running"
+
+
+def test_it_goes_on_when_the_engines_watcher_is_killed(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    run = node.start(shell("while ! test -e /tmp/go; do sleep 0.01; done; exit 8", image=image))
+    reported = reached(run, "Running")
+    watcher = int(Path(f"/proc/{reported['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+    assert "conmon" in Path(f"/proc/{watcher}/comm").read_text()
+    os.kill(watcher, signal.SIGKILL)
+    until(lambda: not is_alive(watcher), "the watcher has ended")
+    Path(f"/proc/{reported['pid']}/root/tmp/go").touch()
+    assert reached(run, "Exited")["exitCode"] == 8
+
+
+def test_it_outlives_the_spawner(engine: EngineNode) -> None:
+    node, image = engine
+    node.sandbox()
+    run = node.start(shell("while ! test -e /tmp/go; do sleep 0.01; done; exit 8", image=image))
+    reported = reached(run, "Running")
+    node.spawner.kill()
+    node.spawner.wait()
+    node.spawner = node.start_spawner()
+    Path(f"/proc/{reported['pid']}/root/tmp/go").touch()
+    assert reached(run, "Exited")["exitCode"] == 8
+
+
+def image_wish(name: str, policy: str, **fields: Any) -> dict[str, Any]:
+    """The wish that an image be there."""
+    names = {"image": name, "named": name, "reference": name}
+    wish = {"kind": "image", "for": "main", "policy": policy, "pod": {"uid": "u"}, "engine": "podman"}
+    return {**wish, **names, **fields}
+
+
+def looked_for(node: Machine, number: int, wish: dict[str, Any]) -> dict[str, Any]:
+    """What became of such a wish."""
+    run = node.make(f"pods/u/images/main/{number}")
+    (run / "spec.json").write_text(json.dumps(wish))
+    node.ask(f"pods/u/images/main/{number}")
+    return reached(run, "Exited")
+
+
+def test_an_image_that_is_there_is_told_with_what_it_says(engine: EngineNode) -> None:
+    node, image = engine
+    reported = looked_for(node, 0, image_wish(image["name"], "IfNotPresent"))
+    assert [row["message"] for row in reported["warnings"]] == [
+        f'Container image "{image["name"]}" already present on machine'
+    ]
+    found = reported["image"]
+    assert (found["id"], found["user"], found["workingDir"]) == (image["id"], "1234", "/srv")
+    assert found["entrypoint"][0] == "/bin/sh"
+    assert stop_signal(found["stopSignal"]) == signal.SIGUSR1
+
+
+def test_one_that_is_not_there_fails_as_its_policy_says(engine: EngineNode) -> None:
+    node, _ = engine
+    missing = "localhost:1/no/such:1"
+    reported = looked_for(node, 0, image_wish(missing, "Never"))
+    assert reported["reason"] == "ErrImageNeverPull"
+    assert reported["message"] == f'Container image "{missing}" is not present with pull policy of Never'
+    reported = looked_for(node, 1, image_wish(missing, "Always"))
+    assert (reported["reason"], reported["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
+    assert "connection refused" in reported["message"]
+
+
+def _children(pid: int) -> list[int]:
+    asked = ["pgrep", "--parent", str(pid)]
+    return [int(line) for line in subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()]

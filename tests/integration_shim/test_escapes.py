@@ -1,0 +1,209 @@
+"""No container leaves its isolation: all that `escapes.py` tries inside is denied, however a process came inside."""
+
+import ctypes
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from batchyard.shim import state_dir
+from batchyard.shim.container_exec import user_of
+from batchyard.shim.isolation import seccomp
+from integration_shim import escapes
+from integration_shim.conftest import Pool
+from integration_shim.machine import ORDINARY_USER, Machine, container, reached, until
+
+POD: dict[str, Any] = {"network": "pod", "address": "10.99.0.9/16", "gateway": "10.99.0.1"}
+VOLUME = [{"source": "volumes/data", "target": "/volume", "readOnly": False}]
+#: Files of /proc that every process may open to be written to, and that change nothing but what that process sees.
+HARMLESS = {f"/proc/pressure/{name}" for name in ("cpu", "io", "irq", "memory")}
+PROCESSOR = seccomp.processor()
+NUMBERS = dict(PROCESSOR.numbers) if PROCESSOR else {}
+SOURCE = f"{Path(escapes.__file__).read_text()}".replace("NUMBERS: dict[str, int] = {}", f"NUMBERS = {NUMBERS!r}")
+PROGRAM = ("python3", "-c", SOURCE)
+CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
+
+pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the numbers of this processor's calls are not known")
+
+
+def by_itself(node: Machine, **fields: Any) -> dict[str, Any]:
+    """Run the program as the command of a container."""
+    reported = node.ended(container(*PROGRAM, mounts=VOLUME, network="pod", **fields))
+    assert reported["exitCode"] == 0, node.texts()
+    return found_in("".join(text for _, _, text in node.log()))
+
+
+def by_hook(node: Machine, **fields: Any) -> dict[str, Any]:
+    """Run the program as a postStart hook."""
+    hook = {"exec": {"command": ["sh", "-c", '"$@" > /volume/found', "sh", *PROGRAM]}}
+    node.start(container("sleep", "600", mounts=VOLUME, network="pod", hooks={"postStart": hook}, **fields))
+    return found_in(until(lambda: (text := text_of(node, "found")).endswith("\n") and text, "the end of the hook"))
+
+
+def by_session(node: Machine, **fields: Any) -> dict[str, Any]:
+    """Run the program as one more command, as `kubectl exec` does."""
+    run = node.start(container("sleep", "600", mounts=VOLUME, network="pod", **fields))
+    reached(run, "Running")
+    reads, writes = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb") as nothing:
+        asks.connect(state_dir.address(node.folder, "sessions"))
+        asked = {"run": str(run.relative_to(node.root)), "argv": list(PROGRAM), "tty": False}
+        socket.send_fds(asks, [json.dumps(asked).encode()], [nothing.fileno(), writes, writes])
+        os.close(writes)
+        with os.fdopen(reads, "rb") as output:
+            text = output.read().decode()
+    return found_in(text)
+
+
+def text_of(node: Machine, name: str) -> str:
+    path = node.root / "pods/u/volumes/data" / name
+    return path.read_text() if path.exists() else ""
+
+
+def found_in(text: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise AssertionError(text) from None
+    return found
+
+
+WAYS: Mapping[str, Callable[..., dict[str, Any]]] = {"command": by_itself, "hook": by_hook, "session": by_session}
+USERS: Mapping[str, Mapping[str, int] | None] = {"as root": None, "as 1000": {"uid": 1000, "gid": 1000}}
+
+
+class Tried(NamedTuple):
+    """What came of all that was tried, and where."""
+
+    found: dict[str, Any]
+    user: Mapping[str, int] | None
+
+
+_TRIED: dict[tuple[str, str, str], Tried] = {}
+
+
+@pytest.fixture(params=["node of root", "node of a user"])
+def owner(request: pytest.FixtureRequest) -> str:
+    """Whose the node is."""
+    if os.geteuid() != 0 and request.param == "node of root":
+        pytest.skip("only root can be root")
+    return str(request.param)
+
+
+@contextmanager
+def lent(pool: Pool, owner: str) -> Iterator[Machine]:
+    """A node with the sandbox of a pod that has a volume. The machine's handler of crashes stays what it was."""
+    ordinary = ORDINARY_USER if owner == "node of a user" and os.geteuid() == 0 else None
+    with pool.lend("podman,docker", ordinary) as node:
+        if not node.features["bubblewrap"]:
+            pytest.skip("bubblewrap is not there, or does not work here")
+        node.make("pods/u/volumes/data", 0o777)
+        node.sandbox(**POD)
+        before = CORE_PATTERN.read_text()
+        try:
+            yield node
+        finally:
+            if CORE_PATTERN.read_text() != before:
+                CORE_PATTERN.write_text(before)
+
+
+@pytest.fixture(params=USERS)
+def user(request: pytest.FixtureRequest) -> str:
+    """Who the container runs as."""
+    return str(request.param)
+
+
+@pytest.fixture(params=WAYS)
+def tried(request: pytest.FixtureRequest, pool: Pool, owner: str, user: str) -> Tried:
+    """What came of all that was tried."""
+    key = (request.param, owner, user)
+    if key not in _TRIED:
+        remember_key()
+        with lent(pool, owner) as node:
+            before = CORE_PATTERN.read_text()
+            reported = WAYS[request.param](node, user=USERS[user])
+            reported |= {"core_pattern": [before, CORE_PATTERN.read_text()], "ran": handlers_of(node)}
+            _TRIED[key] = Tried(reported, USERS[user])
+    return _TRIED[key]
+
+
+@pytest.fixture
+def found(tried: Tried) -> dict[str, Any]:
+    """The results by name."""
+    return tried.found
+
+
+def remember_key() -> None:
+    """Put a key into the session keyring of the machine, which the node's programs inherit."""
+    libc = ctypes.CDLL(None)
+    libc.syscall(NUMBERS["add_key"], b"user", b"batchyard-of-the-machine", b"x", 1, ctypes.c_long(-3))
+
+
+def handlers_of(node: Machine) -> list[str]:
+    """The files that a handler of crashes wrote which ran on the machine."""
+    return [place for place, _, names in os.walk(node.root) if "handler.ran" in names]  # folders may be going
+
+
+def test_sixty_dangerous_calls_are_denied(found: dict[str, Any]) -> None:
+    assert len(found["calls"]) >= 60
+    allowed = {name: error for name, error in found["calls"].items() if error not in {"EPERM", "EACCES", "ENOSYS"}}
+    assert allowed == {}
+
+
+def test_calls_of_other_abis_are_denied(found: dict[str, Any]) -> None:
+    assert set(found["foreign"].values()) <= {"EPERM", "ENOSYS"}
+
+
+def test_nothing_of_proc_and_sys_can_be_written_to(found: dict[str, Any]) -> None:
+    assert set(found["writable"]) - HARMLESS == set()
+
+
+def test_masked_paths_show_nothing(found: dict[str, Any]) -> None:
+    assert [path for path, is_hidden in found["masked"].items() if not is_hidden] == []
+
+
+def test_every_namespace_is_another_than_the_machines_and_none_can_be_made(found: dict[str, Any]) -> None:
+    own = found["identity"]["namespaces"]
+    shared = [name for name in own if name != "time" and own[name] == str(Path(f"/proc/self/ns/{name}").readlink())]
+    assert shared == []
+    assert set(found["unshare"].values()) == {"EPERM"}
+
+
+def test_the_user_is_nobody_of_the_machine(tried: Tried) -> None:
+    identity = tried.found["identity"]
+    ((inside, _, count),) = identity["map"]
+    uid = tried.user["uid"] if tried.user else 0
+    assert (identity["uid"], inside, count) == (uid, uid, 1)
+    assert set(identity["capabilities"]) == {"0000000000000000"}
+    assert (identity["seccomp"], identity["no_new_privs"]) == ("2", "1")
+
+
+def test_outside_it_is_a_user_without_an_account_or_the_ordinary_user(pool: Pool, owner: str, user: str) -> None:
+    with lent(pool, owner) as node:
+        run = node.start(container("sleep", "600", network="pod", user=USERS[user]))
+        uid, gid, groups = user_of(reached(run, "Running")["pid"])
+        own = node.root.stat().st_uid
+        assert (uid, gid, groups) == (own, own, groups) if own else uid == gid >= 1 << 16
+        assert 0 not in {uid, gid, *groups}
+
+
+def test_a_crash_runs_no_program_of_the_container_on_the_machine(found: dict[str, Any]) -> None:
+    assert (found["handler"], found["ran"]) == ("", [])
+    assert found["core_pattern"][0] == found["core_pattern"][1]
+
+
+def test_no_keyring_of_the_machine_is_reached(found: dict[str, Any]) -> None:
+    assert found["keys"] == {"search": ["EPERM"] * 3, "seen": False}
+
+
+def test_without_a_filter_keyrings_are_still_the_containers_own(pool: Pool, owner: str, user: str) -> None:
+    remember_key()
+    with lent(pool, owner) as node:
+        found = by_itself(node, user=USERS[user], seccomp={"type": "Unconfined"})
+    assert found["identity"]["seccomp"] == "0"
+    assert found["keys"] == {"search": ["ENOKEY"] * 3, "seen": False}

@@ -1,0 +1,170 @@
+"""Everything that can go wrong with runs, their keepers and the spawner: nothing is lost, started twice or left."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from integration_shim.machine import (
+    Machine,
+    container,
+    is_alive,
+    is_kept,
+    machine,
+    reached,
+    sandbox,
+    shell,
+    state,
+    until,
+)
+
+FORKS = 'python3 -c "import os\nwhile True:\n try: os.fork()\n except OSError: pass"'
+FEW = {"cpu": None, "memory": None, "pids": 50}
+
+
+def test_who_forks_for_ever_is_ended_with_all_that_he_forked(node: Machine) -> None:
+    node.sandbox()
+    run = node.start(shell(FORKS, limits=FEW))
+    reached(run, "Running")
+    until(lambda: len(node.processes()) > 20, "it has forked")
+    node.stop(run, grace=0)
+    assert reached(run, "Exited")["exitCode"] in {137, 143}
+
+
+def test_so_is_who_does_it_without_any_isolation(plain: Machine) -> None:
+    run = plain.start(shell("for i in 1 2 3 4 5 6 7 8; do (setsid sh -c 'sleep 600 & sleep 600' &); done; sleep 600"))
+    until(lambda: sum("sleep" in name_of(pid) for pid in plain.processes()) == 17, "they are daemons")
+    plain.stop(run, grace=0)
+    until(lambda: not is_kept(run), "the keeper has ended")
+    assert not any("sleep" in name_of(pid) for pid in plain.processes())
+
+
+def test_what_outlives_the_command_is_ended_with_it(node: Machine) -> None:
+    node.sandbox()
+    run = node.start(shell("(setsid sleep 600 &) ; sleep 0.1; exit 4"))
+    assert reached(run, "Exited")["exitCode"] == 4
+    until(lambda: not is_kept(run), "the keeper has ended")
+    node.stop(node.root / "pods/u/sandbox")
+    until(lambda: not any("sleep" in name_of(pid) for pid in node.processes()), "its processes are gone")
+
+
+def test_who_is_told_to_end_before_it_has_begun_does(node: Machine) -> None:
+    pause = node.write("pods/u/sandbox", sandbox())
+    node.wish_for_end(pause, 0)
+    node.ask("pods/u/sandbox")
+    until(lambda: state(pause).get("phase") == "Exited", "the sandbox has ended")
+    node.sandbox("other")
+    run = node.write("pods/other/runs/main/0", container("sleep", "600"))
+    node.wish_for_end(run, 0)
+    node.ask("pods/other/runs/main/0")
+    assert reached(run, "Exited")["exitCode"] in {137, 143}
+
+
+def test_who_closes_its_output_runs_on(node: Machine) -> None:
+    node.sandbox()
+    run = node.start(shell("exec >&- 2>&-; sleep 0.3; exit 5"))
+    assert reached(run, "Exited")["exitCode"] == 5
+
+
+def test_who_ignores_term_is_killed_when_its_grace_has_passed(node: Machine) -> None:
+    node.sandbox()
+    run = node.start(shell("trap '' TERM; echo up; while :; do sleep 0.01; done"))
+    until(lambda: reached(run, "Running") and node.texts(), "it is up")
+    node.stop(run, grace=600)
+    node.stop(run, grace=0.1)
+    assert reached(run, "Exited")["exitCode"] == 137
+
+
+def test_runs_outlive_a_spawner_that_is_killed_and_the_next_one_goes_on(node: Machine) -> None:
+    node.sandbox()
+    run = node.start(shell("sleep 0.5; echo done"))
+    reached(run, "Running")
+    node.spawner.kill()
+    node.spawner.wait()
+    node.spawner = node.start_spawner()
+    node.ask("pods/u/runs/main/0")
+    reported = node.ended(container("true", container="other"))
+    assert (reported["exitCode"], reached(run, "Exited")["exitCode"], node.texts()) == (0, 0, ["done"])
+
+
+def test_a_second_spawner_ends_at_once(plain: Machine) -> None:
+    second = subprocess.run(plain.spawner.args, capture_output=True, check=False)
+    assert second.returncode == 1
+    assert second.stderr.decode() == f"{plain.root}: another spawner is running in this directory\n"
+
+
+def test_a_spawner_ends_when_its_folder_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    argv = [sys.executable, "-I", "-m", "batchyard.shim.spawner", str(folder)]
+    with subprocess.Popen(
+        argv, env={"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": "network,podman,docker"}
+    ) as spawner:
+        until((folder / "features.json").exists, "the spawner's start")
+        rmtree(folder)
+        assert spawner.wait(20) == 0
+
+
+def test_a_keeper_that_is_killed_takes_its_container_with_it(node: Machine) -> None:
+    node.sandbox()
+    run = node.start(shell("setsid sleep 600 & sleep 600"))
+    reported = reached(run, "Running")
+    os.kill(reported["keeper"], signal.SIGKILL)
+    until(lambda: not is_alive(reported["pid"]), "its first process is gone")
+    until(lambda: not any("sleep" in name_of(pid) for pid in node.processes()), "so are the others")
+    assert state(run)["phase"] == "Running"
+
+
+def test_the_end_of_a_sandbox_ends_what_runs_in_its_pod(node: Machine) -> None:
+    pause = node.sandbox()
+    run = node.start(shell("trap '' TERM; sleep 600"))
+    reached(run, "Running")
+    node.stop(pause)
+    assert reached(run, "Exited")["exitCode"] == 137
+    reached(pause, "Exited")
+
+
+def test_a_folder_that_is_removed_ends_what_ran_in_it(node: Machine) -> None:
+    pause = node.sandbox()
+    run = node.start(container("sleep", "600"))
+    pids = [reached(run, "Running")["pid"], state(pause)["keeper"], state(run)["keeper"]]
+    rmtree(node.root / "pods")
+    until(lambda: not any(map(is_alive, pids)), "all has ended")
+
+
+def test_a_container_without_its_sandbox_is_a_start_error(node: Machine) -> None:
+    reported = node.ended(container("true"))
+    assert (reported["reason"], reported["message"].rpartition(": ")[2]) == (
+        "StartError",
+        "the pod's sandbox is not running",
+    )
+
+
+def test_a_full_disk_delays_the_end_but_loses_nothing_of_it(tmp_path: Path) -> None:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", tmp_path], check=False).returncode
+    ):
+        pytest.skip("only who may mount can fill a disk of its own")
+    try:
+        with machine(without="bubblewrap,network,cgroups,userns,podman,docker", root=tmp_path / "node") as node:
+            run = node.start(shell("yes | head -c 50000000; exit 6"))
+            reached(run, "Running")
+            filler = tmp_path / "filler"
+            subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], check=False, capture_output=True)
+            until(lambda: not is_alive(state(run)["pid"]), "the command has ended, its log is no hindrance")
+            filler.unlink()
+            assert reached(run, "Exited")["exitCode"] == 6
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""

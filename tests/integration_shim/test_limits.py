@@ -1,0 +1,114 @@
+"""What bounds a container: control groups, or what Linux has for a process."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from batchyard.shim import spawner
+from batchyard.shim.isolation import cgroups
+from integration_shim.machine import Machine, container, reached, shell, state, until
+
+EATER = "x = bytearray(300 << 20); print('ate')"
+LIMITS = {"cpu": None, "memory": 64 << 20, "pids": 1000}
+
+
+def test_who_eats_more_memory_than_he_may_is_oom_killed(grouped: Machine) -> None:
+    grouped.sandbox()
+    reported = grouped.ended(container("python3", "-c", EATER, limits=LIMITS))
+    assert (reported["exitCode"], reported["reason"], grouped.texts()) == (137, "OOMKilled", [])
+
+
+@pytest.mark.parametrize("goes_on", ["exit 0", "sleep 600"])
+def test_a_container_is_killed_with_its_child_that_had_no_memory_left(grouped: Machine, goes_on: str) -> None:
+    grouped.sandbox()
+    reported = grouped.ended(shell(f'python3 -c "{EATER}"; {goes_on}', limits=LIMITS))
+    assert (reported["exitCode"], reported["reason"]) == (137, "OOMKilled")
+
+
+def test_who_keeps_to_his_limit_is_left_alone(grouped: Machine) -> None:
+    grouped.sandbox()
+    reported = grouped.ended(container("python3", "-c", EATER, limits=LIMITS | {"memory": 600 << 20}))
+    assert (reported["reason"], grouped.texts()) == ("Completed", ["ate"])
+
+
+def test_a_user_without_control_groups_is_refused_the_memory(node: Machine) -> None:
+    if node.features["cgroups"]:
+        pytest.skip("there are control groups")
+    node.sandbox()
+    reported = node.ended(container("python3", "-c", EATER, limits=LIMITS))
+    assert (reported["exitCode"], node.texts()) == (1, [*node.texts()[:-1], "MemoryError"])
+
+
+def test_a_container_has_no_more_processes_than_it_may(node: Machine) -> None:
+    node.sandbox()
+    forks = "import os\nn = 0\ntry:\n while os.fork(): n += 1\n os._exit(0)\nexcept OSError: print(n)"
+    node.ended(container("python3", "-c", forks, limits={"cpu": None, "memory": None, "pids": 20}))
+    assert 10 < int(node.texts()[0]) <= 20
+
+
+def test_limits_of_processor_time_are_as_kubelets_set_them() -> None:
+    limits, requests = {"cpu": 1500, "memory": 1 << 30, "pids": 100}, {"cpu": 250}
+    first, second = (cgroups.settings(version, limits, requests) for version in (1, 2))
+    assert first["cpu"] == {"cpu.shares": "256", "cpu.cfs_quota_us": "150000"}
+    assert second["cpu"] == {"cpu.weight": "10", "cpu.max": "150000 100000"}
+    assert second["memory"] == {"memory.max": str(1 << 30), "memory.swap.max": "0", "memory.oom.group": "1"}
+
+
+def test_who_asks_for_nothing_gets_the_least_share_and_no_limit() -> None:
+    nothing = {"cpu": None, "memory": None, "pids": 100}
+    found = cgroups.settings(1, nothing, {"cpu": None})
+    assert found == {"cpu": {"cpu.shares": "2"}, "memory": {}, "pids": {"pids.max": "102"}}
+
+
+def test_the_group_of_a_keeper_that_was_killed_is_removed(grouped: Machine) -> None:
+    grouped.sandbox()
+    run = grouped.start(container("sleep", "600"))
+    reached(run, "Running")
+    assert any(group.name == "main-0" for group in grouped.groups())
+    os.kill(state(run)["keeper"], signal.SIGKILL)
+    until(lambda: not any(group.name == "main-0" for group in grouped.groups()), "its group is gone")
+
+
+def test_a_new_spawner_removes_the_groups_that_were_left(grouped: Machine) -> None:
+    run = grouped.sandbox()
+    grouped.spawner.kill()
+    grouped.spawner.wait()
+    os.kill(state(run)["keeper"], signal.SIGKILL)
+    assert grouped.groups()
+    grouped.spawner = grouped.start_spawner()
+    assert not grouped.groups()
+
+
+def test_groups_of_version_two_are_entered_and_removed_with_what_is_in_them() -> None:
+    group = {"memory": f"/sys/fs/cgroup/unified/batchyard-test-{os.getpid()}"}
+    try:
+        cgroups.make(group, {})
+    except OSError:
+        pytest.skip("there is no such hierarchy beside the first version's")
+    child = os.fork()
+    if child == 0:
+        cgroups.join(group)
+        signal.pause()
+    until((Path(group["memory"]) / "cgroup.procs").read_text, "it has entered")
+    cgroups.remove(group)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert not Path(group["memory"]).exists()
+
+
+def test_a_volume_that_holds_more_than_it_may_is_told(node: Machine) -> None:
+    node.make("pods/u/volumes/scratch", 0o777)
+    pause = node.sandbox(limited=[{"volume": "scratch", "bytes": 1 << 20}])
+    mount = {"source": "volumes/scratch", "target": "/scratch", "readOnly": False}
+    node.ended(shell("head -c 1200000 /dev/zero > /scratch/a", mounts=[mount]))
+    assert until(lambda: state(pause).get("exceeded"), "the volume is measured")["volume"] == "scratch"
+
+
+def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/a").write_bytes(b"x" * 600_000)
+    (tmp_path / "below/b").hardlink_to(tmp_path / "below/a")
+    (tmp_path / "out").symlink_to("/usr")
+    assert 600_000 <= spawner.disk(str(tmp_path)) < 700_000
+    assert spawner.disk(str(tmp_path / "none")) == 0

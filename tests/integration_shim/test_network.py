@@ -1,0 +1,71 @@
+"""Pods in a network of their own."""
+
+import os
+import socket
+from typing import Any
+
+from integration_shim.machine import Machine, reached, shell, state, until
+
+PLUGGED: dict[str, Any] = {"network": "pod", "gateway": "10.99.0.1"}
+SERVE = "python3 -c \"import socket; s = socket.create_server(('', 80)); print('up', flush=True); s.accept()\""
+FETCH = "python3 -c \"import socket; print(socket.create_connection(('10.99.0.5', 80), 10).getpeername())\""
+
+
+def test_pods_reach_each_other_by_address(node: Machine) -> None:
+    node.sandbox("a", address="10.99.0.5/16", **PLUGGED)
+    node.sandbox("b", address="10.99.0.6/16", **PLUGGED)
+    server = node.start(shell(SERVE, network="pod"), "a")
+    until(lambda: state(server).get("phase") == "Running" and node.texts("a"), "the server is up")
+    assert node.ended(shell(FETCH, network="pod"), "b")["exitCode"] == 0
+    assert node.texts("b") == ["('10.99.0.5', 80)"]
+    assert reached(server, "Exited")["exitCode"] == 0
+
+
+def test_pods_of_the_next_spawner_reach_those_of_the_last(node: Machine) -> None:
+    node.sandbox("a", address="10.99.0.5/16", **PLUGGED)
+    server = node.start(shell(SERVE, network="pod"), "a")
+    until(lambda: state(server).get("phase") == "Running" and node.texts("a"), "the server is up")
+    node.spawner.kill()
+    node.spawner.wait()
+    node.spawner = node.start_spawner()
+    node.sandbox("b", address="10.99.0.6/16", **PLUGGED)
+    assert node.ended(shell(FETCH, network="pod"), "b")["exitCode"] == 0
+    reported = node.ended(shell("echo also", container="second", network="pod"), "a")
+    assert (reported["exitCode"], reached(server, "Exited")["exitCode"]) == (0, 0)
+
+
+def test_an_address_can_be_given_again_at_once(node: Machine) -> None:
+    for pod in ("a", "b", "c"):
+        run = node.sandbox(pod, address="10.99.0.5/16", **PLUGGED)
+        assert node.ended(shell("grep -c eth0 /proc/net/dev", network="pod"), pod)["exitCode"] == 0
+        node.stop(run)
+        reached(run, "Exited")
+
+
+def test_a_pod_knows_the_names_that_it_is_given(node: Machine) -> None:
+    named: dict[str, Any] = {"resolvers": ["10.99.0.1"], "searches": ["a.svc.cluster.local", "svc.cluster.local"]}
+    node.sandbox(hosts="127.0.0.1 localhost\n10.99.0.5 p\n", address="10.99.0.5/16", **PLUGGED, **named)
+    node.ended(shell("cat /etc/resolv.conf; getent hosts p", network="pod"))
+    *resolv, hosts = node.texts()
+    assert resolv == ["search a.svc.cluster.local svc.cluster.local", "nameserver 10.99.0.1", "options ndots:5"]
+    assert hosts.split() == ["10.99.0.5", "p"]
+
+
+def test_the_switch_gives_sockets_in_the_network_of_the_pods(node: Machine) -> None:
+    node.sandbox(address="10.99.0.5/16", **PLUGGED)
+    run = node.start(shell(SERVE, network="pod"))
+    until(lambda: state(run).get("phase") == "Running" and node.texts(), "the server is up")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(str(node.root / "switch"))
+        close(socket.recv_fds(asking, 100, 2)[1])
+        asking.send(b"tcp")
+        given = socket.socket(fileno=socket.recv_fds(asking, 100, 1)[1][0])
+    with given:
+        given.settimeout(10)
+        given.connect(("10.99.0.5", 80))
+    assert reached(run, "Exited")["exitCode"] == 0
+
+
+def close(files: list[int]) -> None:
+    for file in files:
+        os.close(file)

@@ -1,0 +1,29 @@
+"""The users of pods: their ids, and the files that are given to them where owners cannot be mapped."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from batchyard.shim.isolation import users
+
+
+def test_a_pod_has_an_id_of_its_own_that_stays() -> None:
+    found = {users.id_of(f"pod-{number}") for number in range(100)}
+    assert len(found) == 100
+    assert min(found) > 1 << 12
+    assert users.id_of("pod-1") == users.id_of("pod-1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_files_of_root_are_given_and_links_are_not_followed(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    (own / "folder").mkdir(parents=True)
+    other.mkdir()
+    for path in (own / "folder" / "file", own / "users", other / "file"):
+        path.touch()
+    os.chown(own / "users", 1234, 1234)
+    (own / "link").symlink_to(other)
+    users.give(str(own), 70000)
+    assert {path.lstat().st_uid for path in (own, own / "folder", own / "folder" / "file", own / "link")} == {70000}
+    assert ((own / "users").stat().st_uid, (other / "file").stat().st_uid, other.stat().st_uid) == (1234, 0, 0)

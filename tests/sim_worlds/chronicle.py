@@ -1,0 +1,178 @@
+"""Worlds with nodes, played to where they come to rest, and what was seen on the way. Times are seconds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from batchyard.api import scheme, well_known
+from batchyard.api.manifests import Manifests, read_manifests
+from batchyard.api.meta import Key, Obj, label
+from batchyard.api.views.pods import RUNNING, is_terminal, node_of, phase
+from batchyard.base.instant import SECOND, seconds
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.sim.event_log import Record
+from batchyard.sim.recovery import Loss, Recoveries
+from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
+from batchyard.sim.world import EPOCH, World
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+SHARED = ROOT.parent / "shared"
+
+
+def beside(name: str) -> pytest.MarkDecorator:
+    """The manifests of others are not part of this repository."""
+    return pytest.mark.skipif(not (SHARED / name).is_dir(), reason=f"shared/{name} is not beside this repository")
+
+
+def read(*paths: Path) -> Manifests:
+    """Manifests, which must be in order."""
+    found = read_manifests((path.name, path.read_text("utf-8")) for path in paths)
+    assert [*map(str, found.faults)] == []
+    return found
+
+
+def objects(*paths: Path) -> list[Obj]:
+    """Their objects."""
+    return [manifest.obj for manifest in read(*paths).objects]
+
+
+def then(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
+    """The scenario, and what users apply later."""
+    later = [ScenarioStep(round(at * SECOND), objs, ()) for at, objs in steps]
+    return replace(scenario, steps=[*scenario.steps, *later])
+
+
+def example(name: str) -> Scenario:
+    """One of ours."""
+    return make_scenario(read(*sorted((EXAMPLES / name).glob("*.yaml"))))
+
+
+class Seat(NamedTuple):
+    """A pod that is on a node and has not ended."""
+
+    #: Its JobSet, or its Job if it has none.
+    owner: str
+    job: str
+    pool: str
+    runs: bool
+
+
+class Told(NamedTuple):
+    """A condition has another status or reason."""
+
+    at: float
+    type: str
+    status: str
+    reason: str
+
+
+class Chronicle:
+    """See the module."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.records: list[Record] = []
+        #: Who was on which pool, after every change.
+        self.seats: list[tuple[float, list[Seat]]] = []
+        self._reported: dict[Key, list[Told]] = {}
+        self._pools: dict[str, str] = {}
+        self._sizes: dict[str, list[tuple[float, int]]] = {}
+        self._recoveries = Recoveries()
+        self.world = World(scenario, sink=self.records.append)
+        self.world.client.subscribe(self._observe)
+        self.world.run_until(None)
+        self.world.settle()
+        assert self.world.refused == []
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What machines that were lost meant for gangs."""
+        return self._recoveries.losses
+
+    def happened(self, event: str, owner: str) -> list[float]:
+        """When something happened to the Workload of a Job or JobSet."""
+        return [r["time"] for r in self.records if r["event"] == event and _owner(r) == owner]
+
+    def conditions(self, kind: str, name: str) -> list[Told]:
+        """How the conditions of an object in the default namespace came to be."""
+        return self._reported.get(Key(kind, "default", name), [])
+
+    def names(self, kind: str) -> list[str]:
+        """The names that objects of a kind had."""
+        return [key.name for key in self._reported if key.kind == kind]
+
+    def sizes(self, pool: str) -> list[int]:
+        """How many nodes a pool had, one after the other."""
+        return [0, *(size for _, size in self._sizes.get(pool, []))]
+
+    def together(self, owner: str, pods: int) -> list[tuple[float, float]]:
+        """From when until when so many pods of a Job or JobSet ran at the same time."""
+        spans: list[tuple[float, float]] = []
+        begun: float | None = None
+        for at, seats in self.seats:
+            whole = sum(seat.owner == owner and seat.runs for seat in seats) >= pods
+            if whole and begun is None:
+                begun = at
+            elif not whole and begun is not None:
+                spans.append((begun, at))
+                begun = None
+        return spans
+
+    def pools(self, owner: str, at: float) -> list[str]:
+        """On which pools a Job or JobSet was at a moment."""
+        seats = [seats for since, seats in self.seats if since <= at][-1]
+        return sorted({seat.pool for seat in seats if seat.owner == owner})
+
+    def jobs_by_pool(self) -> Iterator[dict[str, list[str]]]:
+        """The Jobs on each pool, after every change."""
+        for _, seats in self.seats:
+            pools: dict[str, list[str]] = {}
+            for seat in sorted(seats):
+                jobs = pools.setdefault(seat.pool, [])
+                if seat.job not in jobs:
+                    jobs.append(seat.job)
+            yield pools
+
+    def _observe(self, batch: Sequence[WatchEvent]) -> None:
+        now = self.world.kernel.now()
+        at = seconds(now - EPOCH)
+        self._recoveries.observe(batch, now)
+        for event in batch:
+            if event.key.kind == scheme.NODE:
+                self._count(event, at)
+            self._note(event, at)
+        if any(event.key.kind == scheme.POD for event in batch):
+            placed = [pod for pod in self.world.objects(scheme.POD) if node_of(pod) and not is_terminal(pod)]
+            self.seats.append((at, [self._seat(pod) for pod in placed]))
+
+    def _count(self, event: WatchEvent, at: float) -> None:
+        """A node comes or goes."""
+        pool = label(event.obj, well_known.NODE_POOL) or ""
+        self._pools[event.key.name] = pool
+        step = {EventType.ADDED: 1, EventType.DELETED: -1}.get(event.type, 0)
+        if step:
+            self._sizes.setdefault(pool, []).append((at, self.sizes(pool)[-1] + step))
+
+    def _note(self, event: WatchEvent, at: float) -> None:
+        """Keep what conditions say anew."""
+        reported = self._reported.setdefault(event.key, [])
+        known = {each.type: each for each in reported}
+        for each in (event.obj.get("status") or {}).get("conditions") or ():
+            new = Told(at, each["type"], each["status"], each.get("reason", ""))
+            last = known.get(new.type)
+            if last is None or last[2:] != new[2:]:
+                reported.append(new)
+
+    def _seat(self, pod: Obj) -> Seat:
+        job = label(pod, "job-name") or ""
+        owner = label(pod, "jobset.sigs.k8s.io/jobset-name") or job
+        return Seat(owner, job, self._pools[node_of(pod)], phase(pod) == RUNNING)
+
+
+def _owner(record: Record) -> str:
+    """The Job or JobSet of a record: its Workload is named `job-...-<hash>` or `jobset-...-<hash>`."""
+    name = str(record.get("workload", "")).rpartition("/")[2]
+    return name.partition("-")[2].rpartition("-")[0]

@@ -1,0 +1,136 @@
+"""GPUs by the Dynamic Workload Scheduler: requests, pools that grow from nothing, and a wait of three days."""
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.base.instant import HOUR, SECOND
+from batchyard.sim.scenario import Scenario, make_scenario
+from batchyard.sim.world import World
+from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, Told, beside, example, objects, read, then
+
+OURS = EXAMPLES / "dws"
+THEIRS = SHARED / "dws"
+DAY = 24 * 3600
+JOBS = ("sample-job", "sample-job-a100")
+
+STOCKOUT = """
+apiVersion: sim.batchyard.dev/v1alpha1
+kind: Scenario
+metadata: {name: no-h100}
+spec:
+  faults: [{at: 0s, stockout: {machine: a3-highgpu-8g, for: 72h}}]
+"""
+
+
+@cache
+def ours() -> Chronicle:
+    """The example."""
+    return Chronicle(example("dws"))
+
+
+@cache
+def theirs() -> Chronicle:
+    """The article's Jobs as they are, in our cluster and queue."""
+    scenario = make_scenario(read(OURS / "cluster.yaml", OURS / "platform.yaml"))
+    jobs = [objects(THEIRS / f"{name}.yaml") for name in JOBS]
+    return Chronicle(then(scenario, (600, jobs[0]), (3600, jobs[1])))
+
+
+def played(whose: str) -> Chronicle:
+    """A chronicle by its name."""
+    return ours() if whose == "ours" else theirs()
+
+
+both = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=beside("dws"))])
+
+
+def request(chronicle: Chronicle, job: str) -> list[Told]:
+    """The conditions of the ProvisioningRequest of a Job."""
+    pattern = re.compile(rf"job-{job}-[0-9a-f]{{5}}-dws-prov-1")
+    (name,) = [name for name in chronicle.names(scheme.PROVISIONING_REQUEST) if pattern.fullmatch(name)]
+    return chronicle.conditions(scheme.PROVISIONING_REQUEST, name)
+
+
+def with_stockout() -> Scenario:
+    """The example with a shortage of three days in place of a cloud without such machines."""
+    cluster, _, _ = (OURS / "cluster.yaml").read_text("utf-8").partition("  # Nobody")
+    others = [(name, (OURS / name).read_text("utf-8")) for name in ("platform.yaml", "jobs.yaml")]
+    return make_scenario(read_manifests([("cluster.yaml", cluster), ("scenario.yaml", STOCKOUT), *others]))
+
+
+@both
+@pytest.mark.parametrize("job", JOBS)
+def test_a_request_is_accepted_then_provisioned_and_then_its_job_admitted(whose: str, job: str) -> None:
+    chronicle = played(whose)
+    reported = request(chronicle, job)
+    assert [(each.type, each.status) for each in reported] == [
+        ("Accepted", "False"),
+        ("Accepted", "True"),
+        ("Provisioned", "True"),
+    ]
+    assert chronicle.happened("Admitted", job) == [reported[-1].at]
+
+
+@both
+@pytest.mark.parametrize("pool", ["dws-t4-nodepool", "dws-a100-nodepool"])
+def test_pools_grow_to_one_node_and_are_empty_again(whose: str, pool: str) -> None:
+    assert played(whose).sizes(pool) == [0, 1, 0]
+
+
+@both
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_takes_about_five_minutes_from_end_to_end(whose: str, job: str) -> None:
+    chronicle = played(whose)
+    (created,), (finished,) = (chronicle.happened(event, job) for event in ("Created", "Finished"))
+    assert 240 < finished - created < 420
+    ((begin, end),) = chronicle.together(job, 1)
+    assert (round(end - begin), end) == (120, finished)
+
+
+@both
+def test_requests_go_with_their_jobs(whose: str) -> None:
+    assert list(played(whose).world.objects(scheme.PROVISIONING_REQUEST)) == []
+    assert list(played(whose).world.objects(scheme.RESIZE_REQUEST)) == []
+
+
+@pytest.mark.parametrize("played", [ours, lambda: Chronicle(with_stockout())], ids=["capacity", "stockout"])
+def test_a_job_without_capacity_waits_three_days_and_starts_when_there_is_some(played: Callable[[], Chronicle]) -> None:
+    chronicle = played()
+    waiting, provisioned = request(chronicle, "sample-job-h100")[-2:]
+    assert waiting == Told(70, "Provisioned", "False", "ResourcePoolExhausted")
+    assert (provisioned.type, provisioned.status) == ("Provisioned", "True")
+    assert 3 * DAY < provisioned.at < 3 * DAY + 900
+    assert chronicle.happened("Admitted", "sample-job-h100") == [provisioned.at]
+    assert chronicle.sizes("dws-h100-nodepool") == [0, 1, 0]
+    assert len(chronicle.happened("Finished", "sample-job-h100")) == 1
+
+
+@both
+def test_the_world_ends_when_the_last_machine_has_gone(whose: str) -> None:
+    assert played(whose).world.now() < 4 * DAY * SECOND
+
+
+def test_nothing_happens_while_it_waits() -> None:
+    world = World(example("dws"))
+    world.run_until(2 * HOUR)
+    revision = world.store.revision
+    world.run_until(71 * HOUR)
+    assert world.store.revision == revision
+
+
+@beside("dws")
+@beside("refarch")
+def test_a_queue_for_gpus_alone_keeps_jobs_that_ask_for_more_waiting() -> None:
+    kueue = (SHARED / "refarch" / "dws" / "kueue-dws-config.yaml").read_text("utf-8").replace("team-a", "default")
+    cluster = (OURS / "cluster.yaml").read_text("utf-8")
+    scenario = make_scenario(read_manifests([("cluster.yaml", cluster), ("kueue.yaml", kueue)]))
+    chronicle = Chronicle(then(scenario, (60, objects(THEIRS / "sample-job.yaml"))))
+    (workload,) = chronicle.world.objects(scheme.WORKLOAD)
+    reported = {each["type"]: each["message"] for each in workload["status"]["conditions"]}
+    assert "unavailable in ClusterQueue" in reported["QuotaReserved"]
+    assert chronicle.sizes("dws-t4-nodepool") == [0]

@@ -1,0 +1,235 @@
+"""A machine is lost under a JobSet of high priority: how soon it runs again, and what becomes of the other one."""
+
+from functools import cache
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import seconds
+from batchyard.sim.recovery import Loss
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import EPOCH
+from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, beside
+
+OURS = EXAMPLES / "hotswap"
+THEIRS = SHARED / "hotswap"
+HIGH, LOW = "high-jax-trillium", "low-jax-trillium"
+LOST_AT, REPAIR = 900, 600
+SLICES = [f"slice-{number}" for number in range(4)]
+
+#: What differs from one run to another: with Hotswap, with what Kubernetes does alone, and waiting for repair; where
+#: they come one after the other, or at once.
+MODES: dict[str, dict[str, str]] = {
+    "hotswap": {},
+    "kubernetes": {"spec:\n  faults": "spec:\n  hotswap: false\n  faults"},
+    "repair": {"value: 2000000": "value: 2000000\npreemptionPolicy: Never"},
+    "together": {"submit-at: 2s": "submit-at: 1s"},
+    "together, repair": {
+        "submit-at: 2s": "submit-at: 1s",
+        "value: 2000000": "value: 2000000\npreemptionPolicy: Never",
+    },
+}
+
+
+def texts(whose: str) -> dict[str, str]:
+    """The manifests. Theirs with room for both JobSets, as ours have, and told when they come and how long they run."""
+    ours = {path.name: path.read_text("utf-8") for path in sorted(OURS.glob("*.yaml"))}
+    if whose == "ours":
+        return ours
+    names = ("kueue.yaml", "priorityclasses.yaml", "jobset-low.yaml", "jobset-high.yaml")
+    found = {name: (THEIRS / name).read_text("utf-8") for name in names}
+    found["kueue.yaml"] = found["kueue.yaml"].replace("nominalQuota: 32", "nominalQuota: 64")
+    for name, at, lasts in (("jobset-low.yaml", "1s", "2h"), ("jobset-high.yaml", "2s", "30m")):
+        notes = f"annotations:\n    batchyard.dev/submit-at: {at}\n    batchyard.dev/runtime: {lasts}\n"
+        found[name] = found[name].replace("annotations:\n", notes, 1)
+    return {name: ours[name] for name in ("cluster.yaml", "scenario.yaml")} | found
+
+
+@cache
+def played(whose: str, mode: str) -> Chronicle:
+    """One run."""
+    found = texts(whose)
+    for old, new in MODES[mode].items():
+        assert any(old in text for text in found.values())
+        found = {name: text.replace(old, new) for name, text in found.items()}
+    return Chronicle(make_scenario(read_manifests(found.items())))
+
+
+whoever = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=beside("hotswap"))])
+however = pytest.mark.parametrize("mode", MODES)
+
+
+def loss_of(chronicle: Chronicle) -> Loss:
+    """What the loss of the machine meant for the high-priority JobSet, which is the only one that had it."""
+    (loss,) = chronicle.losses
+    assert loss.gang.startswith(f"default/jobset-{HIGH}-")
+    assert seconds(loss.lost_at - EPOCH) == LOST_AT
+    return loss
+
+
+def recovery(whose: str, mode: str) -> float:
+    """How long that JobSet was not whole."""
+    loss = loss_of(played(whose, mode))
+    assert loss.whole_at is not None
+    return seconds(loss.whole_at - loss.lost_at)
+
+
+def lost_slice(chronicle: Chronicle) -> str:
+    """The pool that lost its nodes."""
+    (name,) = [name for name in SLICES if 0 in chronicle.sizes(name)[1:]]
+    return name
+
+
+def job_set(chronicle: Chronicle, name: str) -> Obj:
+    """A JobSet at the end."""
+    found = chronicle.world.client.get(Key(scheme.JOB_SET, "default", name))
+    assert found is not None
+    return found
+
+
+@whoever
+def test_both_run_side_by_side_before_the_loss(whose: str) -> None:
+    chronicle = played(whose, "hotswap")
+    for name in (HIGH, LOW):
+        begin, end = chronicle.together(name, 8)[0]
+        assert begin < LOST_AT <= end
+
+
+@whoever
+def test_hotswap_recovers_in_about_a_minute(whose: str) -> None:
+    """Most of it is the time until the node counts as lost."""
+    assert 40 < recovery(whose, "hotswap") < 90
+
+
+@whoever
+def test_without_it_recovery_takes_until_the_repair_or_longer(whose: str) -> None:
+    assert recovery(whose, "kubernetes") > 5 * recovery(whose, "hotswap")
+    assert recovery(whose, "repair") > REPAIR
+
+
+@whoever
+@however
+def test_nothing_of_either_is_lost(whose: str, mode: str) -> None:
+    chronicle = played(whose, mode)
+    for name in (HIGH, LOW):
+        assert job_set(chronicle, name)["status"]["terminalState"] == "Completed"
+        assert len(chronicle.happened("Finished", name)) == 1
+
+
+@whoever
+def test_the_high_one_runs_where_the_low_one_was(whose: str) -> None:
+    chronicle = played(whose, "hotswap")
+    after = chronicle.pools(HIGH, LOST_AT + 120)
+    assert set(after) & set(chronicle.pools(LOW, LOST_AT - 1))
+    assert lost_slice(chronicle) not in after
+
+
+@whoever
+def test_the_low_one_leaves_whole_and_queues_again(whose: str) -> None:
+    chronicle = played(whose, "hotswap")
+    (reported,) = [record for record in chronicle.records if record["event"] == "Preempted"]
+    assert reported["reason"] == "Hotswap"
+    (preempted,) = chronicle.happened("Preempted", LOW)
+    first, second = chronicle.happened("QuotaReserved", LOW)
+    assert first < preempted <= second < preempted + 10
+    assert job_set(chronicle, LOW)["status"]["restarts"] == 0
+
+
+@whoever
+def test_the_low_one_is_back_as_soon_as_the_slice_is_repaired(whose: str) -> None:
+    chronicle = played(whose, "hotswap")
+    (victim,) = loss_of(chronicle).victims
+    assert victim.gang.startswith(f"default/jobset-{LOW}-")
+    assert victim.whole_at is not None
+    back_at = seconds(victim.whole_at - EPOCH)
+    assert LOST_AT + REPAIR < back_at < LOST_AT + REPAIR + 300
+    assert lost_slice(chronicle) in chronicle.pools(LOW, back_at)
+    assert chronicle.together(LOW, 8)[-1][0] == back_at
+
+
+@pytest.mark.parametrize(("whose", "saved"), [("ours", 900), pytest.param("theirs", 0, marks=beside("hotswap"))])
+def test_the_low_one_goes_on_from_its_last_checkpoint_if_it_has_one(whose: str, saved: int) -> None:
+    """Ours saves its work every five minutes, and ran for almost sixteen; theirs never does."""
+    chronicle = played(whose, "hotswap")
+    (back_at,) = [begin for begin, _ in chronicle.together(LOW, 8) if begin > LOST_AT]
+    (finished_at,) = chronicle.happened("Finished", LOW)
+    assert 7200 - saved <= finished_at - back_at < 7200 - saved + 10
+
+
+@whoever
+def test_waiting_for_repair_costs_nobody_else(whose: str) -> None:
+    chronicle = played(whose, "repair")
+    assert loss_of(chronicle).victims == []
+    assert len(chronicle.together(LOW, 8)) == 1
+
+
+@whoever
+@however
+def test_a_slice_is_lost_and_repaired_as_a_whole(whose: str, mode: str) -> None:
+    chronicle = played(whose, mode)
+    assert sorted(tuple(chronicle.sizes(name)) for name in SLICES) == [(0, 1, 2, 3, 4)] * 3 + [
+        (0, 1, 2, 3, 4, 3, 2, 1, 0, 1, 2, 3, 4)
+    ]
+
+
+@whoever
+@pytest.mark.parametrize("mode", ["hotswap", "repair", "together", "together, repair"])
+def test_no_slice_ever_has_two_jobs(whose: str, mode: str) -> None:
+    seen = list(played(whose, mode).jobs_by_pool())
+    assert [pools for pools in seen if any(len(jobs) > 1 for jobs in pools.values())] == []
+
+
+@whoever
+@pytest.mark.parametrize("mode", ["together", "together, repair"])
+def test_jobsets_that_come_at_once_do_not_get_in_each_others_way(whose: str, mode: str) -> None:
+    """Though JobSet keeps only those of the same priority apart: each is placed where it has room as a whole."""
+    chronicle = played(whose, mode)
+    starts = [chronicle.together(name, 8)[0][0] for name in (HIGH, LOW)]
+    assert max(starts) < 60
+    restarts = [job_set(chronicle, name)["status"]["restarts"] for name in (HIGH, LOW)]
+    assert restarts == [1, 0]
+
+
+@beside("hotswap")
+def test_the_queue_as_printed_is_refused_for_both_its_faults() -> None:
+    found = read_manifests([("q.yaml", (THEIRS / "kueue-as-printed.yaml").read_text("utf-8"))])
+    assert [str(fault).partition("tpu-training-cq: ")[2] for fault in found.faults] == [
+        "spec.resourceGroups[0].coveredResources: Required value; set it to a list of strings",
+        "spec.preemption.reclaimOutOfCohort: unknown field; did you mean reclaimWithinCohort?",
+    ]
+
+
+QUEUE_LABEL = "  labels:\n    kueue.x-k8s.io/queue-name: default-queue\n"
+
+
+@cache
+def unqueued(mode: str) -> Chronicle:
+    """One run of our JobSets without a queue: pod priority alone decides."""
+    found = texts("ours")
+    assert found["jobsets.yaml"].count(QUEUE_LABEL) == 2
+    found["jobsets.yaml"] = found["jobsets.yaml"].replace(QUEUE_LABEL, "")
+    for old, new in MODES[mode].items():
+        found = {name: text.replace(old, new) for name, text in found.items()}
+    return Chronicle(make_scenario(read_manifests(found.items())))
+
+
+def test_a_job_set_without_a_queue_recovers_by_the_priority_of_its_pods() -> None:
+    (loss,) = unqueued("hotswap").losses
+    assert loss.gang == f"default/{HIGH}"
+    assert loss.whole_at is not None
+    assert 60 <= seconds(loss.whole_at - loss.lost_at) < 62
+    assert [victim.gang for victim in loss.victims] == [f"default/{LOW}"]
+    assert not unqueued("hotswap").world.objects(scheme.WORKLOAD)
+
+
+def test_without_hotswap_it_waits_for_kubernetes() -> None:
+    (loss,) = unqueued("kubernetes").losses
+    assert loss.whole_at is not None
+    assert seconds(loss.whole_at - loss.lost_at) > 600
+
+
+def test_the_lower_job_set_is_back_once_the_slice_is_repaired() -> None:
+    objects = {obj["metadata"]["name"]: obj for obj in unqueued("hotswap").world.objects(scheme.JOB_SET)}
+    assert [objects[name]["status"]["terminalState"] for name in (HIGH, LOW)] == ["Completed", "Completed"]

@@ -1,0 +1,137 @@
+"""CostRecords: what is written of accounts is read again, what was settled later moves, and all adds up to the cent."""
+
+import hypothesis
+from hypothesis import strategies as st
+
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, AccountKey, CostAccount
+from batchyard.accounting.records import (
+    PLATFORM,
+    CostReport,
+    RecordedAmount,
+    amounts_of,
+    combined,
+    document,
+    hour_name,
+    limit_named_workloads,
+    read,
+    record,
+    report,
+    specs_of,
+)
+from batchyard.api.meta import Obj
+from batchyard.api.times import parse_time
+from batchyard.base.instant import HOUR
+
+TEN = parse_time("2026-11-22T10:00:00Z")
+FOREVER = 1 << 62
+
+
+def place(use: str, team: str = "", workload: str = "", pool: str = "p") -> AccountKey:
+    return AccountKey(
+        pool, "standard", team, use, "l4" if team else "", "cq" if team else "", "lq" if team else "", workload
+    )
+
+
+def hour(
+    lines: dict[AccountKey, RecordedAmount],
+    at: int = 0,
+    settled: dict[tuple[int, AccountKey], RecordedAmount] | None = None,
+) -> list[Obj]:
+    """The records of an hour, so many after ten."""
+    begin = TEN + at * HOUR
+    specs = specs_of(lines, settled or {}, [])
+    return [record(ns, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec) for ns, spec in specs.items()]
+
+
+def rows(found: CostReport) -> dict[str, dict[str, int]]:
+    return {row.name: dict(row.cents) for row in found.rows}
+
+
+def test_what_is_written_is_read_again() -> None:
+    lines = {place(IDLE): RecordedAmount(5, 6, 7), place(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
+    found = {obj["metadata"]["namespace"]: read(obj) for obj in hour(lines)}
+    assert found["red"].lines == {place(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
+    assert found[PLATFORM].lines == {place(IDLE): RecordedAmount(5, 6, 7)}
+    assert found[PLATFORM].machines == {("p", "standard"): RecordedAmount(6, 8, 10)}
+
+
+def test_running_time_is_what_it_has_become() -> None:
+    ran = place(RUNS, "red", "w")
+    first = hour({ran: RecordedAmount(HOUR, 0, 900_000)})
+    settled = {
+        (TEN, place(DONE, "red", "w")): RecordedAmount(0, 0, 600_000),
+        (TEN, place(LOST, "red", "w")): RecordedAmount(0, 0, 300_000),
+    }
+    second = hour({place(DONE, "red", "w"): RecordedAmount(HOUR, 0, 100_000)}, 1, settled)
+    alone = report(first, "team", TEN, TEN + HOUR)
+    assert rows(alone) == {"red": {RUNS: 90}}
+    later = report([*first, *second], "team", TEN, TEN + HOUR)
+    assert {use: cents for use, cents in rows(later)["red"].items() if cents} == {DONE: 60, LOST: 30}
+    assert report([*first, *second], "team", 0, FOREVER).total.total == 100
+
+
+def test_a_day_says_what_its_hours_said() -> None:
+    ran = place(RUNS, "red", "w")
+    first = hour({ran: RecordedAmount(HOUR, 0, 900_000), place(IDLE): RecordedAmount(HOUR, 0, 50_000)})
+    second = hour(
+        {place(LOST, "red", "w"): RecordedAmount(HOUR, 0, 100_000)},
+        1,
+        {(TEN, place(LOST, "red", "w")): RecordedAmount(0, 0, 900_000)},
+    )
+    day = []
+    for namespace in ("red", PLATFORM):
+        some = [read(obj) for obj in [*first, *second] if obj["metadata"]["namespace"] == namespace]
+        span = TEN - 10 * HOUR, TEN + 14 * HOUR
+        day.append(record(namespace, "day-2026-11-22", span, span[1], combined(some)))
+    for by in ("team", "workload", "use"):
+        reported = [
+            document(report(some, by, 0, FOREVER))["rows"] for some in ([*first, *second], day, [*first, *second, *day])
+        ]
+        assert reported[0] == reported[1] == reported[2]
+
+
+def test_of_many_workloads_the_small_ones_are_told_together() -> None:
+    accounts = {place(DONE, "red", f"w{number}"): CostAccount(number, 0, number) for number in range(10)}
+    some = limit_named_workloads(accounts, 3)
+    assert sorted(each.workload for each in some) == ["", "w7", "w8", "w9"]
+    assert sum(account.cost for account in some.values()) == 45
+
+
+def test_what_a_namespace_cost_that_is_gone_is_still_told() -> None:
+    objects = hour(
+        {place(DONE, "red"): RecordedAmount(HOUR, 0, 500_000), place(IDLE): RecordedAmount(HOUR, 0, 100_000)}
+    )
+    left = [obj for obj in objects if obj["metadata"]["namespace"] != "red"]
+    assert rows(report(left, "team", 0, FOREVER)) == {"(nobody)": {IDLE: 10}, "(no record)": {DONE: 50}}
+
+
+def test_a_team_sees_its_own_and_no_names_of_others() -> None:
+    objects = hour(
+        {place(DONE, "red"): RecordedAmount(1, 0, 500_000), place(DONE, "blue"): RecordedAmount(1, 0, 100_000)}
+    )
+    own = [obj for obj in objects if obj["metadata"]["namespace"] == "red"]
+    assert "blue" not in str(own)
+    assert rows(report(own, "team", 0, FOREVER)) == {"red": {DONE: 50}}
+
+
+@hypothesis.given(
+    st.dictionaries(
+        st.builds(place, st.sampled_from([DONE, LOST, RUNS]), st.sampled_from(["red", "blue"]), st.sampled_from("ab")),
+        st.integers(0, HOUR * WHOLE),
+        max_size=8,
+    ),
+    st.integers(0, HOUR * WHOLE),
+    st.integers(0, 50_000_000),
+)
+def test_teams_and_what_nobody_took_are_what_the_machines_cost(
+    taken: dict[AccountKey, int], idle: int, price: int
+) -> None:
+    times = {**taken, place(IDLE): idle, place(BOOT): idle // 3}
+    lines = amounts_of({each: CostAccount(time, 0, time * price) for each, time in times.items()})
+    objects = hour(lines)
+    cost = sum(times.values()) * price
+    total = next(read(obj) for obj in objects if obj["metadata"]["namespace"] == PLATFORM).machines[("p", "standard")]
+    assert abs(total.microdollars * HOUR * WHOLE - cost) <= HOUR * WHOLE // 2 + 1
+    for by in ("team", "queue", "workload", "flavor", "pool", "use"):
+        found = report(objects, by, 0, FOREVER)
+        assert sum(row.total for row in found.rows) == (total.microdollars + 5_000) // 10_000

@@ -1,0 +1,71 @@
+"""Records of hours become those of days, and these those of months; what they say stays the same."""
+
+from batchyard.accounting.accounts import DONE, AccountKey
+from batchyard.accounting.controller import DAY, DAYS_KEPT, HOURS_KEPT, retention_writes
+from batchyard.accounting.records import PLATFORM, RecordedAmount, hour_name, record, report, specs_of
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, key_of
+from batchyard.api.times import parse_time
+from batchyard.base.instant import HOUR, Instant
+from batchyard.client.local import LocalClient
+from batchyard.controller_runtime.kernel import VirtualEventLoop
+from batchyard.interfaces.client import Create, WriteResult
+from batchyard.store.memory import Store
+
+BEGIN = parse_time("2026-01-30T00:00:00Z")
+
+
+def ignore(result: WriteResult) -> None:
+    assert result.error is None
+
+
+class Records:
+    """What is kept of some hours, an hour a record."""
+
+    def __init__(self, hours: int) -> None:
+        self.kernel = VirtualEventLoop(BEGIN)
+        self.client = LocalClient(Store(), self.kernel)
+        for number in range(hours):
+            begin = BEGIN + number * HOUR
+            lines = {
+                AccountKey("p", "standard", "red", DONE, workload=f"w{number % 3}"): RecordedAmount(
+                    HOUR, 0, 1_000_000 + number
+                )
+            }
+            for namespace, spec in specs_of(lines, {}, []).items():
+                obj = record(namespace, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec)
+                self.client.submit([Create(obj)], ignore)
+        self.kernel.run()
+
+    def tidy(self, now: Instant) -> None:
+        """Put together what is due, until nothing is."""
+        while writes := retention_writes(self.client, now):
+            for write in writes:
+                self.client.submit([write], ignore)
+            self.kernel.run()
+
+    def names(self, namespace: str) -> list[str]:
+        return [key_of(obj).name for obj in self.objects() if key_of(obj).namespace == namespace]
+
+    def objects(self) -> list[Obj]:
+        return list(self.client.list(scheme.COST_RECORD))
+
+
+def test_hours_are_kept_for_a_week() -> None:
+    records = Records(30)
+    records.tidy(BEGIN + DAY + HOURS_KEPT - 1)
+    assert len(records.names("red")) == 30
+    records.tidy(BEGIN + DAY + HOURS_KEPT)
+    assert records.names("red") == ["day-2026-01-30", *(f"hour-2026-01-31-{hour:02}" for hour in range(6))]
+
+
+def test_days_are_kept_for_three_months_and_months_for_ever() -> None:
+    records = Records(72)
+    reported = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
+    records.tidy(BEGIN + 3 * DAY + HOURS_KEPT)
+    assert records.names("red") == ["day-2026-01-30", "day-2026-01-31", "day-2026-02-01"]
+    records.tidy(BEGIN + 40 * DAY + DAYS_KEPT)
+    for namespace in ("red", PLATFORM):
+        assert records.names(namespace) == ["month-2026-01", "month-2026-02"]
+    again = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
+    assert [each.rows for each in again] == [each.rows for each in reported]

@@ -1,0 +1,105 @@
+"""A queue that asks for capacity: AdmissionChecks, configs, and what whoever provisions writes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import make
+from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, with_condition
+from batchyard.base.instant import SECOND
+from batchyard.jobframework.reconciler import JobReconciler
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.scheduling.controller import Scheduler
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.queue_status import QueueStatusController
+from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.scheduling.workload.lifecycle import checks_of
+from stage import Stage
+from yard import queue
+
+CLASS = "queued-provisioning.gke.io"
+
+
+def config(name: str = "config", **spec: Any) -> Obj:
+    """A ProvisioningRequestConfig."""
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ProvisioningRequestConfig",
+        "metadata": make.metadata(name, None),
+        "spec": {"provisioningClassName": CLASS, **spec},
+    }
+
+
+def check(name: str = "prov", config: str = "config", **spec: Any) -> Obj:
+    """An AdmissionCheck that the provisioning controller answers."""
+    reference = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": config}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "AdmissionCheck",
+        "metadata": make.metadata(name, None),
+        "spec": {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": reference, **spec},
+    }
+
+
+def provisioning_stage(*objects: Obj, checks: Mapping[str, Any] | None = None, **spec: Any) -> Stage:
+    """All of Kueue, with one queue `lq` that asks for check `prov`; the config is that of the keywords."""
+    index = SchedulerCache()
+    stage = Stage(
+        Scheduler(index, SchedulingPolicy()),
+        WorkloadLifecycle(),
+        JobReconciler(JobIntegration()),
+        JobReconciler(JobSetIntegration()),
+        ProvisioningChecks(),
+        ProvisioningController(),
+        QueueStatusController(index, fair_sharing=False),
+    )
+    strategy = {"admissionChecks": [{"name": "prov"}, *(checks or {}).values()]}
+    flavor = make.flavor("spot", labels={"pool": "dws"})
+    stage.put(make.namespace(), flavor, config(**spec), check(), *objects)
+    stage.put(queue("cq", 8, admissionChecksStrategy=strategy), make.local_queue("lq", cluster_queue="cq"))
+    return stage
+
+
+def requests(stage: Stage) -> list[Obj]:
+    """All ProvisioningRequests."""
+    return list(stage.client.list(scheme.PROVISIONING_REQUEST))
+
+
+def only_request(stage: Stage) -> Obj:
+    """The one ProvisioningRequest there is."""
+    (request,) = requests(stage)
+    return request
+
+
+def templates(stage: Stage) -> list[Obj]:
+    """All PodTemplates."""
+    return list(stage.client.list(scheme.POD_TEMPLATE))
+
+
+def say(stage: Stage, kind: str, message: str = "", *, status: bool = True, **fields: Any) -> None:
+    """Whoever provisions says so of the one request."""
+    request = only_request(stage)
+    conditions = with_condition(
+        (request.get("status") or {}).get("conditions") or [],
+        type=kind,
+        status=status,
+        reason=kind,
+        message=message,
+        now=stage.kernel.now(),
+    )
+    stage.put({**request, "status": {**(request.get("status") or {}), **fields, "conditions": conditions}})
+
+
+def state(stage: Stage, name: str = "prov") -> tuple[str, str]:
+    """The state and the message of a check of the one Workload."""
+    found = next(each for each in checks_of(stage.only_workload()) if each["name"] == name)
+    return found["state"], found["message"]
+
+
+def pass_to(stage: Stage, seconds: float) -> None:
+    """Let the clock show so many seconds after the beginning."""
+    stage.kernel.call_at(make.NOW + int(seconds * SECOND), lambda: None)
+    stage.run(seconds)

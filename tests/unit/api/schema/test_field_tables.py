@@ -1,0 +1,162 @@
+"""The field tables in the tree are what their sources say, and hold what CRDs hold, place by place."""
+
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from batchyard.api.schema.tables import Field, TypeScope, scope, table
+
+ROOT = Path(__file__).parents[4]
+CRDS = ROOT.parent / "shared" / "crds"
+CRD_FILES = sorted(CRDS.glob("*.yaml"))
+BOUNDS = {
+    "minimum": "min",
+    "maximum": "max",
+    "minLength": "minLength",
+    "maxLength": "maxLength",
+    "minItems": "minItems",
+    "maxItems": "maxItems",
+    "maxProperties": "maxProperties",
+    "enum": "enum",
+    "default": "default",
+    "x-kubernetes-list-map-keys": "keys",
+}
+TYPES = {"string": "string", "boolean": "bool", "integer": "int", "array": "list", "object": "object"}
+
+
+def field_tables() -> ModuleType:
+    """The tool that makes the tables."""
+    spec = importlib.util.spec_from_file_location("field_tables", ROOT / "tools" / "field_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+def type_of(schema: Mapping[str, Any]) -> str:
+    """The type of a place in a CRD, in the words of the tables; lists and objects as such."""
+    if schema.get("x-kubernetes-int-or-string"):
+        return "quantity" if "[KMGTPE]i" in schema.get("pattern", "") else "int-or-string"
+    if schema.get("format") == "date-time":
+        return "time"
+    if "additionalProperties" in schema:
+        return "map"
+    return str(schema.get("format") or TYPES[schema["type"]])
+
+
+def type_in_table(field: Field) -> str:
+    """The same of a place in the tables."""
+    if field.is_list:
+        return "list"
+    if field.is_map:
+        return "map"
+    return "object" if field.is_object or field.expression == "any" else field.expression
+
+
+def differences(schema: Mapping[str, Any], field: Field, within: TypeScope, path: str) -> Iterator[str]:
+    """Where a CRD and the tables part, from a place downwards."""
+    if type_of(schema) != type_in_table(field):
+        yield f"{path}: {type_of(schema)} in the CRD, {field.expression} in the table"
+    for key, word in BOUNDS.items():
+        if schema.get(key) != field.facts.get(word):
+            yield f"{path}: {key} is {schema.get(key)} in the CRD, {field.facts.get(word)} in the table"
+    if type_in_table(field) != "quantity" and schema.get("pattern") != field.facts.get("pattern"):
+        yield f"{path}: pattern"
+    if (schema.get("x-kubernetes-list-type") == "set") != field.facts.get("set", False):
+        yield f"{path}: set"
+    if (schema.get("x-kubernetes-map-type") == "atomic") != (field.facts.get("owned") == "atomic"):
+        yield f"{path}: owned"
+    if field.is_list:
+        yield from differences(schema["items"], field.element, within, f"{path}[]")
+    elif field.is_map:
+        yield from differences(schema["additionalProperties"], field.element, within, f"{path}{{}}")
+    elif field.is_object and field.expression != "native.ObjectMeta":
+        yield from object_differences(schema, within, field.expression, path)
+
+
+def object_differences(schema: Mapping[str, Any], within: TypeScope, type_name: str, path: str) -> Iterator[str]:
+    """Where the fields of an object part."""
+    fields, properties = within.fields(type_name), schema["properties"]
+    if list(fields) != sorted(properties):
+        yield f"{path}: fields {sorted(properties)} in the CRD, {list(fields)} in the table"
+    filled_in = [name for name in fields if f"{type_name}.{name}" in field_tables().FILLED_IN]
+    required = sorted(filled_in + [name for name, field in fields.items() if field.required])
+    if required != sorted(schema.get("required", [])):
+        yield f"{path}: required {schema.get('required')} in the CRD, {required} in the table"
+    for name, field in fields.items():
+        yield from differences(properties[name], field, within, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("path", CRD_FILES or [CRDS], ids=lambda path: path.stem)
+def test_the_tables_have_what_the_crds_have(path: Path) -> None:
+    if not CRD_FILES:
+        pytest.skip("the CRDs are not in ../shared/crds")
+    crd = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)["spec"]
+    group, kind = crd["group"].partition(".")[0], crd["names"]["kind"]
+    for version in crd["versions"]:
+        within = scope(f"{group}.{version['name']}")
+        found = object_differences(version["schema"]["openAPIV3Schema"], within, kind, kind)
+        assert list(found) == []
+
+
+def test_the_tables_of_kubernetes_are_those_of_its_models() -> None:
+    tool = field_tables()
+    made = tool.native_table(tool.read_table("core"), tool.MergingAsBefore())
+    assert made == tool.read_table("native")
+
+
+def test_the_tables_of_the_crds_are_those_the_tool_makes() -> None:
+    if not CRD_FILES:
+        pytest.skip("the CRDs are not in ../shared/crds")
+    tool = field_tables()
+    for name, made in tool.crd_tables(tool.read_crds(CRDS)).items():
+        assert tool.text_of(made) == (tool.FIELDS / f"{name}.json").read_text("utf-8"), name
+
+
+def test_both_versions_of_a_provisioning_request_have_the_same_fields() -> None:
+    assert table("autoscaling.v1beta1") == table("autoscaling.v1")
+
+
+def test_what_is_known_by_hand_is_about_fields_that_exist() -> None:
+    tool, native = field_tables(), scope("native")
+    for place in [*tool.REQUIRED, *tool.CHECKED, *tool.MAY_REPEAT]:
+        type_name, _, field = place.partition(".")
+        assert field in native.fields(type_name), place
+
+
+def test_every_type_that_is_referred_to_exists() -> None:
+    tool = field_tables()
+    for path in sorted(tool.FIELDS.glob("*.json")):
+        within = scope(path.stem)
+        for type_name in table(path.stem):
+            for field in within.fields(type_name).values():
+                if field.object_type:
+                    home, name = within.scope_of(field.object_type)
+                    assert home.fields(name)
+
+
+def test_a_pool_within_a_cluster_is_a_node_pool_with_a_name() -> None:
+    tables = table("cloud.v1alpha1")
+    within = tables["Cluster.spec.nodePools"]
+    assert {field: spec for field, spec in within.items() if field != "name"} == tables["NodePool.spec"]
+    assert tables["Cluster.spec.times.byMachine"].items() < tables["Cluster.spec.times"].items()
+
+
+def test_tables_hold_no_texts_but_facts() -> None:
+    tool = field_tables()
+    for path in sorted(tool.FIELDS.glob("*.json")):
+        assert re.search(r"[a-z]+ [a-z]+ [a-z]+", path.read_text("utf-8")) is None, path
+
+
+def test_an_unknown_word_of_a_crd_stops_the_tool() -> None:
+    tool = field_tables()
+    schema = {"type": "object", "properties": {"a": {"type": "string", "oneOf": []}}}
+    with pytest.raises(tool.UnknownSchemaError, match=r"Kind\.a: oneOf"):
+        tool.CrdTable({}).add(schema, "Kind")

@@ -1,0 +1,461 @@
+"""What the schema of a kind refuses, what it completes, and how it says so."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.errors import InvalidObject
+from batchyard.api.schema import REMEMBERED_MAX, Compiler, completed, settle, validate, with_defaults
+from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope
+from batchyard.api.schema.violations import path_text
+from edits import GONE, edited
+
+CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)
+RESOURCE_FLAVOR = scheme.kind_info(scheme.RESOURCE_FLAVOR)
+WORKLOAD = scheme.kind_info(scheme.WORKLOAD)
+JOB = scheme.kind_info(scheme.JOB)
+QUEUE: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "ClusterQueue",
+    "metadata": {"name": "team"},
+    "spec": {
+        "namespaceSelector": {},
+        "queueingStrategy": "StrictFIFO",
+        "stopPolicy": "None",
+        "preemption": {
+            "withinClusterQueue": "Never",
+            "reclaimWithinCohort": "Any",
+            "borrowWithinCohort": {"policy": "Never"},
+        },
+        "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
+        "resourceGroups": [
+            {
+                "coveredResources": ["cpu"],
+                "flavors": [{"name": "spot", "resources": [{"name": "cpu", "nominalQuota": "9"}]}],
+            }
+        ],
+    },
+}
+POD: dict[str, Any] = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
+TASK: dict[str, Any] = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "train", "namespace": "a"},
+    "spec": {"parallelism": 2, "template": {"spec": {**POD, "restartPolicy": "Never"}}},
+}
+WAITING: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "Workload",
+    "metadata": {"name": "w", "namespace": "a"},
+    "spec": {"active": True, "podSets": [{"name": "main", "count": 1, "template": {"spec": POD}}]},
+}
+SPEC_FIELDS = (
+    *("admissionChecksStrategy", "admissionScope", "cohortName", "concurrentAdmissionPolicy", "fairSharing"),
+    *("flavorFungibility", "namespaceSelector", "preemption", "queueingStrategy", "resourceGroups", "stopPolicy"),
+)
+GROUP = "spec.resourceGroups[0]"
+FLAVORS = f"{GROUP}.flavors"
+UNLISTED = "write its fields below it, without '- '"
+OF_FLAVOR = "fields: name, resources"
+STRATEGY = 'spec.queueingStrategy: Unsupported value: "{}": supported values: "StrictFIFO", "BestEffortFIFO"'
+CPU = f"{GROUP}.flavors[0].resources[0]"
+
+
+def with_template_defaults(job: dict[str, Any]) -> dict[str, Any]:
+    """The Job with the defaults of its pod template."""
+    return {**job, "spec": {**job["spec"], "template": completed("PodTemplateSpec", job["spec"]["template"])}}
+
+
+def reported(info: scheme.ServedKind, obj: dict[str, Any]) -> list[str]:
+    """All faults as texts."""
+    return [str(fault) for fault in validate(info, obj)]
+
+
+@pytest.mark.parametrize(
+    ("info", "obj"), [(CLUSTER_QUEUE, QUEUE), (JOB, TASK), (WORKLOAD, WAITING)], ids=["ClusterQueue", "Job", "Workload"]
+)
+def test_what_is_sound_and_complete_comes_back_as_it_is(info: scheme.ServedKind, obj: dict[str, Any]) -> None:
+    assert validate(info, obj) == []
+    complete = with_defaults(info, obj)
+    assert with_defaults(info, complete) is complete
+    assert complete == (with_template_defaults(obj) if info is JOB else obj)
+
+
+@pytest.mark.parametrize(
+    ("edits", "fault"),
+    [
+        ({"spec.preemtion": {}}, "spec.preemtion: unknown field; did you mean preemption?"),
+        ({"spec.queueing_strategy": "x"}, "spec.queueing_strategy: unknown field; did you mean queueingStrategy?"),
+        ({"preemption": {}}, "preemption: unknown field; it belongs at spec.preemption"),
+        (
+            {"spec.nominalQuota": 1},
+            "spec.nominalQuota: unknown field; it belongs at " + CPU.replace("[0]", "[]") + ".nominalQuota",
+        ),
+        ({"metadata.resourceVersoin": "1"}, "metadata.resourceVersoin: unknown field; did you mean resourceVersion?"),
+        ({"spec.cohort": "a"}, "spec.cohort: unknown field; did you mean cohortName?"),
+        ({f"{GROUP}.stopPolicy": "None"}, f"{GROUP}.stopPolicy: unknown field; it belongs at spec.stopPolicy"),
+        (
+            {f"{GROUP}.zzz": 1},
+            f"{GROUP}.zzz: unknown field; known here: coveredResources, flavors",
+        ),
+        ({"spec.zzz": None}, f"spec.zzz: unknown field; known here: {', '.join(SPEC_FIELDS)}"),
+    ],
+)
+def test_an_unknown_field_is_told_with_what_was_meant(edits: dict[str, Any], fault: str) -> None:
+    assert reported(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
+
+
+@pytest.mark.parametrize(
+    ("edits", "fault"),
+    [
+        ({f"{GROUP}.flavors": GONE}, f"{FLAVORS}: Required value; set it to a list of objects with name, resources"),
+        ({f"{GROUP}.flavors": None}, f"{FLAVORS}: Required value; set it to a list of objects with name, resources"),
+        ({f"{GROUP}.flavors": []}, f"{FLAVORS}: Required value; it must have at least 1 item"),
+        (
+            {f"{GROUP}.flavors": "spot"},
+            f"{FLAVORS}: Invalid value: \"spot\": must be a list; start every item with '- '",
+        ),
+        (
+            {f"{GROUP}.flavors": ["spot"]},
+            f'{FLAVORS}[0]: Invalid value: "spot": must be an object ({OF_FLAVOR}); write its fields below it',
+        ),
+        (
+            {f"{GROUP}.flavors": [[]]},
+            f"{FLAVORS}[0]: Invalid value: a list: must be an object ({OF_FLAVOR}); {UNLISTED}",
+        ),
+        ({"spec.queueingStrategy": "FIFO"}, f"{STRATEGY.format('FIFO')}; use StrictFIFO or BestEffortFIFO"),
+        ({"spec.queueingStrategy": "strictFifo"}, f"{STRATEGY.format('strictFifo')}; did you mean StrictFIFO?"),
+        ({"spec.cohortName": 5}, 'spec.cohortName: Invalid value: 5: must be a string; put it in quotes: "5"'),
+        (
+            {"spec.cohortName": "a" * 254},
+            "spec.cohortName: Too long: may not be more than 253 characters; shorten it by 1",
+        ),
+        (
+            {"metadata.labels": {"a": True}},
+            'metadata.labels[a]: Invalid value: true: must be a string; put it in quotes: "true"',
+        ),
+        (
+            {f"{CPU}.nominalQuota": "9GB"},
+            f"{CPU}.nominalQuota: Invalid value: '9GB' is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3",
+        ),
+        (
+            {"metadata.creationTimestamp": "yesterday"},
+            "metadata.creationTimestamp: Invalid value: 'yesterday' is not a time; write it as 2026-01-01T00:00:00Z",
+        ),
+        ({"metadata": GONE}, "metadata: Required value; give the object metadata with a name"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_is_right(edits: dict[str, Any], fault: str) -> None:
+    assert reported(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("2", 'Invalid value: "2": must be an integer; write 2 without quotes'),
+        (2.0, "Invalid value: 2.0: must be an integer; write 2"),
+        (2.5, "Invalid value: 2.5: must be an integer; write an integer"),
+        (True, "Invalid value: true: must be an integer; write an integer"),
+        (-1, "Invalid value: -1: must be at least 0; use 0 or more"),
+        (2**31, "Invalid value: 2147483648: must be at most 2147483647; use 2147483647 or less"),
+        (10**90, "Invalid value: a huge number: must be at most 2147483647; use 2147483647 or less"),
+        ([1], "Invalid value: a list: must be an integer; write an integer"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_integers_are_whole_and_within_bounds(value: object, fault: str) -> None:
+    assert reported(JOB, edited(TASK, {"spec.parallelism": value})) == [f"spec.parallelism: {fault}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("yes", 'Invalid value: "yes": must be true or false; write true without quotes'),
+        (0, "Invalid value: 0: must be true or false; write true or false"),
+    ],
+)
+def test_truth_values_are_neither_texts_nor_numbers(value: object, fault: str) -> None:
+    assert reported(JOB, edited(TASK, {"spec.suspend": value})) == [f"spec.suspend: {fault}"]
+
+
+def test_all_faults_of_an_object_are_told_at_once_in_the_order_of_its_fields() -> None:
+    wrong = edited(
+        QUEUE, {"spec.stopPolicy": "Halt", f"{CPU}.nominalQuota": GONE, f"{CPU}.name": 3, "metadata.nam": "x"}
+    )
+    assert [fault.path for fault in validate(CLUSTER_QUEUE, wrong)] == [
+        "metadata.nam",
+        "spec.stopPolicy",
+        f"{CPU}.name",
+        f"{CPU}.nominalQuota",
+    ]
+
+
+def test_items_with_the_same_key_are_duplicates() -> None:
+    flavor = QUEUE["spec"]["resourceGroups"][0]["flavors"][0]
+    twice = edited(QUEUE, {f"{GROUP}.flavors": [flavor, flavor]})
+    fault = f'{GROUP}.flavors[1]: Duplicate value: name "spot"; remove or rename one of them'
+    assert reported(CLUSTER_QUEUE, twice) == [fault]
+
+
+def test_items_of_a_set_are_there_once() -> None:
+    checks = {"admissionChecks": [{"name": "a", "onFlavors": ["x", "x"]}]}
+    place = "spec.admissionChecksStrategy.admissionChecks[0].onFlavors[1]"
+    fault = f'{place}: Duplicate value: "x"; remove or rename one of them'
+    assert reported(CLUSTER_QUEUE, edited(QUEUE, {"spec.admissionChecksStrategy": checks})) == [fault]
+
+
+def test_too_many_items_are_counted() -> None:
+    wrong = edited(QUEUE, {f"{GROUP}.coveredResources": [f"r{i}" for i in range(66)]})
+    assert reported(CLUSTER_QUEUE, wrong) == [
+        f"{GROUP}.coveredResources: Too many: 66: must have at most 64 items; remove 2"
+    ]
+
+
+def test_too_many_entries_of_a_mapping_are_counted() -> None:
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
+    wrong = {**flavor, "spec": {"nodeLabels": {f"l{i}": "" for i in range(9)}}}
+    fault = "spec.nodeLabels: Too many: 9: must have at most 8 items; remove 1"
+    assert reported(scheme.kind_info(scheme.RESOURCE_FLAVOR), wrong) == [fault]
+
+
+def test_a_name_that_breaks_a_pattern_is_told_in_words() -> None:
+    (fault,) = validate(CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": "Team A"}))
+    assert fault.problem.startswith('Invalid value: "Team A": must match ^[a-z0-9]')
+    assert fault.remedy == "use lower case letters, digits, '-' and '.', a letter or digit first and last"
+
+
+def test_a_pattern_ends_where_the_text_ends() -> None:
+    assert validate(CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": "team\n"})) != []
+
+
+def test_patterns_may_ignore_case() -> None:
+    check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
+    parameters = {"apiGroup": "a.io", "kind": "SomeKind", "name": "p"}
+    spec = {"controllerName": "x", "parameters": parameters}
+    assert validate(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": spec}) == []
+
+
+def test_defaults_fill_what_is_missing_and_copy_only_that() -> None:
+    bare = edited(QUEUE, {"spec.queueingStrategy": GONE, "spec.preemption": {"reclaimWithinCohort": "Any"}})
+    done = with_defaults(CLUSTER_QUEUE, bare)
+    assert done["spec"]["queueingStrategy"] == "BestEffortFIFO"
+    assert done["spec"]["preemption"] == {
+        "reclaimWithinCohort": "Any",
+        "borrowWithinCohort": {"policy": "Never"},
+        "withinClusterQueue": "Never",
+    }
+    assert done["spec"]["resourceGroups"] is bare["spec"]["resourceGroups"]
+    assert "queueingStrategy" not in bare["spec"]
+
+
+def test_a_default_object_has_the_defaults_of_its_fields() -> None:
+    done = with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"spec.preemption": GONE, "spec.flavorFungibility": GONE}))
+    assert done["spec"]["preemption"]["borrowWithinCohort"] == {"policy": "Never"}
+    assert done["spec"]["flavorFungibility"] == {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"}
+
+
+def test_each_version_has_its_own_fields() -> None:
+    old = {**QUEUE, "apiVersion": "kueue.x-k8s.io/v1beta1", "spec": {"cohort": "all"}}
+    assert with_defaults(CLUSTER_QUEUE, old)["spec"]["cohort"] == "all"
+    assert reported(CLUSTER_QUEUE, {**old, "spec": {"cohortName": "all"}}) == [
+        "spec.cohortName: unknown field; did you mean cohort?"
+    ]
+
+
+def test_each_version_has_its_own_values() -> None:
+    old = edited(QUEUE, {"apiVersion": "kueue.x-k8s.io/v1beta1", "spec.flavorFungibility.whenCanBorrow": "Borrow"})
+    assert validate(CLUSTER_QUEUE, old) == []
+    new = edited(old, {"apiVersion": "kueue.x-k8s.io/v1beta2"})
+    assert [fault.path for fault in validate(CLUSTER_QUEUE, new)] == ["spec.flavorFungibility.whenCanBorrow"]
+
+
+def test_null_is_as_good_as_absent() -> None:
+    done = with_defaults(
+        CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": None, "spec.stopPolicy": None, "status": None})
+    )
+    assert done == QUEUE
+
+
+def test_null_in_a_mapping_of_texts_is_an_empty_text_where_go_reads_it() -> None:
+    done = with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"metadata.labels": {"a": None}}))
+    assert done["metadata"]["labels"] == {"a": ""}
+
+
+def test_null_in_a_mapping_of_texts_of_a_custom_kind_is_not_a_text() -> None:
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
+    (fault,) = validate(RESOURCE_FLAVOR, {**flavor, "spec": {"nodeLabels": {"a": None}}})
+    assert str(fault) == "spec.nodeLabels[a]: Invalid value: null: must be a string; write a string"
+
+
+def test_the_zero_time_that_client_go_prints_is_no_unknown_field() -> None:
+    template = {"metadata": {"creationTimestamp": None, "labels": {"a": "b"}}, "spec": POD}
+    done = with_defaults(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": template}))
+    assert done["spec"]["podSets"][0]["template"]["metadata"] == {"labels": {"a": "b"}}
+
+
+def test_unsound_objects_have_no_defaults() -> None:
+    with pytest.raises(InvalidObject, match=r"spec\.zzz: unknown field"):
+        with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"spec.zzz": 1}))
+
+
+def test_equal_pod_templates_are_shared() -> None:
+    one = with_defaults(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": {"spec": {**POD}}}))
+    other = with_defaults(
+        WORKLOAD, edited(WAITING, {"metadata.name": "v", "spec.podSets[0].template": {"spec": {**POD}}})
+    )
+    assert one["spec"]["podSets"][0]["template"] is other["spec"]["podSets"][0]["template"]
+
+
+@pytest.mark.parametrize("value", [1, 1.0, True])
+def test_remembered_templates_tell_numbers_from_truth(value: object) -> None:
+    templates = [{"spec": {**POD, "priority": each}} for each in (1, value)]
+    faults = [validate(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": template})) for template in templates]
+    assert faults[0] == []
+    assert (faults[1] == []) is (type(value) is int)
+
+
+def test_a_template_that_cannot_be_encoded_is_checked_all_the_same() -> None:
+    (fault,) = validate("PodTemplateSpec", {"spec": {**POD, "hostname": object()}})
+    assert fault.path == "spec.hostname"
+
+
+def test_kubernetes_checks_in_jobs_what_crds_leave_open() -> None:
+    restart = {"spec.template.spec.restartPolicy": "Maybe"}
+    assert [fault.path for fault in validate(JOB, edited(TASK, restart))] == ["spec.template.spec.restartPolicy"]
+    pod = {**POD, "restartPolicy": "Maybe"}
+    assert validate(WORKLOAD, edited(WAITING, {"spec.podSets[0].template.spec": pod})) == []
+
+
+def test_crds_refuse_a_variable_twice_and_kubernetes_lets_it_be() -> None:
+    container = {"name": "c", "env": [{"name": "A"}, {"name": "A"}]}
+    assert validate(JOB, edited(TASK, {"spec.template.spec.containers": [container]})) == []
+    wrong = edited(WAITING, {"spec.podSets[0].template.spec.containers": [container]})
+    assert [fault.path for fault in validate(WORKLOAD, wrong)] == ["spec.podSets[0].template.spec.containers[0].env[1]"]
+
+
+def test_ports_are_told_apart_by_their_default_protocol_too() -> None:
+    ports = [{"containerPort": 80}, {"containerPort": 80, "protocol": "TCP"}]
+    wrong = edited(WAITING, {"spec.podSets[0].template.spec.containers[0].ports": ports})
+    (fault,) = validate(WORKLOAD, wrong)
+    assert fault.problem == 'Duplicate value: containerPort 80, protocol "TCP"'
+
+
+def test_a_field_of_the_pod_on_the_job_is_told_its_place() -> None:
+    wrong = edited(TASK, {"spec.restartPolicy": "Never", "spec.template.containers": []})
+    assert reported(JOB, wrong) == [
+        "spec.template.containers: unknown field; it belongs at spec.template.spec.containers",
+        "spec.restartPolicy: unknown field; it belongs at spec.template.spec.restartPolicy",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "is_sound"), [("aGk=", True), ("aG\nk=", True), ("hi there", False), (5, False)], ids=str
+)
+def test_secrets_hold_base64(data: object, is_sound: bool) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"key": data}}
+    faults = validate(scheme.kind_info(scheme.SECRET), secret)
+    assert [fault.path for fault in faults] == ([] if is_sound else ["data[key]"])
+
+
+def test_scenarios_have_durations() -> None:
+    scenario = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "s"}}
+    info = scheme.kind_info(scheme.SCENARIO)
+    assert with_defaults(info, {**scenario, "spec": {"horizon": "1h30m"}})["spec"] == {
+        "horizon": "1h30m",
+        "fairSharing": False,
+        "hotswap": True,
+    }
+    (fault,) = validate(info, {**scenario, "spec": {"horizon": "soon"}})
+    assert str(fault) == "spec.horizon: Invalid value: 'soon' is not a duration; write it as 90s, 1h30m or 0.5s"
+
+
+def test_a_type_alone_can_be_checked() -> None:
+    (fault,) = validate("PodSpec", {})
+    assert str(fault) == "containers: Required value; set it to a list of objects with name"
+
+
+#: What some kinds need, whatever else they are.
+REQUIRED = ("addressType", "handler", "involvedObject", "roleRef", "spec", "template", "value")
+
+
+def test_every_kind_accepts_its_smallest_object_in_every_version() -> None:
+    for info in scheme.KINDS:
+        for version in info.versions:
+            obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, "metadata": {"name": "a"}}
+            paths = [fault.path for fault in settle(info, version, obj).faults]
+            assert paths in ([], *([field] for field in REQUIRED)), info
+
+
+def test_a_text_may_need_characters() -> None:
+    check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
+    fault = 'spec.controllerName: Invalid value: "": must not be empty; fill it in'
+    assert reported(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": {"controllerName": ""}}) == [fault]
+
+
+def test_required_fields_are_described_whatever_they_are() -> None:
+    queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "q", "namespace": "a"}}
+    status = {"fairSharing": {"weightedShare": 1, "admissionFairSharingStatus": {}}}
+    assert [fault.remedy for fault in validate(scheme.kind_info(scheme.LOCAL_QUEUE), {**queue, "status": status})] == [
+        "set it to a mapping from names to quantities such as 500m, 2 or 10Gi",
+        "set it to a time such as 2026-01-01T00:00:00Z",
+    ]
+
+
+@pytest.mark.parametrize("operator", ["In", "Gt"])
+def test_an_operator_of_tolerations_is_one_that_is_taken(operator: str) -> None:
+    (fault,) = validate("PodSpec", {**POD, "tolerations": [{"key": "a", "operator": operator}]})
+    assert (fault.path, fault.remedy) == ("tolerations[0].operator", "use Equal or Exists")
+
+
+def test_an_unknown_type_is_an_error_of_the_caller() -> None:
+    with pytest.raises(KeyError, match="no type Pods in native"):
+        validate("Pods", {})
+
+
+def test_templates_are_remembered_within_a_bound() -> None:
+    visit = Compiler(scope(NATIVE), lambda _: pytest.fail("no other scope")).object_visitor("PodTemplateSpec")
+    templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(REMEMBERED_MAX + 1)]
+    first, *_ = map(visit, templates[:-1])
+    assert visit(copy.deepcopy(templates[0])) is first
+    assert visit(templates[-1])["spec"]["hostname"] == templates[-1]["spec"]["hostname"]
+    again = visit(copy.deepcopy(templates[0]))
+    assert again == first
+    assert again is not first
+
+
+class Tree(TypeScope):
+    """A scope of one type of its own: a node with children by name."""
+
+    def fields(self, type_name: str) -> dict[str, Field]:
+        return {
+            "children": Field("{Node}", False, {"maxProperties": 2}),
+            "extra": Field("any", False, {}),
+            "note": Field("string", False, {"nullable": True}),
+            "size": Field("int", False, {"default": 1}),
+        }
+
+
+def tree(value: dict[str, Any]) -> Any:
+    """What a tree comes to."""
+    return Compiler(
+        Tree("tree"), lambda scope: Compiler(scope, lambda _: pytest.fail("no other scope"))
+    ).object_visitor("Node")(value)
+
+
+def test_objects_in_mappings_are_completed_too() -> None:
+    assert tree({"children": {"a": {}, "b": {"size": 2}}}) == {
+        "children": {"a": {"size": 1}, "b": {"size": 2}},
+        "size": 1,
+    }
+
+
+def test_flaws_in_mappings_have_their_names() -> None:
+    flaws = tree({"children": {"a": {}, "b": {"size": "x"}, 3: {}}})
+    assert [path_text(flaw.path) for flaw in flaws] == ["children[b].size", "children[3]", "children"]
+
+
+def test_null_stays_where_it_means_something() -> None:
+    whole = {"note": None, "extra": {"any": [None]}, "size": 3}
+    assert tree(whole) == whole

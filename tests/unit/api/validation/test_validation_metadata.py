@@ -1,0 +1,177 @@
+"""What is right and wrong in names, labels, annotations, owners and selectors."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.validation import rules, validate
+from edits import GONE, begins, edited, reported
+
+QUEUE = make.local_queue()
+LONG = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("rule", "good"),
+    [
+        pytest.param(rules.dns_label, ["a", "a-1", "1a", "a" * 63], id="labels"),
+        pytest.param(rules.dns_subdomain, ["a.b-c.d", "1.2", "a" * 253], id="subdomains"),
+        pytest.param(rules.dns1035_label, ["a", "a-1", "a" * 63], id="labels that start with a letter"),
+        pytest.param(rules.qualified_name, ["cpu", "A_b.c-9", "example.com/Name"], id="qualified names"),
+        pytest.param(rules.label_value, ["", "A_b.c-9", "a" * 63], id="label values"),
+        pytest.param(rules.config_key, ["key.name", "KEY_NAME", ".dockercfg"], id="config keys"),
+        pytest.param(rules.env_name, ["PATH", "my.var-1", "a b"], id="variables"),
+        pytest.param(rules.domain_path, ["acme.io/foo", "a.b/c/d"], id="domain paths"),
+    ],
+)
+def test_good_names_pass(rule: rules.NameRule, good: list[str]) -> None:
+    assert [rule(text) for text in good] == [()] * len(good)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "start"),
+    [
+        pytest.param(rules.dns_label, "A", "a lowercase RFC 1123 label must consist of", id="upper case"),
+        pytest.param(rules.dns_label, "a.b", "a lowercase RFC 1123 label must consist of", id="a dot in a label"),
+        pytest.param(rules.dns_label, LONG, "must be no more than 63 characters", id="a long label"),
+        pytest.param(rules.dns_label, "a\n", "a lowercase RFC 1123 label must consist of", id="a line's end"),
+        pytest.param(rules.dns_subdomain, "a_b", "a lowercase RFC 1123 subdomain must consist of", id="an underscore"),
+        pytest.param(rules.dns_subdomain, "a" * 254, "must be no more than 253 characters", id="a long subdomain"),
+        pytest.param(rules.dns1035_label, "1a", "a DNS-1035 label must consist of", id="a digit first"),
+        pytest.param(rules.qualified_name, "/a", "prefix part must be non-empty", id="no prefix"),
+        pytest.param(rules.qualified_name, "a/", "name part must be non-empty", id="no name"),
+        pytest.param(rules.qualified_name, "a b", "name part must consist of", id="a space"),
+        pytest.param(rules.qualified_name, LONG, "name part must be no more than 63 characters", id="a long name"),
+        pytest.param(rules.qualified_name, "A_/b", "prefix part a lowercase RFC 1123 subdomain", id="a bad prefix"),
+        pytest.param(rules.qualified_name, "a/b/c", "a qualified name must consist of", id="two slashes"),
+        pytest.param(rules.label_value, "-a", "a valid label must be an empty string or", id="a hyphen first"),
+        pytest.param(rules.config_key, "a/b", "a valid config key must consist of", id="a slash in a key"),
+        pytest.param(rules.config_key, "..", "must not be '..'", id="the folder above"),
+        pytest.param(rules.config_key, "..a", "must not start with '..'", id="two dots first"),
+        pytest.param(rules.env_name, "A=B", "a valid environment variable name", id="an equals sign"),
+        pytest.param(rules.env_name, "ä", "a valid environment variable name", id="not ASCII"),
+        pytest.param(rules.domain_path, "foo", "must be a domain-prefixed path", id="no domain"),
+        pytest.param(rules.domain_path, "A/b", "a lowercase RFC 1123 subdomain", id="a bad domain"),
+        pytest.param(rules.domain_path, "a/b c", "Invalid path", id="a bad path"),
+    ],
+)
+def test_bad_names_are_told_in_kubernetes_words(rule: rules.NameRule, text: str, start: str) -> None:
+    (message,) = rule(text)
+    assert message.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        pytest.param({"metadata.name": GONE, "metadata.generateName": "queue-"}, id="a generated name"),
+        pytest.param({"metadata.labels": {"a.io/b": "", "c": "D"}}, id="labels"),
+        pytest.param({"metadata.annotations": {"a.io/B": "any text, at all"}}, id="annotations"),
+        pytest.param({"metadata.finalizers": ["a.io/b"]}, id="finalizers"),
+        pytest.param(
+            {"metadata.ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]}, id="an owner"
+        ),
+    ],
+)
+def test_good_metadata_passes(edits: dict[str, Any]) -> None:
+    assert validate(edited(QUEUE, edits)) == []
+
+
+NO_VALUES = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("edits", "start"),
+    [
+        pytest.param({"metadata.name": GONE}, "metadata.name: Required value: name or generateName", id="no name"),
+        pytest.param({"metadata.name": "A"}, 'metadata.name: Invalid value: "A": a lowercase', id="a bad name"),
+        pytest.param(
+            {"metadata.name": GONE, "metadata.generateName": "A-"},
+            'metadata.generateName: Invalid value: "A-": a lowercase',
+            id="a bad prefix of a name",
+        ),
+        pytest.param({"metadata.namespace": "a.b"}, 'metadata.namespace: Invalid value: "a.b"', id="a bad namespace"),
+        pytest.param({"metadata.labels": {"a b": ""}}, 'metadata.labels: Invalid value: "a b": name part', id="a key"),
+        pytest.param({"metadata.labels": {"a": "b c"}}, 'metadata.labels: Invalid value: "b c": a valid', id="a value"),
+        pytest.param({"metadata.annotations": {"a b": ""}}, 'metadata.annotations: Invalid value: "a b"', id="a note"),
+        pytest.param(
+            {"metadata.annotations": {"a": "x" * 262144}},
+            "metadata.annotations: Too long: may not be more than 262144 bytes",
+            id="notes that are too long",
+        ),
+        pytest.param({"metadata.finalizers": ["a b"]}, 'metadata.finalizers[0]: Invalid value: "a b"', id="finalizers"),
+        pytest.param(
+            {"metadata.finalizers": ["orphan", "foregroundDeletion"]},
+            'metadata.finalizers: Invalid value: ["orphan","foregroundDeletion"]: finalizer orphan and',
+            id="dependents that stay and go",
+        ),
+        pytest.param(
+            {"metadata.ownerReferences": [{**OWNER, "uid": ""}]},
+            'metadata.ownerReferences[0].uid: Invalid value: "": uid must not be empty',
+            id="an owner without uid",
+        ),
+        pytest.param(
+            {"metadata.ownerReferences": [{**OWNER, "apiVersion": "batch/"}]},
+            'metadata.ownerReferences[0].apiVersion: Invalid value: "batch/": version must not be empty',
+            id="an owner of no version",
+        ),
+        pytest.param(
+            {"metadata.ownerReferences": [{**OWNER, "apiVersion": "v1", "kind": "Event"}]},
+            "metadata.ownerReferences[0]: Invalid value: /v1, Kind=Event is disallowed from being an owner",
+            id="an Event as an owner",
+        ),
+        pytest.param(
+            {"metadata.ownerReferences": [OWNER, OWNER]},
+            "metadata.ownerReferences: Invalid value: Only one reference can have Controller set to true",
+            id="two controllers",
+        ),
+    ],
+)
+def test_bad_metadata_is_refused(edits: dict[str, Any], start: str) -> None:
+    assert begins(validate(edited(QUEUE, edits)), start)
+
+
+def test_finalizers_of_kubernetes_kinds_have_a_prefix() -> None:
+    held = {"metadata.finalizers": ["kubernetes", "orphan", "example.com/mine", "mine"]}
+    reported = 'Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified'
+    assert begins(validate(edited(make.namespace(), held)), f"metadata.finalizers[3]: {reported}")
+    assert begins(validate(edited(make.namespace(), {"spec.finalizers": ["mine"]})), f"spec.finalizers[0]: {reported}")
+    assert validate(edited(QUEUE, held)) == []
+
+
+def test_a_bad_name_is_answered_by_one_that_would_do() -> None:
+    (fault,) = validate(edited(QUEUE, {"metadata.name": "My_Queue "}))
+    assert fault.remedy == 'use a name such as "my-queue"'
+
+
+@pytest.mark.parametrize(
+    ("expression", "lines"),
+    [
+        pytest.param({"key": "a", "operator": "In", "values": ["b"]}, [], id="In with values"),
+        pytest.param({"key": "a", "operator": "Exists"}, [], id="Exists without values"),
+        pytest.param(
+            {"key": "a", "operator": "NotIn"},
+            ["s.matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'"],
+            id="NotIn without values",
+        ),
+        pytest.param(
+            {"key": "a", "operator": "DoesNotExist", "values": ["b"]},
+            ["s.matchExpressions[0].values: Forbidden: " + NO_VALUES],
+            id="DoesNotExist with values",
+        ),
+        pytest.param(
+            {"key": "a", "operator": "Gt", "values": ["1"]},
+            ['s.matchExpressions[0].operator: Invalid value: "Gt": not a valid selector operator'],
+            id="an operator of nodes",
+        ),
+    ],
+)
+def test_expressions_of_selectors(expression: dict[str, Any], lines: list[str]) -> None:
+    assert reported(list(rules.selector_faults({"matchExpressions": [expression]}, "s"))) == lines
+
+
+def test_labels_of_selectors_are_labels() -> None:
+    selector = {"matchLabels": {"a b": "c"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b c"]}]}
+    starts = ['s.matchLabels: Invalid value: "a b"', 's.matchExpressions[0].values[0]: Invalid value: "b c"']
+    assert begins(list(rules.selector_faults(selector, "s")), *starts)

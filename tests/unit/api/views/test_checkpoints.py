@@ -1,0 +1,96 @@
+"""What pods lose that are stopped."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.views.pods import (
+    Resumption,
+    checkpoint_interval,
+    lost_work,
+    most_saved,
+    place_of,
+    resumption,
+    running_since,
+    saved_work,
+    with_resumption,
+    with_saved_work,
+)
+from batchyard.base.instant import MINUTE, SECOND, Instant
+
+
+def noted(text: str | None) -> Any:
+    annotations = None if text is None else {"batchyard.dev/checkpoint-every": text}
+    return {"metadata": make.metadata("o", annotations=annotations)}
+
+
+def pod(phase: str, **state: Any) -> Any:
+    return {"metadata": make.metadata("p"), "status": {"phase": phase, "containerStatuses": [{"state": state}]}}
+
+
+@pytest.mark.parametrize(
+    ("started", "interval", "lost"),
+    [
+        (make.at(0), None, 100 * SECOND),
+        (make.at(0), 30 * SECOND, 10 * SECOND),
+        (make.at(0), 50 * SECOND, 0),
+        (make.at(0), 5 * MINUTE, 100 * SECOND),
+        (make.at(95), 30 * SECOND, 5 * SECOND),
+        (make.at(101), None, 0),
+        (None, None, 0),
+    ],
+)
+def test_what_was_done_since_the_last_checkpoint_is_lost(
+    started: Instant | None, interval: int | None, lost: int
+) -> None:
+    assert lost_work(started, interval, make.at(100)) == lost
+
+
+def test_the_first_who_says_how_often_work_is_saved_is_believed() -> None:
+    assert checkpoint_interval([noted(None), None, noted("5m"), noted("1m")]) == 5 * MINUTE
+
+
+@pytest.mark.parametrize("text", [None, "often", "", "0s"])
+def test_who_says_nothing_that_can_be_read_never_saves_work(text: str | None) -> None:
+    assert checkpoint_interval([noted(text)]) is None
+
+
+def test_work_is_done_while_containers_run() -> None:
+    started = {"startedAt": make.stamp(7)}
+    assert running_since(pod("Running", running=started)) == make.at(7)
+    assert running_since(pod("Running", waiting={"reason": "CrashLoopBackOff"})) is None
+    assert running_since(pod("Succeeded", running=started)) is None
+    assert running_since({"metadata": make.metadata("p")}) is None
+
+
+def test_a_place_in_a_job_set_is_told_by_the_job_and_the_index() -> None:
+    labels = {"jobset.sigs.k8s.io/replicatedjob-name": "slice", "jobset.sigs.k8s.io/job-index": "2"}
+    index = {"batch.kubernetes.io/job-completion-index": "3"}
+    assert place_of({"metadata": make.metadata("p", labels=labels, annotations=index)}) == "slice/2/3"
+    assert place_of({"metadata": make.metadata("p", labels=labels)}) == "slice/2/p"
+    assert place_of({"metadata": make.metadata("p", annotations=index)}) == "3"
+
+
+def test_a_pod_says_whose_work_it_goes_on_with() -> None:
+    resumed = Resumption("slice/2/3", 90 * SECOND)
+    reported = with_resumption(pod("Running"), resumed, make.NOW)
+    assert (resumption(reported), place_of(reported)) == (resumed, "slice/2/3")
+    assert with_resumption(reported, resumed, make.at(9)) is reported
+    assert resumption(with_resumption(reported, None, make.NOW)) is None
+
+
+def test_what_is_saved_is_told_by_place() -> None:
+    job = with_saved_work(with_saved_work(make.job(), "1", 10_500_000), "0", 5 * SECOND)
+    assert job["metadata"]["annotations"] == {"batchyard.dev/work-done": '{"1":"10500000us","0":"5s"}'}
+    assert [saved_work(job, place) for place in "012"] == [5_000_000, 10_500_000, 0]
+    assert with_saved_work(job, "0", 5 * SECOND) is job
+    assert with_saved_work(with_saved_work(job, "0", 0), "1", 0)["metadata"]["annotations"] == {}
+
+
+def test_the_most_that_is_saved_is_found_of_equals_the_first_by_name() -> None:
+    job = make.job()
+    for place, work in (("c", 5), ("b", 7), ("a", 7), ("d", 9)):
+        job = dict(with_saved_work(job, place, work))
+    assert most_saved(job, "cba") == Resumption("a", 7)
+    assert most_saved(job, "xyz") is None

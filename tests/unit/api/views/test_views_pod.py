@@ -1,0 +1,124 @@
+"""What a pod template asks for."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api.meta import Obj
+from batchyard.api.views.node import Taint, Toleration, ordered, pod_template, resource_order, taint, toleration
+
+
+def container(requests: Obj | None = None, limits: Obj | None = None, **fields: Any) -> Obj:
+    resources = {k: v for k, v in (("requests", requests), ("limits", limits)) if v is not None}
+    return {"name": "c", "resources": resources, **fields}
+
+
+def requests_of(**spec: Any) -> dict[str, int]:
+    return dict(pod_template(spec).requests)
+
+
+def test_containers_are_summed_up() -> None:
+    spec = [container({"cpu": "500m", "memory": "1Gi"}), container({"cpu": 1})]
+    assert requests_of(containers=spec) == {"cpu": 1500, "memory": 1 << 30}
+
+
+def test_a_limit_stands_in_for_a_missing_request() -> None:
+    spec = [container({"cpu": 1}, {"cpu": 2, "memory": "1Ki"}), container(None, {"cpu": 3})]
+    assert requests_of(containers=spec) == {"cpu": 4000, "memory": 1024}
+
+
+def test_the_largest_init_step_counts_where_it_is_more() -> None:
+    init = [container({"cpu": 3}), container({"cpu": 1, "memory": "9"})]
+    assert requests_of(initContainers=init, containers=[container({"cpu": 2})]) == {"cpu": 3000, "memory": 9}
+
+
+def test_sidecars_run_beside_all_that_follow() -> None:
+    init = [
+        container({"cpu": 4}),
+        container({"cpu": 1}, restartPolicy="Always"),
+        container({"cpu": 2}),
+        container({"cpu": 1}, restartPolicy="Always"),
+    ]
+    assert requests_of(initContainers=init, containers=[container({"cpu": 1})]) == {"cpu": 4000}
+    assert requests_of(initContainers=init, containers=[container({"cpu": 3})]) == {"cpu": 5000}
+
+
+def test_a_pods_own_resources_replace_the_sum_of_its_containers() -> None:
+    spec = [container({"cpu": 1, "memory": 5, "hugepages-2Mi": 1, "gpu": 2})]
+    own = {"requests": {"cpu": 3, "hugepages-2Mi": 4, "gpu": 9}}
+    expected = {"cpu": 3000, "memory": 5, "hugepages-2Mi": 4, "gpu": 2}
+    assert requests_of(containers=spec, resources=own) == expected
+
+
+def test_overhead_comes_on_top() -> None:
+    found = requests_of(containers=[container({"cpu": 1})], overhead={"cpu": "100m", "memory": "1"})
+    assert found == {"cpu": 1100, "memory": 1}
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "amount"),
+    [
+        ("cpu", "1m", 1),
+        ("cpu", "100u", 1),
+        ("memory", "100m", 1),
+        ("memory", "1500m", 2),
+        ("gpu", "2", 2),
+        ("cpu", 0, 0),
+    ],
+)
+def test_amounts_are_whole_and_rounded_up(resource: str, text: Any, amount: int) -> None:
+    assert requests_of(containers=[container({resource: text})]) == {resource: amount}
+
+
+def test_an_empty_pod_asks_for_nothing() -> None:
+    assert pod_template({}) == pod_template({"containers": [container()]})
+    assert pod_template({}).requests == ()
+
+
+def test_resources_have_an_order_of_their_own() -> None:
+    names = ["cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage"]
+    assert ordered(dict.fromkeys(names, 1)) == tuple((name, 1) for name in sorted(names, key=resource_order))
+    assert resource_order("cpu")[1] == "cpu"
+
+
+def test_where_a_pod_may_run_is_read_whole() -> None:
+    expression = {"key": "zone", "operator": "In", "values": ["a"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}, {}]}
+    spec = {
+        "nodeSelector": {"b": "2", "a": "1"},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+        "tolerations": [{"operator": "Exists"}],
+    }
+    view = pod_template(spec)
+    assert view.node_selector == (("a", "1"), ("b", "2"))
+    assert view.affinity == ((("zone", "In", ("a",)),), ())
+    assert view.tolerations == (Toleration("", "Exists", "", ""),)
+    assert pod_template({}).affinity is None
+
+
+def test_requests_above_limits_are_found_where_they_are() -> None:
+    above, fine = container({"cpu": 2, "memory": 1}, {"cpu": 1}), container({"cpu": 1}, {"cpu": 1})
+    spec = {"initContainers": [fine, above], "containers": [above, fine], "resources": above["resources"]}
+    found = (("initContainers[1]", ("cpu",)), ("containers[0]", ("cpu",)), ("resources", ("cpu",)))
+    assert pod_template(spec).over_limit == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "tolerated"),
+    [
+        ({"key": "a", "value": "1", "effect": "NoSchedule"}, True),
+        ({"key": "a", "operator": "Equal", "value": "2"}, False),
+        ({"key": "a", "operator": "Exists", "value": ""}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "b", "operator": "Exists"}, False),
+        ({"key": "a", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "a", "operator": "Sometimes", "value": "1"}, False),
+    ],
+)
+def test_a_toleration_covers_some_taints(fields: Obj, *, tolerated: bool) -> None:
+    assert toleration(fields).tolerates(taint({"key": "a", "value": "1", "effect": "NoSchedule"})) is tolerated
+
+
+def test_a_taint_prints_as_upstream_prints_it() -> None:
+    assert str(taint({"key": "a", "effect": "NoExecute"})) == "{a  NoExecute <nil>}"
+    assert taint({"key": "a"}) == Taint("a", "", "")

@@ -1,0 +1,96 @@
+"""The views of ClusterQueues, Cohorts, LocalQueues and flavors."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.views.workload import (
+    FlavorResourceQuota,
+    Fungibility,
+    PreemptionRules,
+    cluster_queue_view,
+    cohort_view,
+    flavor_view,
+    local_queue_view,
+)
+from yard import cohort, group, queue, quota
+
+
+def test_quotas_are_whole_numbers_with_their_limits() -> None:
+    view = cluster_queue_view(
+        queue("cq", groups=[group(a={"cpu": quota("1500m", 1, 0), "memory": "1Ki"}, b={"cpu": 2})])
+    )
+    (one,) = view.groups
+    assert (one.resources, one.flavors) == (("cpu", "memory"), ("a", "b"))
+    assert one.quotas == (
+        FlavorResourceQuota("a", "cpu", 1500, 1000, 0),
+        FlavorResourceQuota("a", "memory", 1024, None, None),
+        FlavorResourceQuota("b", "cpu", 2000, None, None),
+    )
+
+
+def test_what_is_not_said_is_as_upstream_has_it() -> None:
+    view = cluster_queue_view({"metadata": {"name": "cq"}})
+    assert (view.cohort, view.groups, view.strict_fifo, view.namespaces) == ("", (), False, None)
+    assert (view.preemption, view.fungibility) == (PreemptionRules(), Fungibility())
+    assert (view.stop_policy, view.weight, view.admission_checks) == ("None", 1.0, ())
+
+
+def test_what_is_said_is_read() -> None:
+    view = cluster_queue_view(
+        queue(
+            "cq",
+            cohort="all",
+            queueingStrategy="StrictFIFO",
+            stopPolicy="Hold",
+            preemption={
+                "withinClusterQueue": "LowerPriority",
+                "reclaimWithinCohort": "Any",
+                "borrowWithinCohort": {"policy": "LowerPriority", "maxPriorityThreshold": 7},
+            },
+            flavorFungibility={
+                "whenCanBorrow": "TryNextFlavor",
+                "whenCanPreempt": "MayStopSearch",
+                "preference": "PreemptionOverBorrowing",
+            },
+            admissionChecksStrategy={"admissionChecks": [{"name": "a"}]},
+        )
+    )
+    assert (view.cohort, view.strict_fifo, view.stop_policy, view.admission_checks) == ("all", True, "Hold", ("a",))
+    assert view.preemption == PreemptionRules("LowerPriority", "Any", True, 7)
+    assert view.fungibility == Fungibility(True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "weight"), [(1, 1.0), ("2", 2.0), ("500m", 0.5), (0, 0.0), ("1e-3", 0.001), ("100m", 0.1), ("3", 3.0)]
+)
+def test_weights_are_fractions(given: Any, weight: float) -> None:
+    assert cluster_queue_view(queue("cq", weight=given)).weight == weight
+    assert cohort_view(cohort("c", weight=given)).weight == weight
+
+
+def test_a_borrowing_rule_of_never_is_none() -> None:
+    view = cluster_queue_view(queue("cq", preemption={"borrowWithinCohort": {"policy": "Never"}}))
+    assert not view.preemption.borrow_within_cohort
+
+
+def test_a_cohort_has_a_parent_and_quota() -> None:
+    view = cohort_view(cohort("team", 3, parent="root"))
+    assert (view.name, view.parent, view.weight, view.groups[0].quotas[0].nominal) == ("team", "root", 1.0, 3000)
+    assert cohort_view({"metadata": {"name": "x"}}).parent == ""
+
+
+def test_a_local_queue_leads_to_a_cluster_queue() -> None:
+    view = local_queue_view(make.local_queue(stopPolicy="HoldAndDrain"))
+    assert (view.key, view.cluster_queue, view.stop_policy) == ("team/lq", "cq", "HoldAndDrain")
+    bare = local_queue_view({"metadata": {"name": "lq"}})
+    assert (bare.key, bare.cluster_queue, bare.stop_policy) == ("/lq", "", "None")
+
+
+def test_a_flavor_keeps_the_taints_that_keep_pods_away() -> None:
+    taints = [{"key": name, "effect": name} for name in ("NoSchedule", "PreferNoSchedule", "NoExecute")]
+    view = flavor_view(make.flavor(labels={"a": "b"}, nodeTaints=taints, tolerations=[{"operator": "Exists"}]))
+    assert ([t.key for t in view.taints], view.labels) == (["NoSchedule", "NoExecute"], {"a": "b"})
+    assert len(view.tolerations) == 1
+    assert flavor_view({"metadata": {"name": "x"}}).labels == {}

@@ -1,0 +1,53 @@
+"""On a machine that cannot isolate pods only the owner starts some."""
+
+import pytest
+
+from batchyard.apiserver.auth.authorization import Attributes, Decision
+from batchyard.apiserver.auth.security import OwnerPods
+from batchyard.apiserver.request import MASTERS, UserInfo
+
+LACKS = "this machine cannot isolate pods"
+OWNER, ANNA = UserInfo("admin", (MASTERS,)), UserInfo("anna", ("team-a",))
+
+
+class Everything:
+    """Allows everything."""
+
+    def decide(self, attributes: Attributes) -> Decision:
+        return Decision(True)
+
+
+def decided(user: UserInfo, verb: str, group: str, resource: str, part: str = "", denial: str = LACKS) -> Decision:
+    return OwnerPods(Everything(), lambda: denial).decide(Attributes(user, verb, group, resource, part, "team-a"))
+
+
+@pytest.mark.parametrize(
+    ("verb", "group", "resource", "part"),
+    [
+        ("create", "", "pods", ""),
+        ("patch", "", "pods", ""),
+        ("create", "batch", "jobs", ""),
+        ("update", "batch", "cronjobs", ""),
+        ("create", "jobset.x-k8s.io", "jobsets", ""),
+        ("create", "", "pods", "exec"),
+        ("get", "", "pods", "exec"),
+        ("create", "", "pods", "attach"),
+    ],
+)
+def test_users_start_no_processes_where_pods_are_not_isolated(verb: str, group: str, resource: str, part: str) -> None:
+    assert decided(ANNA, verb, group, resource, part) == Decision(False, LACKS)
+    assert decided(OWNER, verb, group, resource, part) == Decision(True)
+    assert decided(ANNA, verb, group, resource, part, denial="") == Decision(True)
+
+
+@pytest.mark.parametrize(
+    ("verb", "group", "resource", "part"),
+    [
+        ("get", "", "pods", ""),
+        ("delete", "batch", "jobs", ""),
+        ("get", "", "pods", "log"),
+        ("create", "", "secrets", ""),
+    ],
+)
+def test_users_may_do_all_else(verb: str, group: str, resource: str, part: str) -> None:
+    assert decided(ANNA, verb, group, resource, part) == Decision(True)

@@ -1,0 +1,77 @@
+"""What a rule of a role allows, and what rules cover each other."""
+
+import pytest
+
+from batchyard.apiserver.auth.authorization import Attributes, RbacRule, uncovered
+from batchyard.apiserver.request import UserInfo
+
+ANNA = UserInfo("anna", ())
+
+
+def on(verb: str, resource: str, group: str = "", name: str = "") -> Attributes:
+    resource, _, part = resource.partition("/")
+    return Attributes(ANNA, verb, group, resource, part, "team", name)
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "allowed"),
+    [
+        (RbacRule(("get",), ("",), ("pods",)), on("get", "pods"), True),
+        (RbacRule(("get",), ("",), ("pods",)), on("list", "pods"), False),
+        (RbacRule(("*",), ("",), ("pods",)), on("list", "pods"), True),
+        (RbacRule(("get",), ("batch",), ("pods",)), on("get", "pods"), False),
+        (RbacRule(("get",), ("*",), ("jobs",)), on("get", "jobs", "batch"), True),
+        (RbacRule(("get",), ("",), ("pods",)), on("get", "pods/log"), False),
+        (RbacRule(("get",), ("",), ("pods/log",)), on("get", "pods/log"), True),
+        (RbacRule(("get",), ("",), ("pods/log",)), on("get", "pods"), False),
+        (RbacRule(("get",), ("",), ("*",)), on("get", "pods/log"), True),
+        (RbacRule(("get",), ("*",), ("*/scale",)), on("get", "deployments/scale", "apps"), True),
+        (RbacRule(("get",), ("*",), ("*/scale",)), on("get", "deployments/status", "apps"), False),
+        (RbacRule(("get",), ("",), ("pods/*",)), on("get", "pods/log"), False),  # as Kubernetes has it
+        (RbacRule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="a"), True),
+        (RbacRule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="b"), False),
+        (RbacRule(("list",), ("",), ("pods",), ("a",)), on("list", "pods"), False),
+        (RbacRule(("*",), ("*",), ("*",)), Attributes(ANNA, "get", path="/metrics"), False),
+        (RbacRule(("get",), urls=("/metrics",)), Attributes(ANNA, "get", path="/metrics"), True),
+        (RbacRule(("get",), urls=("/metrics",)), Attributes(ANNA, "get", path="/metrics/a"), False),
+        (RbacRule(("get",), urls=("/metrics/*",)), Attributes(ANNA, "get", path="/metrics/a"), True),
+        (RbacRule(("get",), urls=("*",)), Attributes(ANNA, "get", path="/debug"), True),
+        (RbacRule(("get",), urls=("*",)), on("get", "pods"), False),
+    ],
+)
+def test_a_rule_allows_what_it_says(rule: RbacRule, asked: Attributes, allowed: bool) -> None:
+    assert rule.allows(asked) is allowed
+
+
+READS = RbacRule(("get", "list"), ("",), ("pods", "secrets"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "missing"),
+    [
+        (READS, [READS], []),
+        (READS, [RbacRule(("*",), ("*",), ("*",))], []),
+        (READS, [RbacRule(("get", "list"), ("",), ("pods",)), RbacRule(("get", "list"), ("",), ("secrets",))], []),
+        (
+            READS,
+            [RbacRule(("get", "list"), ("",), ("pods",))],
+            ['{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list"]}'],
+        ),
+        (RbacRule(("get",), ("",), ("pods",), ("a",)), [RbacRule(("get",), ("",), ("pods",))], []),
+        (
+            RbacRule(("get",), ("",), ("pods",)),
+            [RbacRule(("get",), ("",), ("pods",), ("a",))],
+            ['{APIGroups:[""], Resources:["pods"], Verbs:["get"]}'],
+        ),
+        (RbacRule(("get",), ("",), ("pods/log",)), [RbacRule(("get",), ("",), ("*/log",))], []),
+        (RbacRule(("get",), urls=("/a/b",)), [RbacRule(("get",), urls=("/a/*",))], []),
+        (
+            RbacRule(("get",), urls=("/b",)),
+            [RbacRule(("get",), urls=("/a/*",))],
+            ['{NonResourceURLs:["/b"], Verbs:["get"]}'],
+        ),
+        (RbacRule(("*",), ("",), ("pods",)), [READS], ['{APIGroups:[""], Resources:["pods"], Verbs:["*"]}']),
+    ],
+)
+def test_what_is_wanted_and_not_held_is_told(wanted: RbacRule, held: list[RbacRule], missing: list[str]) -> None:
+    assert [str(rule) for rule in uncovered([wanted], held)] == missing

@@ -1,0 +1,138 @@
+"""Rules in the Common Expression Language."""
+
+from typing import Any
+
+import pytest
+
+from unit.apiserver.crd.space import DEFINITIONS, ROCKETS, Space, definition, rocket, schema_of, space, version_of
+
+WHOLE = {"type": "integer"}
+TEXT = {"type": "string"}
+MERGE = {"content-type": "application/merge-patch+json"}
+
+
+def ruled(*rules: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The schema of objects whose spec keeps rules."""
+    schema = schema_of(**fields)
+    schema["properties"]["spec"]["x-kubernetes-validations"] = list(rules)
+    return schema
+
+
+def test_what_breaks_a_rule_is_told_with_its_message() -> None:
+    rules = [
+        {"rule": "self.a <= self.b", "message": "a is too much"},
+        {"rule": "self.a > 5", "messageExpression": "'a is ' + string(self.a)"},
+        {"rule": "self.b > 5"},
+        {"rule": "self.b > 6", "message": "more of b", "reason": "FieldValueRequired", "fieldPath": ".b"},
+    ]
+    assert space(ruled(*rules, a=WHOLE, b=WHOLE)).refused(rocket(a=2, b=1)) == [
+        'spec: Invalid value: "object": a is too much',
+        'spec: Invalid value: "object": a is 2',
+        'spec: Invalid value: "object": failed rule: self.b > 5',
+        "spec.b: Required value: more of b",
+    ]
+
+
+def test_a_rule_that_cannot_be_evaluated_is_broken() -> None:
+    reported = space(ruled({"rule": "self.a > 1", "message": "much"}, a=WHOLE)).refused(rocket())
+    assert reported[0].startswith('spec: Invalid value: "object": ')
+    assert reported[0].endswith("evaluating rule: much")
+
+
+def test_a_rule_that_takes_too_long_is_broken() -> None:
+    items = {"type": "array", "items": WHOLE}
+    rule = {"rule": "self.a.all(x, self.a.all(y, self.a.all(z, x + y + z > 0)))", "message": "much"}
+    reported = space(ruled(rule, a=items)).refused(rocket(a=[1] * 100))
+    assert reported[0].startswith('spec: Invalid value: "object": call cost exceeds limit: ')
+
+
+def test_rules_cost_no_more_than_a_second_together() -> None:
+    item: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "array", "items": WHOLE}}}
+    item["x-kubernetes-validations"] = [{"rule": "self.b.all(x, self.b.exists_one(y, x == y))"}]
+    api, crew = space(schema_of(a={"type": "array", "items": item})), {"b": list(range(99))}
+    api.post(ROCKETS, rocket(a=[crew] * 100))
+    reported = "validation failed due to running out of cost budget, no further validation rules will be run"
+    assert api.refused(rocket(a=[crew] * 1900)) == [f'spec.a[990]: Invalid value: "object": {reported}']
+
+
+def test_texts_that_are_joined_again_and_again_are_counted() -> None:
+    names = {"type": "array", "items": TEXT}
+    api = space(ruled({"rule": "self.a.map(x, self.b + x).size() > 0"}, a=names, b=TEXT))
+    api.post(ROCKETS, rocket(a=["x"] * 1000, b="y" * 1000))
+    (reported,) = api.refused(rocket(a=["x"] * 5000, b="y" * 500_000))
+    assert "running out of cost budget" in reported
+
+
+def test_what_rules_do_with_much_takes_a_time_that_grows_with_it_alone() -> None:
+    """Pairs of items, and Python's own regular expressions, would not come to an end."""
+    rules = [{"rule": "sets.equivalent(self.a, self.b) && !self.c.find('^(x+)+$').startsWith('x')"}]
+    many = {"type": "array", "items": WHOLE}
+    api, whole = space(ruled(*rules, a=many, b=many, c=TEXT)), list(range(80_000))
+    api.post(ROCKETS, rocket(a=whole, b=whole[::-1], c="x" * 1000 + "y"))
+
+
+def test_a_rule_of_change_is_asked_where_something_was() -> None:
+    api = space(ruled({"rule": "self.a >= oldSelf.a", "message": "never less"}, a=WHOLE))
+    api.post(ROCKETS, rocket(a=2))
+    assert api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 3}}, headers=MERGE).code == 200
+    refused = api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 1}}, headers=MERGE)
+    assert refused.body["details"]["causes"][0]["message"] == 'Invalid value: "object": never less'
+
+
+def test_a_rule_with_an_optional_old_value_is_asked_of_new_objects_too() -> None:
+    rule = {"rule": "oldSelf.hasValue() || self.a == 1", "optionalOldSelf": True, "message": "begin with 1"}
+    api = space(ruled(rule, a=WHOLE))
+    assert api.refused(rocket(a=2)) == ['spec: Invalid value: "object": begin with 1']
+    api.post(ROCKETS, rocket(a=1))
+    assert api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 2}}, headers=MERGE).code == 200
+
+
+def test_items_with_keys_are_compared_with_what_they_were() -> None:
+    item: dict[str, Any] = {"type": "object", "required": ["name"], "properties": {"name": TEXT, "size": WHOLE}}
+    item["x-kubernetes-validations"] = [{"rule": "self.size >= oldSelf.size", "message": "no smaller"}]
+    crew = {"type": "array", "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    api = space(schema_of(crew=crew))
+    api.post(ROCKETS, rocket(crew=[{"name": "a", "size": 5}, {"name": "b", "size": 1}]))
+    changed = {"spec": {"crew": [{"name": "c", "size": 0}, {"name": "b", "size": 2}, {"name": "a", "size": 4}]}}
+    reported = api.ask("PATCH", f"{ROCKETS}/ariane", changed, headers=MERGE).body["details"]["causes"]
+    assert [cause["field"] for cause in reported] == ["spec.crew[2]"]
+
+
+HOLDING = [
+    "self.list.isSorted() && self.list.sum() == 6 && self.list.max() == 3 && self.list.indexOf(2) == 1",
+    "!sets.contains([1], [true]) && sets.equivalent([1, [2], {'a': 1}], [[2.0], {'a': 1}, 1, 1])",
+    "[true, 1].indexOf(1) == 1 && [1, true].lastIndexOf(1) == 0",
+    "'b aab'.findAll('a*') == ['', '', 'aa', ''] && 'a1b2'.findAll('[0-9]', 1) == ['1']",
+    "sets.contains(self.list, [1]) && !sets.intersects(self.list, [9]) && sets.equivalent(self.list, [3, 2, 1])",
+    "quantity(self.size).isGreaterThan(quantity('1Mi')) && quantity(self.size) == quantity('1024Mi')",
+    "quantity('1').add(quantity('500m')).compareTo(quantity('1500m')) == 0 && !isQuantity('many')",
+    "isURL('https://a.b:80/c') && url('https://a.b:80/c').getHostname() == 'a.b' && !isURL('a')",
+    "isIP('::1') && ip('10.1.1.1').family() == 4 && cidr('10.0.0.0/8').containsIP('10.1.1.1')",
+    "'abc123'.find('[0-9]+') == '123' && 'a1b2'.findAll('[0-9]') == ['1', '2']",
+    "self.?missing.orValue(1) == 1 && self.list.map(x, x * 2).exists(x, x == 6)",
+    "self.share / 2.0 == 1.5 && self.__if__ == 'x' && self.a__dash__b == 'y'",
+    "'a,b'.split(',').size() == 2 && '%d of %s'.format([1, 'x']) == '1 of x' && math.greatest(1, 2) == 2",
+]
+
+
+@pytest.mark.parametrize("rule", HOLDING)
+def test_what_kubernetes_has_beyond_the_language_is_there(rule: str) -> None:
+    fields = {"list": {"type": "array", "items": WHOLE}, "size": TEXT, "share": {"type": "number"}, "if": TEXT}
+    api = space(ruled({"rule": rule}, **fields, **{"a-b": TEXT}))
+    api.post(ROCKETS, rocket(list=[1, 2, 3], size="1Gi", share=3, **{"if": "x", "a-b": "y"}))
+
+
+@pytest.mark.parametrize("rule", ["self.a >", "nonsense(self)", "'text'", " "])
+def test_a_rule_that_is_none_is_refused_with_its_definition(rule: str) -> None:
+    reported = Space().refused(definition(version_of(ruled({"rule": rule}, a=WHOLE))), DEFINITIONS)
+    place = "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
+    assert [fault.partition(": ")[0] for fault in reported] == [place]
+
+
+def test_a_rule_beyond_us_is_told_and_not_checked() -> None:
+    api = Space()
+    written = definition(version_of(ruled({"rule": "semver(self.a).major() > 1"}, a=TEXT)))
+    (warning,) = api.ask("POST", DEFINITIONS, written).warnings
+    assert warning.endswith("the rule is not checked: unsupported functions: semver")
+    api.look_after()
+    api.post(ROCKETS, rocket(a="0.1.0"))

@@ -1,1 +1,0 @@
-"""Kinds that users define."""

@@ -1,0 +1,189 @@
+"""Lists: pages, revisions, selectors, and how they are shown."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.handlers import read
+from unit.apiserver.api import Api, config_map
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.fixture
+def api() -> Api:
+    """An API with five ConfigMaps, two of them red."""
+    api = Api()
+    for number in range(5):
+        api.post(MAPS, config_map(f"m{number}", colour="red" if number % 3 else "green"))
+    return api
+
+
+def names(listed: dict[str, list[dict[str, dict[str, str]]]]) -> list[str]:
+    return [item["metadata"]["name"] for item in listed["items"]]
+
+
+def test_pages_show_one_revision(api: Api) -> None:
+    first = api.get(f"{MAPS}?limit=2")
+    assert names(first) == ["m0", "m1"]
+    assert first["metadata"]["remainingItemCount"] == 3
+    api.ask("DELETE", f"{MAPS}/m2")
+    api.post(MAPS, config_map("m21"))
+    second = api.get(f"{MAPS}?limit=2&continue={first['metadata']['continue']}")
+    assert names(second) == ["m2", "m3"]
+    third = api.get(f"{MAPS}?limit=2&continue={second['metadata']['continue']}")
+    assert names(third) == ["m4"]
+    assert third["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}
+
+
+def test_whoever_goes_on_names_no_revision(api: Api) -> None:
+    token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
+    assert api.ask("GET", f"{MAPS}?limit=2&continue={token}&resourceVersion=1").code == 400
+    assert api.ask("GET", f"{MAPS}?limit=2&continue={token}&resourceVersion=0").code == 200
+
+
+def test_a_selected_list_does_not_say_how_many_are_left(api: Api) -> None:
+    page = api.get(f"{MAPS}?limit=1&labelSelector=colour=green")
+    assert names(page) == ["m0"]
+    assert "remainingItemCount" not in page["metadata"]
+    assert names(api.get(f"{MAPS}?limit=1&labelSelector=colour=green&continue={page['metadata']['continue']}")) == [
+        "m3"
+    ]
+
+
+def test_whoever_goes_on_too_late_is_told(api: Api) -> None:
+    token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
+    for number in range(70):
+        api.post(MAPS, config_map(f"x{number}"))
+        api.get(f"{MAPS}?limit=1")
+    refused = api.ask("GET", f"{MAPS}?limit=2&continue={token}")
+    assert (refused.code, refused.body["reason"]) == (410, "Expired")
+
+
+def test_a_list_is_held_for_so_many_changes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "HELD_FOR", 3)
+    token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
+    for number in range(4):
+        assert api.ask("GET", f"{MAPS}?limit=2&continue={token}").code == 200
+        api.post(MAPS, config_map(f"x{number}"))
+    refused = api.ask("GET", f"{MAPS}?limit=2&continue={token}")
+    assert (refused.code, refused.body["reason"]) == (410, "Expired")
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("continue=abc", 400),
+        ("continue=eyJ2IjoibWV0YTIiLCJydiI6MSwic3RhcnQiOiIifQ", 400),
+        ("limit=many", 400),
+        ("resourceVersion=soon", 400),
+        ("resourceVersion=99999", 504),
+        ("resourceVersionMatch=Exact", 422),
+        ("resourceVersion=0&resourceVersionMatch=Exact", 422),
+        ("resourceVersion=1&resourceVersionMatch=Newest", 422),
+        ("resourceVersion=1&resourceVersionMatch=Exact", 200),
+        ("resourceVersion=1&resourceVersionMatch=NotOlderThan&continue=abc", 422),
+        ("sendInitialEvents=true", 422),
+        ("timeoutSeconds=soon", 400),
+        ("watch=false&timeoutSeconds=5", 200),
+        ("resourceVersion=1&resourceVersionMatch=NotOlderThan", 200),
+        ("fieldSelector=spec.nodeName=a", 400),
+        ("labelSelector=a in b", 400),
+    ],
+)
+def test_what_cannot_be_listed_is_refused(api: Api, query: str, code: int) -> None:
+    assert api.ask("GET", f"{MAPS}?{query}").code == code
+
+
+def as_of(api: Api, path: str, revision: str) -> dict[str, Any]:
+    found: dict[str, Any] = api.get(f"{path}?resourceVersion={revision}&resourceVersionMatch=Exact")
+    return found
+
+
+def test_a_list_can_be_had_as_it_was(api: Api) -> None:
+    was = api.get(MAPS)
+    api.ask("DELETE", f"{MAPS}/m2")
+    api.ask("DELETE", f"{MAPS}/m3")
+    api.post(MAPS, config_map("m3", colour="blue"))
+    api.post(MAPS, config_map("m21"))
+    api.post("/api/v1/namespaces/other/configmaps", config_map("m2"))
+    assert as_of(api, MAPS, was["metadata"]["resourceVersion"]) == was
+    assert names(api.get(MAPS)) == ["m0", "m1", "m21", "m3", "m4"]
+
+
+def test_a_list_as_it_was_has_all_namespaces_in_the_order_of_keys() -> None:
+    api = Api()
+    for namespace in ("team", "team-a"):
+        api.post(f"/api/v1/namespaces/{namespace}/configmaps", config_map("a"))
+    was = api.get("/api/v1/configmaps")
+    api.ask("DELETE", "/api/v1/namespaces/team/configmaps/a")
+    assert places(as_of(api, "/api/v1/configmaps", was["metadata"]["resourceVersion"])) == ["team-a/a", "team/a"]
+
+
+def test_what_a_list_was_is_forgotten_in_the_end() -> None:
+    api = Api(window=3)
+    for number in range(5):
+        api.post(MAPS, config_map(f"m{number}"))
+    last = int(api.get(MAPS)["metadata"]["resourceVersion"])
+    assert names(as_of(api, MAPS, str(last - 3))) == ["m0", "m1"]
+    refused = api.ask("GET", f"{MAPS}?resourceVersion={last - 4}&resourceVersionMatch=Exact")
+    assert (refused.code, refused.body["reason"]) == (410, "Expired")
+    assert refused.body["message"] == "The resourceVersion for the provided list is too old."
+
+
+def test_metadata_alone(api: Api) -> None:
+    listed = api.get(MAPS, accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
+    assert (listed["kind"], listed["items"][0]["kind"]) == ("PartialObjectMetadataList", "PartialObjectMetadata")
+    assert "data" not in listed["items"][0]
+
+
+def test_a_table_has_rows(api: Api) -> None:
+    table = api.get(MAPS, accept="application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Data", "Age"]
+    assert table["rows"][0]["cells"][:2] == ["m0", 1]
+
+
+def test_nobody_is_sent_what_he_cannot_read(api: Api) -> None:
+    refused = api.ask("GET", MAPS, headers={"accept": "application/vnd.kubernetes.protobuf"})
+    assert (refused.code, refused.body["reason"]) == (406, "NotAcceptable")
+    both = "application/vnd.kubernetes.protobuf,application/json"
+    assert api.ask("GET", MAPS, headers={"accept": both}).code == 200
+
+
+def test_namespaces_come_in_the_order_of_keys() -> None:
+    api = Api()
+    for namespace in ("team", "team-a", "other", "team-b"):
+        for name in ("a", "a-b"):
+            api.post(f"/api/v1/namespaces/{namespace}/configmaps", config_map(name))
+    wanted = [f"{namespace}/{name}" for namespace in ("other", "team-a", "team-b", "team") for name in ("a", "a-b")]
+    assert places(api.get("/api/v1/configmaps")) == wanted
+    first = api.get("/api/v1/configmaps?limit=5")
+    second = api.get(f"/api/v1/configmaps?limit=5&continue={first['metadata']['continue']}")
+    assert places(first) + places(second) == wanted
+
+
+def places(found: Any) -> list[str]:
+    return [f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in found["items"]]
+
+
+def test_what_is_written_is_told_in_the_form_that_is_asked_for() -> None:
+    api, new = Api(), config_map("new")
+    part = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+    protobuf = {"accept": "application/vnd.kubernetes.protobuf"}
+    assert api.ask("POST", MAPS, new, headers=protobuf).code == 406
+    made = api.ask("POST", MAPS, new, headers={"accept": f"application/vnd.kubernetes.protobuf, {part}"}).body
+    assert (made["kind"], made["metadata"]["name"], "data" in made) == ("PartialObjectMetadata", "new", False)
+    gone = api.ask("DELETE", MAPS, headers={"accept": part.replace("Metadata", "MetadataList")}).body
+    assert (gone["kind"], [item["kind"] for item in gone["items"]]) == (
+        "PartialObjectMetadataList",
+        ["PartialObjectMetadata"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("PartialObjectMetadata", ""), ("PartialObjectMetadataList", "/m0"), ("PartialObjectMetadataList", "?watch=1")],
+)
+def test_one_is_no_list(api: Api, kind: str, path: str) -> None:
+    accept = f"application/json;as={kind};v=v1;g=meta.k8s.io"
+    assert api.ask("GET", f"{MAPS}{path}", headers={"accept": accept}).code == 406

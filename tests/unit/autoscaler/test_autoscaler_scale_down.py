@@ -1,0 +1,178 @@
+"""Nodes that nobody needs are marked, emptied and given up."""
+
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import is_true
+from unit.autoscaler.scaling_make import Scaled, cluster, pod, pool
+from unit.nodes.node_make import running
+
+CANDIDATE, GOING = "DeletionCandidateOfClusterAutoscaler", "ToBeDeletedByClusterAutoscaler"
+
+
+def taints(world: Scaled) -> list[str]:
+    """The taints that the autoscaler set."""
+    nodes = world.client.list(scheme.NODE)
+    found = [taint["key"] for node in nodes for taint in node["spec"].get("taints") or ()]
+    return sorted(key for key in found if key in {CANDIDATE, GOING})
+
+
+def with_pods(*pods: Any, pools: Any = None, **autoscaling: Any) -> Scaled:
+    """A world in which these pods have run for a while."""
+    world = Scaled(cluster(pools or [pool()], autoscaling=autoscaling))
+    world.put(*pods)
+    world.run(100)
+    assert all(world.place(each["metadata"]["name"]) for each in pods)
+    return world
+
+
+def test_an_empty_node_is_marked_and_goes_after_ten_minutes() -> None:
+    world = with_pods(pod("p", cpu="3"))
+    world.end("p")
+    world.run(119)
+    assert taints(world) == [CANDIDATE]
+    world.run(699)
+    assert len(world.nodes()) == 1
+    world.run(720)
+    assert (world.nodes(), world.machines()) == ([], [])
+
+
+def test_a_node_that_is_needed_again_is_not_marked_any_more() -> None:
+    world = with_pods(pod("p", cpu="3"))
+    world.end("p")
+    world.run(300)
+    world.put(pod("q", cpu="3"))
+    world.run(320)
+    assert (taints(world), len(world.nodes())) == ([], 1)
+    world.end("q")
+    world.run(800)
+    assert len(world.nodes()) == 1
+
+
+def test_how_long_a_node_is_unneeded_outlives_the_autoscaler() -> None:
+    world = with_pods(pod("p", cpu="3"))
+    world.end("p")
+    world.run(600)
+    again = world.restarted()
+    again.run(690)
+    assert len(again.nodes()) == 1
+    again.run(720)
+    assert again.nodes() == []
+
+
+def test_the_times_of_a_cluster_count() -> None:
+    world = with_pods(pod("p", cpu="3"), profile="optimize-utilization", unneededTime="30s")
+    world.end("p")
+    world.run(170)
+    assert world.nodes() == []
+
+
+def test_nothing_goes_soon_after_a_scale_up() -> None:
+    world = with_pods(pod("p", cpu="3"), unneededTime="0s")
+    world.end("p")
+    world.run(300)
+    assert len(world.nodes()) == 1
+    world.put(pod("q", cpu="9"))
+    world.run(620)
+    assert world.nodes() == []
+
+
+def test_the_pods_of_a_node_that_goes_move() -> None:
+    world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), pod("r", cpu="1"))
+    world.end("p" if world.place("r") == world.place("p") else "q")
+    world.run(719)
+    moved = world.get(scheme.POD, "r")
+    assert is_true(moved, "DisruptionTarget")
+    assert world.reported("ScaleDown")[-1] == ("r", "deleting pod for node scale down")
+    assert GOING in taints(world)
+    world.remove("r")
+    world.run(740)
+    assert len(world.nodes()) == 1
+
+
+def test_a_node_goes_on_being_emptied_after_a_restart() -> None:
+    world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), pod("r", cpu="1"))
+    world.end("p" if world.place("r") == world.place("p") else "q")
+    world.run(719)
+    again = world.restarted()
+    again.remove("r")
+    again.run(740)
+    assert len(again.nodes()) == 1
+
+
+def test_a_node_whose_pods_do_not_stop_stays() -> None:
+    world = with_pods(
+        pod("p", cpu="2500m"), pod("q", cpu="2500m"), pod("r", cpu="1", terminationGracePeriodSeconds=7200)
+    )
+    world.end("p" if world.place("r") == world.place("p") else "q")
+    world.run(719)
+    assert GOING in taints(world)
+    world.run(710 + 600 + 30)
+    assert GOING not in taints(world)
+    assert len(world.nodes()) == 2
+
+
+def test_pods_that_must_stay_keep_their_node() -> None:
+    safe = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), pod("r", cpu="1", annotations=safe))
+    world.end("p" if world.place("r") == world.place("p") else "q")
+    world.run(3600)
+    assert len(world.nodes()) == 2
+
+
+def test_a_node_may_be_told_to_stay() -> None:
+    world = with_pods(pod("p", cpu="3"))
+    (name,) = world.nodes()
+    node = world.get(scheme.NODE, name, "")
+    kept = {"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true"}
+    world.put({**node, "metadata": {**node["metadata"], "annotations": kept}})
+    world.end("p")
+    world.run(3600)
+    assert world.nodes() == [name]
+
+
+def test_nodes_that_a_gang_waits_for_are_kept() -> None:
+    slow = {"min": "12m", "typical": "12m", "max": "12m"}
+    world = with_pods(pod("p", cpu="3"), unneededTime="10s")
+    world.end("p")
+    begin = world.get(scheme.CLUSTER, "batch", "")
+    world.put({**begin, "spec": {**begin["spec"], "times": {"drivers": slow, "network": slow}}})
+    world.run(110)
+    world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
+    world.run(1200)
+    assert (len(world.nodes()), taints(world)) == (2, [])
+    world.run(1500)
+    assert all(world.place(name) for name in ("g0", "g1"))
+
+
+def test_a_slice_goes_whole_when_all_of_it_is_unneeded() -> None:
+    slices = [pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)]
+    tpu: Any = {"requests": {"google.com/tpu": "4"}}
+    world = with_pods(pod("p", **tpu), pod("q", **tpu), pools=slices)
+    world.end("p")
+    world.run(1200)
+    assert len(world.nodes()) == 2
+    world.end("q")
+    world.run(2000)
+    assert world.machines() == []
+
+
+def test_a_budget_that_is_used_up_keeps_a_node_until_it_is_not() -> None:
+    guarded = pod("r", cpu="1", labels={"app": "web"})
+    world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), guarded)
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": make.metadata("b", generation=1),
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": 0, "observedGeneration": 1},
+    }
+    world.put(budget, {**world.get(scheme.POD, "r"), "status": running()})
+    world.end(next(name for name in ("p", "q") if world.place(name) == world.place("r")))
+    world.run(1500)
+    assert len(world.nodes()) == 2
+    world.put({**budget, "status": {"disruptionsAllowed": 1, "observedGeneration": 1}})
+    world.run(2800)
+    assert len(world.nodes()) == 1
+    assert world.get(scheme.POD_DISRUPTION_BUDGET, "b")["status"]["disruptionsAllowed"] == 0

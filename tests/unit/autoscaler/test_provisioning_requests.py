@@ -1,0 +1,298 @@
+"""ProvisioningRequests come to machines, wait for them, or are told why not; and what they got is kept for them."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, with_path
+from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
+from batchyard.interfaces.client import Create, Delete, WriteResult
+from unit.autoscaler.scaling_make import (
+    ZONES,
+    Scaled,
+    cluster,
+    pod,
+    pod_template,
+    pool,
+    provisioning_request,
+    says,
+)
+
+ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+CHECK = "check-capacity.autoscaling.x-k8s.io"
+HOUR, DAY = 3600, 24 * 3600
+NONE_LEFT = [{"machineType": "n1-standard-2", "zone": ZONES[0], "count": 0}]
+OWN: Any = {"cpu": "100m", "memory": "100Mi", "gpu": 1}
+
+
+def queued(most: int = 1, **spec: Any) -> Any:
+    """A pool whose machines are had through ResizeRequests alone."""
+    accelerator = {"type": "nvidia-tesla-t4", "count": 1}
+    return pool("dws", "n1-standard-2", most, provisioning="queued", accelerator=accelerator, policy="ANY", **spec)
+
+
+def asking(request: Obj, *pools: Any, template: Any = None, **spec: Any) -> Scaled:
+    """A world with a request for pods as the template says."""
+    world = Scaled(cluster(pools or [queued()], **spec))
+    world.put(pod_template(**(OWN if template is None else template)), request)
+    world.run(0)
+    return world
+
+
+def state(world: Scaled, kind: str, name: str = "pr") -> str:
+    """Status and reason of a condition of a request."""
+    return says(world.get(scheme.PROVISIONING_REQUEST, name), kind)
+
+
+def is_there(world: Scaled, name: str = "pr") -> bool:
+    """Whether the request is there still."""
+    return world.client.get(Key(scheme.PROVISIONING_REQUEST, "team", name)) is not None
+
+
+def consumer(name: str, request: str = "pr", kind: str = "queued-provisioning.gke.io", **fields: Any) -> Any:
+    """A pod that runs on what a request got."""
+    consumes = {
+        "autoscaling.x-k8s.io/consume-provisioning-request": request,
+        "autoscaling.x-k8s.io/provisioning-class-name": kind,
+    }
+    return admit_queued_pod(pod(name, annotations=consumes, **(fields or OWN)))
+
+
+def test_a_request_is_queued_at_the_next_look_and_then_provisioned() -> None:
+    world = asking(provisioning_request())
+    assert (state(world, "Accepted"), world.machines()) == ("False/NotAccepted", [])
+    world.run(10)
+    assert state(world, "Accepted") == "True/SuccessfullyQueued"
+    world.run(20)
+    assert state(world, "Provisioned") == "True/Provisioned"
+    (name,) = world.nodes("dws")
+    labels = world.get(scheme.NODE, name, "")["metadata"]["labels"]
+    assert (
+        labels["autoscaling.gke.io/provisioning-request"]
+        == world.client.list(scheme.RESIZE_REQUEST)[0]["metadata"]["name"]
+    )
+
+
+def test_how_it_is_provisioned_is_told() -> None:
+    world = asking(provisioning_request())
+    world.run(30)
+    details = world.get(scheme.PROVISIONING_REQUEST, "pr")["status"]["provisioningClassDetails"]
+    assert details["NodePoolName"] == "dws"
+    assert details["NodeGroupName"].endswith("-grp")
+    assert details["SelectedZone"] == ZONES[0]
+    assert details["ResizeRequestName"].startswith("gke-team-pr-")
+
+
+def test_pods_that_consume_it_run_on_its_nodes_and_nothing_else_is_made_for_them() -> None:
+    world = asking(provisioning_request(), queued(most=5))
+    world.put(consumer("early"))
+    world.run(60)
+    assert world.place("early") in world.nodes("dws")
+    world.put(consumer("more"))
+    world.run(2 * HOUR)
+    assert (world.place("more"), len(world.machines())) == ("", 1)
+
+
+def test_it_waits_for_capacity() -> None:
+    world = asking(provisioning_request(), capacity=NONE_LEFT)
+    world.run(30 * DAY)
+    assert state(world, "Accepted") == "True/SuccessfullyQueued"
+    assert state(world, "Provisioned") == "False/ResourcePoolExhausted"
+    world.put(with_path(world.get(scheme.CLUSTER, "batch", ""), ("spec", "capacity"), []))
+    world.run(30 * DAY + 60)
+    assert state(world, "Provisioned") == "True/Provisioned"
+
+
+def test_it_need_not_wait_for_longer_than_it_makes_sense() -> None:
+    world = asking(provisioning_request(ValidUntilSeconds="3600"), capacity=NONE_LEFT)
+    world.run(2 * HOUR)
+    assert state(world, "Failed") == "True/WaitTimeExceeded"
+    assert world.client.list(scheme.RESIZE_REQUEST) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "pools", "template", "reason"),
+    [
+        (provisioning_request(count=2), [queued()], OWN, "NodepoolSizeReached"),
+        (provisioning_request(), [queued()], {**OWN, "gpu": 2}, "ProvisioningRequestNotSchedulableInNodepool"),
+        (provisioning_request(), [pool()], OWN, "NoQueuedNodepoolAvailable"),
+    ],
+)
+def test_a_request_that_goes_nowhere_fails_after_two_minutes(
+    request_: Obj, pools: Any, template: Any, reason: str
+) -> None:
+    world = asking(request_, *pools, template=template)
+    world.run(119)
+    assert (state(world, "Accepted"), state(world, "Failed")) == (f"False/{reason}", "")
+    world.run(130)
+    assert state(world, "Failed") == f"True/{reason}"
+    world.finish()
+    assert not is_there(world)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"maxRunDurationSeconds": "1h"}, "InvalidArgumentMaxRunDurationParseError"),
+        ({"maxRunDurationSeconds": ""}, "InvalidArgumentMaxRunDurationParseError"),
+        ({"maxRunDurationSeconds": "604801"}, "InvalidArgument"),
+        ({"maxRunDurationSeconds": "-60"}, "InvalidArgument"),
+        ({"capacitySearchStrategy": "OBTAINABILITY"}, "ObtainabilityStrategyUnsupported"),
+    ],
+)
+def test_a_request_whose_parameters_cannot_be_met_fails(parameters: Any, reason: str) -> None:
+    world = asking(provisioning_request(**parameters))
+    world.run(30)
+    assert (state(world, "Failed"), state(world, "Provisioned")) == (f"True/{reason}", "")
+    assert [*world.client.list(scheme.RESIZE_REQUEST), *world.machines()] == []
+
+
+def test_templates_may_come_a_little_later() -> None:
+    world = Scaled(cluster([queued()]))
+    world.put(provisioning_request())
+    world.run(30)
+    assert state(world, "Accepted") == "False/MissingPodTemplates"
+    world.put(pod_template(**OWN))
+    world.run(60)
+    assert state(world, "Provisioned") == "True/Provisioned"
+
+
+def test_what_it_got_is_kept_for_ten_minutes_and_given_up_ten_minutes_later() -> None:
+    world = asking(provisioning_request())
+    world.run(615)
+    assert state(world, "BookingExpired") == ""
+    world.run(625)
+    assert (state(world, "BookingExpired"), len(world.nodes())) == ("True/BookingExpired", 1)
+    world.run(1300)
+    assert world.nodes() == []
+
+
+def test_it_is_revoked_when_its_machines_are_taken_back() -> None:
+    world = asking(provisioning_request(maxRunDurationSeconds="3600"))
+    world.put(consumer("p"))
+    world.run(30 * 60)
+    assert world.place("p")
+    world.run(HOUR + 60)
+    assert (state(world, "CapacityRevoked"), world.machines()) == ("True/CapacityRevoked", [])
+
+
+def test_with_a_request_its_wait_ends() -> None:
+    world = asking(provisioning_request(), capacity=NONE_LEFT)
+    world.run(60)
+    world.delete(scheme.PROVISIONING_REQUEST, "pr")
+    world.run(120)
+    assert (world.client.list(scheme.RESIZE_REQUEST), world.machines()) == ([], [])
+
+
+def test_a_request_that_is_made_anew_does_not_take_what_the_one_before_it_asked_for() -> None:
+    world = asking(provisioning_request(maxRunDurationSeconds="600"), capacity=NONE_LEFT)
+    results: list[WriteResult] = []
+    world.run(60)
+    gone, anew = Delete(Key(scheme.PROVISIONING_REQUEST, "team", "pr")), Create(provisioning_request(created=60))
+    world.client.submit([gone, anew], results.append)
+    world.run(80)
+    (asked,) = world.client.list(scheme.RESIZE_REQUEST)
+    assert (asked["spec"]["maxRunDuration"], state(world, "Accepted")) == ("604800s", "True/SuccessfullyQueued")
+
+
+def test_requests_do_not_take_what_another_got() -> None:
+    world = asking(provisioning_request("a"), queued(most=2))
+    world.put(provisioning_request("b"))
+    world.run(60)
+    assert [state(world, "Provisioned", name) for name in "ab"] == ["True/Provisioned"] * 2
+    assert len(world.machines()) == 2
+
+
+def test_a_pool_is_made_for_a_request_where_pools_are_made() -> None:
+    limits = [{"resource": name, "max": 100} for name in ("cpu", "memory", "nvidia-tesla-t4")]
+    select = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+    world = asking(
+        provisioning_request(),
+        pool(),
+        template={**OWN, "nodeSelector": select},
+        autoscaling={"autoProvisioning": {"limits": limits}},
+    )
+    world.run(60)
+    (made,) = [name for name in world.pools() if name != "pool"]
+    assert world.get(scheme.NODE_POOL, made, "")["spec"]["provisioning"] == "queued"
+    assert (state(world, "Provisioned"), len(world.nodes(made))) == ("True/Provisioned", 1)
+    world.run(2 * HOUR)
+    assert (world.pools(), world.machines()) == (["pool"], [])
+
+
+def test_an_atomic_request_gets_all_its_nodes_at_once() -> None:
+    world = asking(provisioning_request(kind=ATOMIC, count=2), pool(), template={"cpu": "3"})
+    assert len(world.machines()) == 2
+    assert state(world, "Provisioned") == "True/CapacityIsProvisioned"
+
+
+def test_an_atomic_request_too_big_is_tried_again_later_and_later() -> None:
+    world = asking(provisioning_request(kind=ATOMIC, count=3), pool(most=2), template={"cpu": "3"})
+    world.run(60)
+    assert (state(world, "Provisioned"), world.machines()) == ("False/CapacityIsNotFound", [])
+    world.put(with_path(world.get(scheme.NODE_POOL, "pool", ""), ("spec", "autoscaling", "max"), 3))
+    world.run(179)
+    assert world.machines() == []
+    world.run(181)
+    assert (state(world, "Provisioned"), len(world.machines())) == ("True/CapacityIsProvisioned", 3)
+
+
+def test_room_that_is_there_is_enough() -> None:
+    world = asking(provisioning_request(kind=ATOMIC), pool(nodeCount=1), template={"cpu": "1"})
+    world.run(30)
+    assert len(world.machines()) == 1
+    world.put(provisioning_request("more", CHECK, created=30))
+    world.run(60)
+    assert state(world, "Provisioned", "more") == "True/CapacityIsFound"
+
+
+def test_room_that_is_booked_is_not_given_twice() -> None:
+    world = asking(provisioning_request(kind=CHECK), pool(nodeCount=1), template={"cpu": "2"})
+    world.run(300)
+    assert state(world, "Provisioned") == "True/CapacityIsFound"
+    world.put(provisioning_request("late", CHECK, created=300))
+    world.put(provisioning_request("once", CHECK, created=300, noRetry="true"))
+    world.run(320)
+    assert state(world, "Provisioned", "late") == "False/CapacityIsNotFound"
+    assert state(world, "Failed", "once") == "True/CapacityIsNotFound"
+
+
+def test_a_booking_ends_with_its_time_or_when_all_pods_have_come() -> None:
+    world = asking(provisioning_request(kind=ATOMIC), pool(most=2), template={"cpu": "3"})
+    world.put(provisioning_request("used", ATOMIC))
+    world.run(60)
+    world.put(consumer("p", "used", ATOMIC, cpu="3"))
+    world.run(599)
+    assert state(world, "BookingExpired", "used") == "True/CapacityBookingConsumed"
+    assert state(world, "BookingExpired") == ""
+    world.run(620)
+    assert state(world, "BookingExpired") == "True/CapacityReservationTimeExpired"
+
+
+def test_a_request_never_granted_expires_after_a_week() -> None:
+    world = asking(provisioning_request(kind=ATOMIC, count=3), pool(most=2), template={"cpu": "3"})
+    world.run(7 * DAY + 60)
+    assert state(world, "Failed") == "True/Expired"
+    world.finish()
+    assert not is_there(world)
+
+
+def test_a_request_whose_templates_are_not_there_fails() -> None:
+    world = Scaled(cluster([pool()]))
+    world.put(provisioning_request(kind=CHECK))
+    world.run(0)
+    assert state(world, "Failed") == "True/FailedToCreatePods"
+    (failed,) = world.get(scheme.PROVISIONING_REQUEST, "pr")["status"]["conditions"]
+    reported = "missing pod templates, 1 pod templates were referenced, 1 templates were missing: t"
+    assert failed["message"] == reported
+
+
+@pytest.mark.parametrize(
+    "other",
+    [provisioning_request(kind="someone.else/own"), provisioning_request(kind=CHECK, processorInstance="theirs")],
+)
+def test_requests_for_others_are_left_alone(other: Obj) -> None:
+    world = asking(other)
+    world.run(60)
+    assert world.get(scheme.PROVISIONING_REQUEST, "pr").get("status") is None

@@ -1,0 +1,36 @@
+"""What pods mean for a node that is to go."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.autoscaler.scale_down import PodDrainability, drain_of
+from unit.autoscaler.scaling_make import pod
+
+SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, PodDrainability.MOVES),
+        ({"owners": []}, PodDrainability.BLOCKS),
+        ({"owners": [], "annotations": {SAFE: "true"}}, PodDrainability.MOVES),
+        ({"annotations": {SAFE: "false"}}, PodDrainability.BLOCKS),
+        ({"namespace": "kube-system"}, PodDrainability.BLOCKS),
+        ({"namespace": "kube-system", "owners": [], "annotations": {SAFE: "on-completion"}}, PodDrainability.WAITS),
+        ({"namespace": "kube-system", "owners": [DAEMON]}, PodDrainability.STAYS),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}}, PodDrainability.STAYS),
+    ],
+)
+def test_a_pod_moves_stays_or_blocks(fields: dict[str, Any], expected: PodDrainability) -> None:
+    assert drain_of(pod("p", **fields), make.NOW) is expected
+
+
+def test_a_pod_that_does_not_stop_counts_no_more() -> None:
+    stopping = pod("p")
+    stopping["metadata"] = {**stopping["metadata"], "deletionTimestamp": make.stamp(30)}
+    assert drain_of(stopping, make.at(90)) is PodDrainability.MOVES
+    assert drain_of(stopping, make.at(91)) is PodDrainability.STAYS

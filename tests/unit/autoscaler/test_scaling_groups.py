@@ -1,0 +1,88 @@
+"""Node groups: what pools say of them, how long their machines may take, and by how much they may grow."""
+
+import pytest
+
+import make
+from batchyard.autoscaler.expander import FULL, IN_BACKOFF, Backoff
+from batchyard.autoscaler.node_groups import ClusterLimits
+from batchyard.autoscaler.settings import ResourceLimit, settings_of
+from batchyard.base.instant import HOUR, MINUTE
+from unit.autoscaler.scaling_make_core import A, B, C, cluster, fleet, groups, pool
+
+
+def test_a_pool_has_a_group_in_each_zone() -> None:
+    found = groups(pool(zones=[A, B]))
+    assert [group.name.zone for group in found] == [A, B]
+    assert [group.id.startswith("gke-batch-pool-") and group.id.endswith("-grp") for group in found] == [True, True]
+
+
+def test_a_new_node_has_its_own_name_as_label() -> None:
+    node = groups(pool(zones=[A]))[0].node("n")
+    assert (node.name, node.labels["kubernetes.io/hostname"], node.ready) == ("n", "n", True)
+
+
+def test_a_slice_is_one_group_of_all_its_hosts() -> None:
+    (group,) = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
+    assert (group.hosts, group.size.most) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("machine", "provisioning", "expected"),
+    [
+        ("e2-standard-4", "standard", 15 * MINUTE),
+        ("g2-standard-4", "flex-start", 30 * MINUTE),
+        ("g2-standard-4", "queued", 365 * 24 * HOUR),
+        ("ct5lp-hightpu-4t", "standard", 10 * HOUR),
+    ],
+)
+def test_machines_have_so_long_to_come(machine: str, provisioning: str, expected: int) -> None:
+    group = groups(pool(machine=machine, provisioning=provisioning))[0]
+    assert group.provision_time(settings_of(cluster())) == expected
+
+
+def test_room_is_bounded_by_zone_and_in_all() -> None:
+    found = groups(pool(bounds={"max": 4, "totalMax": 5}))
+    assert [fleet(found, {A: 1, B: 2}).room(group) for group in found] == [2, 2, 2]
+    assert [fleet(found, {A: 4}).room(group) for group in found] == [0, 1, 1]
+
+
+def test_a_compact_placement_group_holds_fewer() -> None:
+    assert groups(pool(machine="a3-highgpu-8g", most=1000, placementGroup="g", zones=[A]))[0].size.most == 96
+
+
+def test_a_slice_grows_only_from_nothing() -> None:
+    found = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
+    assert fleet(found).room(found[0]) == 2
+    assert fleet(found, {A: 2}).room(found[0]) == 0
+    assert fleet(found, leaving={A: 1}).room(found[0]) == 0
+
+
+def test_obstacles_are_told_in_upstreams_words() -> None:
+    found = groups(pool(most=2, zones=[A]))
+    backoff = Backoff(make.at(300), 300, make.NOW, "X")
+    limits = ClusterLimits({"cpu": ResourceLimit(0, 3)}, {})
+    assert fleet(found, {A: 1}, {f"pool/{A}": backoff}).obstacle(found[0], limits, make.at(299)) == IN_BACKOFF
+    assert fleet(found, {A: 2}).obstacle(found[0], limits, make.NOW) == FULL
+    assert fleet(found, {A: 1}).obstacle(found[0], limits, make.NOW) == (
+        'exceeded quota: "cluster-wide", resources: cpu'
+    )
+    assert fleet(found, {A: 1}).obstacle(found[0], ClusterLimits({}, {}), make.NOW) == ""
+
+
+def test_used_counts_all_machines() -> None:
+    found = groups(pool("l4", "g2-standard-24", zones=[A]), pool("cpu", zones=[A]))
+    assert fleet(found, {A: 2}).used() == {"cpu": 56, "memory": 2 * (96 + 16) << 30, "nvidia-l4": 4}
+
+
+def test_what_the_cloud_tells_of_its_capacity_is_known() -> None:
+    capacity = [{"machineType": "e2-standard-4", "zone": A, "count": 3}]
+    quotas = [{"name": "cpus", "limit": 40}]
+    found = groups(pool())
+    assert [fleet(found, {A: 1}).known_room(g, cluster(capacity=capacity)) for g in found[:2]] == [2, 1 << 30]
+    assert fleet(found, {A: 1, C: 1}).known_room(found[1], cluster(quotas=quotas)) == 8
+
+
+def test_what_is_left_of_a_reservation_is_known() -> None:
+    reservations = [{"name": "r", "machineType": "e2-standard-4", "zone": A, "count": 4}]
+    found = groups(pool(reservation="r", zones=[A]))
+    assert fleet(found, {A: 3}).known_room(found[0], cluster(reservations=reservations)) == 1

@@ -1,0 +1,224 @@
+"""Node auto-provisioning: which pool is made for pods that no pool fits."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from batchyard.api.meta import Obj
+from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, cropped
+from batchyard.autoscaler.pending_units import units_of
+from batchyard.autoscaler.scale_up import ScaleUp
+from batchyard.cloud.cluster_objects import UnsatisfiableRequirements
+from unit.autoscaler.scaling_make_core import A, B, C, cluster, grown, planner, views
+
+GKE = "cloud.google.com"
+LIMITED = {"cpu": 1000, "memory": 4000, "nvidia-l4": 16, "nvidia-tesla-a100": 16, "tpu-v5-lite-podslice": 16}
+SHAPE = "should consist of alphanumerics and '-', start with a letter and end with an alphanumeric"
+LIMITS = [{"resource": resource, "max": most} for resource, most in LIMITED.items()]
+
+
+def scaled(taken: Sequence[str] = (), **spec: Any) -> ScaleUp:
+    whole = {"autoscaling": {"autoProvisioning": {"limits": LIMITS}}, **spec}
+    return planner([], new_pools=NodeAutoProvisioner(cluster(**whole), LIMITED, taken), **whole)
+
+
+def made(*names: str, scale_up: ScaleUp | None = None, **fields: Any) -> list[Obj]:
+    """The pools that are made for pods."""
+    maker = scale_up or scaled()
+    for unit in units_of(views(*names, **fields)):
+        maker.help(unit)
+    return maker.pools
+
+
+def gpu(kind: str = "nvidia-l4", **labels: str) -> dict[str, str]:
+    return {f"{GKE}/gke-accelerator": kind, **labels}
+
+
+def test_the_cheapest_machine_that_fits_is_taken() -> None:
+    (pool,) = made("a", cpu="3")
+    assert pool["spec"]["machineType"] == "e2-standard-4"
+    assert pool["metadata"]["name"].startswith("nap-e2-standard-4-")
+    assert pool["spec"]["autoscaling"] == {"min": 0, "max": 1000, "locationPolicy": "BALANCED"}
+    assert "zones" not in pool["spec"]
+
+
+def test_several_small_machines_may_be_cheaper_than_a_large_one() -> None:
+    scale_up = scaled()
+    (pool,) = made("a", "b", "c", cpu="3", scale_up=scale_up)
+    assert (pool["spec"]["machineType"], grown(scale_up)) == ("e2-standard-4", {pool["metadata"]["name"]: 3})
+
+
+def test_a_gpu_pool_has_no_more_gpus_than_needed() -> None:
+    (pool,) = made("a", gpu=1, cpu="5", nodeSelector=gpu())
+    assert pool["spec"]["machineType"] == "g2-standard-8"
+    assert pool["metadata"]["name"].startswith("nap-g2-standard-8-gpu1-")
+
+
+def test_gpus_are_attached_where_machines_bring_none() -> None:
+    limited = {**LIMITED, "nvidia-tesla-t4": 8}
+    maker = NodeAutoProvisioner(cluster(), limited, ())
+    (pool,) = made("a", gpu=1, nodeSelector=gpu("nvidia-tesla-t4"), scale_up=planner([], new_pools=maker))
+    assert pool["spec"]["accelerator"] == {"type": "nvidia-tesla-t4", "count": 1}
+    assert pool["spec"]["machineType"] == "n1-standard-2"
+
+
+def test_spot_pools_are_tainted_and_take_any_zone() -> None:
+    tolerations = [{"key": f"{GKE}/gke-spot", "operator": "Exists"}]
+    (pool,) = made("a", gpu=1, nodeSelector=gpu(**{f"{GKE}/gke-spot": "true"}), tolerations=tolerations)
+    assert pool["spec"]["taints"] == [{"key": f"{GKE}/gke-spot", "value": "true", "effect": "NoSchedule"}]
+    assert pool["spec"]["autoscaling"]["locationPolicy"] == "ANY"
+    assert pool["metadata"]["name"].startswith("nap-g2-standard-4-spot-gpu1-")
+
+
+def test_who_tolerates_spot_machines_gets_them_since_they_are_cheaper() -> None:
+    tolerations = [{"key": f"{GKE}/gke-spot", "value": "true", "effect": "NoSchedule"}]
+    (pool,) = made("a", cpu="3", tolerations=tolerations)
+    assert (pool["spec"]["machineType"], pool["spec"]["provisioning"]) == ("e2-standard-4", "spot")
+    (pool,) = made("a", cpu="3", tolerations=[{"operator": "Exists"}])
+    assert pool["spec"]["provisioning"] == "standard"
+
+
+def test_a_pool_grows_in_the_zone_that_is_asked_for() -> None:
+    scale_up = scaled()
+    zones = {name: {"topology.kubernetes.io/zone": zone} for name, zone in (("b", B), ("c", C))}
+    pods = [pod for name, zone in zones.items() for pod in views(name, cpu="3", nodeSelector=zone)]
+    (unit,) = units_of(pods)
+    assert scale_up.help(unit)
+    assert len(scale_up.pools) == 1
+    assert [(group.name.zone, count) for group, count in scale_up.increases.items()] == [(B, 1), (C, 1)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"nodeSelector": {"team": "a"}}, "no toleration for a taint with the key of label team"),
+        ({"gpu": 1, "nodeSelector": gpu("h9")}, 'GPU type "h9" doesn\'t have a limit defined'),
+        ({"nodeSelector": {f"{GKE}/machine-family": "z9"}}, "no node pool can be made for it"),
+        ({"nodeSelector": {f"{GKE}/reservation-name": "r"}}, 'reservation "r" not found'),
+        ({"nodeSelector": {f"{GKE}/gke-max-run-duration-seconds": "1h"}}, "MaxRunDuration is not a valid int64."),
+        (
+            {"nodeSelector": {f"{GKE}/gke-max-run-duration-seconds": "29"}},
+            "MaxRunDuration is not within the allowed range (30 seconds - 120 days). Got 29 seconds.",
+        ),
+        (
+            {"nodeSelector": {f"{GKE}/gke-placement-group": "Group_1"}},
+            f'placement group name "Group_1" is invalid, {SHAPE}',
+        ),
+        (
+            {"nodeSelector": {f"{GKE}/gke-placement-group": "g" * 41}},
+            'placement group name "' + "g" * 41 + '" is invalid, should be at most 40 characters long',
+        ),
+        ({"nodeSelector": {f"{GKE}/gke-tpu-topology": "big"}}, 'TPU topology "big" not supported'),
+        ({"cpu": "40"}, "18 Insufficient cpu"),
+        ({"nodeSelector": {f"{GKE}/gke-spot": "true"}}, f"18 node(s) had untolerated taint {{{GKE}/gke-spot: true}}"),
+    ],
+)
+def test_pods_for_which_no_pool_can_be_made_are_told_why(fields: dict[str, Any], why: str) -> None:
+    scale_up = scaled()
+    assert made("a", scale_up=scale_up, **fields) == []
+    assert scale_up.refused["uid-a"] == why
+
+
+def test_a_placement_group_has_a_pool_of_its_name_in_one_zone() -> None:
+    group = {f"{GKE}/gke-placement-group": "team-a-0-compact"}
+    capacity = [{"machineType": "a2-highgpu-1g", "zone": A, "count": 1}]
+    scale_up = scaled(capacity=capacity)
+    (pool,) = made("a", "b", gpu=1, nodeSelector=gpu("nvidia-tesla-a100", **group), gang="g", scale_up=scale_up)
+    assert (pool["metadata"]["name"], pool["spec"]["placementGroup"]) == ("team-a-0-compact", "team-a-0-compact")
+    assert (pool["spec"]["zones"], pool["spec"]["autoscaling"]["max"]) == ([B], 150)
+
+
+def test_a_placement_group_has_the_smallest_machines_that_do() -> None:
+    selector = {f"{GKE}/gke-placement-group": "g", f"{GKE}/machine-family": "n2"}
+    (pool,) = made("a", cpu="3", nodeSelector=selector)
+    assert (pool["metadata"]["name"], pool["spec"]["machineType"]) == ("g", "n2-standard-4")
+
+
+def test_a_reservation_says_which_machines() -> None:
+    reserved = {"name": "r", "machineType": "n2-standard-8", "zone": C, "count": 4}
+    (pool,) = made("a", nodeSelector={f"{GKE}/reservation-name": "r"}, scale_up=scaled(reservations=[reserved]))
+    assert (pool["spec"]["machineType"], pool["spec"]["zones"]) == ("n2-standard-8", [C])
+
+
+def test_a_name_that_is_taken_is_waited_for() -> None:
+    group = {f"{GKE}/gke-placement-group": "g"}
+    fields: dict[str, Any] = {"gpu": 1, "nodeSelector": gpu("nvidia-tesla-a100", **group)}
+    assert len(made("a", **fields)) == 1
+    assert made("a", scale_up=scaled(taken=["g"]), **fields) == []
+
+
+def test_labels_with_tolerations_are_given_to_the_pool() -> None:
+    tolerations = [{"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}]
+    (pool,) = made("a", nodeSelector={"team": "a"}, tolerations=tolerations)
+    assert pool["spec"]["labels"] == {"team": "a"}
+    assert pool["spec"]["taints"] == [{"key": "team", "value": "a", "effect": "NoSchedule"}]
+
+
+def test_each_slice_is_a_pool_of_its_own() -> None:
+    selector = {f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice", f"{GKE}/gke-tpu-topology": "2x4"}
+    scale_up = scaled()
+    pools = made("a", "b", "c", requests={"google.com/tpu": "4"}, nodeSelector=selector, gang="g", scale_up=scale_up)
+    assert [pool["spec"]["autoscaling"]["max"] for pool in pools] == [2, 2]
+    assert sorted(grown(scale_up).values()) == [2, 2]
+    assert all(len(pool["spec"]["zones"]) == 1 for pool in pools)
+
+
+def test_a_single_host_slice_is_an_ordinary_pool() -> None:
+    selector = {f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice", f"{GKE}/gke-tpu-topology": "2x2"}
+    (pool,) = made("a", requests={"google.com/tpu": "4"}, nodeSelector=selector)
+    assert "tpuTopology" not in pool["spec"]
+
+
+def test_an_accelerator_without_a_limit_is_never_had() -> None:
+    pod = views("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb"))[0]
+    found = NodeAutoProvisioner(cluster(), LIMITED, ()).needs(pod)
+    assert found == UnsatisfiableRequirements('GPU type "nvidia-h100-80gb" doesn\'t have a limit defined')
+    assert made("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb")) == []
+
+
+def test_no_pool_is_made_for_a_time_that_is_none() -> None:
+    selector = {f"{GKE}/gke-max-run-duration-seconds": "1h"}
+    found = NodeAutoProvisioner(cluster(), LIMITED, ()).needs(views("a", nodeSelector=selector)[0])
+    assert found == UnsatisfiableRequirements("MaxRunDuration is not a valid int64.")
+
+
+def test_a_limit_bounds_what_is_made() -> None:
+    scale_up = scaled()
+    made(*[f"p{n}" for n in range(20)], gpu=1, cpu="3", nodeSelector=gpu(), scale_up=scale_up)
+    assert (sum(grown(scale_up).values()), len(scale_up.refused)) == (16, 4)
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "machine"),
+    [
+        ("node.kubernetes.io/instance-type", "n1-standard-8", "n1-standard-8"),
+        ("node.kubernetes.io/instance-type", "n2d-standard-32", "n2d-standard-32"),
+        (f"{GKE}/machine-family", "n2", "n2-standard-2"),
+    ],
+)
+def test_machines_can_be_named(label: str, value: str, machine: str) -> None:
+    (pool,) = made("a", cpu="1", nodeSelector={label: value})
+    assert pool["spec"]["machineType"] == machine
+
+
+def test_a_reservation_is_used_in_its_zone() -> None:
+    reserved = {"name": "r", "machineType": "a2-highgpu-1g", "zone": C, "count": 4}
+    selector = gpu("nvidia-tesla-a100", **{f"{GKE}/reservation-name": "r"})
+    whole: dict[str, Any] = {"reservations": [reserved], "autoscaling": {"autoProvisioning": {"limits": LIMITS}}}
+    maker = NodeAutoProvisioner(cluster(**whole), LIMITED, ())
+    scale_up = planner([], new_pools=maker, **whole)
+    (pool,) = made("a", gpu=1, nodeSelector=selector, scale_up=scale_up)
+    assert (pool["spec"]["reservation"], pool["spec"]["zones"]) == ("r", [C])
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [("e2-standard-4", "e2-standard-4"), ("ct5lp-hightpu-4t", "ct5lp-hight-4t"), ("a" * 20, "a" * 14)],
+)
+def test_machine_names_are_cropped_as_gke_crops_them(machine: str, name: str) -> None:
+    assert cropped(machine) == name
+
+
+def test_equal_needs_make_equal_names() -> None:
+    assert made("a", cpu="3") == made("b", cpu="3")

@@ -1,0 +1,138 @@
+"""ProvisioningRequests: their states, their pods, and the pools they go to."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj
+from batchyard.autoscaler import provisioning_request_pods
+from batchyard.autoscaler.provisioning_request_pods import (
+    ConditionText,
+    ProvisioningRequestState,
+    admit_queued_pod,
+    choose_group,
+    pods_of,
+    resize_request_name,
+    state_of,
+    with_condition_set,
+    with_details,
+)
+from batchyard.base.instant import HOUR
+from unit.autoscaler.scaling_make import pod, pod_template, provisioning_request
+from unit.autoscaler.scaling_make_core import A, B, groups, planner, pool, views
+
+CONSUMES = {
+    "autoscaling.x-k8s.io/consume-provisioning-request": "pr",
+    "autoscaling.x-k8s.io/provisioning-class-name": "queued-provisioning.gke.io",
+}
+QUEUED_TAINT = [{"key": "cloud.google.com/gke-queued", "operator": "Exists"}]
+
+
+def test_states_follow_each_other_as_gke_says() -> None:
+    request: Obj = provisioning_request()
+    found = [state_of(request)]
+    for stated in (
+        provisioning_request_pods.NOT_ACCEPTED,
+        provisioning_request_pods.QUEUED,
+        provisioning_request_pods.HAS_CAPACITY,
+        provisioning_request_pods.BOOKING_OVER,
+        provisioning_request_pods.REVOKED,
+    ):
+        request = with_condition_set(request, stated, make.NOW)
+        found.append(state_of(request))
+    names = "UNINITIALIZED PENDING ACCEPTED PROVISIONED BOOKING_EXPIRED CAPACITY_REVOKED"
+    assert [state.name for state in found] == names.split()
+
+
+def test_a_failure_ends_it() -> None:
+    request = with_condition_set(provisioning_request(), provisioning_request_pods.QUEUED, make.NOW)
+    assert (
+        state_of(with_condition_set(request, provisioning_request_pods.MISSING_RESIZE_REQUEST, make.NOW))
+        is ProvisioningRequestState.FAILED
+    )
+
+
+def test_what_is_said_already_is_not_said_again() -> None:
+    request = with_condition_set(provisioning_request(), provisioning_request_pods.QUEUED, make.NOW)
+    assert with_condition_set(request, provisioning_request_pods.QUEUED, make.at(5)) is request
+
+
+def test_details_that_are_empty_are_left_out() -> None:
+    request = with_details(provisioning_request(), {"SelectedZone": A, "AcceleratorType": ""})
+    assert request["status"]["provisioningClassDetails"] == {"SelectedZone": A}
+
+
+@pytest.mark.parametrize(("text", "hours"), [("3600", 1), ("", 168), ("x", 168), ("0", 168)])
+def test_machines_are_had_for_a_week_unless_said(text: str, hours: int) -> None:
+    request = provisioning_request(maxRunDurationSeconds=text)
+    assert provisioning_request_pods.max_run_duration(request) == hours * HOUR
+
+
+def test_a_request_may_say_until_when_it_makes_sense() -> None:
+    assert provisioning_request_pods.valid_until(provisioning_request(created=10, ValidUntilSeconds="60")) == make.at(
+        70
+    )
+    assert provisioning_request_pods.valid_until(provisioning_request()) is None
+
+
+def test_the_name_of_a_resize_request_is_cut_and_hashed() -> None:
+    name = resize_request_name("a-namespace-of-many-letters", "a-request-of-many-letters")
+    assert name.startswith("gke-a-namespace-of-many--a-request-of-many-le-")
+    assert len(name.rpartition("-")[2]) == 16
+
+
+def test_the_pods_of_a_request_are_as_its_templates_say() -> None:
+    found = pods_of(provisioning_request(count=2), [pod_template(gpu=1)])
+    assert [view.name for view in found] == ["pr-0-0", "pr-0-1"]
+    assert {"nvidia.com/gpu", "cloud.google.com/gke-queued"} <= {each.key for each in found[0].tolerations}
+
+
+def test_pods_of_a_request_go_to_its_own_nodes() -> None:
+    admitted = admit_queued_pod(pod("p", annotations=CONSUMES))
+    selector = {"autoscaling.gke.io/provisioning-request": resize_request_name("team", "pr")}
+    assert admitted["spec"]["nodeSelector"] == selector
+    assert admitted["spec"]["tolerations"][-1]["key"] == "cloud.google.com/gke-queued"
+
+
+def test_other_pods_are_left_as_they_are() -> None:
+    other = pod("p", annotations={**CONSUMES, "autoscaling.x-k8s.io/provisioning-class-name": "x"})
+    assert admit_queued_pod(other) is other
+
+
+def chosen(*pools: dict[str, Any], count: int = 2, cpu: str = "3", **spec: Any) -> Any:
+    names = [f"p{number}" for number in range(count)]
+    pods = views(*names, cpu=cpu, tolerations=QUEUED_TAINT)
+    return choose_group(pods, planner(groups(*pools), **spec), None)
+
+
+def queued(name: str = "q", **spec: Any) -> dict[str, Any]:
+    return pool(name, provisioning="queued", **spec)
+
+
+def test_all_of_a_request_goes_to_one_zone_where_the_cloud_has_it() -> None:
+    capacity = [{"machineType": "e2-standard-4", "zone": A, "count": 1}]
+    option = chosen(queued(), pool("other"), capacity=capacity)
+    assert ([group.name for group in option.groups], len(option.nodes)) == ([("q", B)], 2)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "message"),
+    [
+        (chosen(pool()), "NoQueuedNodepoolAvailable", "No nodepool with QueuedProvisioning enabled is available"),
+        (chosen(queued(most=1)), "NodepoolSizeReached", "Max nodepool size reached, affected nodepools: q"),
+        (
+            chosen(queued(), cpu="9"),
+            "ProvisioningRequestNotSchedulableInNodepool",
+            "Provisioning Request's pods cannot be scheduled in the nodepool. Predicate checking errors: q (Insuff",
+        ),
+        (
+            chosen(queued(), autoscaling={"autoProvisioning": {"limits": [{"resource": "cpu", "max": 4}]}}),
+            "OutOfResources",
+            "Max cluster limit reached, nodepools out of resources: q (cpu)",
+        ),
+    ],
+)
+def test_a_request_that_goes_nowhere_is_told_why(found: ConditionText, reason: str, message: str) -> None:
+    assert (found.type, found.reason) == ("Failed", reason)
+    assert found.message.startswith(message)

@@ -1,0 +1,152 @@
+"""Scale-up: which groups grow for whom, and what those are told who get nothing."""
+
+from collections.abc import Sequence
+
+from batchyard.api.views.pods import PodView
+from batchyard.autoscaler.expander import ScaleUpOption
+from batchyard.autoscaler.node_groups import NodeGroup
+from batchyard.autoscaler.pending_units import PendingUnit, units_of
+from batchyard.autoscaler.scale_up import NOT_ALL, ScaleUp
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from unit.autoscaler.scaling_make_core import A, B, groups, grown, planner, pool, views
+from unit.placement.placement_make import cluster as nodes_of
+from unit.placement.placement_make import node
+
+TPU = {"google.com/tpu": "4"}
+
+
+class NoPools:
+    """Makes no pools, and counts for how many pods it was asked to."""
+
+    def __init__(self) -> None:
+        self.looks: list[int] = []
+
+    def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> Sequence[ScaleUpOption]:
+        self.looks.append(len(pods))
+        return ()
+
+    def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
+        return "because"
+
+
+def help_all(scale_up: ScaleUp, *names: str, gang: str = "", **fields: object) -> bool:
+    return all(list(map(scale_up.help, units_of(views(*names, gang=gang, **fields)))))
+
+
+def test_units_are_gangs_and_the_others_by_priority() -> None:
+    first, second, *gang = [*views("a", "b"), *views("c", "d", gang="g")]
+    second.priority, gang[1].priority = 1, 2
+    shown = [(unit.is_gang, [pod.name for pod in unit.pods]) for unit in units_of([first, second, *gang])]
+    assert shown == [(True, ["d", "c"]), (False, ["b"]), (False, ["a"])]
+
+
+def test_pods_take_the_room_there_is_first() -> None:
+    scale_up = planner(groups(pool(zones=[A])), nodes_of(node("n")))
+    assert help_all(scale_up, "a", "b", cpu="3")
+    assert (grown(scale_up), scale_up.places["uid-a"]) == ({"pool": 1}, "n")
+
+
+def test_later_units_use_what_earlier_ones_left() -> None:
+    scale_up = planner(groups(pool(zones=[A])))
+    for unit in units_of([*views("a", cpu="2", gang="g"), *views("b", cpu="1", gang="h")]):
+        assert scale_up.help(unit)
+    assert grown(scale_up) == {"pool": 1}
+
+
+def test_a_gang_grows_nothing_unless_all_of_it_fits() -> None:
+    nodes = ClusterSnapshot()
+    scale_up = planner(groups(pool(most=2, zones=[A])), nodes)
+    assert not help_all(scale_up, "a", "b", "c", cpu="3", gang="g")
+    assert (grown(scale_up), scale_up.places, len(nodes)) == ({}, {}, 0)
+    assert scale_up.refused["uid-a"] == f"1 {NOT_ALL}"
+    assert help_all(scale_up, "d", "e", cpu="3", gang="h")
+
+
+def test_pods_alone_grow_as_far_as_it_goes() -> None:
+    scale_up = planner(groups(pool(most=2, zones=[A])))
+    assert not help_all(scale_up, "a", "b", "c", cpu="3")
+    assert (grown(scale_up), scale_up.refused) == ({"pool": 2}, {"uid-c": "1 max node group size reached"})
+
+
+def test_a_gang_may_use_several_pools() -> None:
+    scale_up = planner(groups(pool("small", most=1, zones=[A]), pool("large", "e2-standard-16", zones=[A])))
+    gang = PendingUnit([*views("a", cpu="3", gang="g"), *views("b", cpu="10", gang="g")], is_gang=True)
+    assert scale_up.help(gang)
+    assert grown(scale_up) == {"large": 1}
+
+
+def test_a_gang_takes_the_pool_that_has_room_for_all() -> None:
+    scale_up = planner(groups(pool("few", most=1, zones=[A]), pool("many", "e2-standard-8", zones=[A])))
+    assert help_all(scale_up, "a", "b", cpu="3500m", gang="g")
+    assert grown(scale_up) == {"many": 1}
+
+
+def test_a_slice_comes_whole() -> None:
+    slices = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
+    scale_up = planner(slices)
+    assert help_all(scale_up, "a", requests=TPU)
+    assert (grown(scale_up), list(scale_up.places)) == ({"pool": 2}, ["uid-a"])
+    assert help_all(scale_up, "b", requests=TPU)
+    assert not help_all(scale_up, "c", requests=TPU)
+
+
+def test_queued_pools_do_not_grow_for_pods() -> None:
+    tolerant = [{"operator": "Exists"}]
+    scale_up = planner(groups(pool(provisioning="queued", zones=[A])))
+    assert not help_all(scale_up, "a", tolerations=tolerant)
+
+
+def test_limits_hold_for_all_pools_together() -> None:
+    limits = [{"resource": "cpu", "max": 10}, {"resource": "memory", "max": 100}]
+    scale_up = planner(groups(pool(zones=[A])), autoscaling={"autoProvisioning": {"limits": limits}})
+    assert not help_all(scale_up, "a", "b", "c", cpu="3")
+    assert grown(scale_up) == {"pool": 2}
+    assert scale_up.refused == {"uid-c": '1 exceeded quota: "cluster-wide", resources: cpu'}
+
+
+def test_reasons_are_counted_over_groups() -> None:
+    found = groups(pool("one"), pool("large", "e2-standard-8", zones=[A]))
+    scale_up = planner(found)
+    assert not help_all(scale_up, "a", cpu="20", nodeSelector={"x": "y"})
+    assert scale_up.refused == {"uid-a": "4 node(s) didn't match Pod's node affinity/selector"}
+    assert not help_all(scale_up, "b", cpu="20")
+    assert scale_up.refused["uid-b"] == "4 Insufficient cpu"
+
+
+def test_what_grows_is_told_from_the_old_size_to_the_new() -> None:
+    (group,) = groups(pool(zones=[A]))
+    scale_up = planner([group])
+    scale_up.fleet.grow(group, 3)
+    help_all(scale_up, "a", "b", cpu="3")
+    assert scale_up.format_increase(scale_up.helped["uid-a"]) == f"[{{{group.id} 3->5 (max: 10)}}]"
+
+
+def test_zones_that_fit_alike_grow_together() -> None:
+    zone_b = {"topology.kubernetes.io/zone": B}
+    scale_up = planner(groups(pool(most=2)))
+    assert help_all(scale_up, "a", "b", "c", cpu="3")
+    assert help_all(scale_up, "d", cpu="3", nodeSelector=zone_b)
+    assert {group.name.zone: count for group, count in scale_up.increases.items()}[B] == 2
+
+
+def test_groups_grow_to_the_least_they_may_have() -> None:
+    def least(**bounds: int) -> dict[str, int]:
+        scale_up = planner(groups(pool(bounds=bounds, zones=[A, B])))
+        scale_up.grow_to_least()
+        return grown(scale_up)
+
+    assert (least(min=2), least(totalMin=3, totalMax=9), least()) == ({"pool": 4}, {"pool": 3}, {})
+
+
+def test_gangs_that_are_alike_fail_alike_without_another_look() -> None:
+    look = NoPools()
+    scale_up = planner(groups(pool(most=1, zones=[A])), new_pools=look)
+    for gang in ("g", "h"):
+        assert not help_all(scale_up, f"{gang}1", f"{gang}2", cpu="3", gang=gang)
+    assert (look.looks, scale_up.refused["uid-h2"]) == ([2, 1], f"1 {NOT_ALL}")
+
+
+def test_fitting_names_the_kinds_that_fit() -> None:
+    found: list[NodeGroup] = groups(pool(zones=[A]))
+    scale_up, (pod, large) = planner(found), [*views("a"), *views("b", cpu="9")]
+    assert scale_up.fitting({pod.shape: [pod], large.shape: [large]}, found[0]) == [pod.shape]

@@ -1,0 +1,100 @@
+"""What a guide says of Jobs and looks that were late."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.times import parse_time
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.cli.commands.guide import rows_of
+from batchyard.cli.commands.live_guide import NO_REASON, Timing, Timings
+from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.world import World
+
+STEPS = ("low-priority", "high-priority")
+
+
+def guide() -> Guide:
+    folder = examples_folder()
+    assert folder is not None
+    return Guide(folder, played_steps(STEPS[-1]))
+
+
+def late_guide(late: Duration) -> Guide:
+    """The guide in a world where everything of the second step comes late."""
+    found = guide()
+    first = played_steps(STEPS[-1])[-1].starts_at
+    scenario = found.world.scenario
+    moved = [step._replace(at=step.at + (late if step.at >= first else 0)) for step in scenario.steps]
+    found.world = World(replace(scenario, steps=moved))
+    return found
+
+
+def created(played: Guide) -> Mapping[str, Instant]:
+    """When each Job was created."""
+    metadata = [job["metadata"] for job in played.objects(scheme.JOB)]
+    return {each["name"]: parse_time(each["creationTimestamp"]) for each in metadata}
+
+
+def test_each_row_of_a_late_world_names_the_job_that_was_late_and_by_how_much() -> None:
+    planned, late = guide(), late_guide(2 * MINUTE)
+    simulated, found = rows_of(list(planned.play()), planned), rows_of(list(late.play()), late)
+    timings = Timings(STEPS)
+    due = {
+        job["metadata"]["name"]: parse_time(job["metadata"]["creationTimestamp"]) for job in planned.objects(scheme.JOB)
+    }
+    for job in late.objects(scheme.JOB):
+        name, came = job["metadata"]["name"], parse_time(job["metadata"]["creationTimestamp"])
+        timings.note(Timing(STEPS["high" in name], "Job", name, came - due[name]))
+    differ = timings.differences(simulated, found)
+    assert "high-priority: cq-team-a-hp" in {row.name for row in differ}
+    assert not any(row.name.startswith("low-priority: ") for row in differ)
+    reported = "step high-priority: Job team-a-high-priority-job-0 was 2m late, and 15 more were late"
+    assert {row.reason.replace("120s", "2m") for row in differ} == {reported}
+    assert len(timings.missed) == 16
+    names = {*simulated, *found}
+    assert {row.name for row in differ} == {name for name in names if simulated.get(name) != found.get(name)}
+
+
+def test_what_is_late_by_little_is_no_missed_timing_but_the_reason_of_a_row() -> None:
+    timings = Timings(STEPS)
+    timings.note(Timing("low-priority", "reading of", "the queues", SECOND // 2))
+    timings.note(Timing("low-priority", "Job", "in-time", -SECOND))
+    assert timings.missed == []
+    (row,) = timings.differences({"low-priority: cq": "1"}, {"low-priority: cq": "2"})
+    assert (
+        str(row)
+        == "low-priority: cq: simulated 1, live 2; reason: step low-priority: reading of the queues was 0.50s late"
+    )
+    assert row.is_explained
+
+
+def test_a_later_step_explains_no_row_of_an_earlier_one() -> None:
+    timings = Timings(STEPS)
+    timings.note(Timing("high-priority", "Job", "late", MINUTE))
+    rows = timings.differences({"low-priority: cq": "1", "high-priority: cq": "1", "ns/job": "Complete"}, {})
+    assert [row.is_explained for row in rows] == [False, True, True]
+    assert rows[0].reason == NO_REASON
+
+
+def test_what_never_came_is_missed_and_told() -> None:
+    timings = Timings(STEPS)
+    timings.note(Timing("high-priority", "end of Job", "endless", 24 * 60 * MINUTE, is_reached=False))
+    (missed,) = timings.missed
+    assert str(missed) == "step high-priority: end of Job endless did not happen within 24h after it was due"
+    assert missed.document() == {
+        "step": "high-priority",
+        "what": "end of Job",
+        "name": "endless",
+        "lateSeconds": 86400.0,
+        "reached": False,
+    }
+
+
+@pytest.mark.parametrize(("late", "speed"), [(6 * SECOND, 30.0), (10 * MINUTE, 1.0), (4 * SECOND, 45.0)])
+def test_a_speed_is_proposed_at_which_the_same_delays_do_not_matter(late: Duration, speed: float) -> None:
+    timings = Timings(STEPS)
+    timings.note(Timing("low-priority", "Job", "late", late))
+    assert timings.speed_for(60.0) == speed

@@ -1,0 +1,82 @@
+"""`batchyard simulate` from within: what is said, and how far it is."""
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+
+from batchyard import simulate
+from batchyard.cli.commands.simulate import LINES_MAX, in_words, run_remarks
+from batchyard.cli.output import fraction_done, watched
+from batchyard.sim.simulate import Simulation, read_scenario
+
+ROOT = Path(__file__).parents[4]
+PREEMPTION = ROOT / "examples" / "preemption"
+LIVELOCK = ROOT / "tests" / "unit" / "sim" / "livelock.yaml"
+CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: b%s}\n"
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is written."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0, "0s"), (0.25, "250ms"), (59.5, "59.5s"), (60, "1m"), (3723, "1h2m3s"), (90000, "25h"), (1e-6, "1µs")],
+)
+def test_durations_are_said_as_go_writes_them(seconds: float, expected: str) -> None:
+    assert in_words(seconds) == expected
+
+
+def test_a_loop_found_often_is_said_once() -> None:
+    result = simulate(LIVELOCK)
+    twice = dataclasses.replace(result, loops=[*result.loops, *result.loops])
+    (loop,) = [line for line in run_remarks(twice) if line.startswith("loop: ")]
+    assert (len(result.loops), loop.endswith("(found 2 times)")) == (1, True)
+
+
+def test_refusals_are_said_up_to_a_number() -> None:
+    delete = ", annotations: {batchyard.dev/delete-at: %ds}"
+    documents = [CONFIG_MAP % (delete % second) for second in range(1, LINES_MAX + 5)]
+    lines = [line for line in run_remarks(simulate("---\n".join(documents))) if line.startswith("rejected: ")]
+    assert lines[0] == 'rejected: delete ConfigMap b/a: NotFound: ConfigMap "b/a" not found'
+    assert len(lines) == LINES_MAX + 1
+    assert lines[-1] == "rejected: and 3 more"
+
+
+def test_progress_never_says_done_before_the_end() -> None:
+    scenario, _ = read_scenario([PREEMPTION])
+    simulation = Simulation(scenario)
+    seen = [fraction_done(simulation)]
+    while simulation.advance(10):
+        seen.append(fraction_done(simulation))
+    assert seen[0] == 0
+    assert max(seen) > 0.5
+    assert all(0 <= fraction < 1 for fraction in seen)
+
+
+def test_a_short_run_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    scenario, _ = read_scenario([PREEMPTION])
+    simulation = Simulation(scenario)
+    watched(simulation)
+    assert terminal.getvalue() == ""
+    assert simulation.result().duration == 210
+
+
+def test_a_long_run_shows_a_bar_and_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("batchyard.cli.output.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("batchyard.cli.output.SLICE", 20)
+    scenario, _ = read_scenario([PREEMPTION])
+    simulation = Simulation(scenario)
+    watched(simulation)
+    assert "of 6 placed" in terminal.getvalue()
+    assert simulation.result().objects == simulate(PREEMPTION).objects

@@ -1,0 +1,80 @@
+"""`batchyard simulate --trace` as users run it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from batchyard.cli.commands.simulate import LINES_MAX
+from batchyard.cli.output import fraction_done
+from batchyard.sim.simulate import SimulationOptions
+from batchyard.sim.trace_report import TraceRun
+from batchyard.sim.traces import read_trace
+from unit.cli.conftest import Batchyard
+from unit.sim.trace_make import PODS, write_trace
+
+
+def test_the_report_is_printed_as_tables(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("simulate", "--trace", write_trace(tmp_path))
+    assert done.returncode == 0
+    titles = [line.removeprefix("# ") for line in done.stdout.splitlines() if line.startswith("# ")]
+    assert titles == [
+        "pods",
+        "waits of pods scheduled in both, from creation to binding",
+        "reasons of pods that were never scheduled",
+        "requested share of the allocatable resources",
+        "free GPU share that a typical pod cannot use",
+        "over time",
+    ]
+    assert "longer here, by" in done.stdout
+    assert "1      node(s) didn't match Pod's node affinity/selector" in done.stdout
+
+
+def test_the_report_is_told_in_json_and_yaml(batchyard: Batchyard, tmp_path: Path) -> None:
+    write_trace(tmp_path)
+    report = json.loads(batchyard("simulate", "--trace", tmp_path, "-o", "json").stdout)
+    assert report["pods"]["placedHere"] == 4
+    reported = ["duration", "fragmentation", "load", "pods", "points", "trace", "unplaced", "usage", "waits"]
+    assert sorted(report) == reported
+    assert "placedHere: 4" in batchyard("simulate", "--trace", tmp_path, "-o", "yaml").stdout
+
+
+def test_a_trace_runs_under_a_load_and_nothing_else_does(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("simulate", "--trace", write_trace(tmp_path), "--load", "10")
+    assert done.stdout.startswith("# pods, 10 times the arrival rate\n")
+    assert "--load scales a trace" in batchyard("simulate", "--load", "10", tmp_path).stderr
+    assert "'0' is not a load" in batchyard("simulate", "--trace", tmp_path, "--load", "0").stderr
+
+
+def test_manifests_run_on_the_nodes_of_the_trace(batchyard: Batchyard, tmp_path: Path) -> None:
+    write_trace(tmp_path)
+    done = batchyard("simulate", "examples/first-steps", "--trace", tmp_path)
+    assert done.returncode == 0
+    assert "train-a" in done.stdout
+    assert "t4 " not in done.stdout
+    objects = json.loads(batchyard("simulate", "examples/first-steps", "--trace", tmp_path, "-o", "json").stdout)
+    assert len(objects["objects"]["Job.batch"]) == 3
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_the_event_log_takes_standard_output(batchyard: Batchyard, tmp_path: Path, form: str) -> None:
+    arguments = ("-o", "json") if form == "json" else ()
+    done = batchyard("simulate", "--trace", write_trace(tmp_path), "--events", "-", *arguments)
+    assert done.returncode == (2 if arguments else 0)
+    assert "# pods" not in done.stdout
+
+
+def test_a_broken_trace_ends_with_1(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("simulate", "--trace", write_trace(tmp_path, PODS[:1] * (LINES_MAX + 3)))
+    assert (done.returncode, done.stdout) == (1, "")
+    *_, more, last = done.stderr.splitlines()
+    assert (more, last) == ("and 2 more", f"batchyard: {LINES_MAX + 2} faults; nothing was run")
+
+
+def test_progress_goes_by_time_where_nothing_wants_quota(tmp_path: Path) -> None:
+    simulation = TraceRun(read_trace(write_trace(tmp_path)), SimulationOptions()).simulation
+    seen = [fraction_done(simulation)]
+    while simulation.advance(3):
+        seen.append(fraction_done(simulation))
+    assert seen == sorted(seen)
+    assert (seen[0], max(seen)) == (0, 0.99)

@@ -1,0 +1,81 @@
+"""What a JobSet needs and the API does not take: whoever wrote the JobSet is told."""
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, RefusedForNow
+from batchyard.api.meta import Obj, with_path
+from batchyard.client.local import AdmissionHooks, LocalClient
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Reader
+from batchyard.interfaces.controller import EventRecord
+from batchyard.jobs.jobset.controller import JobSetController
+from batchyard.store.memory import Store
+from stage import Stage
+from unit.jobs.jobset.test_job_sets import KEY, built
+
+ONE, OTHER = FieldError("spec.a", "no"), FieldError("spec.b", "never")
+QUOTA = 'jobs.batch "js-driver-0" is forbidden: exceeded quota: few'
+
+
+class Door:
+    """Refuses new objects of a kind, as long as there is something to say."""
+
+    def __init__(self, kind: str, error: ApiError | None) -> None:
+        self.error = error
+        self.stage = Stage()
+        self.stage.client = LocalClient(Store(), self.stage.kernel, admission=AdmissionHooks({kind: self._prepare}))
+        self.stage.runner = Runner(self.stage.kernel, self.stage.client, [JobSetController()], self._record)
+        self.stage.put(built())
+
+    def _prepare(self, obj: Obj, reader: Reader) -> Obj:
+        if self.error is not None:
+            raise self.error
+        return obj
+
+    def _record(self, now: int, controller: str, event: EventRecord) -> None:
+        self.stage.events.append(event)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RefusedForNow(QUOTA), QUOTA),
+        (InvalidObject([ONE]), 'Job.batch "js-driver-0" is invalid: spec.a: no'),
+        (InvalidObject([ONE, OTHER]), 'Job.batch "js-driver-0" is invalid: [spec.a: no, spec.b: never]'),
+    ],
+)
+def test_a_job_that_is_refused_is_told_of(error: ApiError, why: str) -> None:
+    door = Door(scheme.JOB, error)
+    message = f'job "js-driver-0" creation failed with error: {why}'
+    assert set(door.stage.events) == {EventRecord(KEY, "Warning", "JobCreationFailed", message)}
+    assert "status" not in door.stage.get(scheme.JOB_SET, "js"), "it is no further than its Jobs"
+    door.error = None
+    door.stage.run(60)
+    assert len(door.stage.client.list(scheme.JOB)) == 3
+
+
+def test_a_service_that_is_refused_is_told_of() -> None:
+    stage = Door(scheme.SERVICE, InvalidObject([ONE])).stage
+    (reported,) = set(stage.events)
+    assert (reported.reason, reported.message) == (
+        "HeadlessServiceCreationFailed",
+        'Service "js" is invalid: spec.a: no',
+    )
+
+
+def test_that_another_was_faster_is_no_news() -> None:
+    assert not Door(scheme.JOB, Conflict("it is there")).stage.events
+
+
+def test_of_very_many_jobs_some_are_made_at_a_time_until_all_are_there() -> None:
+    stage = Stage(JobSetController())
+    stage.put(built([make.replicated_job("worker", replicas=1200)]))
+    assert len(stage.client.list(scheme.JOB)) == 1200
+
+
+def test_of_very_many_jobs_only_some_are_thought_of_where_they_are_refused() -> None:
+    door = Door(scheme.JOB, RefusedForNow(QUOTA))
+    door.stage.put(with_path(built([make.replicated_job("w", replicas=2_000_000_000)]), ("metadata", "name"), "many"))
+    assert [event for event in door.stage.events if event.regarding.name == "many"]

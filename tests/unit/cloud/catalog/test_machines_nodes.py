@@ -1,0 +1,136 @@
+"""Nodes as GKE makes them."""
+
+from typing import Any
+
+import make
+from batchyard.api.views.node import node_view
+from batchyard.cloud.catalog.nodes import awaits_drivers, made_ready, node_template, registered_node
+from unit.cloud.catalog.cloud_make import ZONE, autoscaled, cluster, instance, node_pool
+
+GKE = "cloud.google.com/"
+
+
+def labels(pool: dict[str, Any], begin: dict[str, Any] | None = None) -> dict[str, str]:
+    """The labels of a pool's nodes, those of GKE without their prefix."""
+    found = node_template(pool, ZONE, begin or cluster())["metadata"]["labels"]
+    return {name.removeprefix(GKE): value for name, value in found.items()}
+
+
+def taints(pool: dict[str, Any]) -> list[str]:
+    """The taints of a pool's nodes."""
+    return [f"{t['key']}={t['value']}:{t['effect']}" for t in node_template(pool, ZONE, cluster())["spec"]["taints"]]
+
+
+def test_a_node_is_labelled_with_its_pool_machine_and_place() -> None:
+    found = labels(node_pool("ondemand-np", labels={"resource-type": "ondemand"}))
+    expected = {
+        "gke-nodepool": "ondemand-np",
+        "machine-family": "g2",
+        "gke-provisioning": "standard",
+        "gke-accelerator": "nvidia-l4",
+        "gke-max-pods-per-node": "110",
+        "gke-cpu-scaling-level": "24",
+        "gke-memory-gb-scaling-level": "98",
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "node.kubernetes.io/instance-type": "g2-standard-24",
+        "topology.kubernetes.io/region": "us-central1",
+        "topology.kubernetes.io/zone": ZONE,
+        "topology.gke.io/zone": ZONE,
+        "resource-type": "ondemand",
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert not {"gke-spot", "gke-accelerator-count", "gke-placement-group", "reservation-name"} & set(found)
+
+
+def test_the_terms_of_a_pool_are_labels() -> None:
+    spot = labels(node_pool(provisioning="spot", placementGroup="team-a-0-compact"))
+    assert (spot["gke-spot"], spot["gke-provisioning"], spot["gke-placement-group"]) == (
+        "true",
+        "spot",
+        "team-a-0-compact",
+    )
+    flex = labels(node_pool(provisioning="flex-start", maxRunDuration="24h"))
+    assert (flex["gke-flex-start"], flex["gke-provisioning"], flex["gke-max-run-duration-seconds"]) == (
+        "true",
+        "flex-start",
+        "86400",
+    )
+    queued = labels(node_pool(provisioning="queued"))
+    assert (queued["gke-queued"], queued["gke-provisioning"]) == ("true", "standard")
+    reserved = labels(node_pool(reservation="machine-reservation"))
+    assert (reserved["reservation-name"], reserved["reservation-affinity"]) == ("machine-reservation", "specific")
+
+
+def test_tpus_are_counted_and_have_a_topology() -> None:
+    multi = labels(node_pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4"))
+    assert (multi["gke-tpu-accelerator"], multi["gke-tpu-topology"], multi["gke-accelerator-count"]) == (
+        "tpu-v5-lite-podslice",
+        "2x4",
+        "4",
+    )
+    assert "gke-accelerator" not in multi
+    assert labels(node_pool(machine="ct6e-standard-4t"))["gke-tpu-topology"] == "2x2"
+
+
+def test_what_the_system_says_stands_above_what_the_pool_says() -> None:
+    assert labels(node_pool("a", labels={f"{GKE}gke-nodepool": "b"}))["gke-nodepool"] == "a"
+
+
+def test_accelerators_and_queued_pools_are_tainted() -> None:
+    assert taints(node_pool(machine="e2-medium")) == []
+    assert taints(node_pool(taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}])) == [
+        "spot=true:NoSchedule",
+        "nvidia.com/gpu=present:NoSchedule",
+    ]
+    assert taints(node_pool(machine="ct5lp-hightpu-4t")) == ["google.com/tpu=present:NoSchedule"]
+    t4 = {"type": "nvidia-tesla-t4", "count": 1}
+    assert taints(node_pool(machine="n1-standard-2", accelerator=t4, provisioning="queued")) == [
+        "nvidia.com/gpu=present:NoSchedule",
+        "cloud.google.com/gke-queued=true:NoSchedule",
+    ]
+
+
+def test_a_pool_may_have_its_own_taint_for_its_accelerators() -> None:
+    own = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
+    assert taints(node_pool(taints=[own])) == ["nvidia.com/gpu=true:NoSchedule"]
+
+
+def test_a_template_is_a_node_that_pods_can_be_tried_on() -> None:
+    view = node_view(node_template(node_pool(maxPodsPerNode=32), ZONE, cluster()))
+    assert view.ready
+    assert (view.allocatable["cpu"], view.allocatable["nvidia.com/gpu"], view.allocatable["pods"]) == (23_870, 2, 32)
+
+
+def test_a_kubelet_registers_a_node_that_is_not_ready() -> None:
+    pool = autoscaled("t4", "n1-standard-2")
+    asked = instance("gke-batch-t4-1", pool)
+    node = registered_node({**asked, "spec": {**asked["spec"], "resizeRequest": "rr-1"}}, pool, cluster(), make.NOW)
+    view = node_view(node)
+    assert (view.name, view.ready, view.labels["kubernetes.io/hostname"]) == ("gke-batch-t4-1", False, "gke-batch-t4-1")
+    assert view.labels["autoscaling.gke.io/provisioning-request"] == "rr-1"
+    assert ("node.kubernetes.io/not-ready", "NoSchedule") in [(taint.key, taint.effect) for taint in view.taints]
+    assert node["spec"]["providerID"] == f"gce://batch/{ZONE}/gke-batch-t4-1"
+    assert node["status"]["nodeInfo"]["kubeletVersion"].startswith("v1.")
+    assert {address["type"] for address in node["status"]["addresses"]} == {"InternalIP", "Hostname"}
+
+
+def test_no_two_machines_are_the_same() -> None:
+    one, other = (registered_node(instance(name), autoscaled(), cluster(), make.NOW) for name in ("a", "b"))
+    systems = [node["status"]["nodeInfo"] for node in (one, other)]
+    for identity in ("machineID", "systemUUID", "bootID"):
+        assert systems[0][identity] != systems[1][identity]
+
+
+def test_a_node_becomes_ready_once() -> None:
+    node = registered_node(instance("a"), autoscaled(), cluster(), make.NOW)
+    assert awaits_drivers(node)
+    ready = made_ready(node, make.at(60))
+    assert node_view(ready).ready
+    assert not awaits_drivers(ready)
+    assert [c["type"] for c in ready["status"]["conditions"]] == [
+        "Ready",
+        "MemoryPressure",
+        "DiskPressure",
+        "PIDPressure",
+    ]

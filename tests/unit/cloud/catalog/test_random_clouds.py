@@ -1,0 +1,145 @@
+"""Laws of the cloud, whatever is asked of it and whatever breaks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchyard.api import scheme
+from batchyard.cloud.catalog.instances import is_leaving, phase_of
+from batchyard.interfaces.client import WatchEvent
+from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, resize_request
+
+L4, TPU = "g2-standard-24", "ct5lp-hightpu-4t"
+SCALED = {"autoscaling": {"min": 0, "max": 9}, "zones": [ZONE]}
+POOLS: Sequence[dict[str, Any]] = (
+    {"name": "fixed", "machineType": L4, "zones": [ZONE], "nodeCount": 2},
+    {"name": "reserved", "machineType": L4, "zones": [ZONE], "nodeCount": 2, "reservation": "r"},
+    {"name": "slice", "machineType": TPU, "zones": [ZONE], "tpuTopology": "2x4"},
+    {"name": "scaled", "machineType": L4, **SCALED},
+    {"name": "scaled-slice", "machineType": TPU, "tpuTopology": "2x4", **SCALED},
+    {"name": "queued", "machineType": L4, "provisioning": "queued", **SCALED},
+)
+IN_USE = {"Provisioning", "Booting", "Running", "Stopping", "Crashed"}
+
+Act = Callable[[Cloud, int], None]
+
+
+def begin() -> dict[str, Any]:
+    """A cluster that is short of everything."""
+    return cluster(
+        nodePools=list(POOLS),
+        reservations=[{"name": "r", "machineType": L4, "zone": ZONE, "count": 1, "start": "10m", "end": "2h"}],
+        capacity=[row(L4, 4), row(TPU, 3)],
+        quotas=[{"name": "nvidia-l4", "limit": 10}],
+    )
+
+
+def row(machine: str, count: int) -> dict[str, Any]:
+    """A row of the cloud's capacity."""
+    return {"machineType": machine, "zone": ZONE, "count": count}
+
+
+def ask(world: Cloud, number: int) -> None:
+    """An autoscaler asks for a machine."""
+    world.put(instance(f"asked-{world.kernel.steps}", autoscaled("scaled", L4)))
+
+
+def ask_for_slice(world: Cloud, number: int) -> None:
+    """An autoscaler asks for a slice, if there is none."""
+    pool = autoscaled("scaled-slice", TPU, tpuTopology="2x4")
+    if not world.instances("scaled-slice"):
+        world.put(*(instance(f"tpu-{world.kernel.steps}-{host}", pool) for host in "ab"))
+
+
+def request(world: Cloud, number: int) -> None:
+    """An autoscaler asks for several at once."""
+    world.put(resize_request(f"rr-{world.kernel.steps}", "queued", 1 + number % 3, maxRunDuration="30m"))
+
+
+def chosen(world: Cloud, number: int) -> list[Mapping[str, Any]]:
+    """One of the machines, if there are some."""
+    found = world.instances()
+    return [found[number % len(found)]] if found else []
+
+
+def give_up(world: Cloud, number: int) -> None:
+    """Somebody gives a machine up."""
+    world.give_up(*chosen(world, number))
+
+
+def crash(world: Cloud, number: int) -> None:
+    """A machine is lost."""
+    for found in chosen(world, number):
+        if phase_of(found) in IN_USE:
+            world.crash(found)
+
+
+def reclaim(world: Cloud, number: int) -> None:
+    """The cloud wants a machine back."""
+    for found in chosen(world, number):
+        if phase_of(found) in IN_USE:
+            world.say(found, stopAt=world.stamp(30))
+
+
+def restock(world: Cloud, number: int) -> None:
+    """The cloud has more or less than before."""
+    world.change_cluster(capacity=[row(L4, number % 6), row(TPU, number % 5)])
+
+
+ACTS: Sequence[Act] = (ask, ask_for_slice, request, give_up, crash, reclaim, restock)
+
+
+def used(world: Cloud, machine: str) -> int:
+    """How many machines of a type are in use that no reservation provides."""
+    return sum(
+        obj["spec"]["machineType"] == machine
+        and obj["spec"]["pool"] != "reserved"
+        and phase_of(obj) in IN_USE
+        and not (phase_of(obj) == "Crashed" and is_leaving(obj))
+        for obj in world.instances()
+    )
+
+
+def check_gift(world: Cloud, event: WatchEvent) -> None:
+    """A machine is given only where there is one."""
+    if event.key.kind != scheme.INSTANCE or phase_of(event.obj) != "Provisioning" or event.old is None:
+        return
+    if phase_of(event.old) == "Provisioning":
+        return
+    machine, (found,) = event.obj["spec"]["machineType"], world.client.list(scheme.CLUSTER)
+    if event.obj["spec"]["pool"] == "reserved":
+        assert sum(phase_of(obj) in IN_USE and not is_leaving(obj) for obj in world.instances("reserved")) <= 1
+    else:
+        assert used(world, machine) <= next(
+            r["count"] for r in found["spec"]["capacity"] if r["machineType"] == machine
+        )
+
+
+def check(world: Cloud) -> None:
+    """The laws that hold whenever nothing is due."""
+    for name in ("slice", "scaled-slice"):
+        hosts = [obj for obj in world.instances(name) if not is_leaving(obj)]
+        assert sum(phase_of(obj) in IN_USE for obj in hosts) in {0, 2}
+    assert set(world.nodes()) <= {obj["metadata"]["name"] for obj in world.instances()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 59), st.integers(0, 900)), max_size=25))
+def test_laws_hold_whatever_happens(acts: list[tuple[Act, int, int]]) -> None:
+    world = Cloud(begin())
+    world.store.listen(partial(check_gift, world))
+    for act, number, seconds in acts:
+        act(world, number)
+        check(world)
+        world.wait(seconds)
+        check(world)
+    world.finish()
+    assert set(world.phases()) <= {"Running", "Failed"}
+    assert not any(map(is_leaving, world.instances()))
+    assert world.ready_nodes() == len(world.nodes()) == world.phases().count("Running")
+    assert len(world.phases("fixed")) == len(world.phases("slice")) == 2
+    again = world.restarted()
+    assert again.controllers.written == 0

@@ -1,0 +1,137 @@
+"""The controllers may die before any of their writes: what comes of it in the end is the same."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.cloud.cluster_objects import initial_objects
+from unit.autoscaler.scaling_make import (
+    ZONES,
+    Obj,
+    Scaled,
+    cluster,
+    pod,
+    pod_template,
+    pool,
+    provisioning_request,
+    says,
+)
+from unit.cloud.catalog.cloud_make import Died
+
+HASTY = {"unneededTime": "1m", "profile": "optimize-utilization"}
+
+
+class Story(NamedTuple):
+    """What there is, what somebody does so many seconds later, and until when the world is looked at."""
+
+    begin: Obj
+    steps: Sequence[tuple[float, Callable[[Scaled], None]]]
+    until: float
+
+
+def put(*objects: Any) -> Callable[[Scaled], None]:
+    return lambda world: world.put(*objects)
+
+
+def end(*names: str) -> Callable[[Scaled], None]:
+    return lambda world: world.end(*names)
+
+
+def stop_moving(world: Scaled) -> None:
+    """The pod that was told to move stops: no kubelet sees to it here."""
+    assert "deletionTimestamp" in world.get(scheme.POD, "r")["metadata"]
+    world.remove("r")
+
+
+def gang(count: int) -> list[Obj]:
+    return [pod(f"g{number}", cpu="3", gang="g") for number in range(count)]
+
+
+def new_pool() -> Story:
+    limits = [{"resource": name, "max": 100} for name in ("cpu", "memory")]
+    begin = cluster(autoscaling={"autoProvisioning": {"limits": limits}})
+    return Story(begin, [(3, put(*gang(3)))], 100)
+
+
+def failure() -> Story:
+    capacity = [{"machineType": "e2-standard-4", "zone": ZONES[0], "count": 0}]
+    pods = [pod(f"p{number}", cpu="3") for number in range(3)]
+    return Story(cluster([pool(zones=list(ZONES[:2]))], capacity=capacity), [(3, put(*pods))], 300)
+
+
+def whole_slice() -> Story:
+    slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
+    return Story(cluster([slices]), [(3, put(pod("p", requests={"google.com/tpu": "4"})))], 100)
+
+
+def unneeded() -> Story:
+    return Story(cluster([pool()], autoscaling=HASTY), [(3, put(*gang(2))), (60, end("g0", "g1"))], 600)
+
+
+def drained() -> Story:
+    begin = cluster([pool(nodeCount=1), pool("big", "e2-standard-8", nodeCount=1)], autoscaling=HASTY)
+    only_small: Any = {"nodeSelector": {"cloud.google.com/gke-nodepool": "pool"}}
+    only_big: Any = {"nodeSelector": {"cloud.google.com/gke-nodepool": "big"}}
+    pods = [pod("p", cpu="2", **only_small), pod("r", cpu="1"), pod("q", cpu="4", **only_big)]
+    pods.append(pod("s", cpu="3500m", **only_big))
+    return Story(begin, [(30, put(*pods)), (60, end("p", "q")), (400, stop_moving)], 600)
+
+
+def queued() -> Story:
+    accelerator = {"type": "nvidia-tesla-t4", "count": 1}
+    pools = [pool("dws", "n1-standard-2", 2, provisioning="queued", accelerator=accelerator, policy="ANY")]
+    template = pod_template(cpu="100m", memory="100Mi", gpu=1)
+    return Story(cluster(pools), [(3, put(template, provisioning_request(count=2)))], 1500)
+
+
+def played(story: Story, lives: int | None = None) -> Scaled:
+    """The world at the end of a story; the controllers die once, after so many writes."""
+    world = Scaled()
+    world.controllers.left = lives
+
+    def alive(work: Callable[[Scaled], None]) -> None:
+        nonlocal world
+        try:
+            work(world)
+        except Died:
+            world = world.restarted()
+
+    alive(put(*initial_objects(story.begin)))
+    for seconds, act in story.steps:
+        alive(partial(Scaled.run, seconds=seconds))
+        world.run(seconds)
+        alive(act)
+    alive(partial(Scaled.run, seconds=story.until))
+    world.run(story.until)
+    return world
+
+
+def outcome(world: Scaled) -> Any:
+    """What there is in the end, but for names and times."""
+    places = {obj["metadata"]["name"]: world.place(obj["metadata"]["name"]) for obj in world.client.list(scheme.POD)}
+    requests = world.client.list(scheme.PROVISIONING_REQUEST)
+    return {
+        "pools": world.pools(),
+        "nodes": Counter(name.rpartition("-")[0] for name in world.nodes()),
+        "machines": Counter(name.rpartition("-")[0] for name in world.machines()),
+        "zones": world.zones(),
+        "pods": {name: place.rpartition("-")[0] for name, place in places.items()},
+        "requests": [[says(obj, kind) for kind in ("Provisioned", "BookingExpired")] for obj in requests],
+    }
+
+
+@pytest.mark.parametrize("reported", [new_pool, failure, whole_slice, unneeded, drained, queued])
+def test_it_ends_alike_whichever_write_the_controllers_die_before(reported: Callable[[], Story]) -> None:
+    expected = played(reported())
+    for lives in range(expected.controllers.written):
+        assert outcome(played(reported(), lives)) == outcome(expected), f"they died before write {lives}"
+
+
+@pytest.mark.parametrize(("reported", "nodes"), [(new_pool, 3), (failure, 3), (unneeded, 0), (drained, 1), (queued, 0)])
+def test_the_stories_end_as_they_should(reported: Callable[[], Story], nodes: int) -> None:
+    world = played(reported())
+    assert (len(world.nodes()), len(world.machines())) == (nodes, nodes)

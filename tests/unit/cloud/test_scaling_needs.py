@@ -1,0 +1,95 @@
+"""What pods need of nodes that no pool has."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.cloud.cluster_objects import (
+    NodeRequirements,
+    UnsatisfiableRequirements,
+    is_system_label,
+    needs_of,
+    run_duration_fault,
+)
+from unit.autoscaler.scaling_make_core import views
+
+GKE = "cloud.google.com"
+
+
+def needs(**fields: Any) -> NodeRequirements:
+    found = needs_of(views("p", **fields)[0])
+    assert isinstance(found, NodeRequirements)
+    return found
+
+
+def equal(key: str, value: str, effect: str = "NoSchedule") -> dict[str, str]:
+    return {"key": key, "operator": "Equal", "value": value, "effect": effect}
+
+
+def test_selectors_say_which_machines() -> None:
+    found = needs(
+        gpu=1,
+        nodeSelector={f"{GKE}/gke-spot": "true", f"{GKE}/gke-accelerator": "nvidia-l4", f"{GKE}/machine-family": "g2"},
+    )
+    assert (found.provisioning, found.accelerator, found.devices, found.family) == ("spot", "nvidia-l4", 1, "g2")
+
+
+def test_tpus_are_counted_by_label_or_request() -> None:
+    selector = {f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice", f"{GKE}/gke-tpu-topology": "2x4"}
+    found = needs(requests={"google.com/tpu": "4"}, nodeSelector=selector)
+    assert (found.accelerator, found.topology, found.devices) == ("tpu-v5-lite-podslice", "2x4", 4)
+    counted = {**selector, f"{GKE}/gke-accelerator-count": "8"}
+    assert needs(requests={"google.com/tpu": "4"}, nodeSelector=counted).devices == 8
+
+
+def test_a_label_with_a_toleration_separates_workloads() -> None:
+    found = needs(nodeSelector={"team": "a"}, tolerations=[equal("team", "a"), equal("other", "b")])
+    assert found.labels == (("team", "a"),)
+    assert [(taint.key, taint.value, taint.effect) for taint in found.taints] == [("team", "a", "NoSchedule")]
+
+
+def test_a_toleration_of_any_value_separates_too() -> None:
+    found = needs(nodeSelector={"team": "a"}, tolerations=[{"key": "team", "operator": "Exists"}])
+    assert [(taint.value, taint.effect) for taint in found.taints] == [("a", "NoSchedule")]
+
+
+def test_a_label_without_a_toleration_is_never_given() -> None:
+    found = needs_of(views("p", nodeSelector={"team": "a"})[0])
+    assert found == UnsatisfiableRequirements("no toleration for a taint with the key of label team")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "provisioning", "words"),
+    [
+        ("", "queued", ""),
+        ("3600", "standard", ""),
+        ("604800", "flex-start", ""),
+        ("1h", "spot", "MaxRunDuration is not a valid int64."),
+        ("9", "spot", "MaxRunDuration is not within the allowed range (30 seconds - 120 days). Got 9 seconds."),
+        ("60", "flex-start", "MaxRunDuration is not within the allowed range (10 minutes - 7 days). Got 60 seconds."),
+        ("3600", "queued", "MaxRunDuration cannot be set on non-bulk QueuedProvisioning pools."),
+    ],
+)
+def test_machines_are_had_for_a_time_that_gke_grants(seconds: str, provisioning: str, words: str) -> None:
+    assert run_duration_fault(seconds, provisioning) == words
+
+
+def test_required_affinity_counts_like_a_selector() -> None:
+    expression = {"key": f"{GKE}/gke-spot", "operator": "In", "values": ["true"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    assert needs(affinity=affinity).provisioning == "spot"
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [({f"{GKE}/gke-flex-start": "true"}, "flex-start"), ({f"{GKE}/gke-provisioning": "standard"}, "standard")],
+)
+def test_provisioning_is_read_from_labels(selector: dict[str, str], expected: str) -> None:
+    assert needs(nodeSelector=selector).provisioning == expected
+
+
+def test_system_labels_are_those_of_kubernetes_and_gke() -> None:
+    system = ["cloud.google.com/x", "node.kubernetes.io/x", "topology.gke.io/zone", "kueue.x-k8s.io/y"]
+    assert all(map(is_system_label, system))
+    assert not any(map(is_system_label, ["team", "example.com/x", "notkubernetes/x"]))

@@ -1,0 +1,173 @@
+"""Events of what controllers record: told, counted, combined, and not too many."""
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.base.instant import MINUTE
+from batchyard.client.local import LocalClient
+from batchyard.controller_runtime.events import BURST, EventRecorder
+from batchyard.controller_runtime.kernel import VirtualEventLoop
+from batchyard.housekeeping.controllers import AT_ONCE_MAX, FIRST, KEPT_MAX, EventExpiry
+from batchyard.interfaces.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.store.memory import Store
+
+JOB = Key(scheme.JOB, "team", "train")
+
+
+class Recorder:
+    """A recorder over a store, and what it has told."""
+
+    def __init__(self) -> None:
+        self.kernel = VirtualEventLoop(make.at(0))
+        self.store = Store()
+        self.client = LocalClient(self.store, self.kernel)
+        self._record = EventRecorder(self.client, "here")
+
+    def record(
+        self, message: str, reason: str = "SuccessfulCreate", *, at: float = 0, key: Key = JOB, by: str = "job-pods"
+    ) -> None:
+        self._record(make.at(at), by, EventRecord(key, "Normal", reason, message))
+
+    @property
+    def reported(self) -> list[Obj]:
+        return list(self.store.list(scheme.EVENT))
+
+
+def added(event: Obj) -> WatchEvent:
+    return WatchEvent(EventType.ADDED, key_of(event), event, None, int(event["metadata"]["resourceVersion"]))
+
+
+def ignore(_result: WriteResult) -> None:
+    pass
+
+
+def test_an_event_says_what_it_is_about() -> None:
+    recorder = Recorder()
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "team", "uid": "u1"}}
+    recorder.client.submit([Create(job)], ignore)
+    recorder.record("Created pod: train-0")
+    (event,) = recorder.reported
+    about = {"kind": "Job", "namespace": "team", "name": "train", "apiVersion": "batch/v1", "uid": "u1"}
+    assert event["involvedObject"] == {**about, "resourceVersion": "1"}
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", "SuccessfulCreate", "Created pod: train-0")
+    assert (event["source"], event["count"]) == ({"component": "job-controller"}, 1)
+    assert event["metadata"]["namespace"] == "team"
+
+
+def test_those_of_kueue_say_what_was_done_as_well() -> None:
+    recorder = Recorder()
+    recorder.record("Job suspended", "Suspended")
+    recorder.record("Admitted by clusterQueue cq", "Started", by="job")
+    recorder.record('Created ProvisioningRequest: "x"', "ProvisioningRequestCreated", by="provisioning")
+    assert [event.get("action") for event in recorder.reported] == [None, "Started", "Created"]
+
+
+def test_the_same_again_is_counted() -> None:
+    recorder = Recorder()
+    for second in (0, 5, 9):
+        recorder.record("Job suspended", "Suspended", at=second)
+    (event,) = recorder.reported
+    assert (event["count"], event["firstTimestamp"], event["lastTimestamp"]) == (3, make.stamp(0), make.stamp(9))
+
+
+def test_many_that_differ_in_their_messages_alone_become_one() -> None:
+    recorder = Recorder()
+    for number in range(14):
+        recorder.record(f"Created pod: train-{number}")
+    assert len(recorder.reported) == 11
+    (combined,) = [
+        event for event in recorder.reported if event["message"].startswith("(combined from similar events): ")
+    ]
+    assert (combined["count"], combined["message"].rpartition(" ")[2]) == (4, "train-13")
+
+
+def test_of_one_object_no_more_than_a_burst_is_told() -> None:
+    recorder = Recorder()
+    for number in range(BURST + 10):
+        recorder.record("told", f"Reason{number}")
+    assert len(recorder.reported) == BURST
+    recorder.record("told", "Later", at=5 * MINUTE / 1_000_000)
+    assert len(recorder.reported) == BURST + 1
+    recorder.record("told", "Other", key=Key(scheme.NODE, "", "n1"))
+    assert recorder.reported[0]["metadata"]["namespace"] == "default"
+
+
+def test_an_event_goes_an_hour_after_it_was_last_told() -> None:
+    recorder, expiry = Recorder(), EventExpiry()
+    recorder.record("told")
+    (event,) = recorder.reported
+    key = key_of(event)
+    assert expiry.keys_for(added(event), make.at(0)) == (FIRST,)
+    recorder.record("told", at=60)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(1)).requeue_at == make.at(3600)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).requeue_at == make.at(3660)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3660)).writes == [Delete(key)]
+    assert not expiry.reconcile(FIRST, recorder.client, make.at(3661)).writes
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3720)).writes == [Delete(key)]  # it could not go before
+    recorder.client.submit([Delete(key)], ignore)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3780)) == ReconcileResult(independent=True)
+
+
+@pytest.mark.parametrize("reported", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
+def test_an_event_that_tells_another_time_goes_an_hour_after_it_was_made(reported: str) -> None:
+    recorder, expiry = Recorder(), EventExpiry()
+    recorder.record("told")
+    (event,) = recorder.reported
+    recorder.client.submit(
+        [Update({**event, "lastTimestamp": reported, "eventTime": reported, "series": None})], ignore
+    )
+    (event,) = recorder.reported
+    assert expiry.keys_for(added(event), make.at(0)) == (FIRST,)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3599)).requeue_at == make.at(3600)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).writes == [Delete(key_of(event))]
+
+
+def test_many_events_wait_for_the_first_to_go_and_no_more_than_a_bound_go_at_once() -> None:
+    recorder, expiry = Recorder(), EventExpiry()
+    for number in range(AT_ONCE_MAX + 1):
+        recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
+    wanted = [key for event in recorder.reported for key in expiry.keys_for(added(event), make.at(1))]
+    assert wanted[0] == FIRST
+    assert len(wanted) < AT_ONCE_MAX
+    outcome = expiry.reconcile(FIRST, recorder.client, make.at(3610))
+    assert len(outcome.writes) == AT_ONCE_MAX
+    assert outcome.requeue_at is not None
+    assert outcome.requeue_at <= make.at(3610)
+    assert len(expiry.reconcile(FIRST, recorder.client, make.at(3610)).writes) == 1
+
+
+class Surplus:
+    """More Events than are kept, of Jobs told by number, and their expiry."""
+
+    def __init__(self, count: int) -> None:
+        self.recorder, self.expiry = Recorder(), EventExpiry()
+        for number in range(count):
+            self.recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
+        self.stored = sorted(self.recorder.reported, key=lambda event: int(event["involvedObject"]["name"][4:]))
+        self.woken_at = [n for n, event in enumerate(self.stored) if self.expiry.keys_for(added(event), make.at(20))]
+
+    def reconcile(self, at: float) -> ReconcileResult:
+        """What is deleted at a second, which is done."""
+        outcome = self.expiry.reconcile(FIRST, self.recorder.client, make.at(at))
+        self.recorder.client.submit(outcome.writes, ignore)
+        return outcome
+
+
+def test_of_too_many_events_the_oldest_are_deleted_in_batches() -> None:
+    surplus = Surplus(KEPT_MAX + AT_ONCE_MAX + 1)
+    assert surplus.woken_at == [0, KEPT_MAX + AT_ONCE_MAX - 1]
+    outcome = surplus.reconcile(20)
+    assert outcome.writes == [Delete(key_of(event)) for event in surplus.stored[:AT_ONCE_MAX]]
+    assert outcome.requeue_at == make.at(21)
+    assert surplus.reconcile(21).writes == [Delete(key_of(surplus.stored[AT_ONCE_MAX]))]
+    assert len(surplus.recorder.reported) == KEPT_MAX
+
+
+def test_a_surplus_spares_an_old_event_that_occurred_again() -> None:
+    surplus = Surplus(KEPT_MAX + AT_ONCE_MAX)
+    again, *old = surplus.stored
+    surplus.recorder.client.submit([Update({**again, "lastTimestamp": make.stamp(19)})], ignore)
+    assert surplus.reconcile(20).writes == [Delete(key_of(event)) for event in old[:AT_ONCE_MAX]]

@@ -1,0 +1,50 @@
+"""Models of a world that plays something, as somebody sees them."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from batchyard.dashboard.data_source import FullAccess, ViewerAccess
+from batchyard.dashboard.history import PlatformHistory
+from batchyard.dashboard.static_report import DashboardViews, PlatformTime
+from batchyard.sim.guide import Guide, examples_folder, played_steps
+
+Model = dict[str, Any]
+ALL = FullAccess()
+
+
+class Team:
+    """Sees what is namespaced in some namespaces, and nothing else."""
+
+    def __init__(self, *namespaces: str, also: tuple[str, ...] = ()) -> None:
+        self._namespaces = namespaces
+        self._also = also
+
+    def may_list(self, kind: str, namespace: str = "") -> bool:
+        return namespace in self._namespaces or kind in self._also
+
+
+class Shown:
+    """The guide, played to its step of high priority, where some preempt and some wait."""
+
+    def __init__(self) -> None:
+        folder = examples_folder()
+        assert folder is not None
+        self.guide = Guide(folder, played_steps("high-priority"))
+        world = self.guide.world
+        history = PlatformHistory(world.kernel.now, world.platform.index.cluster_queue_of)
+        world.client.subscribe(history.observe)
+        *_, self.seen = self.guide.play()
+        self.history, self.index, self.reader = history, world.platform.index, world.client
+        self.pages = DashboardViews(world.client, world.platform.index, history, PlatformTime(world.kernel.now, 0))
+
+    def model(self, view: str, query: Mapping[str, str] = {}, sight: ViewerAccess = ALL) -> Model:
+        found = self.pages.model(view, query, sight)
+        assert found is not None
+        return found
+
+
+@cache
+def shown() -> Shown:
+    """Played once for all who only look."""
+    return Shown()

@@ -1,0 +1,98 @@
+"""A report is one file, in which nothing of what it tells is markup."""
+
+import json
+import re
+from collections import Counter
+
+from batchyard.dashboard.static_report import SCRIPTS, asset, script_of_all
+from batchyard.sim.result import Reporter
+from batchyard.sim.simulate import Simulation, read_scenario
+
+QUEUES = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: plain}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: queue}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [cpu]
+    flavors: [{name: plain, resources: [{name: cpu, nominalQuota: 1}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: jobs, namespace: team}
+spec: {clusterQueue: queue}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata: {name: one, namespace: team, annotations: {batchyard.dev/runtime: 1m}}
+spec:
+  queueName: jobs
+  podSets:
+  - {name: main, count: 1, template: {spec: {containers: [{name: c, resources: {requests: {cpu: 1}}}]}}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata:
+  name: two
+  namespace: team
+  annotations: {batchyard.dev/submit-at: 10s, batchyard.dev/runtime: 1m}
+  ownerReferences: [{apiVersion: v1, kind: "</script><img src=x>", name: "</script><b>", uid: u}]
+spec:
+  queueName: jobs
+  podSets:
+  - {name: main, count: 1, template: {spec: {containers: [{name: c, resources: {requests: {cpu: 1}}}]}}}
+"""
+
+
+def reported() -> str:
+    simulation = Simulation(read_scenario([QUEUES])[0])
+    reporter = Reporter(simulation.world)
+    simulation.advance()
+    result = simulation.result()
+    return reporter.html(result.now, result.costs)
+
+
+def test_it_tells_the_whole_run() -> None:
+    html = reported()
+    found = re.search(r'<script type="application/json" id="report">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    models = json.loads(found[1])["models"]
+    assert [row["state"] for row in models["workloads"]["rows"]] == ["Finished", "Finished"]
+    (lane,) = models["timeline"]["flavor"]["lanes"]
+    assert [(bar[0], bar[1]) for bar in lane["bars"]] == [(0, 60), (60, 120)]
+    assert models["queue"]["queue"]["series"]["pending"][-1] == 0
+    assert max(models["queue"]["queue"]["series"]["pending"]) == 1
+    marks = [mark["what"] for mark in models["workload"]["team/two"]["life"]]
+    assert marks == ["created", "quotaReserved", "admitted", "finished"]
+
+
+def test_no_text_of_it_is_markup_and_nothing_comes_from_elsewhere() -> None:
+    html = reported()
+    assert html.count("</script>") == html.count("<script") == 2
+    assert "<img" not in html
+    assert not re.findall(r'(?:src|href)="(?!#)[^"]', html)
+    assert "import " not in html.replace("importance", "")
+
+
+def test_names_are_there_once_in_all_scripts() -> None:
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script_of_all(), re.MULTILINE)
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_scripts_come_after_what_they_import() -> None:
+    for place, name in enumerate(SCRIPTS):
+        found = asset(f"js/{name}")
+        assert found is not None
+        imported = re.findall(r'^import .* from "\./(.+)";$', found.content.decode(), re.MULTILINE)
+        assert set(imported) <= set(SCRIPTS[:place]), name
+
+
+def test_the_page_asks_for_all_scripts_at_once() -> None:
+    page = asset("")
+    assert page is not None
+    assert set(re.findall(r'(?:src|href)="js/(.+?)"', page.content.decode())) == set(SCRIPTS)

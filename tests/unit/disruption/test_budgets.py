@@ -1,0 +1,159 @@
+"""Disruption budgets: whom they guard, what they say of themselves, whom they let go, whose victims are spared."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import key_of
+from batchyard.disruption.controller import EvictionRefusal, ExpectedPods, disrupted, status_of, verdict
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import Unschedulable, find_node
+from batchyard.placement.preemption import PodPreemption, find_preemption
+from unit.nodes.node_make import pod, running
+from unit.placement import placement_make
+from unit.placement.placement_make import cluster, node, view
+
+LABELS = {"app": "web"}
+
+
+def budget(name: str = "b", status: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    spec = {"selector": {"matchLabels": LABELS}, **spec}
+    metadata = make.metadata(name, generation=1)
+    obj = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
+    return obj if status is None else {**obj, "status": {"observedGeneration": 1, **status}}
+
+
+def web(name: str = "pod", *, ready: bool = True, **fields: Any) -> dict[str, Any]:
+    status = running() if ready else {"phase": "Running"}
+    return pod(name, metadata={"labels": LABELS}, status=fields.pop("status", status), **fields)
+
+
+def refusal(judged: dict[str, Any], asked: dict[str, Any] | None = None) -> EvictionRefusal:
+    found = verdict(asked or web(), [judged], make.NOW).refusal
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected", "desired", "allowed"),
+    [
+        ({"minAvailable": 2}, 3, 2, 1),
+        ({"minAvailable": 4}, 3, 4, 0),
+        ({"minAvailable": "50%"}, 5, 3, 0),
+        ({"maxUnavailable": 1}, 4, 3, 0),
+        ({"maxUnavailable": "40%"}, 4, 2, 1),
+        ({"maxUnavailable": 9}, 3, 0, 3),
+        ({"minAvailable": 0}, 0, 0, 0),
+    ],
+)
+def test_so_many_may_go_as_are_healthy_beyond_those_that_must_be(
+    spec: Any, expected: int, desired: int, allowed: int
+) -> None:
+    pods = [web("a"), web("b"), web("c"), web("d", ready=False)]
+    status = status_of(budget(**spec), pods, ExpectedPods(expected), {}, make.NOW)
+    assert (status["currentHealthy"], status["desiredHealthy"], status["disruptionsAllowed"]) == (3, desired, allowed)
+    (condition,) = status["conditions"]
+    assert condition["reason"] == ("SufficientPods" if allowed else "InsufficientPods")
+
+
+def test_a_pod_that_was_let_go_does_not_count_for_two_minutes() -> None:
+    let_go = budget(minAvailable=1, status={"disruptedPods": {"a": make.stamp(), "gone": make.stamp()}})
+    early = disrupted(let_go, [web("a"), web("b")], make.at(60))
+    assert (dict(early.pods), early.look_at) == ({"a": make.stamp()}, make.at(120))
+    assert status_of(let_go, [web("a"), web("b")], ExpectedPods(2), early.pods, make.NOW)["currentHealthy"] == 1
+    late = disrupted(let_go, [web("a"), web("b")], make.at(121))
+    assert (dict(late.pods), len(late.not_deleted)) == ({}, 1)
+
+
+def test_who_is_let_go_uses_the_budget_up() -> None:
+    judged = verdict(web(), [budget(status={"disruptionsAllowed": 1})], make.NOW)
+    assert judged.refusal is None
+    assert judged.spent is not None
+    assert judged.spent["status"]["disruptedPods"] == {"pod": make.stamp()}
+    assert judged.spent["status"]["disruptionsAllowed"] == 0
+    assert judged.spent["status"]["conditions"][0]["reason"] == "InsufficientPods"
+
+
+def test_a_budget_that_is_used_up_says_what_it_needs() -> None:
+    reported = refusal(budget(status={"disruptionsAllowed": 0, "desiredHealthy": 2, "currentHealthy": 2}))
+    assert (reported.code, reported.message) == (
+        429,
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+    )
+    assert reported.cause == "The disruption budget b needs 2 healthy pods and has 2 currently"
+
+
+def test_a_budget_that_changed_is_awaited() -> None:
+    reported = refusal(budget(status={"observedGeneration": 0, "disruptionsAllowed": 5}))
+    assert reported.cause == "The disruption budget b is still being processed by the server."
+    assert reported.retry_after == 10
+
+
+def test_a_budget_that_failed_says_why() -> None:
+    condition = make.condition("DisruptionAllowed", False, reason="SyncFailed", message="no scale")
+    reported = refusal(budget(status={"disruptionsAllowed": 0, "conditions": [condition]}))
+    assert reported.cause.endswith("does not allow evicting pods currently because it failed sync: no scale")
+
+
+def test_two_budgets_are_one_too_many() -> None:
+    two = [budget("a", status={"disruptionsAllowed": 1}), budget("b", status={"disruptionsAllowed": 1})]
+    found = verdict(web(), two, make.NOW).refusal
+    assert found is not None
+    assert found.code == 500
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        web(status={"phase": "Pending"}),
+        web(status={"phase": "Succeeded"}),
+        pod(status=running()),
+        web() | {"metadata": {**web()["metadata"], "deletionTimestamp": make.stamp()}},
+    ],
+)
+def test_whom_no_budget_guards_may_go(asked: Any) -> None:
+    assert verdict(asked, [budget(status={"disruptionsAllowed": 0})], make.NOW) == (None, None)
+
+
+def test_a_pod_that_is_not_ready_may_go_while_enough_others_are() -> None:
+    unready = web(ready=False)
+    none_left = {"disruptionsAllowed": 0, "desiredHealthy": 2}
+    assert verdict(unready, [budget(status={**none_left, "currentHealthy": 2})], make.NOW) == (None, None)
+    assert refusal(budget(status={**none_left, "currentHealthy": 1}), unready).code == 429
+    always = budget(status={**none_left, "currentHealthy": 1}, unhealthyPodEvictionPolicy="AlwaysAllow")
+    assert verdict(unready, [always], make.NOW) == (None, None)
+
+
+def on(name: str, node_name: str = "n", priority: int = 0, labels: Any = None) -> Any:
+    return placement_make.pod(name, nodeName=node_name, priority=priority, labels=labels)
+
+
+def victims(nodes: ClusterSnapshot, cpu: str) -> tuple[str, list[str]]:
+    asked = view(placement_make.pod("p", cpu=cpu, priority=5))
+    placement = find_node(asked, nodes)
+    assert isinstance(placement, Unschedulable)
+    found = find_preemption(asked, nodes, placement.obstacles)
+    assert isinstance(found, PodPreemption), found
+    return found.node, [victim.name for victim in found.victims]
+
+
+def test_whom_a_budget_guards_is_preempted_last() -> None:
+    nodes = cluster(node(cpu="2"), on("guarded", labels=LABELS), on("more", priority=3))
+    assert victims(nodes, "1") == ("n", ["guarded"])
+    nodes.budgets.set(budget(status={"disruptionsAllowed": 0}))
+    assert victims(nodes, "1") == ("n", ["more"])
+    assert victims(nodes, "2") == ("n", ["more", "guarded"])
+
+
+def test_the_node_where_no_budget_is_broken_is_chosen() -> None:
+    nodes = cluster(node("a", cpu="1"), node("b", cpu="1"), on("x", "a", labels=LABELS), on("y", "b", 3))
+    nodes.budgets.set(budget(status={"disruptionsAllowed": 0}))
+    assert victims(nodes, "1") == ("b", ["y"])
+    nodes.budgets.set(budget(status={"disruptionsAllowed": 1}))
+    assert victims(nodes, "1") == ("a", ["x"])
+    nodes.budgets.set(budget(status={"disruptionsAllowed": 0, "disruptedPods": {"x": make.stamp()}}))
+    assert victims(nodes, "1") == ("a", ["x"])
+    nodes.budgets.remove(key_of(budget()))
+    assert not nodes.budgets

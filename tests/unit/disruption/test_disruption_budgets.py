@@ -1,0 +1,111 @@
+"""What PodDisruptionBudgets tell of themselves, and pods that were marked to go and stayed."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.disruption.controller import DisruptionBudgets
+from stage import Stage, stated
+from unit.disruption.test_budgets import budget, web
+from unit.nodes.node_make import running
+
+OWNED = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "uid-rs", "controller": True}
+
+
+def status(stage: Stage) -> Any:
+    return stage.get(scheme.POD_DISRUPTION_BUDGET, "b")["status"]
+
+
+def owned(name: str, **owner: Any) -> dict[str, Any]:
+    made = web(name)
+    return {**made, "metadata": {**made["metadata"], "ownerReferences": [{**OWNED, **owner}]}}
+
+
+def replicas(kind: str, name: str, count: int, **metadata: Any) -> dict[str, Any]:
+    about = make.metadata(name, **metadata)
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": about, "spec": {"replicas": count}}
+
+
+def test_a_budget_follows_its_pods() -> None:
+    stage = Stage(DisruptionBudgets())
+    stage.put(budget(minAvailable=1))
+    assert (status(stage)["expectedPods"], stage.reasons()[0]) == (0, "NoPods")
+    stage.put(web("a"), web("b"))
+    assert (status(stage)["disruptionsAllowed"], status(stage)["observedGeneration"]) == (1, 1)
+    stage.put(web("b", ready=False))
+    assert status(stage)["disruptionsAllowed"] == 0
+    stage.put(web("b", status={"phase": "Failed"}))
+    stage.delete(scheme.POD, "b")
+    assert status(stage)["expectedPods"] == 1
+
+
+def test_shares_are_of_what_the_controllers_of_pods_want() -> None:
+    stage = Stage(DisruptionBudgets())
+    stage.put(replicas("ReplicaSet", "rs", 4), owned("a"), owned("b"), budget(maxUnavailable="50%"))
+    assert (status(stage)["expectedPods"], status(stage)["desiredHealthy"]) == (4, 2)
+
+
+def test_of_a_replica_set_that_has_a_deployment_that_counts() -> None:
+    stage = Stage(DisruptionBudgets())
+    above = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "uid-d", "controller": True}
+    stage.put(replicas("Deployment", "d", 6), replicas("ReplicaSet", "rs", 4, ownerReferences=[above]))
+    stage.put(owned("a"), budget(maxUnavailable=1))
+    assert status(stage)["expectedPods"] == 6
+
+
+@pytest.mark.parametrize(
+    ("owner", "why"),
+    [
+        ({"apiVersion": "batch/v1", "kind": "Job"}, "jobs.batch does not implement the scale subresource"),
+        ({}, 'found no controllers for pod "a"'),
+        ({"apiVersion": "example.com/v1", "kind": "R"}, 'no matches for kind "R" in version "example.com/v1"'),
+    ],
+)
+def test_where_that_cannot_be_told_nobody_may_go(owner: Any, why: str) -> None:
+    stage = Stage(DisruptionBudgets())
+    stage.put(owned("a", **owner), budget(maxUnavailable=1))
+    assert status(stage)["disruptionsAllowed"] == 0
+    assert stated(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == ("False", "SyncFailed", why)
+    assert stage.events[0].message == f"Failed to calculate the number of expected pods: {why}"
+
+
+def test_pods_of_nobody_are_told_of() -> None:
+    stage = Stage(DisruptionBudgets())
+    stage.put(web("a"), budget(maxUnavailable=1))
+    shown = "&LabelSelector{MatchLabels:map[string]string{app: web,},MatchExpressions:[]LabelSelectorRequirement{},}"
+    assert stage.events[0].message.startswith(
+        f"Pods selected by this PodDisruptionBudget (selector: {shown}) were found"
+    )
+
+
+def test_a_pod_that_was_let_go_and_stays_counts_again() -> None:
+    stage = Stage(DisruptionBudgets())
+    stage.put(web("a"), web("b"), budget(minAvailable=1))
+    found = stage.get(scheme.POD_DISRUPTION_BUDGET, "b")
+    stage.put({**found, "status": {**found["status"], "disruptedPods": {"a": make.stamp()}}})
+    assert status(stage)["currentHealthy"] == 1
+    stage.run(121)
+    assert status(stage)["currentHealthy"] == 2
+    assert "disruptedPods" not in status(stage)
+    assert stage.reasons()[-1] == "NotDeleted"
+
+
+def test_a_pod_that_was_marked_to_go_and_stays_is_marked_no_more() -> None:
+    stage = Stage(DisruptionBudgets())
+    conditions = [*running()["conditions"], make.condition("DisruptionTarget", reason="PreemptionByScheduler")]
+    stage.put(web("a", status={"phase": "Running", "conditions": conditions}))
+    stage.run(119)
+    assert stage.get(scheme.POD, "a")["status"]["conditions"][-1]["status"] == "True"
+    stage.run(121)
+    marked = stage.get(scheme.POD, "a")["status"]["conditions"][-1]
+    assert (marked["status"], "reason" in marked) == ("False", False)
+
+
+def test_a_budget_without_a_spec_guards_nobody() -> None:
+    stage = Stage(DisruptionBudgets())
+    bare = budget()
+    del bare["spec"]
+    stage.put(bare, web("a"))
+    assert (status(stage)["expectedPods"], status(stage)["disruptionsAllowed"]) == (0, 0)

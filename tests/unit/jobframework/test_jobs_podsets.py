@@ -1,0 +1,124 @@
+"""What admission puts into pod templates, and how the originals come back."""
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj, with_path
+from batchyard.jobframework.workloads import (
+    InvalidPodSetInfo,
+    PodSetInfo,
+    admitted_injections,
+    equivalent,
+    inject,
+    original_injections,
+    restore,
+    topology_request,
+    without_duplicate_env,
+)
+from batchyard.scheduling.workload import lifecycle
+
+SPOT = make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot"}])
+
+
+def test_what_is_injected_can_be_restored() -> None:
+    template = make.pod_template(labels={"own": "1"}, nodeSelector={"disk": "ssd"}, tolerations=[{"key": "own"}])
+    (original,) = original_injections(make.workload(pod_sets=[{**make.pod_set(), "template": template}]))
+    injected = inject(template, PodSetInfo("main", 1, {"l": "1"}, {"a": "2"}, {"zone": "a"}, [{"key": "spot"}]))
+    assert injected["spec"]["nodeSelector"] == {"disk": "ssd", "zone": "a"}
+    assert injected["spec"]["tolerations"] == [{"key": "own"}, {"key": "spot"}]
+    assert restore(injected, original) == template
+
+
+def test_a_toleration_is_not_added_twice() -> None:
+    template = make.pod_template(tolerations=[{"key": "spot"}])
+    assert inject(template, PodSetInfo("main", 1, tolerations=[{"key": "spot"}])) == template
+
+
+def test_a_contradiction_names_both_values() -> None:
+    template = make.pod_template(labels={"l": "1"})
+    with pytest.raises(InvalidPodSetInfo, match="conflict for labels: conflict for key=l, value1=1, value2=2"):
+        inject(template, PodSetInfo("main", 1, {"l": "2"}))
+
+
+def test_flavors_are_named_once_each() -> None:
+    admission = make.admission()
+    admission["podSetAssignments"][0]["flavors"] = {"memory": "spot", "cpu": "spot"}
+    wl = lifecycle.reserve_quota(make.workload(), admission, make.NOW, admitted=True)
+    injections = admitted_injections(wl, lambda _: SPOT)
+    assert injections is not None
+    assert injections[0].tolerations == [{"key": "spot"}]
+
+
+def test_a_missing_flavor_is_waited_for() -> None:
+    wl = lifecycle.reserve_quota(make.workload(), make.admission(), make.NOW, admitted=True)
+    assert admitted_injections(wl, lambda _: None) is None
+
+
+def test_a_cluster_queue_whose_name_is_no_label_is_not_told() -> None:
+    wl = lifecycle.reserve_quota(make.workload(), make.admission("a.b"), make.NOW, admitted=True)
+    injections = admitted_injections(wl, lambda _: SPOT)
+    assert injections is not None
+    assert "kueue.x-k8s.io/cluster-queue-name" not in injections[0].labels
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        pytest.param(make.pod_set(count=2), False, id="count"),
+        pytest.param(make.pod_set(minCount=1), False, id="minimum"),
+        pytest.param(make.pod_set(requests={"cpu": "9"}), False, id="containers"),
+        pytest.param({**make.pod_set(), "template": make.pod_template(nodeSelector={"a": "b"})}, True, id="selector"),
+        pytest.param({**make.pod_set(), "template": make.pod_template(tolerations=[{"key": "k"}])}, False, id="taints"),
+    ],
+)
+def test_what_makes_pod_sets_differ(changed: Obj, same: bool) -> None:
+    assert equivalent([make.pod_set()], [changed], ignore_tolerations=False) is same
+
+
+def test_tolerations_may_be_left_out_of_account() -> None:
+    tolerant = {**make.pod_set(), "template": make.pod_template(tolerations=[{"key": "k"}])}
+    assert equivalent([make.pod_set()], [tolerant], ignore_tolerations=True)
+    assert not equivalent([make.pod_set()], [], ignore_tolerations=True)
+
+
+def test_of_a_variable_given_twice_the_last_value_counts() -> None:
+    env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}]
+    template = {"spec": {"containers": [{"name": "c", "env": env}]}}
+    cleaned = without_duplicate_env(template)["spec"]["containers"][0]["env"]
+    assert cleaned == [{"name": "A", "value": "3"}, {"name": "B", "value": "2"}]
+    once = make.pod_template()
+    assert without_duplicate_env(once) is once
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, {}),
+        ({"required-topology": "rack", "group-name": "g"}, {"required": "rack", "podSetGroupName": "g"}),
+        ({"preferred-topology": "block"}, {"preferred": "block"}),
+        ({"unconstrained-topology": "true", "group-name": "g"}, {"unconstrained": True}),
+        (
+            {"slice-required-topology": "host", "slice-size": "4"},
+            {"podSetSliceRequiredTopology": "host", "podSetSliceSize": 4},
+        ),
+        (
+            {"slice-required-topology": "host", "slice-size": "+4"},
+            {"podSetSliceRequiredTopology": "host", "podSetSliceSize": 4},
+        ),
+        ({"slice-required-topology": "host", "slice-size": "many"}, {}),
+        ({"unconstrained-topology": "tRUE"}, {}),
+        (
+            {"slice-required-topology-constraints": '[{"topology": "rack", "size": 2}]'},
+            {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 2}]},
+        ),
+        (
+            {"slice-required-topology-constraints": '[{"topology": "rack", "size": 2, "colour": "red"}]'},
+            {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 2}]},
+        ),
+        ({"slice-required-topology-constraints": "nonsense"}, {}),
+    ],
+)
+def test_annotations_say_where_pods_want_to_be(annotations: dict[str, str], expected: Obj) -> None:
+    named = {f"kueue.x-k8s.io/podset-{name}": value for name, value in annotations.items()}
+    template = with_path(make.pod_template(), ("metadata", "annotations"), named)
+    assert topology_request(template, podIndexLabel="i") == {**expected, "podIndexLabel": "i"}

@@ -1,0 +1,327 @@
+"""Jobs and their pods, through time."""
+
+import make
+from batchyard.api import scheme
+from batchyard.api.errors import Forbidden
+from batchyard.api.meta import Obj, annotation, key_of, with_metadata
+from batchyard.api.well_known import COMPLETION_INDEX
+from batchyard.interfaces.client import Create, Delete, Propagation
+from batchyard.jobs.job.controller import JobPodController
+from stage import stated
+from unit.client.job_pods_make import JobStage
+from unit.jobs.job.job_make import ended, indexed, job, per_index
+
+REACHED = ("True", "CompletionsReached", "Reached expected number of succeeded pods")
+
+
+def test_a_job_makes_its_pods_and_says_so() -> None:
+    stage = JobStage(job(parallelism=2, completions=2))
+    assert len(stage.pods()) == 2
+    assert stage.status == {
+        "startTime": make.stamp(),
+        "active": 2,
+        "ready": 0,
+        "terminating": 0,
+        "uncountedTerminatedPods": {},
+    }
+    reported = [(event.reason, event.message) for event in stage.events]
+    assert reported == [("SuccessfulCreate", f"Created pod: {pod['metadata']['name']}") for pod in stage.pods()]
+    assert stage.runner.is_idle()
+
+
+def test_a_job_whose_pods_succeed_is_complete() -> None:
+    stage = JobStage(job(parallelism=2, completions=2))
+    stage.become("Running", ready=True)
+    assert stage.status["ready"] == 2
+    stage.pass_time(60)
+    stage.become("Succeeded", *stage.pods("Running"))
+    status = stage.status
+    assert (status["succeeded"], status["ready"], status["completionTime"]) == (2, 0, make.stamp(60))
+    assert "active" not in status
+    assert stage.conditions() == [("SuccessCriteriaMet", *REACHED), ("Complete", *REACHED)]
+    assert status["conditions"][1]["lastProbeTime"] == make.stamp(60)
+    assert (stage.reasons()[2:], stage.tracked()) == (["Completed"], 0)
+
+
+def test_an_indexed_job_says_which_indexes_are_done() -> None:
+    stage = JobStage(indexed(completions=5, parallelism=2))
+    assert stage.indexes() == ["0", "1"]
+    stage.become("Succeeded", stage.pods()[1])
+    assert (stage.indexes(), stage.status["completedIndexes"]) == (["0", "2"], "1")
+    stage.become("Succeeded")
+    assert (stage.status["completedIndexes"], stage.status["succeeded"]) == ("0-2", 3)
+    stage.become("Succeeded")
+    assert (stage.status["completedIndexes"], stated(stage.job, "Complete")) == ("0-4", REACHED)
+
+
+def test_a_job_without_completions_is_complete_when_one_succeeded_and_the_others_ended() -> None:
+    stage = JobStage(job(parallelism=3, completions=None))
+    stage.become("Succeeded", stage.pods()[0])
+    stage.pass_time(1)
+    assert (len(stage.pods()), stage.status["active"], stage.conditions()) == (2, 2, [])
+    stage.become("Failed")
+    assert stated(stage.job, "Complete") == REACHED
+    assert (stage.status["succeeded"], stage.status["failed"]) == (1, 2)
+
+
+def test_a_job_of_nothing_is_complete_at_once() -> None:
+    stage = JobStage(job(parallelism=1, completions=0))
+    assert (stated(stage.job, "Complete"), stage.pods(None)) == (REACHED, [])
+    assert stage.status["startTime"] == make.stamp()
+
+
+def test_failed_pods_are_replaced_after_ever_longer_waits() -> None:
+    stage = JobStage(job(backoffLimit=3))
+    for wait in (10, 20, 40):
+        stage.become("Failed")
+        stage.pass_time(wait - 0.1)
+        assert stage.pods() == []
+        stage.pass_time(0.1)
+        assert len(stage.pods()) == 1
+    stage.become("Failed")
+    assert stage.status["failed"] == 4
+    assert stated(stage.job, "Failed") == (
+        "True",
+        "BackoffLimitExceeded",
+        "Job has reached the specified backoff limit",
+    )
+    assert (stage.events[-1].type, stage.events[-1].reason) == ("Warning", "BackoffLimitExceeded")
+
+
+def test_pods_that_are_gone_still_count_for_the_wait() -> None:
+    stage = JobStage(job())
+    for wait in (10, 20):
+        stage.delete(scheme.POD, stage.pods()[0]["metadata"]["name"])
+        assert stage.pods(None) == []
+        stage.pass_time(wait - 0.1)
+        assert stage.pods() == []
+        stage.pass_time(0.1)
+    assert (len(stage.pods()), stage.status["failed"]) == (1, 2)
+
+
+def test_a_job_that_fails_takes_its_pods_with_it() -> None:
+    stage = JobStage(job(parallelism=3, completions=3, backoffLimit=0))
+    stage.bind()
+    stage.become("Failed", stage.pods()[0])
+    assert [kind for kind, *_ in stage.conditions()] == ["FailureTarget"]
+    assert (stage.status["failed"], stage.status["terminating"], stage.tracked()) == (3, 2, 0)
+    stage.pass_time(5)
+    stage.stop()
+    assert [kind for kind, *_ in stage.conditions()] == ["FailureTarget", "Failed"]
+    assert (stage.status["failed"], stage.status["terminating"]) == (3, 0)
+    assert "completionTime" not in stage.status
+    assert stage.status["conditions"][1]["lastTransitionTime"] == make.stamp(5)
+
+
+def test_a_job_that_is_active_too_long_fails() -> None:
+    stage = JobStage(job(activeDeadlineSeconds=30))
+    stage.run(29)
+    assert stage.conditions() == []
+    stage.run(30)
+    late = ("True", "DeadlineExceeded", "Job was active longer than specified deadline")
+    assert (stated(stage.job, "FailureTarget"), stated(stage.job, "Failed")) == (late, late)
+    assert stage.pods(None) == []
+
+
+def test_a_job_that_is_resumed_has_its_whole_time_again() -> None:
+    stage = JobStage(job(activeDeadlineSeconds=30))
+    stage.pass_time(20)
+    stage.change(suspend=True)
+    stage.pass_time(100)
+    stage.change(suspend=False)
+    assert stage.status["startTime"] == make.stamp(120)
+    stage.pass_time(29)
+    assert stage.status["active"] == 1
+    stage.pass_time(1)
+    assert stated(stage.job, "Failed")[1] == "DeadlineExceeded"
+
+
+def test_a_job_that_is_suspended_gives_up_its_pods_without_a_failure() -> None:
+    stage = JobStage(job(parallelism=2, completions=2))
+    stage.bind(stage.pods()[0])
+    stage.change(suspend=True)
+    assert stated(stage.job, "Suspended") == ("True", "JobSuspended", "Job suspended")
+    assert {"active", "startTime", "failed"}.isdisjoint(stage.status)
+    assert (stage.status["terminating"], len(stage.pods(None))) == (1, 1)
+    stage.stop()
+    assert (stage.status["terminating"], stage.pods(None)) == (0, [])
+    stage.change(suspend=False)
+    assert stated(stage.job, "Suspended") == ("False", "JobResumed", "Job resumed")
+    assert (len(stage.pods()), stage.status["active"], stage.status["startTime"]) == (2, 2, make.stamp())
+    reasons = [reason for reason in stage.reasons() if reason != "SuccessfulCreate"]
+    assert reasons == ["SuccessfulDelete", "SuccessfulDelete", "Suspended", "Resumed"]
+
+
+def test_a_job_made_suspended_has_no_pods_and_says_why() -> None:
+    stage = JobStage(job(suspend=True))
+    assert (stage.pods(None), stage.reasons()) == ([], ["Suspended"])
+    assert "startTime" not in stage.status
+
+
+def test_a_job_with_fewer_pods_at_once_gives_some_up() -> None:
+    stage = JobStage(job(parallelism=3, completions=9))
+    stage.bind()
+    stage.change(parallelism=1)
+    assert (stage.status["active"], stage.status["terminating"], stage.tracked()) == (1, 2, 1)
+    stage.stop()
+    assert stage.status["terminating"] == 0
+    assert "failed" not in stage.status
+
+
+def test_an_index_that_failed_is_tried_again_until_its_own_limit() -> None:
+    stage = JobStage(per_index(1, completions=2, parallelism=2))
+    stage.become("Failed", stage.pods()[0])
+    assert (stage.status["failedIndexes"], stage.tracked()) == ("", 2)
+    stage.pass_time(10)
+    assert (stage.indexes(), stage.status["failed"]) == (["0", "1"], 1)
+    stage.become("Failed", stage.pods()[0])
+    assert (stage.status["failedIndexes"], stage.status["failed"]) == ("0", 2)
+    stage.become("Succeeded")
+    assert stated(stage.job, "Failed") == ("True", "FailedIndexes", "Job has failed indexes")
+    assert (stage.status["completedIndexes"], stage.status["succeeded"], stage.tracked()) == ("1", 1, 0)
+
+
+def test_too_many_failed_indexes_fail_the_job() -> None:
+    stage = JobStage(per_index(0, maxFailedIndexes=1))
+    stage.become("Failed", *stage.pods()[:2])
+    message = "Job has exceeded the specified maximal number of failed indexes"
+    assert stated(stage.job, "Failed") == ("True", "MaxFailedIndexesExceeded", message)
+    assert (stage.status["failedIndexes"], stage.status["failed"]) == ("0,1", 3)
+
+
+def test_a_success_policy_ends_the_job_and_its_other_pods_do_not_fail() -> None:
+    stage = JobStage(indexed(successPolicy={"rules": [{"succeededIndexes": "0"}]}))
+    stage.bind()
+    stage.become("Succeeded", stage.pods()[0])
+    assert (stage.status["terminating"], stage.tracked()) == (2, 0)
+    stage.stop()
+    assert stated(stage.job, "Complete") == ("True", "SuccessPolicy", "Matched rules at index 0")
+    assert "failed" not in stage.status
+
+
+def test_disruptions_that_the_policy_ignores_are_made_good() -> None:
+    rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
+    stage = JobStage(job(backoffLimit=0, podFailurePolicy={"rules": rules}))
+    stage.bind()
+    stage.delete(scheme.POD, stage.pods()[0]["metadata"]["name"])
+    assert (stage.status["terminating"], len(stage.pods(None))) == (1, 1)
+    stage.become("Failed", *stage.pods(), conditions=[make.condition("DisruptionTarget")])
+    stage.stop()
+    stage.pass_time(10)
+    assert (len(stage.pods()), stage.conditions()) == (1, [])
+    assert "failed" not in stage.status
+
+
+def test_a_job_that_waits_for_the_end_of_a_pod_replaces_it_afterwards() -> None:
+    stage = JobStage(job(podReplacementPolicy="Failed"))
+    stage.bind()
+    stage.delete(scheme.POD, stage.pods()[0]["metadata"]["name"])
+    stage.pass_time(20)
+    assert (len(stage.pods(None)), stage.status["terminating"], "active" in stage.status) == (1, 1, False)
+    stage.stop()
+    stage.pass_time(10)
+    assert (len(stage.pods()), stage.status["failed"]) == (1, 1)
+
+
+def test_a_job_of_another_controller_is_left_alone() -> None:
+    stage = JobStage(job(managedBy="example.com/other"))
+    assert (stage.pods(None), "status" in stage.job) == ([], False)
+    assert len(JobStage(job(managedBy="kubernetes.io/job-controller")).pods()) == 1
+
+
+def test_the_pods_of_a_job_that_is_gone_are_let_go() -> None:
+    stage = JobStage(job(parallelism=2, completions=2))
+    stage.bind(stage.pods()[0])
+    stage.delete(scheme.JOB, "job")
+    assert (len(stage.pods(None)), stage.tracked()) == (1, 0)
+    stage.stop()
+    assert stage.pods(None) == []
+
+
+def test_a_job_that_is_deleted_before_its_pods_waits_for_them() -> None:
+    stage = JobStage(job(parallelism=2, completions=2))
+    stage.bind(stage.pods()[0])
+    stage._submit(Delete(key_of(stage.job), propagation=Propagation.FOREGROUND))
+    stage.settle()
+    assert (len(stage.pods(None)), stage.tracked()) == (1, 0)
+    assert "deletionTimestamp" in stage.job["metadata"]
+    stage.stop()
+    assert stage.client.list(scheme.JOB) == []
+
+
+def test_a_failure_that_the_policy_does_not_forgive_fails_the_job_at_once() -> None:
+    rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]
+    stage = JobStage(job(parallelism=2, completions=2, podFailurePolicy={"rules": rules}))
+    failed = stage.pods()[0]
+    stage.become("Failed", failed, containerStatuses=[ended("c", 42)])
+    name = failed["metadata"]["name"]
+    message = f"Container c for pod team/{name} failed with exit code 42 matching FailJob rule at index 0"
+    why = ("True", "PodFailurePolicy", message)
+    assert (stated(stage.job, "FailureTarget"), stated(stage.job, "Failed")) == (why, why)
+    assert stage.status["failed"] == 2
+
+
+def test_an_index_that_fails_for_good_by_policy_is_not_tried_again() -> None:
+    rules = [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}}]
+    stage = JobStage(per_index(9, podFailurePolicy={"rules": rules}))
+    stage.become("Failed", stage.pods()[0], containerStatuses=[ended("c", 42)])
+    stage.pass_time(1000)
+    assert (stage.status["failedIndexes"], stage.indexes()) == ("0", ["1", "2"])
+
+
+def test_more_successes_than_asked_for_are_told() -> None:
+    stage = JobStage(job())
+    stage._submit(Create(with_metadata(stage.pods()[0], name="twin", uid=None, resourceVersion=None)))
+    stage.become("Succeeded", *stage.pods())
+    assert (stated(stage.job, "Complete"), stage.status["succeeded"]) == (REACHED, 2)
+    reported = ("Warning", "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
+    assert reported in [event[1:4] for event in stage.events]
+
+
+def test_pods_that_were_there_before_the_controller_are_taken_over() -> None:
+    stage = JobStage(indexed())
+    assert JobPodController().reconcile(key_of(stage.job), stage.client, make.NOW).writes == []
+
+
+def test_a_finished_job_does_nothing_more() -> None:
+    stage = JobStage(job())
+    stage.become("Succeeded")
+    done, pods = stage.job, stage.pods(None)
+    stage.change(parallelism=5)
+    stage.pass_time(100)
+    assert (stage.status, stage.pods(None)) == (done["status"], pods)
+
+
+def test_readiness_of_some_is_told_within_a_second_and_of_all_at_once() -> None:
+    stage = JobStage(job(parallelism=3, completions=3))
+    stage.become("Running", stage.pods()[0], ready=True)
+    stage.pass_time(0.5)
+    stage.become("Running", stage.pods()[0], ready=True)
+    assert stage.status["ready"] == 0
+    stage.pass_time(0.5)
+    assert stage.status["ready"] == 2
+    stage.become("Running", ready=True)
+    assert stage.status["ready"] == 3
+
+
+def test_pods_that_are_refused_do_not_stop_the_others_and_come_when_those_change() -> None:
+    refused = ["1", "2"]
+
+    def admit(pod: Obj) -> None:
+        if annotation(pod, COMPLETION_INDEX) in refused:
+            raise Forbidden("the leader is not placed yet")
+
+    stage = JobStage(indexed(), admit=admit)
+    stage.pass_time(30)
+    assert (stage.indexes(), stage.status["active"]) == (["0"], 1)
+    refused.clear()
+    stage.bind()
+    assert (sorted(map(str, stage.indexes())), stage.status["active"]) == (["0", "1", "2"], 3)
+
+
+def test_an_index_with_two_pods_gives_one_up() -> None:
+    stage = JobStage(indexed())
+    twin = with_metadata(stage.pods()[0], name="twin", uid=None, resourceVersion=None)
+    stage._submit(Create(twin))
+    stage.pass_time(1)
+    assert (sorted(map(str, stage.indexes())), stage.status["active"]) == (["0", "1", "2"], 3)

@@ -1,0 +1,83 @@
+"""The pods that a Job gets."""
+
+from typing import Any
+
+import make
+from batchyard.api.meta import Obj
+from batchyard.jobs.job.controller import new_pods
+from batchyard.jobs.job.plan import NewPod
+from unit.jobs.job.job_make import indexed, job
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def made(of: Obj, *wanted: NewPod, taken: tuple[str, ...] = (), came: int = 0, at: float = 0) -> list[Any]:
+    return new_pods(of, wanted or [NewPod()], taken, came, make.at(at))
+
+
+def test_a_pod_belongs_to_its_job_and_is_tracked() -> None:
+    (pod,) = made(job())
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "uid-job"}
+    assert pod["metadata"]["ownerReferences"] == [{**owner, "controller": True, "blockOwnerDeletion": True}]
+    assert pod["metadata"]["finalizers"] == ["batch.kubernetes.io/job-tracking"]
+    assert (pod["apiVersion"], pod["kind"], pod["metadata"]["namespace"]) == ("v1", "Pod", "team")
+    assert pod["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] == "uid-job"
+
+
+def test_a_pod_is_as_its_template_says() -> None:
+    template = make.pod_template(labels={"app": "x"}, restartPolicy="Never", subdomain="s")
+    template["metadata"] |= {"annotations": {"note": "y"}, "finalizers": ["example.com/kept"]}
+    (pod,) = made(job(template=template))
+    assert pod["spec"] is template["spec"]
+    assert (pod["metadata"]["labels"]["app"], pod["metadata"]["annotations"]) == ("x", {"note": "y"})
+    assert pod["metadata"]["finalizers"] == ["example.com/kept", "batch.kubernetes.io/job-tracking"]
+
+
+def test_a_pod_of_an_index_is_told_its_index_everywhere() -> None:
+    of = indexed(template={"spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}})
+    (pod,) = made(of, NewPod(2))
+    assert pod["spec"]["hostname"] == "job-2"
+    assert (pod["metadata"]["labels"][INDEX], pod["metadata"]["annotations"]) == ("2", {INDEX: "2"})
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}
+    env = [{"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": field}}]
+    assert [c["env"] for f in ("initContainers", "containers") for c in pod["spec"][f]] == [env, env]
+
+
+def test_a_container_that_sets_the_variable_itself_keeps_it() -> None:
+    env = [{"name": "JOB_COMPLETION_INDEX", "value": "7"}]
+    (pod,) = made(indexed(template={"spec": {"containers": [{"name": "c", "env": env}]}}), NewPod(0))
+    assert pod["spec"]["containers"][0]["env"] == env
+
+
+def test_a_pod_takes_over_the_failures_of_its_index() -> None:
+    (pod,) = made(indexed(), NewPod(1, 2, 3))
+    notes = pod["metadata"]["annotations"]
+    assert notes["batch.kubernetes.io/job-index-failure-count"] == "2"
+    assert notes["batch.kubernetes.io/job-index-ignored-failure-count"] == "3"
+
+
+def test_names_are_the_jobs_with_the_index_and_five_letters() -> None:
+    (plain,), (of_index,) = made(job()), made(indexed(), NewPod(1))
+    assert (plain["metadata"]["generateName"], of_index["metadata"]["generateName"]) == ("job-", "job-1-")
+    assert plain["metadata"]["name"].startswith("job-")
+    assert len(plain["metadata"]["name"]) == len("job-") + 5
+    assert of_index["metadata"]["name"].startswith("job-1-")
+
+
+def test_long_names_are_cut_but_keep_the_index() -> None:
+    (pod,) = made(indexed(metadata={"name": "j" * 60}), NewPod(123))
+    assert pod["metadata"]["generateName"] == "j" * 53 + "-123-"
+    assert len(pod["metadata"]["name"]) == 63
+
+
+def test_no_name_is_given_twice() -> None:
+    first = made(job(), *[NewPod()] * 2000)
+    names = [pod["metadata"]["name"] for pod in first]
+    assert len(set(names)) == 2000
+    assert made(job(), taken=(names[0],))[0]["metadata"]["name"] not in names[:1]
+
+
+def test_names_depend_on_the_job_the_instant_and_the_pods_before_alone() -> None:
+    assert made(job()) == made(job())
+    names = [pod["metadata"]["name"] for pod in (*made(job()), *made(job(), at=1), *made(job(), came=1))]
+    assert len(set(names)) == 3

@@ -1,0 +1,84 @@
+"""What policies make of failed pods and of succeeded indexes."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.jobs.job import spec as indexes
+from batchyard.jobs.job.plan import rule_met
+from batchyard.jobs.job.spec import PolicyDecision, is_counted, job_spec, policy_decision
+from unit.jobs.job.job_make import Obj, ended, indexed, pod
+
+ON_DISRUPTION = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+def on_exit(action: str, *values: int, operator: str = "In", **fields: Any) -> Obj:
+    return {"action": action, "onExitCodes": {"operator": operator, "values": list(values), **fields}}
+
+
+def failed(exit_code: int = 1, **more: Any) -> Obj:
+    return pod("p", "Failed", exit_code=exit_code, **more)
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    rules = [on_exit("Ignore", 3), on_exit("FailIndex", 3, 4), on_exit("Count", 4)]
+    assert [policy_decision(rules, failed(code)).action for code in (3, 4, 5)] == ["Ignore", "FailIndex", ""]
+    assert [is_counted(rules, failed(code)) for code in (3, 4, 5)] == [False, True, True]
+
+
+def test_without_rules_every_failure_counts() -> None:
+    assert is_counted(None, failed())
+    assert policy_decision(None, failed()) == PolicyDecision("")
+
+
+def test_a_job_fails_with_the_container_and_the_code_that_made_it() -> None:
+    rules = [ON_DISRUPTION, on_exit("FailJob", 42)]
+    message = "Container c for pod team/p failed with exit code 42 matching FailJob rule at index 1"
+    assert policy_decision(rules, failed(42)) == PolicyDecision("FailJob", message)
+
+
+def test_a_job_fails_with_the_condition_that_made_it() -> None:
+    rules = [{"action": "FailJob", "onPodConditions": [{"type": "ConfigIssue", "status": "True"}]}]
+    broken = failed(conditions=[make.condition("ConfigIssue")])
+    message = "Pod team/p has condition ConfigIssue matching FailJob rule at index 0"
+    assert policy_decision(rules, broken) == PolicyDecision("FailJob", message)
+
+
+def test_codes_that_are_not_listed_match_notin_but_success_never_does() -> None:
+    rules = [on_exit("Ignore", 1, 2, operator="NotIn")]
+    assert [policy_decision(rules, failed(code)).action for code in (1, 3, 0)] == ["", "Ignore", ""]
+
+
+def test_a_rule_may_be_about_one_container_only() -> None:
+    rules = [on_exit("Ignore", 1, containerName="main")]
+    assert is_counted(rules, failed(1))
+    of_main = failed(1)
+    of_main["status"]["initContainerStatuses"] = [ended("main", 1)]
+    assert not is_counted(rules, of_main)
+
+
+def test_a_condition_matches_with_its_status() -> None:
+    disrupted = failed(conditions=[make.condition("DisruptionTarget")])
+    assert not is_counted([ON_DISRUPTION], disrupted)
+    assert is_counted([ON_DISRUPTION], failed(conditions=[make.condition("DisruptionTarget", False)]))
+    assert is_counted([{"action": "Ignore", "onPodConditions": [{"type": "Ready", "status": "Unknown"}]}], failed())
+
+
+@pytest.mark.parametrize(
+    ("rule", "succeeded", "met"),
+    [
+        ({"succeededIndexes": "0"}, "0", True),
+        ({"succeededIndexes": "0,2-4"}, "0,2-3", False),
+        ({"succeededIndexes": "0,2-4"}, "0-9", True),
+        ({"succeededIndexes": "0-4", "succeededCount": 2}, "1,4", True),
+        ({"succeededIndexes": "0-4", "succeededCount": 2}, "1,7", False),
+        ({"succeededCount": 3}, "1,4,9", True),
+        ({"succeededCount": 3}, "1,4", False),
+        ({"succeededCount": 0}, "", False),
+        ({"succeededIndexes": "x"}, "0-9", False),
+    ],
+)
+def test_a_rule_of_success_asks_for_indexes_and_for_how_many(rule: Obj, succeeded: str, met: bool) -> None:
+    spec = job_spec(indexed(completions=10, successPolicy={"rules": [{"succeededCount": 11}, rule]}))
+    assert rule_met(spec, indexes.parsed(succeeded, 10)) == (1 if met else None)

@@ -1,0 +1,109 @@
+"""How many pods a Job should have, and which."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.jobs.job.plan import NewPod, PodChanges, plan_pod_changes
+from unit.jobs.job.job_make import Obj, indexed, job, per_index, pod, seconds, stands, uids
+
+
+def change(of: Obj, *pods: Obj, at: float = 0, failures: tuple[float, ...] = ()) -> PodChanges:
+    return plan_pod_changes(stands(of, *pods), [make.at(second) for second in failures], make.at(at))
+
+
+def created(of: Obj, *pods: Obj, **more: Any) -> list[int]:
+    return [new.index for new in change(of, *pods, **more).create]
+
+
+@pytest.mark.parametrize(
+    ("of", "count"),
+    [
+        (job(parallelism=3, completions=9), 3),
+        (job(parallelism=3, completions=2), 2),
+        (job(parallelism=3, completions=None), 3),
+        (job(parallelism=3, completions=9, status={"succeeded": 8}), 1),
+        (job(parallelism=3, completions=None, status={"succeeded": 1}), 0),
+        (job(parallelism=0), 0),
+        (job(parallelism=2_000_000_000, completions=2_000_000_000), 500),
+        (indexed(parallelism=100_000, completions=100_000), 500),
+        (per_index(parallelism=100_000, completions=100_000), 500),
+        (job(parallelism=3, completions=9, suspend=True), 0),
+    ],
+)
+def test_as_many_pods_are_made_as_can_still_help(of: Obj, count: int) -> None:
+    assert len(change(of).create) == count
+
+
+def test_indexes_without_a_pod_get_one() -> None:
+    some = indexed(completions=5, parallelism=5, status={"completedIndexes": "1"})
+    assert created(some, pod("a", "Running", index=0), pod("b", "Succeeded", index=3)) == [2, 4]
+    assert created(indexed(completions=5, parallelism=2)) == [0, 1]
+
+
+def test_pods_that_are_deleted_are_replaced_at_once_unless_the_job_waits_for_their_end() -> None:
+    leaving = pod("a", "Running", index=0, deleted=True, tracked=False)
+    assert created(indexed(completions=1, parallelism=1), leaving) == [0]
+    assert created(indexed(completions=1, parallelism=1, podReplacementPolicy="Failed"), leaving) == []
+
+
+def test_failed_pods_are_replaced_later_and_later() -> None:
+    failed = pod("a", "Failed", since=5)
+    assert (created(job(), failed, at=14), seconds(change(job(), failed, at=14).wake_at)) == ([], 15)
+    assert len(created(job(), failed, at=15)) == 1
+    assert seconds(change(job(), failed, at=15, failures=(1, 2)).wake_at) == 45
+
+
+def test_pods_missing_for_another_reason_wait_with_them() -> None:
+    assert seconds(change(job(parallelism=2, completions=2), failures=(4,), at=5).wake_at) == 14
+
+
+def test_a_success_ends_the_wait() -> None:
+    done = pod("a", "Succeeded", since=6)
+    assert len(created(job(completions=2), done, failures=(4,), at=7)) == 1
+
+
+def test_each_index_waits_for_itself_and_takes_over_its_failures() -> None:
+    notes = {"batch.kubernetes.io/job-index-failure-count": "1"}
+    failed = pod("a", "Failed", index=0, since=5, notes=notes)
+    now = change(per_index(3), failed, at=10)
+    assert (now.create, seconds(now.wake_at)) == ([NewPod(1, 0), NewPod(2, 0)], 25)
+    assert change(per_index(3), failed, at=25).create[0] == NewPod(0, 2)
+
+
+def test_an_index_takes_over_ignored_failures_apart() -> None:
+    rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
+    failed = pod("a", "Failed", index=0, conditions=[make.condition("DisruptionTarget")])
+    lenient = per_index(podFailurePolicy={"rules": rules})
+    assert change(lenient, failed, at=10).create[0] == NewPod(0, 0, 1)
+
+
+def test_a_suspended_job_gives_up_all_pods() -> None:
+    assert uids(change(job(suspend=True), pod("a"), pod("b", "Failed")).dismiss) == ["uid-a"]
+
+
+def test_pods_that_came_least_far_are_given_up_first() -> None:
+    pods = [
+        pod("old", "Running", node="n", ready=True, since=1),
+        pod("new", "Running", node="n", ready=True, since=2),
+        pod("unready", "Running", node="n"),
+        pod("starting", node="n"),
+        pod("unplaced"),
+    ]
+    for kept in range(5):
+        surplus = change(job(parallelism=kept, completions=9), *pods).dismiss
+        assert set(uids(surplus)) == {f"uid-{p['metadata']['name']}" for p in pods[kept:]}
+
+
+def test_pods_with_more_restarts_are_given_up_first_then_newer_ones() -> None:
+    pods = [pod(name) for name in "abc"]
+    pods[1]["status"]["containerStatuses"] = [{"name": "c", "restartCount": 1}]
+    pods[2]["metadata"]["creationTimestamp"] = make.stamp(5)
+    assert uids(change(job(parallelism=1, completions=9), *pods).dismiss) == ["uid-b", "uid-c"]
+
+
+def test_each_index_keeps_the_pod_that_came_farthest() -> None:
+    twice = [pod("a", index=0), pod("b", "Running", index=0), pod("c", index=1)]
+    assert uids(change(indexed(), *twice).dismiss) == ["uid-a"]
+    assert uids(change(indexed(), pod("a"), pod("b", index=3)).dismiss) == ["uid-a", "uid-b"]

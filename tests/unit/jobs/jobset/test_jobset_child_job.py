@@ -1,0 +1,169 @@
+"""The Jobs and the Service a JobSet makes, and Jobs that are let go."""
+
+from typing import Any
+
+import make
+from batchyard.api.defaults import with_defaults
+from batchyard.api.meta import Obj
+from batchyard.jobs.jobset.controller import child_jobs, headless_service
+from batchyard.jobs.jobset.policies import has_start_time, resumed_job, without_start_time
+
+DOMAIN = "jobset.sigs.k8s.io/"
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+BY_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
+POOL = "cloud.google.com/gke-nodepool"
+THREE = [
+    make.replicated_job("a", 2),
+    {**make.replicated_job("b", 3), "groupName": "g"},
+    {**make.replicated_job("c", 4), "groupName": "g"},
+]
+
+
+def jobset(**fields: Any) -> Obj:
+    js = with_defaults(make.jobset(replicated_jobs=fields.pop("jobs", THREE), **fields))
+    return {**js, "status": {"restarts": 7}}
+
+
+def child(js: Obj, replicated: int = 0, index: int = 0) -> Obj:
+    (job,) = child_jobs(js, js["spec"]["replicatedJobs"][replicated], [index])
+    return job
+
+
+def annotated(name: str = "a", **annotations: str) -> Obj:
+    """A replicated job whose Jobs have annotations."""
+    replicated = make.replicated_job(name)
+    return {**replicated, "template": {**replicated["template"], "metadata": {"annotations": annotations}}}
+
+
+def test_a_job_and_its_pods_tell_their_place_by_labels_and_annotations() -> None:
+    job = child(jobset(), 2, 1)
+    place = {
+        "jobset-name": "js",
+        "jobset-uid": "uid-js",
+        "replicatedjob-name": "c",
+        "replicatedjob-replicas": "4",
+        "global-replicas": "9",
+        "job-index": "1",
+        "job-global-index": "6",
+        "job-key": "a997113d5e0c02ddd253590e7ddd2312408d623a",
+        "group-name": "g",
+        "group-replicas": "7",
+        "job-group-index": "4",
+        "restart-attempt": "7",
+    }
+    marks = {DOMAIN + name: value for name, value in place.items()}
+    for metadata in (job["metadata"], job["spec"]["template"]["metadata"]):
+        assert (metadata["labels"], metadata["annotations"]) == (marks, marks)
+
+
+def test_a_job_belongs_to_its_jobset() -> None:
+    job = child(jobset(), 1, 2)
+    assert (job["metadata"]["name"], job["metadata"]["namespace"]) == ("js-b-2", "team")
+    assert job["metadata"]["ownerReferences"] == [
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "name": "js",
+            "uid": "uid-js",
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def test_a_job_is_what_its_template_says_with_the_defaults_of_jobs() -> None:
+    replicated = make.replicated_job("a", backoffLimit=3)
+    replicated["template"]["metadata"] = {"labels": {"own": "1"}, "annotations": {"mine": "2"}, "name": "ignored"}
+    job = child(jobset(jobs=[replicated], suspend=False))
+    assert (job["spec"]["backoffLimit"], job["spec"]["completionMode"], job["spec"]["suspend"]) == (3, "Indexed", False)
+    assert job["spec"]["podReplacementPolicy"] == "TerminatingOrFailed"
+    assert (job["metadata"]["labels"]["own"], job["metadata"]["annotations"]["mine"]) == ("1", "2")
+    assert job["metadata"]["name"] == "js-a-0"
+    assert "own" not in job["spec"]["template"]["metadata"]["labels"]
+
+
+def test_the_jobs_of_a_suspended_jobset_are_suspended() -> None:
+    assert child(jobset(suspend=True))["spec"]["suspend"] is True
+
+
+def test_pods_have_the_domain_of_their_service_if_they_have_host_names() -> None:
+    def subdomain(js: Obj) -> str | None:
+        found: str | None = child(js)["spec"]["template"]["spec"].get("subdomain")
+        return found
+
+    assert subdomain(jobset()) == "js"
+    assert subdomain(jobset(network={"subdomain": "net"})) == "net"
+    assert subdomain(jobset(network={"enableDNSHostnames": False})) is None
+
+
+def test_the_coordinator_is_told_to_all() -> None:
+    js = jobset(coordinator={"replicatedJob": "b", "jobIndex": 1, "podIndex": 2})
+    assert child(js)["metadata"]["labels"][DOMAIN + "coordinator"] == "js-b-1-2.js"
+    assert child(js)["spec"]["template"]["metadata"]["annotations"][DOMAIN + "coordinator"] == "js-b-1-2.js"
+    js = jobset(coordinator={"replicatedJob": "a"}, network={"subdomain": "net"})
+    assert child(js)["metadata"]["labels"][DOMAIN + "coordinator"] == "js-a-0-0.net"
+
+
+def test_a_jobset_may_ask_for_a_domain_for_each_job() -> None:
+    job = child(jobset(annotations={EXCLUSIVE: POOL, "other": "x"}))
+    for metadata in (job["metadata"], job["spec"]["template"]["metadata"]):
+        assert metadata["annotations"][EXCLUSIVE] == POOL
+        assert EXCLUSIVE not in metadata["labels"]
+        assert "other" not in metadata["annotations"]
+    assert "nodeSelector" not in job["spec"]["template"]["spec"]
+
+
+def test_a_replicated_job_may_ask_for_a_domain_of_its_own() -> None:
+    js = jobset(jobs=[annotated("a", **{EXCLUSIVE: "rack"}), make.replicated_job("b")], annotations={EXCLUSIVE: POOL})
+    annotations = [child(js, i)["spec"]["template"]["metadata"]["annotations"][EXCLUSIVE] for i in (0, 1)]
+    assert annotations == ["rack", POOL]
+
+
+def test_nodes_labelled_by_hand_are_selected_and_their_taint_tolerated() -> None:
+    own = make.pod_template(nodeSelector={"zone": "a"}, tolerations=[{"key": "k"}])
+    js = jobset(jobs=[make.replicated_job("a", template=own)], annotations={EXCLUSIVE: POOL, BY_SELECTOR: "true"})
+    spec = child(js)["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"zone": "a", "alpha.jobset.sigs.k8s.io/namespaced-job": "team_js-a-0"}
+    taint = "alpha.jobset.sigs.k8s.io/no-schedule"
+    assert spec["tolerations"] == [{"key": "k"}, {"key": taint, "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def test_the_strategy_alone_asks_for_nothing() -> None:
+    job = child(jobset(annotations={BY_SELECTOR: "true"}))
+    assert BY_SELECTOR not in job["metadata"]["annotations"]
+    assert "tolerations" not in job["spec"]["template"]["spec"]
+
+
+def test_the_service_has_no_address_and_selects_the_pods_of_the_jobset() -> None:
+    service = headless_service(jobset())
+    assert (service["metadata"]["name"], service["metadata"]["namespace"]) == ("js", "team")
+    assert service["metadata"]["ownerReferences"][0]["uid"] == "uid-js"
+    selector = {"jobset.sigs.k8s.io/jobset-name": "js"}
+    assert service["spec"] == {"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": True}
+
+
+def test_the_service_may_have_another_name_and_wait_for_readiness() -> None:
+    service = headless_service(jobset(network={"subdomain": "net", "publishNotReadyAddresses": False}))
+    assert (service["metadata"]["name"], service["spec"]["publishNotReadyAddresses"]) == ("net", False)
+
+
+def test_a_job_let_go_takes_over_where_to_run_and_keeps_what_it_has() -> None:
+    own = make.pod_template(labels={"a": "1", "b": "1"}, nodeSelector={"x": "1"}, tolerations=[{"key": "k"}])
+    added = make.pod_template(labels={"b": "2"}, nodeSelector={"y": "2"}, tolerations=[{"key": "k"}, {"key": "l"}])
+    added["metadata"]["annotations"] = {"n": "v"}
+    added["spec"]["schedulingGates"] = [{"name": "g"}]
+    job = resumed_job(make.job(template=own), added)
+    template = job["spec"]["template"]
+    assert job["spec"]["suspend"] is False
+    assert template["metadata"] == {"labels": {"a": "1", "b": "2"}, "annotations": {"n": "v"}}
+    assert template["spec"]["nodeSelector"] == {"x": "1", "y": "2"}
+    assert template["spec"]["tolerations"] == [{"key": "k"}, {"key": "l"}]
+    assert template["spec"]["schedulingGates"] == [{"name": "g"}]
+    assert template["spec"]["containers"] == own["spec"]["containers"]
+
+
+def test_a_job_that_ran_before_starts_anew() -> None:
+    job = {**make.job(), "status": {"startTime": make.stamp(), "ready": 0}}
+    assert has_start_time(job)
+    assert without_start_time(job)["status"] == {"ready": 0}
+    assert not has_start_time(make.job())

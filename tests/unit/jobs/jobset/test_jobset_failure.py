@@ -1,0 +1,198 @@
+"""What a JobSet does about failed Jobs, and what its status says of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj
+from batchyard.jobs.jobset.policies import JobSetEvent, JobSetStatusDraft, apply_failure_policy
+from stage import stated
+
+
+def failed(
+    name: str = "js-worker-0", of: str | None = "worker", since: int = 0, reason: str = "BackoffLimitExceeded", **c: Any
+) -> Obj:
+    labels = {"jobset.sigs.k8s.io/replicatedjob-name": of} if of else None
+    condition = make.condition("Failed", since=since, reason=reason, **c)
+    return {**make.job(name, queue=None, labels=labels), "status": {"conditions": [condition]}}
+
+
+def after(policy: Obj | None, *jobs: Obj, **status: Any) -> tuple[Obj, list[JobSetEvent]]:
+    """The JobSet and the events after these Jobs failed."""
+    js = make.jobset()
+    if policy is not None:
+        js["spec"]["failurePolicy"] = policy
+    if status:
+        js["status"] = status
+    draft = JobSetStatusDraft(js, make.at(60))
+    apply_failure_policy(draft, js, jobs or (failed(),))
+    return draft.result(), draft.notes
+
+
+def rule(action: str = "FailJobSet", **fields: Any) -> Obj:
+    return {"name": fields.pop("name", "myRule"), "action": action, **fields}
+
+
+def test_without_a_policy_the_first_failure_fails_the_jobset() -> None:
+    js, notes = after(None, failed("js-b-0", since=9), failed("js-a-0", since=10))
+    message = "jobset failed due to one or more job failures (first failed job: js-b-0)"
+    assert stated(js, "Failed") == ("True", "FailedJobs", message)
+    assert (js["status"]["terminalState"], js["status"]["restarts"]) == ("Failed", 0)
+    assert notes == [("Warning", "FailedJobs", message)]
+
+
+def test_a_policy_without_rules_restarts_the_jobset() -> None:
+    js, notes = after({"maxRestarts": 2}, restarts=3, restartsCountTowardsMax=1)
+    message = "applying RestartJobSet failure policy action (first failed job: js-worker-0)"
+    assert stated(js, "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
+    assert (js["status"]["restarts"], js["status"]["restartsCountTowardsMax"]) == (4, 2)
+    assert "terminalState" not in js["status"]
+    assert notes == [
+        ("Warning", "DefaultFailurePolicy", message),
+        ("Warning", "RestartJobSetFailurePolicyAction", message),
+    ]
+
+
+@pytest.mark.parametrize("policy", [{}, {"maxRestarts": 0}, {"maxRestarts": 1}])
+def test_no_more_restarts_than_allowed(policy: Obj) -> None:
+    js, notes = after(policy, restarts=5, restartsCountTowardsMax=1)
+    message = "jobset failed due to reaching max number of restarts (first failed job: js-worker-0)"
+    assert stated(js, "Failed") == ("True", "ReachedMaxRestarts", message)
+    assert js["status"]["restarts"] == 5
+    assert [note.reason for note in notes] == ["ReachedMaxRestarts"]
+
+
+def test_a_rule_may_fail_the_jobset_though_restarts_are_left() -> None:
+    js, notes = after({"maxRestarts": 5, "rules": [rule()]})
+    message = "applying FailJobSet failure policy action (first failed job: js-worker-0)"
+    assert stated(js, "Failed") == ("True", "FailJobSetFailurePolicyAction", message)
+    assert notes == [("Warning", "FailJobSetFailurePolicyAction", message)]
+
+
+def test_a_restart_that_a_rule_makes_names_the_rule() -> None:
+    js, _ = after({"maxRestarts": 1, "rules": [rule("RestartJobSet")]})
+    assert stated(js, "RestartingJobSet")[1] == "FailurePolicy_myRule"
+    js, _ = after({"maxRestarts": 0, "rules": [rule("RestartJobSet")]})
+    assert stated(js, "Failed")[1] == "ReachedMaxRestarts"
+
+
+def test_a_rule_may_restart_the_jobset_for_ever() -> None:
+    policy = {"maxRestarts": 1, "rules": [rule("RestartJobSetAndIgnoreMaxRestarts")]}
+    js, notes = after(policy, restarts=8, restartsCountTowardsMax=1)
+    message = "applying RestartJobSetAndIgnoreMaxRestarts failure policy action (first failed job: js-worker-0)"
+    assert stated(js, "RestartingJobSet") == ("True", "FailurePolicy_myRule", message)
+    assert (js["status"]["restarts"], js["status"]["restartsCountTowardsMax"]) == (9, 1)
+    assert notes[1] == ("Warning", "RestartJobSetAndIgnoreMaxRestartsFailurePolicyAction", message)
+
+
+@pytest.mark.parametrize("action", ["RestartJob", "RestartJobAndIgnoreMaxRestarts"])
+def test_an_action_behind_a_closed_gate_does_nothing(action: str) -> None:
+    js, notes = after({"maxRestarts": 1, "rules": [rule(action)]})
+    assert (js["status"], notes) == ({"restarts": 0}, [])
+
+
+FITTING: list[tuple[Obj, bool]] = [
+    ({}, True),
+    ({"onJobFailureReasons": ["DeadlineExceeded"]}, False),
+    ({"onJobFailureReasons": ["DeadlineExceeded", "PodFailurePolicy"]}, True),
+    ({"onJobFailureMessagePatterns": ["exit code 1[34]3"]}, True),
+    ({"onJobFailureMessagePatterns": ["^exit"]}, False),
+    ({"onJobFailureMessagePatterns": ["(", "^Container"]}, True),
+    ({"onJobFailureMessagePatterns": ["("]}, False),
+    ({"onJobFailureMessagePatterns": ["(?s:^.*exit)\\s[[:alpha:]]+"]}, True),
+    ({"onJobFailureMessagePatterns": ["(.+)+!", "((.*)*)*!"]}, False),  # Python's own would not end
+    ({"targetReplicatedJobs": ["driver"]}, False),
+    ({"targetReplicatedJobs": ["driver", "worker"]}, True),
+    ({"onJobFailureReasons": ["PodFailurePolicy"], "targetReplicatedJobs": ["driver"]}, False),
+]
+
+
+@pytest.mark.parametrize(("fields", "fits"), FITTING)
+def test_a_rule_fits_by_reason_message_and_replicated_job(fields: Obj, fits: bool) -> None:
+    job = failed(reason="PodFailurePolicy", message="Container c failed with exit code 143")
+    js, _ = after({"maxRestarts": 1, "rules": [rule(**fields)]}, job)
+    assert js["status"]["conditions"][0]["type"] == ("Failed" if fits else "RestartingJobSet")
+
+
+def test_a_rule_fits_no_job_that_names_no_replicated_job() -> None:
+    js, _ = after({"maxRestarts": 1, "rules": [rule()]}, failed(of=None))
+    assert stated(js, "RestartingJobSet")[1] == "DefaultFailurePolicy"
+
+
+def test_the_first_rule_that_fits_names_the_first_job_it_fits() -> None:
+    jobs = [failed("js-a-0", "a", 1), failed("js-b-1", "b", 3), failed("js-b-0", "b", 2)]
+    rules = [rule(name="none", targetReplicatedJobs=["c"]), rule(name="b", targetReplicatedJobs=["b"]), rule(name="a")]
+    js, _ = after({"rules": rules}, *jobs)
+    assert stated(js, "Failed")[2].endswith("(first failed job: js-b-0)")
+
+
+def draft_of(*conditions: Obj) -> JobSetStatusDraft:
+    js = {**make.jobset(), "status": {"restarts": 1, "conditions": list(conditions)}}
+    return JobSetStatusDraft(js, make.at(60))
+
+
+def conditions_of(draft: JobSetStatusDraft) -> Sequence[Obj]:
+    return list(draft.result()["status"]["conditions"])
+
+
+RESTARTING = make.condition("RestartingJobSet", reason="DefaultFailurePolicy", message="m")
+
+
+def test_what_never_was_true_is_not_told_to_be_false() -> None:
+    draft = draft_of()
+    draft.resume()
+    draft.end_restart()
+    assert (draft.is_changed, draft.notes) == (False, [])
+
+
+def test_a_restart_is_over_when_all_jobs_are_ready() -> None:
+    draft = draft_of(RESTARTING)
+    draft.end_restart()
+    assert stated(draft.result(), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
+    assert draft.notes == [("Normal", "JobsReady", "all jobs are ready")]
+    (condition,) = conditions_of(draft)
+    assert condition["lastTransitionTime"] == make.stamp(60)
+
+
+def test_completion_suspension_and_failure_end_a_restart_too() -> None:
+    drafts = [draft_of(RESTARTING) for _ in range(3)]
+    drafts[0].complete()
+    drafts[1].suspend()
+    apply_failure_policy(drafts[2], make.jobset(), [failed()])
+    found = [stated(draft.result(), "RestartingJobSet") for draft in drafts]
+    assert found[0] == ("False", "JobSetCompleted", "jobset completed successfully")
+    assert found[1] == ("False", "JobSetSuspended", "jobset is suspended")
+    assert found[2] == ("False", "JobSetFailed", "jobset failed")
+    assert [note.reason for note in drafts[0].notes] == ["AllJobsCompleted", "JobSetCompleted"]
+
+
+def test_another_reason_keeps_the_time_of_the_transition() -> None:
+    draft = draft_of(make.condition("RestartingJobSet", False, since=5, reason="JobsReady", message="m"))
+    draft.suspend()
+    assert conditions_of(draft)[0]["lastTransitionTime"] == make.stamp(5)
+    assert conditions_of(draft)[0]["reason"] == "JobSetSuspended"
+
+
+def test_the_start_in_order_is_either_in_progress_or_completed() -> None:
+    draft = draft_of(make.condition("StartupPolicyInProgress", since=5, reason="why", message="m"))
+    draft.end_start_in_order()
+    in_progress, completed = conditions_of(draft)
+    assert in_progress == {
+        **make.condition("StartupPolicyInProgress", False, reason="why", message="m"),
+        "lastTransitionTime": make.stamp(5),
+    }
+    assert (completed["status"], completed["reason"]) == ("True", "InOrderStartupPolicyCompleted")
+    draft.start_in_order()
+    assert [c["status"] for c in conditions_of(draft)] == ["True", "False"]
+
+
+def test_counts_are_kept_by_name_the_last_one_first() -> None:
+    draft = draft_of()
+    counts = {"a": {"name": "a", "ready": 1}, "b": {"name": "b", "ready": 0}}
+    draft.count(counts)
+    assert draft.result()["status"]["replicatedJobsStatus"] == [counts["b"], counts["a"]]
+    again = JobSetStatusDraft(draft.result(), make.at(61))
+    again.count(counts)
+    assert (draft.is_changed, again.is_changed, draft.notes) == (True, False, [])

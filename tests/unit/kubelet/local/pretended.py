@@ -1,0 +1,292 @@
+"""A machine that only pretends, in virtual time, and a stage on which the kubelet has it for a node."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, find_condition, key_of
+from batchyard.base.instant import SECOND, Instant
+from batchyard.client.informer import CompositeClient
+from batchyard.client.local import LocalClient
+from batchyard.controller_runtime.kernel import VirtualEventLoop
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Create, Delete, EventType, Listener, WatchEvent, Write
+from batchyard.interfaces.containers import RUN, SANDBOX
+from batchyard.kubelet.local.images import ImageRow
+from batchyard.kubelet.local.kubelet import LocalKubelet
+from batchyard.kubelet.local.run_requests import NodeSettings, RunRequests
+from batchyard.kubelet.local.volumes import VolumeFile
+from batchyard.store.memory import Store
+from stage import Stage
+from unit.kubelet.local import local_make
+
+UID = "uid-pod"
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a container does: it ends after `seconds` with `code`, or `stopping` seconds after it is told to stop."""
+
+    seconds: float | None = None
+    code: int = 0
+    stopping: float = 0
+    stopped_code: int = 143
+    #: When its startup and readiness probes succeed; None: never.
+    started: float | None = 0
+    ready: float | None = 0
+    #: What its status says besides from the beginning on.
+    says: Mapping[str, Any] | None = None
+
+
+FOREVER = Script()
+ScriptOf = Callable[[str, int], Script]
+
+
+class PretendedMachine:
+    """Runs do what scripts say. It holds its user to what a machine may rely on."""
+
+    def __init__(self, kernel: VirtualEventLoop, script: ScriptOf) -> None:
+        self._kernel = kernel
+        self.script = script
+        self._runs: dict[Key, Obj] = {}
+        self._listeners: list[Listener] = []
+        self._events: list[WatchEvent] = []
+        #: Why the next sandboxes cannot be made.
+        self.faults: list[str] = []
+        #: What becomes of the next images that are looked for: fields of their status.
+        self.images: list[dict[str, Any]] = []
+        #: The starts, in order: "sandbox" or "CONTAINER/N".
+        self.started: list[str] = []
+        #: When these were, in seconds from the beginning.
+        self.times: list[float] = []
+        #: What was written into volumes anew, in order: by volume.
+        self.written: list[Mapping[str, Mapping[str, VolumeFile]]] = []
+        #: The stops, in order: name and seconds of grace.
+        self.stops: list[tuple[str, int]] = []
+
+    def run(self, key: Key) -> Obj | None:
+        return self._runs.get(key)
+
+    def runs(self, uid: str | None = None) -> Sequence[Obj]:
+        return [run for key, run in self._runs.items() if uid in (None, key.namespace)]
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def do(self, write: Write) -> Obj:
+        if isinstance(write, Delete):
+            return self._forget(write.key)
+        if "volumes" in write.obj and not isinstance(write, Create):
+            return self._refresh(write.obj)
+        return self._start(write.obj) if isinstance(write, Create) else self._stop(write.obj)
+
+    def says(self, name: str, uid: str = UID, **status: Any) -> None:
+        """Let the status of a run say more, as its keeper does."""
+        key = Key(RUN, uid, name)
+        if self._is_alive(key):
+            run = self._runs[key]
+            self._change({**run, "status": {**run["status"], **status}}, run)
+
+    def end(self, name: str, code: int, uid: str = UID, **status: Any) -> None:
+        """Let a run end now."""
+        self.says(name, uid, phase="Exited", exitCode=code, finishedAt=self._kernel.now(), **status)
+
+    def lose(self, name: str, uid: str = UID) -> None:
+        """Let nobody know what became of a run."""
+        self.end(name, 137, uid, reason="ContainerStatusUnknown", message="nobody knows")
+
+    def forget(self) -> None:
+        """Forget all, and tell nobody: its folders are lost."""
+        self._runs.clear()
+
+    def alive(self) -> list[str]:
+        """The names of the runs that run, or are about to."""
+        return [key.name for key in self._runs if self._is_alive(key)]
+
+    def _start(self, wish: Obj) -> Obj:
+        key = key_of(wish)
+        before = self._runs.get(key)
+        assert before is None or (key.name == SANDBOX and not self._is_alive(key)), f"{key} is asked for again"
+        container = wish["spec"].get("container")
+        others = [run for run in self.runs(key.namespace) if container and run["spec"].get("container") == container]
+        assert not any(self._is_alive(key_of(run)) for run in others), f"{key} would be a second run at a time"
+        if container:
+            sandbox = self._runs[Key(RUN, key.namespace, SANDBOX)]
+            assert sandbox["status"]["phase"] == "Ready", "a container starts in a sandbox"
+            assert wish["spec"]["sandbox"] == sandbox["spec"]["sandbox"], "a container is of the sandbox there is"
+        run = {field: value for field, value in wish.items() if field not in {"mounts", "volumes"}}
+        self._change({**run, "status": {}}, before)
+        self.started.append(key.name)
+        self.times.append((self._kernel.now() - make.NOW) / SECOND)
+        self._kernel.call_soon(lambda: self._begin(key))
+        return run
+
+    def _begin(self, key: Key) -> None:
+        now, run = self._kernel.now(), self._runs.get(key)
+        if run is None or run["status"]:
+            return
+        if key.name == SANDBOX:
+            fault = self.faults.pop(0) if self.faults else None
+            reported = {"phase": "Exited", "message": fault, "finishedAt": now}
+            self._change({**run, "status": reported if fault else {"phase": "Ready", "startedAt": now}}, run)
+            return
+        if run["spec"]["kind"] == "image":
+            self._change({**run, "status": {"phase": "Running", "startedAt": now}}, run)
+            stated: dict[str, Any] = self.images.pop(0) if self.images else {"code": 1, "reason": "ErrImagePull"}
+            self._kernel.call_at(now + SECOND, lambda: self.end(key.name, uid=key.namespace, **{"code": 0, **stated}))
+            return
+        script = self.script(run["spec"]["container"], run["spec"]["attempt"])
+        marks = {"started": script.started == 0, "ready": script.ready == 0, **(script.says or {})}
+        self._change({**run, "status": {"phase": "Running", "startedAt": now, **marks}}, run)
+        self._schedule(key, script)
+
+    def _schedule(self, key: Key, script: Script) -> None:
+        def later(seconds: float | None, work: Callable[[], None]) -> None:
+            if seconds:
+                self._kernel.call_at(self._kernel.now() + int(seconds * SECOND), work)
+
+        later(script.started, lambda: self.says(key.name, key.namespace, started=True))
+        later(script.ready, lambda: self.says(key.name, key.namespace, ready=True))
+        if script.seconds == 0:
+            self.end(key.name, script.code, key.namespace)
+        later(script.seconds, lambda: self.end(key.name, script.code, key.namespace))
+        if "stop" in self._runs[key]:
+            self._stop(self._runs[key])
+
+    def _refresh(self, wish: Obj) -> Obj:
+        run = self._runs[key_of(wish)]
+        self.written.append({name: dict(plan.files) for name, plan in wish["volumes"].items()})
+        self._change({**run, "filesFrom": wish["filesFrom"]}, run)
+        return run
+
+    def _stop(self, wish: Obj) -> Obj:
+        key, stop = key_of(wish), wish["stop"]
+        run = self._runs[key]
+        if "stop" not in run or run["stop"] != stop:
+            self.stops.append((key.name, stop["grace"]))
+        self._change({**run, "stop": stop}, run)
+        if not run["status"]:
+            return run  # it looks when it has begun
+        if key.name == SANDBOX or run["spec"]["kind"] == "image":
+            self.end(key.name, 1 if key.name != SANDBOX else 0, key.namespace)
+            return run
+        script = self.script(run["spec"]["container"], run["spec"]["attempt"])
+        forced: Instant = stop["at"] + stop["grace"] * SECOND
+        at, code = self._kernel.now() + int(script.stopping * SECOND), script.stopped_code
+        at, code = (at, code) if at <= forced else (forced, 137)
+        self._kernel.call_at(at, lambda: self.end(key.name, code, key.namespace))
+        return run
+
+    def _forget(self, key: Key) -> Obj:
+        assert not self._is_alive(key), f"{key} still runs"
+        run = self._runs.pop(key)
+        if key.name == SANDBOX:
+            assert not self.runs(key.namespace), "the sandbox goes last"
+        self._notify(WatchEvent(EventType.DELETED, key, run, run, 0))
+        return run
+
+    def _is_alive(self, key: Key) -> bool:
+        return key in self._runs and self._runs[key]["status"].get("phase") != "Exited"
+
+    def _change(self, run: Obj, old: Obj | None) -> None:
+        self._runs[key_of(run)] = run
+        self._notify(WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key_of(run), run, old, 0))
+
+    def _notify(self, event: WatchEvent) -> None:
+        self._events.append(event)
+        if len(self._events) == 1:
+            self._kernel.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        events, self._events = self._events, []
+        for listener in self._listeners:
+            listener(events)
+
+
+class LocalStage(Stage):
+    """A node with the kubelet of this machine; `scripts` are by container, or by `CONTAINER/N`; else it runs on."""
+
+    #: The container engine that works there.
+    engine = ""
+
+    def __init__(self, *objects: Obj, **scripts: Script) -> None:
+        self.kernel = VirtualEventLoop(make.NOW)
+        self.scripts: dict[str, Script] = dict(scripts)
+        self.objects = LocalClient(Store(), self.kernel)
+        self.machine = PretendedMachine(self.kernel, self._script)
+        self.client = CompositeClient(self.objects, self.machine)  # type: ignore[assignment]
+        self.events = []
+        self._run_platform()
+        self.put(node(), *objects)
+
+    def restart(self) -> None:
+        """Let the platform end as by a crash, and begin again."""
+        self.runner.stop()
+        self._run_platform()
+        shown = [*(o for kind in (scheme.NODE, scheme.POD) for o in self.objects.list(kind)), *self.machine.runs()]
+        self.runner.observe([WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0) for obj in shown])
+        self.settle()
+
+    def delete_pod(self, grace: int | None = None, name: str = "pod") -> None:
+        """Delete the pod."""
+        self.client.submit([Delete(Key(scheme.POD, "team", name), grace)], lambda _: None)
+        self.settle()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass to an instant, even if nothing happens then."""
+        self.kernel.call_at(make.at(seconds), lambda: None)
+        self.run(seconds)
+
+    @property
+    def status(self) -> Any:
+        """The status of the pod."""
+        return self.get(scheme.POD, "pod")["status"]
+
+    def container(self, name: str = "main") -> Any:
+        """The status of a container."""
+        found = [*self.status.get("initContainerStatuses", ()), *self.status["containerStatuses"]]
+        return next(each for each in found if each["name"] == name)
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        """Status, reason and message of a condition of the pod."""
+        found = find_condition(self.get(scheme.POD, "pod"), kind)
+        assert found is not None, f"there is no condition {kind}"
+        return found["status"], found.get("reason", ""), found.get("message", "")
+
+    def is_gone(self, name: str = "pod") -> bool:
+        """Whether there is no such pod, and nothing is left of it."""
+        return self.client.get(Key(scheme.POD, "team", name)) is None and not self.machine.runs(f"uid-{name}")
+
+    def reported(self, reason: str) -> list[str]:
+        """The messages of the events of that reason."""
+        return [event.message for event in self.events if event.reason == reason]
+
+    def _script(self, container: str, attempt: int) -> Script:
+        return self.scripts.get(f"{container}/{attempt}") or self.scripts.get(container) or FOREVER
+
+    def _run_platform(self) -> None:
+        settings = NodeSettings([ImageRow("python:*", machine=True)], engines=[self.engine] if self.engine else [])
+        kubelet = LocalKubelet("node", RunRequests("node", settings, lambda *_: "token"))
+        self.runner = Runner(self.kernel, self.client, [kubelet], self._record)
+
+
+def node() -> Obj:
+    """The node, with room for some pods."""
+    allocatable = {"cpu": "4", "memory": "8Gi", "pods": "10", "ephemeral-storage": "10Gi"}
+    return local_make.node(("InternalIP", "10.0.0.1"), **allocatable)
+
+
+def pod(*mains: Mapping[str, Any], first: Sequence[Mapping[str, Any]] = (), name: str = "pod", **spec: Any) -> Obj:
+    """A bound pod as the API stores it, one that runs once if nothing else is said."""
+    whole = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 30, **spec}
+    if first:
+        whole["initContainers"] = list(first)
+    made = local_make.pod(*mains, **whole)
+    return {**made, "metadata": {**made["metadata"], "name": name, "uid": f"uid-{name}"}}
+
+
+def sidecar(name: str = "side", **fields: Any) -> Mapping[str, Any]:
+    """A container that runs beside the main ones."""
+    return local_make.container(name, restartPolicy="Always", **fields)

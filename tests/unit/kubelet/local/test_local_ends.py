@@ -1,0 +1,146 @@
+"""The kubelet of this machine: pods that are made to end."""
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import with_metadata, with_status
+from batchyard.interfaces.containers import SANDBOX
+from unit.kubelet.local.local_make import container
+from unit.kubelet.local.pretended import UID, LocalStage, Script, pod, sidecar
+
+SLOW = Script(stopping=1000)
+
+
+def test_who_is_deleted_ends_in_its_time_and_goes() -> None:
+    stage = LocalStage(pod(), main=Script(stopping=3, stopped_code=0))
+    stage.delete_pod()
+    stage.run(2)
+    assert (stage.machine.stops, stage.status["phase"]) == ([("main/0", 30)], "Running")
+    assert stage.reported("Killing") == ["Stopping container main"]
+    stage.run(4)
+    assert stage.is_gone()
+
+
+def test_a_pod_that_ended_well_when_it_was_told_to_has_succeeded() -> None:
+    stage = LocalStage(pod(restartPolicy="Always"), main=Script(stopping=3, stopped_code=0))
+    stage.put(with_metadata(stage.get(scheme.POD, "pod"), finalizers=["x/y"]))
+    stage.delete_pod()
+    stage.run(5)
+    assert (stage.status["phase"], stage.machine.started) == ("Succeeded", ["sandbox", "main/0"])
+
+
+def test_who_does_not_listen_is_killed() -> None:
+    stage = LocalStage(pod(), main=SLOW)
+    stage.delete_pod(grace=5)
+    stage.run(4)
+    assert not stage.is_gone()
+    stage.run(6)
+    assert stage.is_gone()
+
+
+def test_sidecars_are_told_when_the_main_containers_have_ended() -> None:
+    stage = LocalStage(
+        pod(first=[sidecar("x"), sidecar("y")]), main=Script(stopping=4), x=Script(stopping=1), y=Script(stopping=2)
+    )
+    stage.delete_pod()
+    stage.run(20)
+    assert stage.machine.stops[:3] == [("main/0", 30), ("y/0", 26), ("x/0", 24)]
+    assert stage.is_gone()
+
+
+def test_sidecars_whose_turn_does_not_come_get_two_seconds() -> None:
+    stage = LocalStage(pod(first=[sidecar("x"), sidecar("y")]), main=SLOW, x=SLOW, y=SLOW)
+    stage.delete_pod(grace=10)
+    stage.run(11)
+    assert stage.machine.stops == [("main/0", 10), ("x/0", 2), ("y/0", 2)]
+    stage.run(13)
+    assert stage.is_gone()
+
+
+def test_the_time_to_end_can_be_made_shorter() -> None:
+    stage = LocalStage(pod(), main=SLOW)
+    stage.delete_pod()
+    stage.run(1)
+    stage.delete_pod(grace=5)
+    assert stage.machine.stops == [("main/0", 30), ("main/0", 5)]
+    stage.run(7)
+    assert stage.is_gone()
+
+
+def test_what_a_pod_ran_that_was_deleted_by_force_ends_after_it() -> None:
+    stage = LocalStage(pod(), main=SLOW)
+    stage.delete_pod(grace=0)
+    assert list(stage.client.list(scheme.POD)) == []
+    assert stage.machine.stops == [("main/0", 2)]
+    stage.run(3)
+    assert stage.is_gone()
+
+
+def test_a_pod_of_the_same_name_does_not_wait_for_the_one_before() -> None:
+    stage = LocalStage(pod(), main=SLOW)
+    stage.delete_pod(grace=0)
+    again = pod()
+    stage.put({**again, "metadata": {**again["metadata"], "uid": "uid-again"}})
+    assert stage.status["phase"] == "Running"
+    stage.run(3)
+    assert (stage.machine.runs(UID), len(stage.machine.runs("uid-again"))) == ([], 2)
+
+
+def test_a_pod_is_deleted_before_it_ever_began() -> None:
+    stage = LocalStage()
+    stage.machine.faults = ["no network"]
+    stage.put(pod())
+    stage.delete_pod()
+    stage.run(1)
+    assert stage.is_gone()
+
+
+def test_a_pod_that_has_ended_goes_at_once_with_all_that_it_left() -> None:
+    stage = LocalStage(pod(), main=Script(1))
+    stage.run(2)
+    assert stage.machine.runs()
+    stage.delete_pod()
+    assert stage.is_gone()
+
+
+def test_a_pod_that_is_active_for_too_long_fails() -> None:
+    stage = LocalStage(pod(activeDeadlineSeconds=5, restartPolicy="OnFailure"), main=Script(stopping=2, stopped_code=0))
+    stage.run(6)
+    assert (stage.status["phase"], "reason" in stage.status) == ("Running", False)
+    assert stage.condition("Ready") == ("False", "PodFailed", "")
+    stage.run(8)
+    reported = "Pod was active on the node longer than the specified deadline"
+    assert [stage.status[field] for field in ("phase", "reason", "message")] == ["Failed", "DeadlineExceeded", reported]
+    assert (stage.reported("DeadlineExceeded"), stage.machine.alive()) == ([reported], [])
+
+
+@pytest.mark.parametrize("first", [(), (container("a"),)])
+def test_a_deadline_comes_while_a_pod_waits(first: tuple[dict[str, object], ...]) -> None:
+    stage = LocalStage(
+        pod(activeDeadlineSeconds=5, restartPolicy="OnFailure", first=first), a=Script(1, 1), main=Script(1, 1)
+    )
+    stage.run(6)
+    assert (stage.status["phase"], stage.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_a_pod_whose_volume_holds_too_much_is_evicted() -> None:
+    scratch = {"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}
+    stage = LocalStage(pod(volumes=[scratch]), main=Script(stopping=1, stopped_code=0))
+    stage.run(2)
+    assert stage.status["phase"] == "Running"
+    stage.machine.says(SANDBOX, exceeded={"volume": "scratch", "at": stage.kernel.now()})
+    stage.run(6)
+    reported = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
+    assert [stage.status[field] for field in ("phase", "reason", "message")] == ["Failed", "Evicted", reported]
+    assert (stage.reported("Evicted"), stage.machine.stops[0]) == ([reported], ("main/0", 2))
+
+
+def test_what_runs_of_a_pod_ends_that_others_declared_failed() -> None:
+    stage = LocalStage(pod(), main=Script(stopping=3))
+    found = stage.get(scheme.POD, "pod")
+    stage.put(with_status(found, {**found["status"], "phase": "Failed", "reason": "NodeLost"}))
+    assert stage.machine.stops == [("main/0", 30)]
+    stage.run(5)
+    assert (stage.status["phase"], stage.status["reason"], stage.machine.alive()) == ("Failed", "NodeLost", [])
+    assert stage.container()["state"]["terminated"]["finishedAt"] == make.stamp(3)

@@ -1,0 +1,65 @@
+"""The probes and hooks of a container."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.kubelet.local.errors import ContainerError
+from batchyard.kubelet.local.run_requests import hooks_of, probes_of
+from unit.kubelet.local.local_make import container
+
+PORTS = [{"name": "web", "containerPort": 8080}, {"containerPort": 1}]
+DEFAULTS = {
+    "initialDelaySeconds": 0,
+    "timeoutSeconds": 1,
+    "periodSeconds": 10,
+    "successThreshold": 1,
+    "failureThreshold": 3,
+}
+
+
+def test_what_is_not_said_of_a_probe_is_filled_in() -> None:
+    only = container(livenessProbe={"exec": {"command": ["true"]}, "periodSeconds": 5})
+    assert probes_of(only) == {"liveness": {**DEFAULTS, "periodSeconds": 5, "exec": {"command": ["true"]}}}
+    assert probes_of(container()) == {}
+
+
+def test_the_name_of_a_port_becomes_its_number() -> None:
+    only = container(ports=PORTS, startupProbe={"httpGet": {"port": "web"}}, readinessProbe={"tcpSocket": {"port": 1}})
+    found = probes_of(only)
+    assert found["startup"]["httpGet"] == {"port": 8080, "path": "/", "scheme": "HTTP"}
+    assert found["readiness"]["tcpSocket"] == {"port": 1}
+
+
+def test_a_service_of_grpc_may_have_a_name() -> None:
+    assert probes_of(container(livenessProbe={"grpc": {"port": 9, "service": None}}))["liveness"]["grpc"] == {
+        "port": 9,
+        "service": "",
+    }
+
+
+def test_a_probe_does_something() -> None:
+    with pytest.raises(ContainerError, match="startup probe: must specify a handler type"):
+        probes_of(container(startupProbe={"periodSeconds": 3}))
+
+
+def test_hooks_have_their_ports_as_numbers() -> None:
+    hooks = {"postStart": {"exec": {"command": ["a"]}}, "preStop": {"httpGet": {"port": "9090", "path": "/bye"}}}
+    assert hooks_of(container(lifecycle=hooks)) == {
+        "postStart": {"exec": {"command": ["a"]}},
+        "preStop": {"httpGet": {"port": 9090, "path": "/bye", "scheme": "HTTP"}},
+    }
+    assert hooks_of(container(lifecycle={"preStop": {"sleep": {"seconds": 3}}})) == {
+        "preStop": {"sleep": {"seconds": 3}}
+    }
+
+
+@pytest.mark.parametrize(
+    ("port", "reported"),
+    [("no", "port no not found"), ("70000", "invalid port number: 70000"), (0, "invalid port number: 0")],
+)
+def test_a_port_that_is_none_is_told(port: Any, reported: str) -> None:
+    with pytest.raises(ContainerError, match=f"readiness probe: {reported}"):
+        probes_of(container(ports=PORTS, readinessProbe={"httpGet": {"port": port}}))
+    with pytest.raises(ContainerError, match=f"preStop hook: {reported}"):
+        hooks_of(container(ports=PORTS, lifecycle={"preStop": {"httpGet": {"port": port}}}))

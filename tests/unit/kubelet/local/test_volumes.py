@@ -1,0 +1,247 @@
+"""What the volumes of a pod hold."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from batchyard.kubelet.local.errors import InputError, VolumeError
+from batchyard.kubelet.local.volumes import (
+    EmptyDirPlan,
+    HostPathPlan,
+    Plan,
+    VolumeFile,
+    VolumeFiles,
+    VolumeSources,
+    lies_below,
+    memory_volumes,
+    volume_plan,
+    volume_plans,
+)
+from unit.kubelet.local.local_make import NOTHING, Shelf, config_map, container, node, pod, secret
+
+FAILED = 'MountVolume.SetUp failed for volume "v" : '
+
+
+def token(namespace: str, account: str, audience: str, seconds: int) -> str:
+    """A token that tells what it is for."""
+    if account == "nobody":
+        raise InputError(f'serviceaccounts "{account}" not found')
+    return f"{namespace}/{account}/{audience}/{seconds}"
+
+
+def plan(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Plan:
+    """The plan of a volume of that kind, in a pod."""
+    return volume_plan(of or pod(), {"name": "v", **volume}, VolumeSources(reader, token, ["/srv/data"]))
+
+
+def files(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Mapping[str, VolumeFile]:
+    """The files of a volume of that kind."""
+    made = plan(reader, of=of, **volume)
+    assert isinstance(made, VolumeFiles)
+    return made.files
+
+
+def contents(reader: Shelf = NOTHING, **volume: Any) -> dict[str, bytes]:
+    return {path: file.content for path, file in files(reader, **volume).items()}
+
+
+def refused(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> str:
+    """What is said of a volume, after the words that all share."""
+    with pytest.raises(VolumeError) as caught:
+        plan(reader, of=of, **volume)
+    assert str(caught.value).startswith(FAILED)
+    return str(caught.value).removeprefix(FAILED)
+
+
+def test_a_config_map_is_a_file_for_each_entry() -> None:
+    shelf = Shelf(config_map("cm", {"raw": b"\xff"}, text="hello"))
+    found = files(shelf, configMap={"name": "cm", "defaultMode": 0o400})
+    assert found == {"raw": VolumeFile(b"\xff", 0o400), "text": VolumeFile(b"hello", 0o400)}
+
+
+def test_a_secret_is_decoded() -> None:
+    assert contents(Shelf(secret("s", key=b"\0hidden")), secret={"secretName": "s"}) == {"key": b"\0hidden"}
+
+
+def test_items_choose_entries_and_say_where_and_with_which_mode() -> None:
+    shelf = Shelf(config_map("cm", a="1", b="2"))
+    items = [{"key": "a", "path": "x/./y", "mode": 0}, {"key": "b", "path": "z"}]
+    assert files(shelf, configMap={"name": "cm", "items": items}) == {
+        "x/y": VolumeFile(b"1", 0),
+        "z": VolumeFile(b"2", 0o644),
+    }
+
+
+def test_what_is_missing_is_told_in_the_words_of_kubelets() -> None:
+    shelf = Shelf(config_map("cm"), secret("s"))
+    items = [{"key": "k", "path": "p"}]
+    assert refused(configMap={"name": "x"}) == 'configmap "x" not found'
+    assert refused(secret={"secretName": "x"}) == 'secret "x" not found'
+    reported = refused(shelf, configMap={"name": "cm", "items": items})
+    assert reported == "configmap references non-existent config key: k"
+    assert refused(shelf, secret={"secretName": "s", "items": items}) == "references non-existent secret key: k"
+
+
+def test_what_is_optional_may_be_missing() -> None:
+    items = [{"key": "k", "path": "p"}, {"key": "a", "path": "a"}]
+    assert contents(configMap={"name": "x", "optional": True, "items": items}) == {}
+    assert contents(secret={"secretName": "x", "optional": True}) == {}
+    shelf = Shelf(config_map("cm", a="1"))
+    assert contents(shelf, configMap={"name": "cm", "optional": True, "items": items}) == {"a": b"1"}
+
+
+def test_fields_of_the_pod_are_sorted_lines_quoted_as_in_go() -> None:
+    of = pod(labels={"b": "2", "a": "1"}, annotations={"note": 'a "word"\nand\x01 é'})
+    items = [
+        {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+        {"path": "./notes", "fieldRef": {"fieldPath": "metadata.annotations"}, "mode": 0o600},
+    ]
+    found = files(of=of, downwardAPI={"items": items})
+    assert found["labels"] == VolumeFile(b'a="1"\nb="2"', 0o644)
+    assert found["notes"] == VolumeFile('note="a \\"word\\"\\nand\\x01 é"'.encode(), 0o600)
+
+
+def test_amounts_are_those_of_a_container_or_of_the_node() -> None:
+    source = {"containerName": "main", "resource": "limits.memory", "divisor": "1Mi"}
+    items = [{"path": "memory", "resourceFieldRef": source}]
+    assert contents(Shelf(node(memory="2Gi")), downwardAPI={"items": items}) == {"memory": b"2048"}
+
+
+def test_all_that_is_wrong_with_fields_is_told_at_once() -> None:
+    items = [{"path": p, "fieldRef": {"fieldPath": p}} for p in ("spec.a", "spec.b", "spec.a")]
+    assert refused(downwardAPI={"items": items}) == "[unsupported fieldPath: spec.a, unsupported fieldPath: spec.b]"
+
+
+def test_a_projected_volume_is_made_of_several() -> None:
+    shelf = Shelf(config_map("cm", a="1", b="1"), secret("s", b=b"2"))
+    parts = [
+        {"configMap": {"name": "cm"}},
+        {"secret": {"name": "s"}},
+        {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 600, "audience": "vault"}},
+    ]
+    found = files(shelf, projected={"sources": parts, "defaultMode": 0o440})
+    assert {path: file.content for path, file in found.items()} == {
+        "a": b"1",
+        "b": b"2",
+        "name": b"pod",
+        "token": b"team/default/vault/600",
+    }
+    assert {file.mode for file in found.values()} == {0o440}
+
+
+def test_a_part_that_says_nothing_is_nothing() -> None:
+    assert contents(projected={"sources": [{}, {"configMap": None}]}) == contents(projected={}) == {}
+
+
+def test_all_that_is_wrong_with_parts_is_told_at_once() -> None:
+    parts = [{"configMap": {"name": "x"}}, {"secret": {"name": "y"}}, {"clusterTrustBundle": {"path": "ca"}}]
+    reported = refused(projected={"sources": parts})
+    assert reported.startswith(
+        '[configmap "x" not found, secret "y" not found, clusterTrustBundle cannot be projected here'
+    )
+    of = pod(serviceAccountName="nobody")
+    only = {"sources": [{"serviceAccountToken": {"path": "t"}}]}
+    assert refused(of=of, projected=only) == 'serviceaccounts "nobody" not found'
+
+
+def test_a_token_is_its_users_alone_where_all_containers_have_one() -> None:
+    parts = {"sources": [{"serviceAccountToken": {"path": "t"}}]}
+    own, side = container(securityContext={"runAsUser": 7}), container("side")
+    assert files(of=pod(own), projected=parts)["t"].mode == 0o640
+    assert files(of=pod(own, side), projected=parts)["t"].mode == 0o644
+    assert files(of=pod(own, side, securityContext={"runAsUser": 7}), projected=parts)["t"].mode == 0o640
+
+
+def test_a_group_may_read_what_is_its() -> None:
+    of = pod(securityContext={"fsGroup": 2000})
+    made = plan(Shelf(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
+    assert made == VolumeFiles({"a": VolumeFile(b"1", 0o440)}, group=2000)
+
+
+@pytest.mark.parametrize(
+    ("path", "reported"),
+    [
+        ("", 'invalid path: must not be empty: ""'),
+        ("/etc/passwd", "invalid path: must be relative path: /etc/passwd"),
+        ("a/../b", "invalid path: must not contain '..': a/../b"),
+        ("..data", "invalid path: must not start with '..': ..data"),
+        ("a" * 256, "invalid path: filenames must be less than or equal to 255 characters"),
+        ("a/" * 2049, "invalid path: must be less than or equal to 4096 characters"),
+    ],
+)
+def test_paths_out_of_the_volume_are_refused(path: str, reported: str) -> None:
+    shelf = Shelf(config_map("cm", k="1"))
+    assert refused(shelf, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == reported
+
+
+def test_folders_are_made_where_containers_have_other_volumes_in_it() -> None:
+    targets = ("/etc/v", "/etc/v/a", "/etc/v/a/b", "/etc/v-other", "/etc/v/c")
+    mounts = [{"name": "v" if at == "/etc/v" else "other", "mountPath": at} for at in targets]
+    made = plan(Shelf(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
+    assert made == VolumeFiles({}, ("a", "c"))
+
+
+def test_an_empty_folder_may_be_limited() -> None:
+    assert plan() == plan(emptyDir={}) == EmptyDirPlan()
+    assert plan(emptyDir={"sizeLimit": "-1"}) == EmptyDirPlan()
+    assert plan(emptyDir={"sizeLimit": "1Gi"}) == EmptyDirPlan(size_bytes=2**30)
+    assert plan(emptyDir={"stickyBit": True}) == EmptyDirPlan(mode=0o1777)
+
+
+@pytest.mark.parametrize(
+    ("size", "limits", "size_bytes"),
+    [
+        (None, [], 8 * 2**30),
+        (None, ["1Gi", "2Gi"], 3 * 2**30),
+        (None, ["1Gi", None], 8 * 2**30),
+        ("1Gi", ["1Gi", "2Gi"], 2**30),
+        ("16Gi", [], 8 * 2**30),
+    ],
+)
+def test_a_folder_in_memory_is_no_larger_than_its_pod_or_node(
+    size: str | None, limits: list[str | None], size_bytes: int
+) -> None:
+    containers = [container(f"c{n}", resources={"limits": {"memory": m} if m else {}}) for n, m in enumerate(limits)]
+    source = {"medium": "Memory", **({"sizeLimit": size} if size else {})}
+    assert plan(Shelf(node(memory="8Gi")), of=pod(*containers), emptyDir=source) == EmptyDirPlan(True, size_bytes)
+
+
+def test_paths_of_the_machine_are_had_only_where_that_is_said() -> None:
+    assert plan(hostPath={"path": "/srv/data/x/", "type": "Directory"}) == HostPathPlan("/srv/data/x", "Directory")
+    reported = refused(hostPath={"path": "/srv/database"})
+    assert reported.startswith("hostPath /srv/database is not allowed here: name it, or a folder above it, in ")
+    assert refused(hostPath={"path": "/srv/data/../x"}) == "invalid HostPath `/srv/data/../x`: must not contain '..'"
+
+
+@pytest.mark.parametrize("kind", ["persistentVolumeClaim", "nfs", "csi", "ephemeral", "image"])
+def test_what_cannot_be_had_here_is_refused_by_its_name(kind: str) -> None:
+    volume: dict[str, Any] = {kind: {}}
+    assert refused(**volume).startswith(f"volumes of type {kind} are not supported here: use one of emptyDir, ")
+    assert "HugePages" in refused(emptyDir={"medium": "HugePages"})
+
+
+def test_the_volumes_of_a_pod_are_planned_by_name() -> None:
+    of = pod(volumes=[{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "x"}}])
+    with pytest.raises(VolumeError, match='volume "b"'):
+        volume_plans(of, VolumeSources(NOTHING, token))
+    assert volume_plans(pod(), VolumeSources(NOTHING, token)) == {}
+
+
+def test_volumes_in_memory_are_told_to_the_sandbox() -> None:
+    plans: dict[str, Plan] = {
+        "a": EmptyDirPlan(),
+        "b": EmptyDirPlan(True, 7),
+        "c": VolumeFiles({}),
+        "d": EmptyDirPlan(True),
+    }
+    assert memory_volumes(plans) == [{"volume": "b", "bytes": 7}, {"volume": "d", "bytes": None}]
+
+
+def test_a_folder_lies_below_itself_and_those_above_it() -> None:
+    assert lies_below("/a", ["/a"])
+    assert lies_below("/a/b", ["/x", "/a/"])
+    assert lies_below("/a", ["/"])
+    assert not lies_below("/ab", ["/a"])
+    assert not lies_below("/a", [])

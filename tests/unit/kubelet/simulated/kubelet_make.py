@@ -1,0 +1,58 @@
+"""A stage with kubelets, and questions about pods on it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import SECOND
+from batchyard.interfaces.client import Delete
+from batchyard.kubelet.simulated.kubelet import ContainerDelays, Kubelets
+from stage import Stage
+from unit.nodes.node_make import node
+
+
+def started(*objects: Obj, pace: ContainerDelays | None = None) -> Stage:
+    """A stage with a node that is ready, and these objects."""
+    stage = Stage(Kubelets(pace))
+    stage.put(node(), *objects)
+    return stage
+
+
+def slow(seconds: float) -> ContainerDelays:
+    """Containers that take so long to come."""
+    return ContainerDelays(start_delay=lambda _: int(seconds * SECOND))
+
+
+def status(stage: Stage, name: str = "pod") -> Any:
+    """The status of a pod."""
+    return stage.get(scheme.POD, name)["status"]
+
+
+def container(stage: Stage, name: str = "pod") -> Any:
+    """The status of its container."""
+    return status(stage, name)["containerStatuses"][0]
+
+
+def is_gone(stage: Stage, name: str = "pod") -> bool:
+    """Whether there is no such pod."""
+    return stage.client.get(Key(scheme.POD, "team", name)) is None
+
+
+def pass_time(stage: Stage, seconds: float) -> None:
+    """Let time pass to an instant, even if nothing happens then."""
+    stage.kernel.call_at(make.at(seconds), lambda: None)
+    stage.run(seconds)
+
+
+def delete(stage: Stage, grace: int | None = None, name: str = "pod") -> None:
+    """Delete a pod."""
+    stage.client.submit([Delete(Key(scheme.POD, "team", name), grace)], lambda _: None)
+    stage.settle()
+
+
+def conditions(stage: Stage, *kinds: str) -> Sequence[tuple[str, str]]:
+    """Status and reason of conditions of the pod."""
+    found = {c["type"]: c for c in status(stage)["conditions"]}
+    return [(found[kind]["status"], found[kind].get("reason", "")) for kind in kinds]

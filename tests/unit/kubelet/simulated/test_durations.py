@@ -1,0 +1,163 @@
+"""How long pods run."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.base.instant import HOUR, MINUTE, SECOND
+from batchyard.kubelet.simulated.durations import FOR_EVER, RunPlan, plan_of, sleeping_time
+from stage import Stage
+from unit.nodes.node_make import owner, pod
+
+UNKNOWN = [{"name": "c", "image": "pytorch"}]
+
+
+def script_time(script: str, shell: str = "sh", option: str = "-c") -> int | None:
+    return sleeping_time("busybox", (shell, option, script), ())
+
+
+def plan(annotations: dict[str, str], **objects: Any) -> RunPlan:
+    """The plan of a pod of a Job of a JobSet; the objects are annotations by kind."""
+    stage = Stage()
+    job = make.job("j", annotations=objects.get("job"))
+    job["metadata"]["ownerReferences"] = owner("JobSet", "js")
+    stage.put(job, make.jobset("js", annotations=objects.get("jobset")))
+    return plan_of(pod(metadata={"annotations": annotations, "ownerReferences": owner("Job", "j")}), stage.client)
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "time"),
+    [
+        (("sleep", "60"), (), 60 * SECOND),
+        (("/bin/sleep",), ("100s",), 100 * SECOND),
+        ((), ("sleep", "1m", "0.5"), MINUTE + SECOND // 2),
+        (("sleep", "1h"), (), HOUR),
+        (("sleep", "infinity"), (), FOR_EVER),
+        (("sleep", "$TIME"), (), None),
+        (("sleep",), (), None),
+        (("python3", "train.py"), (), None),
+        ((), (), None),
+    ],
+)
+def test_a_sleep_takes_what_it_says(command: tuple[str, ...], args: tuple[str, ...], time: int | None) -> None:
+    assert sleeping_time("busybox", command, args) == time
+
+
+@pytest.mark.parametrize(
+    ("image", "args", "time"),
+    [
+        ("gcr.io/k8s-staging-perf-tests/sleep:v0.0.3", ("120s",), 120 * SECOND),
+        ("sleep", ("1h30m",), 90 * MINUTE),
+        ("x/sleep@sha256:0", ("1s", "-v"), SECOND),
+        ("x/sleep:v1", ("soon",), None),
+        ("x/sleep:v1", (), None),
+        ("x/asleep:v1", ("120s",), None),
+        ("sleep/x:v1", ("120s",), None),
+    ],
+)
+def test_an_image_that_only_sleeps_takes_its_argument(image: str, args: tuple[str, ...], time: int | None) -> None:
+    assert sleeping_time(image, (), args) == time
+
+
+@pytest.mark.parametrize(
+    ("script", "seconds"),
+    [
+        ("sleep 5; echo", 5),
+        ("pip install 'a[b]'\npython -c 'print(\"x\", 1)'\nsleep 60\n", 60),
+        ("sleep 1m && sleep 2 # done\necho", 62),
+        ("# don't wait\nsleep 3", 3),
+        ("echo hi > f; sleep 4; exit 3; sleep 9", 4),
+        ("exec sleep 7; sleep 9", 7),
+        ("sleep 3\\\n 4", 7),
+        ("sleep 5;\nsleep 6\n\n", 11),
+    ],
+)
+def test_a_script_takes_the_sum_of_its_sleeps(script: str, seconds: int) -> None:
+    assert script_time(script) == seconds * SECOND
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "while true; do sleep 1; done",
+        "f() { sleep 1; }; f",
+        "sleep 5 &",
+        "false || sleep 5",
+        "yes | sleep 5",
+        "sleep $X",
+        "timeout 3 sleep 6",
+        "x=$(sleep 5)",
+        "cat <<EOF\nsleep 9\nEOF\n",
+        "echo '#1'; sleep 5",
+        "echo 'sleep 5",
+        "python train.py",
+        "",
+    ],
+)
+def test_of_a_script_only_what_is_certain_is_read(script: str) -> None:
+    assert script_time(script) is None
+
+
+@pytest.mark.parametrize(("shell", "option"), [("/bin/bash", "-ec"), ("bash", "-lc"), ("sh", "-c")])
+def test_the_script_of_any_shell_is_read(shell: str, option: str) -> None:
+    assert script_time("sleep 5", shell, option) == 5 * SECOND
+
+
+@pytest.mark.parametrize("line", [("bash", "x.sh"), ("bash", "-e"), ("bash", "-c"), ("bash", "--rcfile", "sleep 5")])
+def test_a_shell_without_a_script_takes_nobody_knows_how_long(line: tuple[str, ...]) -> None:
+    assert sleeping_time("busybox", line, ()) is None
+
+
+def test_a_pods_annotation_comes_before_its_jobs_and_that_before_the_jobsets() -> None:
+    own, jobs, jobsets = ({"batchyard.dev/runtime": text} for text in ("1s", "2s", "3s"))
+    assert plan(own, job=jobs, jobset=jobsets).runtime == SECOND
+    assert plan({}, job=jobs, jobset=jobsets).runtime == 2 * SECOND
+    assert plan({}, jobset=jobsets).runtime == 3 * SECOND
+    assert plan({"batchyard.dev/runtime": "soon"}).runtime == 10 * SECOND
+
+
+def test_the_exit_code_is_told_in_the_same_places() -> None:
+    assert plan({}, jobset={"batchyard.dev/exit-code": "3"}).exit_code == 3
+    assert plan({"batchyard.dev/exit-code": "0"}, job={"batchyard.dev/exit-code": "3"}).exit_code == 0
+    assert plan({"batchyard.dev/exit-code": "256"}).exit_code == 0
+
+
+def test_a_pod_of_whom_nothing_is_known_runs_a_minute() -> None:
+    assert plan_of(pod(containers=UNKNOWN), Stage().client) == RunPlan(MINUTE, 0)
+
+
+def test_a_pod_whose_job_is_gone_runs_until_it_is_stopped() -> None:
+    """What the Job said went with it; that the pod has run as long as it says is not known."""
+    left = pod(containers=UNKNOWN, metadata={"ownerReferences": owner("Job", "gone")})
+    assert plan_of(left, Stage().client) == RunPlan(FOR_EVER, 0)
+
+
+RUNTIMES = {
+    "default": "7m",
+    "jobs": [{"names": ["team/j-2", "x/y"], "runtime": "90s"}, {"names": ["*/j*"], "runtime": "3m"}],
+}
+
+
+def plan_in(runtimes: dict[str, Any] | None, name: str, default: int | None = None) -> RunPlan:
+    """The plan of a pod in a Cluster with these run times."""
+    stage = Stage()
+    if runtimes is not None:
+        cluster = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "c"}}
+        stage.put({**cluster, "spec": {"zones": ["z-a"], "region": "z", "runtimes": runtimes}})
+    return plan_of(pod(name, containers=UNKNOWN), stage.client, default)
+
+
+def test_a_cluster_gives_the_time_of_pods_that_do_not_say_it() -> None:
+    assert plan_in(RUNTIMES, "other").runtime == 7 * MINUTE
+    assert plan_in(RUNTIMES, "j-1").runtime == 3 * MINUTE
+    assert plan_in(RUNTIMES, "j-2").runtime == 90 * SECOND
+    assert plan_in({"default": "5s"}, "j-1").runtime == 5 * SECOND
+    assert plan_in({}, "j-1").runtime == MINUTE
+    assert plan_in(None, "j-1").runtime == MINUTE
+
+
+def test_a_default_that_is_asked_for_replaces_that_of_the_cluster() -> None:
+    assert plan_in(RUNTIMES, "other", 2 * HOUR).runtime == 2 * HOUR
+    assert plan_in(RUNTIMES, "j-1", 2 * HOUR).runtime == 3 * MINUTE
+    assert plan_in(None, "other", 2 * HOUR).runtime == 2 * HOUR

@@ -1,0 +1,143 @@
+"""Each rule finds its bad case, and nothing is found in what is sound or has been mended."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchyard import simulate
+from batchyard.apiserver.patch import merged
+from batchyard.lint.findings import DOCUMENT, Severity
+from batchyard.lint.registry import BY_NAME, RULES, lint
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+PLATFORMS = yaml.safe_load((HERE / "lint_platforms.yaml").read_text())
+CASES = yaml.safe_load((HERE / "lint_cases.yaml").read_text())
+#: What no object can show: a file that is not there, a text that is no YAML.
+OF_FILES = ("unreadable-file", "invalid-yaml")
+
+Obj = dict[str, Any]
+
+
+def changed(objects: list[Obj], changes: list[Obj]) -> list[Obj]:
+    """The objects with the changes merged into them, or added to them."""
+    done = list(objects)
+    for change in changes:
+        again = {field: value for field, value in change.items() if field != "again"}
+        at = next((i for i, obj in enumerate(done) if identity(obj) == identity(change) and again == change), None)
+        if at is None:
+            done.append(again)
+        else:
+            done[at] = merged(done[at], change)
+    return done
+
+
+def mended(objects: list[Obj], rule: str) -> list[Obj]:
+    """The objects once the patches of the rule's findings are applied."""
+    patches = [dict(patch) for finding in lint(objects).findings if finding.rule == rule for patch in finding.patches]
+    if rule in {"unknown-field", "missing-field", "invalid-value", "unknown-kind"}:  # each is the whole object
+        objects = [obj for obj in objects if identity(obj) not in [identity(patch) for patch in patches]]
+    return changed(objects, patches)
+
+
+def identity(obj: Obj) -> tuple[str, str]:
+    return obj.get("kind", ""), obj.get("metadata", {}).get("name", "")
+
+
+def found(objects: list[Obj]) -> list[str]:
+    return sorted(finding.rule for finding in lint(objects).findings)
+
+
+def case_id(case: Obj) -> str:
+    return str(case["rule"])
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_nothing_is_found_in_what_is_sound(name: str) -> None:
+    assert lint(PLATFORMS[name]).findings == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_a_rule_finds_its_bad_case_and_nothing_else_is_found(case: Obj) -> None:
+    objects = changed(PLATFORMS[case.get("platform", "plain")], case["bad"])
+    report = lint(objects)
+    assert sorted(f.rule for f in report.findings) == sorted([case["rule"], *case.get("also", ())])
+    first = next(finding for finding in report.findings if finding.rule == case["rule"])
+    assert first.severity == case.get("severity", BY_NAME[case["rule"]].severity)
+    assert first.problem
+    assert first.fix
+    assert case["rule"] not in found(mended(objects, case["rule"])) or not first.patches
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "good" in case], ids=case_id)
+def test_nothing_is_found_in_the_good_case(case: Obj) -> None:
+    assert lint(changed(PLATFORMS[case.get("platform", "plain")], case["good"])).findings == []
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case["rule"] for case in CASES} == {rule.name for rule in RULES} - set(OF_FILES)
+
+
+def test_findings_say_where_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "queue.yaml"
+    lines = ["# A queue.", "---", "apiVersion: v1", "kind: Namespace", "metadata:", "  name: team", "---"]
+    lines += ["apiVersion: kueue.x-k8s.io/v1beta2", "kind: ClusterQueue", "metadata:", "  name: cq", "spec:"]
+    lines += ["  queueingStrategy: StrictFIFO", "  preemption:", "    reclaimOutOfCohort: {}"]
+    file.write_text("\n".join(lines))
+    places = {finding.rule: (finding.document, finding.line) for finding in lint([str(file)]).findings}
+    assert places["unknown-field"] == (2, 15)
+    assert places["null-namespace-selector"] == (2, 12)
+    assert places["queue-without-local-queue"] == (2, 11)
+
+
+def test_what_cannot_be_read_does_not_hide_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "many.yaml"
+    selectorless = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        "metadata": {"name": "cq"},
+        "spec": {},
+    }
+    file.write_text(f"spec:\n  a: 1\n preemption:\n---\n{yaml.safe_dump(selectorless)}")
+    report = lint([str(tmp_path / "gone.yaml"), str(file)])
+    assert [(f.rule, f.line) for f in report.findings if f.severity is Severity.ERROR] == [
+        ("unreadable-file", 0),
+        ("invalid-yaml", 3),
+        ("null-namespace-selector", 9),
+    ]
+
+
+def test_rules_can_be_chosen() -> None:
+    objects = changed(PLATFORMS["plain"], [{"kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": {"x": 1}}])
+    assert lint(objects, ["null-namespace-selector"]).findings == []
+    assert [finding.rule for finding in lint(objects, ["unknown-field"]).findings] == ["unknown-field"]
+
+
+@pytest.mark.parametrize("name", ["shares", "reclaim"])
+def test_what_is_told_to_loop_does(name: str) -> None:
+    text = (HERE.parent / "sim" / ("livelock.yaml" if name == "shares" else "livelock_reclaim.yaml")).read_text()
+    assert "preemption-loop" in [finding.rule for finding in lint([text]).findings]
+    assert simulate(text, until="1m").loops
+
+
+def test_every_rule_is_described_as_it_is() -> None:
+    text = (ROOT / DOCUMENT).read_text()
+    sections = re.findall(r"^### (\S+)\n\n(\w+): (.+)", text, re.MULTILINE)
+    assert [(name, severity) for name, severity, _ in sections] == [(rule.name, rule.severity.value) for rule in RULES]
+    assert [
+        rule.name for rule, (_, _, stated) in zip(RULES, sections, strict=True) if not stated.startswith(rule.about)
+    ] == []
+
+
+def test_how_a_node_is_just_now_is_nothing_that_its_flavor_should_say() -> None:
+    key = "node.kubernetes.io/not-ready"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"pool": "a"}}}
+    node |= {"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}, "status": {"allocatable": {"cpu": "9"}}}
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
+    flavor |= {"spec": {"nodeLabels": {"pool": "a"}}}
+    assert "undeclared-taint" not in found([node, flavor])
+    node["spec"] = {"taints": [{"key": "mine", "effect": "NoSchedule"}]}
+    assert "undeclared-taint" in found([node, flavor])

@@ -1,0 +1,132 @@
+"""The states of a node: conditions, taints, cordon and drain."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import well_known
+from batchyard.nodes import conditions
+from stage import stated
+from unit.nodes.node_make import node, owner, pod, taint
+
+EVERYTHING = conditions.DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
+
+
+def keys(obj: Any) -> list[tuple[str, str]]:
+    return [(t["key"], t["effect"]) for t in conditions.taints_of(obj)]
+
+
+def names(pods: Any) -> list[str]:
+    return [p["metadata"]["name"] for p in pods]
+
+
+def test_a_node_tells_its_readiness() -> None:
+    assert conditions.readiness(node()) == "True"
+    assert conditions.readiness(node(ready="")) == ""
+
+
+def test_of_a_node_that_is_not_heard_of_nothing_is_known() -> None:
+    silent = conditions.with_lost_heartbeats(node(), make.at(50))
+    expected = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+    assert stated(silent, "Ready") == stated(silent, "MemoryPressure") == expected
+    assert stated(silent, "DiskPressure") == ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
+    ready = next(c for c in silent["status"]["conditions"] if c["type"] == "Ready")
+    assert ready["lastTransitionTime"] == make.stamp(50)
+    assert conditions.with_lost_heartbeats(silent, make.at(60)) is silent
+
+
+def test_a_kubelet_that_is_back_posts_what_was_unknown() -> None:
+    back = conditions.with_resumed_heartbeats(conditions.with_lost_heartbeats(node(), make.at(50)), make.at(90))
+    assert stated(back, "Ready") == ("True", "KubeletReady", "kubelet is posting ready status")
+    assert stated(back, "PIDPressure") == ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+    assert conditions.with_resumed_heartbeats(back, make.at(100)) is back
+
+
+def test_a_kubelet_that_is_back_leaves_alone_what_somebody_else_says() -> None:
+    unready = conditions.with_resumed_heartbeats(node(ready="False"), make.at(5))
+    assert conditions.readiness(unready) == "False"
+
+
+def test_a_node_that_shuts_down_is_not_ready() -> None:
+    closing = conditions.shutting_down(node(), make.at(5))
+    assert stated(closing, "Ready") == ("False", "KubeletNotReady", "node is shutting down")
+    assert conditions.shutting_down(closing, make.at(6)) is closing
+
+
+@pytest.mark.parametrize(
+    ("ready", "taints"),
+    [
+        ("True", []),
+        ("False", [(well_known.NOT_READY, "NoSchedule")]),
+        ("Unknown", [(well_known.UNREACHABLE, "NoSchedule")]),
+    ],
+)
+def test_conditions_become_taints(ready: str, taints: list[tuple[str, str]]) -> None:
+    assert keys(conditions.with_taints(node(ready=ready), None, make.NOW)) == taints
+
+
+def test_taints_of_others_stay_and_those_without_cause_go() -> None:
+    gpu, stale = taint("nvidia.com/gpu", "NoSchedule", None), taint(well_known.NOT_READY, "NoSchedule")
+    tainted = conditions.with_taints(node(taints=[gpu, stale, taint(well_known.NOT_READY)]), None, make.NOW)
+    assert tainted["spec"]["taints"] == [gpu]
+
+
+def test_the_taint_that_drives_pods_out_is_swapped_with_its_condition() -> None:
+    unready = node(ready="Unknown", taints=[taint(well_known.NOT_READY)])
+    assert conditions.execution_key(unready) == well_known.UNREACHABLE
+    tainted = conditions.with_taints(unready, well_known.UNREACHABLE, make.at(7))
+    assert keys(tainted) == [(well_known.UNREACHABLE, "NoSchedule"), (well_known.UNREACHABLE, "NoExecute")]
+    assert conditions.given_up_at(tainted) == make.at(7)
+    assert conditions.with_taints(tainted, well_known.UNREACHABLE, make.at(9)) is tainted
+
+
+def test_a_taint_that_drives_pods_out_tells_from_when() -> None:
+    tainted = conditions.with_taints(node(taints=[taint("maintenance", since=None)]), None, make.at(5))
+    assert tainted["spec"]["taints"] == [taint("maintenance", since=5)]
+    assert not conditions.has_execution_taint(tainted)
+
+
+def test_a_node_that_loses_its_last_taint_has_no_list_of_them() -> None:
+    cured = conditions.with_taints(node(taints=[taint(well_known.UNREACHABLE, "NoSchedule")]), None, make.NOW)
+    assert "taints" not in cured["spec"]
+
+
+def test_a_cordoned_node_is_tainted_and_opened_again() -> None:
+    closed = conditions.cordoned(node())
+    assert keys(conditions.with_taints(closed, None, make.NOW)) == [(well_known.UNSCHEDULABLE, "NoSchedule")]
+    assert conditions.cordoned(closed) is closed
+    opened = conditions.cordoned(closed, unschedulable=False)
+    assert "unschedulable" not in opened["spec"]
+
+
+def test_a_drain_evicts_what_controllers_bring_elsewhere() -> None:
+    job, ended = pod("a", metadata={"ownerReferences": owner("Job", "j")}), pod("b", status={"phase": "Failed"})
+    drain = conditions.drain([job, ended], conditions.DrainOptions())
+    assert (names(drain.evicted), drain.refused) == (["a", "b"], [])
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, "cannot delete Pods that declare no controller (use --force to override)"),
+        (
+            {"metadata": {"ownerReferences": owner("DaemonSet", "d")}},
+            "DaemonSet-managed Pods (use --ignore-daemonsets to ignore)",
+        ),
+        (
+            {"volumes": [{"name": "v", "emptyDir": {}}]},
+            "Pods with local storage (use --delete-emptydir-data to override)",
+        ),
+    ],
+)
+def test_a_drain_refuses_what_would_be_lost(spec: Any, words: str) -> None:
+    (refused,) = conditions.drain([pod(**spec)], conditions.DrainOptions()).refused
+    assert refused[1] == words
+    assert conditions.drain([pod(**spec)], EVERYTHING).refused == []
+
+
+def test_a_drain_passes_over_the_pods_of_daemon_sets_and_of_the_node_itself() -> None:
+    daemon = pod("d", metadata={"ownerReferences": owner("DaemonSet", "d")})
+    mirror = pod("m", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
+    assert names(conditions.drain([daemon, mirror, pod("bare")], EVERYTHING).evicted) == ["bare"]

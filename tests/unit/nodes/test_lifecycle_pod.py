@@ -1,0 +1,112 @@
+"""The states of a pod."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Key
+from batchyard.api.views import pods
+from batchyard.nodes.pods_by_node import PodsByNode
+from stage import stated
+from unit.nodes.node_make import pod, running, taint, toleration
+
+NOT_READY = "node.kubernetes.io/not-ready"
+
+
+def key_named(name: str) -> Key:
+    return Key("Pod", "team", name)
+
+
+def test_a_pod_nobody_spoke_of_is_pending() -> None:
+    assert pods.phase(pod()) == "Pending"
+    assert not pods.is_terminal(pod())
+
+
+@pytest.mark.parametrize(("phase", "ended"), [("Running", False), ("Succeeded", True), ("Failed", True)])
+def test_a_pod_has_ended_when_it_succeeded_or_failed(phase: str, ended: bool) -> None:
+    assert pods.is_terminal(pod(status={"phase": phase})) is ended
+
+
+def test_deletion_was_asked_for_a_grace_period_before_its_timestamp() -> None:
+    deleted = pod(metadata={"deletionTimestamp": make.stamp(40), "deletionGracePeriodSeconds": 30})
+    assert pods.deleted_at(deleted) == make.at(10)
+    assert pods.deleted_at(pod()) is None
+
+
+def test_finalizers_alone_keep_a_pod_that_ended_and_has_no_time_left() -> None:
+    deleted = {"deletionTimestamp": make.stamp(), "deletionGracePeriodSeconds": 0}
+    assert pods.is_gone_but_for_finalizers(pod(status={"phase": "Failed"}, metadata=deleted))
+    assert not pods.is_gone_but_for_finalizers(pod(status=running(), metadata=deleted))
+    with_time = {**deleted, "deletionGracePeriodSeconds": 30}
+    assert not pods.is_gone_but_for_finalizers(pod(status={"phase": "Failed"}, metadata=with_time))
+
+
+def test_a_pod_declared_failed_keeps_its_words_and_is_marked_as_disrupted() -> None:
+    failed = pods.failed(pod(status=running()), pods.BY_POD_GC, make.at(5))
+    assert failed["status"]["phase"] == "Failed"
+    assert stated(failed, "DisruptionTarget") == ("True", "DeletionByPodGC", "PodGC: node no longer exists")
+    assert failed["status"]["startTime"] == make.stamp()
+
+
+def test_a_pod_that_ended_is_not_declared_failed() -> None:
+    ended = pod(status={"phase": "Succeeded"})
+    assert pods.failed(ended, pods.BY_POD_GC, make.NOW) is ended
+
+
+def test_a_pod_without_word_of_its_node_is_not_ready_and_told_nothing_else() -> None:
+    marked = pods.not_ready(pod(status=running()), make.at(50))
+    assert not pods.is_ready(marked)
+    assert marked["status"]["conditions"][0]["lastTransitionTime"] == make.stamp(50)
+    assert marked["status"]["conditions"][1] == running()["conditions"][1]
+    assert pods.not_ready(marked, make.at(60)) is marked
+    unheard = pod()
+    assert pods.not_ready(unheard, make.NOW) is unheard
+
+
+def test_saying_the_same_again_changes_nothing() -> None:
+    once = pods.disrupted(pod(status=running()), pods.BY_TAINT, make.at(5))
+    assert pods.disrupted(once, pods.BY_TAINT, make.at(9)) is once
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "seconds"),
+    [
+        ([], 10),
+        ([toleration("other")], 10),
+        ([toleration(NOT_READY, 300)], 310),
+        ([toleration(NOT_READY, -1)], 10),
+        ([toleration(NOT_READY)], None),
+        ([toleration(NOT_READY), toleration(NOT_READY, 5)], None),
+        ([{"operator": "Exists"}], None),
+        ([{**toleration(NOT_READY, 7), "effect": "NoSchedule"}], 10),
+    ],
+)
+def test_a_taint_drives_a_pod_out_when_it_is_tolerated_no_longer(tolerations: list[Any], seconds: float | None) -> None:
+    found = pods.driven_out_at(pod(status=running(), tolerations=tolerations), [taint(NOT_READY, since=10)])
+    assert found == (None if seconds is None else make.at(seconds))
+
+
+def test_of_several_taints_the_least_tolerated_counts_from_the_first() -> None:
+    tolerations = [toleration("a", 100), toleration("b", 40)]
+    taints = [taint("a", since=5), taint("b", since=30)]
+    assert pods.driven_out_at(pod(status=running(), tolerations=tolerations), taints) == make.at(45)
+
+
+def test_a_pod_that_came_after_the_taint_has_its_time_from_then_on() -> None:
+    late = pod(status=running(60), tolerations=[toleration("a", 10)])
+    assert pods.driven_out_at(late, [taint("a", since=5)]) == make.at(70)
+    assert pods.driven_out_at(late, [taint("a", since=None)]) == make.at(70)
+
+
+def test_pods_are_found_by_the_node_they_are_bound_to() -> None:
+    index, here, there = PodsByNode(), pod("a"), pod("a", node="other")
+    key = key_named("a")
+    index.observe(key, pod("a", node=None), here)
+    index.observe(key_named("b"), None, pod("b"))
+    assert index.on("node") == (key, key_named("b"))
+    index.observe(key, here, there)
+    assert (index.on("node"), index.on("other")) == ((key_named("b"),), (key,))
+    index.observe(key, there, None)
+    index.observe(key, there, None)
+    assert index.on("other") == ()

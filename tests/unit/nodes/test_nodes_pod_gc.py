@@ -1,0 +1,115 @@
+"""Pods that no kubelet will ever end."""
+
+from typing import Any
+
+import make
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, find_condition, with_metadata
+from batchyard.nodes.pod_gc import PodGarbageCollector
+from stage import Stage, stated
+from unit.nodes.node_make import node, pod, running, taint
+
+
+def started(*objects: Any) -> Stage:
+    stage = Stage(PodGarbageCollector())
+    stage.put(*objects)
+    return stage
+
+
+def kept(obj: Any) -> Any:
+    """An object that a finalizer keeps."""
+    return with_metadata(obj, finalizers=["test/keep"])
+
+
+def is_gone(stage: Stage) -> bool:
+    return stage.client.get(Key(scheme.POD, "team", "pod")) is None
+
+
+def phase(stage: Stage) -> Any:
+    return stage.get(scheme.POD, "pod").get("status", {}).get("phase")
+
+
+def test_a_pod_whose_node_is_gone_for_40_seconds_fails_and_is_deleted() -> None:
+    stage = started(node(), kept(pod(status=running())))
+    stage.delete(scheme.NODE, "node", "")
+    stage.run(39)
+    assert phase(stage) == "Running"
+    stage.run(40)
+    assert phase(stage) == "Failed"
+    assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget")[1:] == (
+        "DeletionByPodGC",
+        "PodGC: node no longer exists",
+    )
+    assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
+
+
+def test_a_pod_without_finalizers_is_gone_then_even_if_it_had_ended() -> None:
+    stage = started(node(), pod(status={"phase": "Succeeded"}))
+    stage.delete(scheme.NODE, "node", "")
+    stage.run(40)
+    assert is_gone(stage)
+
+
+def test_a_node_that_turns_up_in_time_keeps_its_pods() -> None:
+    stage = started(pod(status=running()))
+    stage.kernel.call_at(make.at(30), lambda: None)
+    stage.run(30)
+    stage.put(node())
+    stage.run(1000)
+    assert phase(stage) == "Running"
+
+
+def test_a_pod_that_is_terminating_on_a_dead_node_waits_for_it() -> None:
+    stage = started(node(ready="Unknown"), pod(status=running()))
+    stage.delete(scheme.POD, "pod")
+    stage.run(10**6)
+    assert phase(stage) == "Running"
+    stage.delete(scheme.NODE, "node", "")
+    stage.run(10**6 + 100)
+    assert is_gone(stage)
+
+
+def test_a_node_out_of_service_lets_its_terminating_pods_go() -> None:
+    stage = started(node(ready="Unknown"), kept(pod(status=running())), pod("other", status=running()))
+    stage.delete(scheme.POD, "pod")
+    tainted = {**stage.get(scheme.NODE, "node", ""), "spec": {"taints": [taint(well_known.OUT_OF_SERVICE)]}}
+    stage.put(tainted)
+    assert phase(stage) == "Failed"
+    assert find_condition(stage.get(scheme.POD, "pod"), "DisruptionTarget") is None
+    assert stage.get(scheme.POD, "other")["status"]["phase"] == "Running"
+
+
+def test_a_node_that_is_ready_is_not_out_of_service() -> None:
+    stage = started(node(taints=[taint(well_known.OUT_OF_SERVICE)]), kept(pod(status=running())))
+    stage.delete(scheme.POD, "pod")
+    assert phase(stage) == "Running"
+
+
+def test_a_pod_that_never_had_a_node_fails_when_it_is_deleted() -> None:
+    stage = started(kept(pod(node=None)))
+    stage.delete(scheme.POD, "pod")
+    assert phase(stage) == "Failed"
+
+
+def test_what_only_finalizers_keep_is_left_alone() -> None:
+    stage = started(kept(pod(node=None, status={"phase": "Failed"})))
+    stage.delete(scheme.POD, "pod")
+    stage.run(1000)
+    assert not is_gone(stage)
+    assert stage.runner.reconciles == 1
+
+
+def test_pods_on_nodes_that_are_there_cost_nothing() -> None:
+    stage = started(node(), pod(status=running()), pod("waiting", node=None))
+    assert stage.runner.reconciles == 0
+
+
+def test_of_too_many_ended_pods_evicted_ones_go_first_and_then_the_oldest() -> None:
+    stage = Stage(PodGarbageCollector(ended_max=2))
+    ended = {"phase": "Succeeded"}
+    evicted = {"phase": "Failed", "reason": "Evicted"}
+    stage.put(node())
+    for number, status in enumerate((ended, ended, evicted, ended, {"phase": "Running"})):
+        stage.put(pod(f"p{number}", status=status, metadata={"creationTimestamp": make.stamp(number)}))
+    stage.run(1)
+    assert [found["metadata"]["name"] for found in stage.client.list(scheme.POD)] == ["p1", "p3", "p4"]

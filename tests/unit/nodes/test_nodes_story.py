@@ -1,0 +1,147 @@
+"""Kubelets and node lifecycle together: machines are lost, go off, come back; and the platform crashes meanwhile."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, find_condition, key_of, with_metadata
+from batchyard.base.instant import Instant
+from batchyard.controller_runtime.runner import Runner
+from batchyard.interfaces.client import Delete, EventType, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import Controller
+from batchyard.kubelet.simulated.kubelet import Kubelets
+from batchyard.kubelet.simulated.pod_status import NodeAgents
+from batchyard.nodes.conditions import readiness
+from batchyard.nodes.health import NodeHealth, TaintEviction
+from batchyard.nodes.pod_gc import PodGarbageCollector
+from batchyard.sim.faults.faults import FaultyClient, WriteFaults
+from stage import Stage
+from unit.kubelet.simulated.kubelet_make import slow
+from unit.nodes.node_make import instance, node, pod, toleration
+
+TOLERANT = [toleration("node.kubernetes.io/unreachable", 300), toleration("node.kubernetes.io/not-ready", 300)]
+
+
+def controllers() -> Sequence[Controller]:
+    return Kubelets(slow(3)), NodeAgents(), NodeHealth(), TaintEviction(), PodGarbageCollector()
+
+
+def long(name: str, on: str = "node", **spec: Any) -> Any:
+    containers = [{"name": "c", "image": "busybox", "command": ["sleep", "2000"]}]
+    return pod(name, node=on, containers=containers, tolerations=TOLERANT, **spec)
+
+
+class Troubled(Stage):
+    """A stage whose platform crashes after one of its writes, and starts anew."""
+
+    def __init__(self, crash_after: int = 0) -> None:
+        super().__init__()
+        self.trouble = WriteFaults()
+        self.writes = 0
+        self._crash_after = crash_after
+        self.trouble.on_write = self._on_write
+        self._start()
+
+    def _start(self) -> None:
+        self._wire = FaultyClient(self.client, self.trouble)
+        self._platform = Runner(self.kernel, self._wire, controllers(), self._record)
+
+    def _on_write(self, count: int) -> None:
+        self.writes = count
+        if count == self._crash_after:
+            self._wire.cut()
+            self._platform.stop()
+            self.kernel.call_soon(self._restart)
+
+    def _restart(self) -> None:
+        self._start()
+        kinds = (scheme.INSTANCE, scheme.LEASE, scheme.NODE, scheme.POD)
+        there = [obj for kind in kinds for obj in self.client.list(kind)]
+        self._platform.observe([WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0) for obj in there])
+
+    def at(self, seconds: float, work: Callable[[], None]) -> None:
+        """Do something at an instant."""
+        when: Instant = make.at(seconds)
+        self.kernel.call_at(when, work)
+
+    def give_up(self, kind: str, name: str, namespace: str = "") -> None:
+        """Delete an object, without waiting for what follows."""
+        self.client.submit([Delete(Key(kind, namespace, name))], lambda _: None)
+
+    def set_phase(self, name: str, phase: str, since: float, stop_at: float | None = None) -> None:
+        """Say what becomes of a machine, without waiting for what follows."""
+        self.client.submit([UpdateStatus(instance(name, phase, since, stop_at))], lambda _: None)
+
+
+def story(crash_after: int = 0, conflicts: float = 0) -> Troubled:
+    """A machine is lost for good, one comes back, one goes off; pods end, fail, and are deleted meanwhile."""
+    stage = Troubled(crash_after)
+    stage.trouble.conflicts = conflicts
+    for name in ("lost", "back", "spot", "well"):
+        stage.put(instance(name), node(name))
+    fails: Any = {"metadata": {"annotations": {"batchyard.dev/exit-code": "3"}}, "restartPolicy": "OnFailure"}
+    stage.put(with_metadata(long("a", "lost"), finalizers=["test/keep"]), long("b", "lost"))
+    stage.put(long("c", "back"), long("d", "back", restartPolicy="OnFailure"))
+    stage.put(with_metadata(long("e", "spot"), finalizers=["test/keep"]))
+    stage.put(pod("f", node="well", **fails), pod("g", node="well"), long("h", "well"))
+    stage.at(47, lambda: stage.set_phase("lost", "Crashed", 47))
+    stage.at(60, lambda: stage.set_phase("back", "Crashed", 60))
+    stage.at(70, lambda: stage.give_up(scheme.POD, "h", "team"))
+    stage.at(80, lambda: stage.set_phase("spot", "Stopping", 80, 110))
+    stage.at(110, lambda: stage.give_up(scheme.NODE, "spot"))
+    stage.at(200, lambda: stage.set_phase("back", "Running", 200))
+    stage.at(600, lambda: stage.give_up(scheme.NODE, "lost"))
+    stage.run(900)
+    return stage
+
+
+def ends(stage: Troubled) -> dict[str, Any]:
+    """What became of pods and nodes."""
+    found: dict[str, Any] = {n["metadata"]["name"]: readiness(n) for n in stage.client.list(scheme.NODE)}
+    for obj in stage.client.list(scheme.POD):
+        status = obj["status"]
+        disruption = find_condition(obj, "DisruptionTarget")
+        container = status["containerStatuses"][0]
+        words = (status["phase"], status.get("reason"), disruption and disruption["reason"])
+        found[obj["metadata"]["name"]] = (*words, container["restartCount"], container["state"])
+    return found
+
+
+def test_the_story_ends_as_it_should() -> None:
+    found = ends(story())
+    assert {name: found[name] for name in ("back", "well")} == {"back": "True", "well": "True"}
+    assert found["a"][:3] == ("Failed", None, "DeletionByPodGC")
+    assert found["c"][:3] == ("Failed", None, None)
+    assert found["d"][:4] == ("Running", None, None, 1)
+    assert found["e"][:3] == ("Failed", "Terminated", "TerminationByKubelet")
+    assert (found["f"][0], found["f"][3]) == ("Running", 7)
+    assert found["g"][0] == "Succeeded"
+    assert not {"lost", "spot", "b", "h"} & set(found)
+
+
+def test_a_lost_node_is_given_up_in_time() -> None:
+    stage = Stage(*controllers())
+    stage.put(node("well"), instance(), node(), long("a"))
+    stage.kernel.call_at(make.at(47), lambda: None)
+    stage.run(47)
+    stage.put(instance(phase="Crashed", since=47))
+    stage.run(89.9)
+    assert readiness(stage.get(scheme.NODE, "node", "")) == "True"
+    stage.run(389.9)
+    assert readiness(stage.get(scheme.NODE, "node", "")) == "Unknown"
+    assert "deletionTimestamp" not in stage.get(scheme.POD, "a")["metadata"]
+    stage.run(10**6)
+    assert stage.get(scheme.POD, "a")["metadata"]["deletionTimestamp"] == make.stamp(420)
+    assert stage.get(scheme.POD, "a")["status"]["phase"] == "Running"
+
+
+def test_a_crash_after_any_write_changes_no_end() -> None:
+    whole = story()
+    wanted = ends(whole)
+    assert whole.writes > 40
+    assert [count for count in range(1, whole.writes + 1) if ends(story(count)) != wanted] == []
+
+
+def test_conflicts_change_no_end() -> None:
+    assert ends(story(conflicts=0.3)) == ends(story())

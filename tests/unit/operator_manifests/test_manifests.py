@@ -1,0 +1,180 @@
+"""The operator's manifests: what it may do, how its pods run, and that what is below deploy/ is made of them."""
+
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.api.manifests import decode
+from batchyard.apiserver.crd.definitions import DefinitionStrategy
+from batchyard.cli.commands.install import faults_of
+from batchyard.controller_groups import ON_KUBERNETES, REMOTE
+from batchyard.operator_manifests import InstallSettings, Scraping, manifests
+from batchyard.server.operator.coexistence import OURS
+from unit.operator_manifests.rendered import DEPLOY, ROOT, by_name, printed, rules_of
+
+files = runpy.run_path(str(ROOT / "tools/installation_files.py"))["files"]
+HELM = shutil.which("helm") or shutil.which("helm", path=str(ROOT / ".helm"))
+CHART = str(DEPLOY / "charts/batchyard")
+NAME = "batchyard-operator"
+CONFIGURATION = """\
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+waitForPodsReady:
+  timeout: 5m
+"""
+
+
+def role(settings: InstallSettings, kind: str = "ClusterRole") -> set[tuple[str, ...]]:
+    (found,) = (obj for obj in manifests(settings) if obj["kind"] == kind and obj["metadata"]["name"] == NAME)
+    return rules_of(found)
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_the_files_of_the_tree_are_those_that_are_made(path: Path) -> None:
+    assert path.read_text("utf-8") == files()[path], "run tools/installation_files.py"
+
+
+@pytest.mark.parametrize("settings", [InstallSettings(), InstallSettings(controllers=REMOTE, webhooks=False)])
+def test_an_api_server_finds_nothing_wrong_with_any_of_them(settings: InstallSettings) -> None:
+    definitions = DefinitionStrategy()
+    for obj in manifests(settings):
+        decoded = definitions.decode(obj, "") if obj["kind"] == "CustomResourceDefinition" else decode(obj)
+        assert decoded.faults == [], obj["metadata"]["name"]
+
+
+def test_rights_have_no_wildcards_and_none_over_rights_or_all_secrets() -> None:
+    cluster = role(InstallSettings(controllers=[group for group in REMOTE if group != "namespaces"]))
+    assert not [rule for rule in cluster | role(InstallSettings(), "Role") if "*" in "".join(rule)]
+    assert not [rule for rule in cluster if rule[0] == "rbac.authorization.k8s.io" or rule[1] == "secrets"]
+
+
+def test_rights_follow_from_controllers() -> None:
+    admission, jobset = (
+        role(InstallSettings(controllers=("admission",))),
+        role(InstallSettings(controllers=("jobset",))),
+    )
+    assert ("kueue.x-k8s.io", "workloads/status", "patch", "") in admission - jobset
+    assert ("batch", "jobs", "create", "") in jobset - admission
+    assert admission | jobset <= role(InstallSettings())
+
+
+def test_without_webhooks_there_is_nothing_of_them() -> None:
+    found = by_name(manifests(InstallSettings(webhooks=False)))
+    assert not [name for name in found if "Webhook" in name or "webhooks" in name]
+    assert role(InstallSettings(webhooks=False), "Role") == {
+        ("coordination.k8s.io", "leases", "create", ""),
+        ("coordination.k8s.io", "leases", "get", NAME),
+        ("coordination.k8s.io", "leases", "update", NAME),
+    }
+    versions = {len(obj["spec"]["versions"]) for name, obj in found.items() if name.startswith("CustomResource")}
+    assert versions == {1}
+
+
+def test_pods_keep_the_restricted_standard() -> None:
+    pod: Any = by_name(manifests(InstallSettings()))[f"Deployment/{NAME}"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert "volumes" not in pod
+
+
+def test_a_configuration_is_given_to_pods_which_begin_anew_with_another() -> None:
+    one, other = (
+        by_name(manifests(InstallSettings(configuration=text))) for text in (CONFIGURATION, CONFIGURATION + "#")
+    )
+    template: Any = one[f"Deployment/{NAME}"]["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (mount,) = container["volumeMounts"]
+    (volume,) = template["spec"]["volumes"]
+    (key,) = one[f"ConfigMap/{volume['configMap']['name']}"]["data"]
+    assert f"--config={mount['mountPath']}/{key}" in container["args"]
+    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
+    assert (OURS.namespace, OURS.name) == ("batchyard-system", volume["configMap"]["name"])
+    assert template["metadata"] != other[f"Deployment/{NAME}"]["spec"]["template"]["metadata"]
+    assert f"ConfigMap/{NAME}-configuration" not in by_name(manifests(InstallSettings()))
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+def test_kustomize_makes_the_same_of_the_base() -> None:
+    assert by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/base"))) == by_name(
+        manifests(InstallSettings())
+    )
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+def test_overlays_change_what_they_say() -> None:
+    base = by_name(manifests(InstallSettings()))
+    gke = by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/overlays/gke")))
+    scraped = by_name(manifests(InstallSettings(scraping=Scraping.POD_MONITORING)))
+    assert gke.keys() == scraped.keys()
+    assert {name for name in gke if gke[name] != scraped[name]} == {f"PodMonitoring/{NAME}", f"Deployment/{NAME}"}
+    small = by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/overlays/development")))
+    assert base.keys() - small.keys() == {f"PodDisruptionBudget/{NAME}", f"ResourceQuota/{NAME}"}
+    assert small[f"Deployment/{NAME}"]["spec"]["replicas"] == 1
+
+
+VALUES: Any = [
+    ((), InstallSettings()),
+    (
+        ("--set", "replicas=1,webhooks.enabled=false,scraping=ServiceMonitor"),
+        InstallSettings(replicas=1, webhooks=False, scraping=Scraping.SERVICE_MONITOR),
+    ),
+    (
+        ("--set", "controllers={jobset},priorityClass=,userRoles=false,page=false"),
+        InstallSettings(controllers=("jobset",), priority_class="", user_roles=False, page=False),
+    ),
+    (
+        ("--set", f"controllers={{{','.join(REMOTE)}}},definitions=false,fairSharing=true,scraping=PodMonitoring"),
+        InstallSettings(controllers=REMOTE, definitions=False, fair_sharing=True, scraping=Scraping.POD_MONITORING),
+    ),
+    (
+        ("--set", "name=queues,image.repository=there/it,image.tag=v2,arguments={--log-level=info}"),
+        InstallSettings(name="queues", image="there/it:v2", arguments=("--log-level=info",)),
+    ),
+    (
+        (
+            *("--set", "configuration.apiVersion=config.kueue.x-k8s.io/v1beta2,configuration.kind=Configuration"),
+            *("--set", "configuration.waitForPodsReady.timeout=5m"),
+        ),
+        InstallSettings(configuration=CONFIGURATION),
+    ),
+]
+
+
+@pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")
+@pytest.mark.parametrize(("values", "settings"), VALUES)
+def test_the_chart_makes_the_same(values: tuple[str, ...], settings: InstallSettings) -> None:
+    rendered = by_name(printed(str(HELM), "template", "release", CHART, "--namespace", "batchyard-system", *values))
+    wanted = by_name(manifests(settings))
+    del wanted["Namespace/batchyard-system"]  # helm makes it where it is asked to
+    assert rendered == wanted
+
+
+@pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    printed(str(HELM), "lint", "--strict", CHART, "--quiet")
+
+
+def test_the_chart_runs_by_default_what_the_operator_runs() -> None:
+    (values,) = printed("cat", f"{CHART}/values.yaml")
+    assert tuple(values["controllers"]) == ON_KUBERNETES
+
+
+@pytest.mark.parametrize(
+    ("settings", "option"),
+    [
+        (InstallSettings(namespace="Here"), "namespace"),
+        (InstallSettings(name="9-lives"), "name"),
+        (InstallSettings(name="n" * 56), "name"),
+        (InstallSettings(image="a b"), "image"),
+    ],
+)
+def test_names_that_no_api_server_takes_are_refused(settings: InstallSettings, option: str) -> None:
+    assert [option for option, _ in faults_of(settings)] == [option]
+    assert [*faults_of(InstallSettings())] == []

@@ -1,0 +1,142 @@
+"""Pods that are placed together or not at all."""
+
+from typing import Any
+
+import make
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.gang import (
+    GangPlaced,
+    GangPreemption,
+    GangUnschedulable,
+    may_have_room,
+    place_gang,
+    preempt_for_gang,
+)
+from batchyard.placement.node_filters import AutoscalingProfile
+from batchyard.placement.preemption import PreemptionFailure
+from unit.placement.placement_make import HOST, cluster, member, node, pod, pod_term, required, view
+
+
+def gang(count: int, cpu: str = "2", **fields: Any) -> list[Any]:
+    """The Pods of a gang."""
+    return [member(f"m{i}", cpu=cpu, **fields) for i in range(count)]
+
+
+def placed(nodes: ClusterSnapshot, pods: list[Any]) -> dict[str, str] | str:
+    """Where a gang goes, by the names of its pods; or the pod that has no place."""
+    found = place_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+    if isinstance(found, GangUnschedulable):
+        return found.pod.name
+    return {p["metadata"]["name"]: found.nodes[p["metadata"]["uid"]] for p in pods}
+
+
+def preempted(nodes: ClusterSnapshot, pods: list[Any]) -> Any:
+    """Who leaves for which pod of a gang; or why nobody."""
+    found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+    if isinstance(found, PreemptionFailure):
+        return found.message
+    return sorted((victim.name, preemptor.name) for victim, preemptor in found.victims)
+
+
+def test_a_gang_is_placed_as_a_whole() -> None:
+    assert placed(cluster(node("a"), node("b")), gang(4)) == {"m0": "a", "m1": "b", "m2": "a", "m3": "b"}
+
+
+def test_a_gang_that_does_not_fit_takes_nothing() -> None:
+    nodes = cluster(node("a"), node("b"))
+    assert placed(nodes, gang(5)) == "m4"
+    assert [n.left["cpu"] for n in nodes] == [4000, 4000]
+
+
+def test_why_a_gang_does_not_fit_is_told_with_the_others_placed() -> None:
+    found = place_gang([view(p) for p in gang(3)], cluster(node("a")), AutoscalingProfile.BALANCED)
+    assert isinstance(found, GangUnschedulable)
+    assert found.why.message() == "0/1 nodes are available: 1 Insufficient cpu."
+
+
+def test_those_who_need_most_find_their_place_first() -> None:
+    nodes = cluster(node("a"), node("b"))
+    small = [member("a1", cpu="2"), member("a2", cpu="2")]
+    assert placed(nodes, [*small, member("z", cpu="4")]) == {"a1": "b", "a2": "b", "z": "a"}
+
+
+def test_what_few_nodes_have_counts_more_than_cpu() -> None:
+    nodes = cluster(node("a", gpu="1", cpu="4"), node("b"))
+    assert placed(nodes, [member("cpu", cpu="4"), member("gpu", cpu="1", gpu="1")]) == {"cpu": "b", "gpu": "a"}
+
+
+def test_members_that_want_to_be_near_others_wait_for_them() -> None:
+    nodes = cluster(node("a"), node("b"))
+    keen = member("big", cpu="3", affinity=required("podAffinity", pod_term(HOST)))
+    assert placed(nodes, [keen, member("other", cpu="1", labels={"app": "a"})]) == {"big": "a", "other": "a"}
+    assert placed(nodes, [keen]) == "big"
+
+
+def test_room_that_is_held_for_a_gang_is_its_own() -> None:
+    nodes = cluster(node("a"), node("b"))
+    pods = gang(2, "4")
+    for obj, name in zip(pods, "ab", strict=True):
+        nodes.nominate(view(obj), name)
+    assert placed(nodes, pods) == {"m0": "a", "m1": "b"}
+    assert nodes.nomination_of("uid-m0") == "a"
+
+
+def test_others_leave_for_all_of_a_gang_or_for_none() -> None:
+    low = [pod(f"low{i}", cpu="4", nodeName=name) for i, name in enumerate("ab")]
+    nodes = cluster(node("a"), node("b"), *low)
+    assert preempted(nodes, gang(2, "4", priority=1)) == [("low0", "m0"), ("low1", "m1")]
+    assert preempted(nodes, gang(3, "4", priority=1)) == (
+        "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
+    )
+
+
+def test_nobody_leaves_for_the_part_that_fits() -> None:
+    nodes = cluster(node("a"), node("b"), pod("low", cpu="4", nodeName="b"))
+    pods = gang(2, "4", priority=1)
+    found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+    assert isinstance(found, GangPreemption)
+    assert found.nodes == {"uid-m0": "a", "uid-m1": "b"}
+    assert preempted(nodes, pods) == [("low", "m1")]
+
+
+def test_while_victims_of_a_gang_are_on_their_way_nobody_else_is_asked() -> None:
+    status = {"conditions": [make.condition("DisruptionTarget", reason="PreemptionByScheduler")]}
+    leaving = pod("low", cpu="4", nodeName="a", status=status, deleted=make.stamp(30))
+    nodes = cluster(node("a"), node("b"), leaving, pod("other", cpu="4", nodeName="b"))
+    pods = gang(2, "4", priority=1)
+    nodes.nominate(view(pods[0]), "a")
+    message = "preemption: not eligible due to a terminating pod on the nominated node."
+    assert preempted(nodes, pods) == message
+
+
+def has_room(nodes: ClusterSnapshot, pods: list[Any]) -> bool:
+    """Whether the first look leaves hope."""
+    return may_have_room([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+
+
+def test_the_first_look_counts_room() -> None:
+    nodes = cluster(node("a"), node("b"))
+    assert has_room(nodes, gang(4))
+    assert not has_room(nodes, gang(5))
+    assert not has_room(nodes, [*gang(4), member("x", cpu="9")])
+
+
+def test_the_first_look_counts_what_others_may_yield() -> None:
+    nodes = cluster(node("a"), node("b"), pod("low", cpu="4", nodeName="a"))
+    assert not has_room(nodes, gang(4))
+    assert has_room(nodes, gang(4, priority=1))
+    assert not has_room(nodes, gang(4, priority=1, preemptionPolicy="Never"))
+
+
+def test_the_first_look_leaves_out_what_is_held_for_others() -> None:
+    nodes = cluster(node("a"), node("b"))
+    nodes.nominate(view(pod("n", cpu="1")), "a")
+    assert not has_room(nodes, gang(4))
+    nodes.withdraw("uid-n")
+    nodes.nominate(view(gang(4)[0]), "a")
+    assert has_room(nodes, gang(4))
+
+
+def test_a_gang_of_one_is_a_gang() -> None:
+    found = place_gang([view(member("m"))], cluster(node()), AutoscalingProfile.BALANCED)
+    assert found == GangPlaced({"uid-m": "n"})

@@ -1,0 +1,152 @@
+"""Whatever comes and goes: who waits really fits nowhere, gangs are whole, and no node is overfull."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, with_metadata
+from batchyard.api.views.node import namespace_labels, node_view
+from batchyard.api.views.pods import PodView, pod_view
+from batchyard.interfaces.client import Delete
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.controller import PlacementController
+from batchyard.placement.filtering import Unschedulable, find_node
+from batchyard.placement.gang import GangPlaced, GangPreemption, place_gang, preempt_for_gang
+from batchyard.placement.node_filters import AutoscalingProfile
+from batchyard.placement.preemption import PodPreemption, awaits_victims, find_preemption
+from stage import Stage
+from unit.placement.placement_draw import NAMES, nodes, pods
+
+GANGS = ["", "", "g", "h"]
+
+
+def members() -> st.SearchStrategy[Obj]:
+    """Pods, some of them of gangs."""
+    return st.builds(in_gang, pods(), st.sampled_from(GANGS))
+
+
+def in_gang(obj: Obj, gang: str) -> Obj:
+    """A pod of a gang, if it has a name."""
+    if not gang:
+        return obj
+    labels = {**obj["metadata"]["labels"], "batch.kubernetes.io/controller-uid": gang}
+    return with_metadata(obj, labels=labels, annotations={"kueue.x-k8s.io/workload": gang})
+
+
+def courses() -> st.SearchStrategy[list[tuple[str, Any]]]:
+    """What happens, step by step. Several pods may come at once."""
+    step = st.one_of(
+        st.tuples(st.just("node"), nodes()),
+        st.tuples(st.just("node"), nodes()),
+        st.tuples(st.just("no node"), st.sampled_from(NAMES)),
+        st.tuples(st.just("pods"), st.lists(members(), min_size=1, max_size=4)),
+        st.tuples(st.just("pods"), st.lists(members(), min_size=1, max_size=4)),
+        st.tuples(st.just("no pod"), st.integers(0, 9)),
+        st.tuples(st.just("labels"), st.tuples(st.integers(0, 9), st.sampled_from("ab"))),
+        st.tuples(st.just("namespace"), st.sampled_from(["gold", "tin"])),
+        st.tuples(st.just("victims gone"), st.none()),
+    )
+    return st.lists(step, min_size=5, max_size=25)
+
+
+def take(stage: Stage, kind: str, what: Any) -> None:
+    """One step."""
+    if kind == "node":
+        stage.put(what)
+    elif kind == "pods":
+        new = {obj["metadata"]["name"]: obj for obj in what}
+        stage.put(*[o for name, o in new.items() if stage.client.get(Key(scheme.POD, "team", name)) is None])
+    elif kind == "no node" and stage.client.get(Key(scheme.NODE, "", what)) is not None:
+        stage.delete(scheme.NODE, what, "")
+    elif kind == "namespace":
+        stage.put(make.namespace("team", tier=what))
+    elif kind == "labels":
+        relabel(stage, *what)
+    elif kind == "no pod":
+        remove(stage, [f"p{what}"])
+    elif kind == "victims gone":
+        going = [p["metadata"]["name"] for p in stage.client.list(scheme.POD) if "deletionTimestamp" in p["metadata"]]
+        remove(stage, going)
+
+
+def relabel(stage: Stage, number: int, app: str) -> None:
+    """A pod has another label."""
+    obj = stage.client.get(Key(scheme.POD, "team", f"p{number}"))
+    if obj is not None:
+        stage.put(with_metadata(obj, labels={**obj["metadata"]["labels"], "app": app}))
+
+
+def remove(stage: Stage, names: list[str]) -> None:
+    """Pods are gone at once."""
+    for name in names:
+        if stage.client.get(Key(scheme.POD, "team", name)) is not None:
+            stage._submit(Delete(Key(scheme.POD, "team", name), grace=0))
+    stage.settle()
+
+
+def as_written(stage: Stage) -> tuple[ClusterSnapshot, list[PodView]]:
+    """The cluster as its objects have it, and the pods that wait."""
+    cluster, waiting = ClusterSnapshot(), []
+    for obj in stage.client.list(scheme.NODE):
+        cluster.set_node(node_view(obj))
+    for obj in stage.client.list(scheme.NAMESPACE):
+        cluster.namespaces[obj["metadata"]["name"]] = namespace_labels(obj)
+    for obj in stage.client.list(scheme.POD):
+        view = pod_view(obj)
+        if view.node_name:
+            cluster.add_pod(view, view.node_name)
+        else:
+            waiting.append(view)
+            if view.nominated:
+                cluster.nominate(view, view.nominated)
+    return cluster, waiting
+
+
+def units(cluster: ClusterSnapshot, waiting: list[PodView]) -> list[list[PodView]]:
+    """What is placed together."""
+    begun = {pod.gang for node in cluster for pod in node.pods.values() if not pod.deleting}
+    gangs: dict[str, list[PodView]] = {}
+    for pod in waiting:
+        gangs.setdefault(pod.uid if not pod.gang or pod.gang in begun else pod.gang, []).append(pod)
+    return list(gangs.values())
+
+
+def assert_waits_rightly(pods: list[PodView], cluster: ClusterSnapshot) -> None:
+    """Nothing could be done for the pods of a unit."""
+    names = [pod.name for pod in pods]
+    if any(pod.nominated for pod in pods):
+        assert any(awaits_victims(pod, cluster) for pod in pods), names
+    if len(pods) > 1:
+        assert not isinstance(place_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPlaced), names
+        if not any(pod.nominated for pod in pods):
+            assert not isinstance(preempt_for_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPreemption), names
+        return
+    placement = find_node(pods[0], cluster)
+    assert isinstance(placement, Unschedulable), names
+    assert pods[0].unplaced
+    if not pods[0].nominated:
+        assert not isinstance(find_preemption(pods[0], cluster, placement.obstacles), PodPreemption), names
+
+
+@given(courses())
+def test_who_waits_can_be_helped_by_nothing(course: list[tuple[str, Any]]) -> None:
+    stage = Stage(PlacementController())
+    for kind, what in course:
+        take(stage, kind, what)
+        cluster, waiting = as_written(stage)
+        for unit in units(cluster, waiting):
+            assert_waits_rightly(unit, cluster)
+
+
+@given(courses())
+def test_no_node_is_overfull_but_by_shrinking(course: list[tuple[str, Any]]) -> None:
+    stage = Stage(PlacementController())
+    for kind, what in course:
+        if kind == "no node" or (kind == "node" and stage.client.get(Key(scheme.NODE, "", what["metadata"]["name"]))):
+            continue
+        take(stage, kind, what)
+        cluster, _ = as_written(stage)
+        assert all(min(node.left.values()) >= 0 for node in cluster)

@@ -1,0 +1,120 @@
+"""What always holds of placement, whatever nodes and pods come and go."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.api.meta import Obj
+from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.filtering import Unschedulable, find_node, pick_node, why_not
+from batchyard.placement.node_filters import AutoscalingProfile
+from batchyard.placement.node_info import NodeInfo
+from batchyard.placement.preemption import PodPreemption, find_preemption
+from unit.placement.placement_draw import NAMES, nodes, pods
+from unit.placement.placement_make import cluster, view
+
+
+def changes() -> st.SearchStrategy[list[tuple[str, Any]]]:
+    """A course of events."""
+    change = st.one_of(
+        st.tuples(st.just("node"), nodes()),
+        st.tuples(st.just("no node"), st.sampled_from(NAMES)),
+        st.tuples(st.just("pod"), pods()),
+        st.tuples(st.just("no pod"), st.integers(0, 9)),
+        st.tuples(st.just("nominate"), st.tuples(pods("q"), st.sampled_from(NAMES))),
+        st.tuples(st.just("ask"), pods("r")),
+    )
+    return st.lists(change, min_size=5, max_size=40)
+
+
+class Course:
+    """A cluster that changes, and what it consists of."""
+
+    def __init__(self) -> None:
+        self.nodes = ClusterSnapshot()
+        self.node_objs: dict[str, Obj] = {}
+        self.pod_objs: dict[str, Obj] = {}
+        self.nominated: dict[str, tuple[Obj, str]] = {}
+
+    def apply(self, kind: str, what: Any) -> None:
+        """One change."""
+        if kind == "node":
+            self.node_objs[what["metadata"]["name"]] = what
+            self.nodes.set_node(*[n.view for n in cluster(what)])
+        elif kind == "no node":
+            self.node_objs.pop(what, None)
+            self.nodes.remove_node(what)
+        elif kind == "no pod":
+            self.pod_objs.pop(f"uid-p{what}", None)
+            self.nodes.remove_pod(f"uid-p{what}")
+        elif kind == "nominate":
+            self.nominated[what[0]["metadata"]["uid"]] = what
+            self.nodes.nominate(view(what[0]), what[1])
+        elif kind == "pod" and (place := pick_node(view(what), self.nodes)):
+            self.pod_objs[what["metadata"]["uid"]] = {**what, "spec": {**what["spec"], "nodeName": place}}
+            self.nodes.add_pod(view(what), place)
+        elif kind == "ask":
+            find_node(view(what), self.nodes)
+
+    def anew(self) -> ClusterSnapshot:
+        """The same cluster, built from nothing."""
+        fresh = cluster(*self.node_objs.values(), *self.pod_objs.values())
+        for obj, name in self.nominated.values():
+            fresh.nominate(view(obj), name)
+        return fresh
+
+
+def run(course: list[tuple[str, Any]]) -> Course:
+    """A cluster after a course of events."""
+    after = Course()
+    for kind, what in course:
+        after.apply(kind, what)
+    return after
+
+
+def content(of: NodeInfo) -> tuple[Any, ...]:
+    """What a node is and has."""
+    return of.view, of.left, sorted(of.pods), of.ports, of.scored_cpu, of.scored_memory
+
+
+@given(changes(), pods("x"), st.sampled_from(list(AutoscalingProfile)))
+def test_what_is_kept_in_step_answers_as_what_is_built_anew(
+    course: list[tuple[str, Any]], asked: Obj, profile: AutoscalingProfile
+) -> None:
+    after = run(course)
+    assert find_node(view(asked), after.nodes, profile) == find_node(view(asked), after.anew(), profile)
+
+
+@given(changes(), pods("x"))
+def test_a_pod_is_placed_exactly_where_nothing_is_in_the_way(course: list[tuple[str, Any]], asked: Obj) -> None:
+    cluster_nodes = run(course).nodes
+    free = [n.name for n in cluster_nodes if not why_not(view(asked), n, cluster_nodes)]
+    place = pick_node(view(asked), cluster_nodes)
+    assert place in free if free else place == ""
+
+
+@given(changes(), changes(), pods("x"))
+def test_what_if_leaves_nothing_behind(course: list[tuple[str, Any]], trial: list[tuple[str, Any]], asked: Obj) -> None:
+    after = run(course)
+    with after.nodes.what_if():
+        for kind, what in trial:
+            after.apply(kind, what)
+    plain = run(course)
+    assert list(map(content, after.nodes)) == list(map(content, plain.nodes))
+    assert find_node(view(asked), after.nodes) == find_node(view(asked), plain.nodes)
+
+
+@given(changes(), pods("x"))
+def test_a_pod_fits_once_its_victims_have_left(course: list[tuple[str, Any]], asked: Obj) -> None:
+    cluster_nodes, preemptor = run(course).nodes, view(asked)
+    placement = find_node(preemptor, cluster_nodes)
+    if not isinstance(placement, Unschedulable):
+        return
+    found = find_preemption(preemptor, cluster_nodes, placement.obstacles)
+    if isinstance(found, PodPreemption):
+        assert all(victim.priority < preemptor.priority for victim in found.victims)
+        for victim in found.victims:
+            cluster_nodes.remove_pod(victim.uid)
+        cluster_nodes.nominate(preemptor, found.node)
+        assert pick_node(preemptor, cluster_nodes) == found.node

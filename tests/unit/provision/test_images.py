@@ -1,0 +1,58 @@
+"""The operator's image: its sources as an archive, and the commands that build it."""
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+from batchyard.package_data import read_folder
+from batchyard.provision.images import SOURCES, builds_operator, image_recipes, source_archive
+from batchyard.provision.loading import PlatformSource, read_platform
+
+REFARCH = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
+#: Records its arguments, and whether the sources are in the folder that it is to build from.
+ENGINE = """#!/bin/sh
+for last in "$@"; do :; done
+found=; [ -f "$last/src/batchyard/__main__.py" ] && [ -f "$last/deploy/image/Containerfile" ] && found=" found"
+echo "$1 $last$found" >> calls
+"""
+
+
+def test_the_archive_holds_what_the_containerfile_copies_and_is_the_same_each_time() -> None:
+    first = source_archive()
+    assert source_archive() == first
+    with tarfile.open(fileobj=io.BytesIO(first)) as archive:
+        names = set(archive.getnames())
+        containerfile = archive.extractfile("deploy/image/Containerfile")
+        assert containerfile is not None
+        lines = containerfile.read().decode().splitlines()
+    for line in lines:
+        if line.startswith("COPY ") and "--from" not in line:
+            for source in line.split()[1:-1]:
+                assert source in names or any(name.startswith(f"{source}/") for name in names), source
+    assert not any("__pycache__" in name for name in names)
+
+
+def test_the_commands_build_from_the_unpacked_archive_and_push(tmp_path: Path) -> None:
+    (recipe,) = image_recipes(read_platform(PlatformSource("p", REFARCH)))
+    (tmp_path / SOURCES).parent.mkdir(parents=True)
+    (tmp_path / SOURCES).write_bytes(source_archive())
+    engine = tmp_path / "engine"
+    engine.write_text(ENGINE)
+    engine.chmod(0o755)
+    script = "\n".join(["engine=./engine", *recipe.lines])
+    subprocess.run(["sh", "-ceu", script], cwd=tmp_path, check=True)
+    reference = "us-central1-docker.pkg.dev/my-project/gke-batch-refarch/batchyard:0.1.0"
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == ["build build/.operator-image found", f"push {reference}"]
+    assert [path.name for path in (tmp_path / "build").iterdir()] == ["operator-image.tar.gz"]
+
+
+def test_nothing_is_built_for_kueue_or_for_an_image_that_the_file_names() -> None:
+    for old, new in (
+        ("  engine: batchyard\n", "  engine: kueue\n"),
+        ("  engine: batchyard\n", "  operator: {image: registry.example/batchyard:v1}\n"),
+    ):
+        platform = read_platform(PlatformSource("p", REFARCH.replace(old, new)))
+        assert not builds_operator(platform)
+        assert not image_recipes(platform)

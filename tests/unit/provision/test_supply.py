@@ -1,0 +1,158 @@
+"""How many machines there are at least and at most, what they cost, and which quotas of Google Cloud they need."""
+
+import pytest
+
+from batchyard.package_data import read_folder
+from batchyard.provision.google import made_on_google
+from batchyard.provision.loading import PlatformSource, read_platform
+from batchyard.provision.model import PlatformModel
+from batchyard.provision.render import render
+from batchyard.provision.system_pods import Supply, quotas, supplies
+
+EXAMPLES = read_folder("examples/platforms", ".yaml")
+HEAD = """\
+apiVersion: platform.batchyard.dev/v1alpha1
+kind: Platform
+metadata: {name: small}
+spec:
+  google: {project: my-project}
+  teams: [{name: red}]
+"""
+
+
+def example(name: str) -> PlatformModel:
+    return read_platform(PlatformSource(name, EXAMPLES[f"{name}.yaml"]))
+
+
+def pools(*rows: str, more: str = "  flavors: [{name: any}]\n") -> PlatformModel:
+    """A platform with these pools in two zones."""
+    cluster = "".join(f"      - {row}\n" for row in rows)
+    zones = "zones: [us-central1-a, us-central1-b]"
+    return read_platform(PlatformSource("p", f"{HEAD}{more}  cluster:\n    {zones}\n    nodePools:\n{cluster}"))
+
+
+def supply(row: str) -> Supply:
+    (only,) = supplies(pools(row))
+    return only
+
+
+@pytest.mark.parametrize(
+    ("size", "least", "most"),
+    [
+        pytest.param("nodeCount: 3", 6, 6, id="fixed, in each zone"),
+        pytest.param("autoscaling: {min: 1, max: 4}", 2, 8, id="bounds of a zone"),
+        pytest.param("autoscaling: {totalMin: 1, totalMax: 5}", 1, 5, id="bounds of all zones"),
+        pytest.param("nodeCount: 1, autoscaling: {min: 0, max: 4}", 0, 8, id="what it begins with goes when idle"),
+    ],
+)
+def test_a_pool_has_its_bounds(size: str, least: int, most: int) -> None:
+    found = supply(f"{{name: np, machineType: e2-medium, {size}}}")
+    assert (found.least, found.most) == (least, most)
+
+
+def test_idle_costs_what_is_always_there_and_full_all_there_can_be() -> None:
+    found = supply("{name: np, machineType: e2-medium, autoscaling: {totalMin: 1, totalMax: 10}}")
+    assert (found.price, found.idle, found.full) == (33_510, 33_510, 335_100)
+
+
+def test_what_a_reservation_provides_costs_less_than_on_demand() -> None:
+    by_name = {each.name: each for each in supplies(example("refarch"))}
+    assert by_name["spot-np"].price < by_name["reserved-np"].price < by_name["ondemand-np"].price
+
+
+def test_machines_made_when_needed_are_reckoned_by_the_quota_of_flavors_without_a_pool() -> None:
+    made = supplies(example("refarch"))[-1]
+    assert (made.name, made.machine.name) == ("auto-provisioned-nvidia-tesla-a100", "a2-highgpu-1g")
+    assert (made.least, made.most, made.provisioning) == (0, 8, "spot")
+
+
+def test_a_limit_of_auto_provisioning_holds_for_what_is_reckoned() -> None:
+    text = EXAMPLES["refarch.yaml"].replace(
+        "{resource: nvidia-tesla-a100, max: 100}", "{resource: nvidia-tesla-a100, max: 3}"
+    )
+    assert supplies(read_platform(PlatformSource("p", text)))[-1].most == 3
+
+
+def needed(platform: PlatformModel) -> dict[str, int]:
+    return {row.metric: row.needed for row in quotas(platform)}
+
+
+def test_gpus_are_counted_by_the_terms_on_which_they_are_had() -> None:
+    found = needed(example("refarch"))
+    assert (found["NVIDIA_L4_GPUS"], found["PREEMPTIBLE_NVIDIA_L4_GPUS"]) == (4 * 2 + 24 * 2, 36 * 2)
+    assert found["PREEMPTIBLE_NVIDIA_H100_GPUS"] == 8
+    assert found["GPUS_ALL_REGIONS"] == 56 + 72 + 2 + 8 + 8
+
+
+def test_cpus_are_counted_by_family() -> None:
+    found = needed(
+        pools("{name: a, machineType: e2-medium, nodeCount: 1}", "{name: b, machineType: n2-standard-4, nodeCount: 1}")
+    )
+    assert (found["CPUS"], found["N2_CPUS"]) == (4, 8)
+
+
+def test_cpus_of_machines_that_the_platform_describes_itself_are_counted_too() -> None:
+    catalog = "\n    catalog: {c4-a: {cpu: 4, memory: 8Gi}, n2d-a: {cpu: 2, memory: 8Gi}}"
+    text = f"{HEAD}  flavors: [{{name: any}}]\n  cluster:\n    zones: [us-central1-a]{catalog}\n    nodePools:\n"
+    rows = ("a, machineType: c4-a", "b, machineType: n2d-a", "c, machineType: c4-a, provisioning: spot")
+    text += "".join(f"      - {{name: {row}, nodeCount: 1}}\n" for row in rows)
+    found = needed(read_platform(PlatformSource("p", text)))
+    assert (found["CPUS_PER_VM_FAMILY (C4)"], found["N2D_CPUS"], found["PREEMPTIBLE_CPUS"]) == (4, 2, 4)
+
+
+def test_chips_of_tpus_are_counted_by_generation() -> None:
+    assert needed(example("multislice"))["TPU_LITE_PODSLICE_V5"] == 24
+    assert needed(example("hotswap"))["TPUS_PER_TPU_FAMILY (CT6E)"] == 64
+
+
+def test_pools_that_are_never_there_need_nothing() -> None:
+    assert needed(pools("{name: a, machineType: e2-medium, nodeCount: 0}")) == {}
+
+
+def test_without_google_cloud_there_are_no_quotas() -> None:
+    text = EXAMPLES["multislice.yaml"].replace("  google:\n    project: my-project\n", "")
+    assert quotas(read_platform(PlatformSource("p", text))) == []
+
+
+def test_what_is_told_to_be_made_on_google_cloud_is_what_terraform_is_told_to_make() -> None:
+    platform = example("refarch")
+    reported = made_on_google(platform)
+    variables = render(platform)["terraform/terraform.tfvars"]
+    names = [
+        *reported["node pool"],
+        *reported["reservation"],
+        *reported["service account"][1:],
+        *reported["repository"],
+    ]
+    assert [name for name in names if f'"{name}"' not in variables and f"{name} " not in variables] == []
+    assert len(reported["node pool"]) == variables.count("machine_type") - len(reported["reservation"])
+
+
+def test_a_reservation_by_date_is_listed_as_a_draft_or_as_submitted() -> None:
+    row = "      - {name: machine-reservation, machineType: g2-standard-24, zone: us-central1-a, count: 4}\n"
+    booked = row.replace("machine-reservation", "december").replace(
+        "}", ', start: "2026-12-01T20:00:00Z", duration: 48h}'
+    )
+    booked += booked.replace("december", "january").replace("2026-12", "2027-01")
+    booked += row.replace("machine-reservation", "elsewhere").replace("}", ", start: 1h}")
+    assert row in EXAMPLES["refarch.yaml"]
+    text = EXAMPLES["refarch.yaml"].replace(row, row + booked)
+    platform = read_platform(
+        PlatformSource("p", text.replace("  google:\n", "  google:\n    submitReservations: [january]\n", 1))
+    )
+    reported = made_on_google(platform)
+    assert reported["reservation"] == ["machine-reservation"]
+    assert reported["future reservation, draft"] == ["december"]
+    assert reported["future reservation, submitted"] == ["january"]
+    assert reported["booked with Google, not made here"] == ["elsewhere"]
+    variables = render(platform)["terraform/terraform.tfvars"]
+    assert ("december" in variables, "elsewhere" in variables) == (True, False)
+
+
+def test_machines_without_persistent_disks_need_quota_of_hyperdisks() -> None:
+    found = pools(
+        "{name: a, machineType: e2-medium, nodeCount: 1}",
+        "{name: b, machineType: ct6e-standard-4t, tpuTopology: 2x2, zones: [us-central1-a], nodeCount: 1}",
+    )
+    disks = {row.metric: row.needed for row in quotas(found) if row.metric.endswith("_TOTAL_GB")}
+    assert disks == {"SSD_TOTAL_GB": 200, "HDB_TOTAL_GB": 100}

@@ -1,0 +1,211 @@
+"""blockAdmission: the entry that a cycle had to block is admitted next, then the entries behind it in that cycle."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, with_path
+from batchyard.base.instant import MILLISECOND, SECOND
+from batchyard.interfaces.client import Update
+from batchyard.scheduling.controller import PodsReadyGate, Scheduler
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
+from stage import Stage, stated
+from yard import preemption, queue, workload
+
+BLOCKED = ("False", "WaitingForPodsReady", "waiting for all admitted workloads to be in PodsReady condition")
+ALL = PodsReadyPolicy(without_job=True)
+
+
+def scheduler() -> Scheduler:
+    return Scheduler(SchedulerCache(), SchedulingPolicy(), gate=PodsReadyGate(ALL))
+
+
+def blocked_stage(*queues: str, policy: PodsReadyPolicy = ALL, **spec: Any) -> Stage:
+    """ClusterQueues of four cpus each; all Workloads have pods to wait for."""
+    stage = Stage(scheduler(), WorkloadLifecycle(policy))
+    stage.put(make.namespace(), make.flavor("spot"))
+    for name in queues:
+        stage.put(queue(name, 4, **spec), make.local_queue(name, cluster_queue=name))
+    return stage
+
+
+def put_together(stage: Stage, *workloads: Obj) -> None:
+    """Give Workloads to one cycle: their LocalQueues are stopped until all are there, and then start at once."""
+    names = [each["spec"]["queueName"] for each in workloads]
+    stage.put(*(make.local_queue(name, cluster_queue=name, stopPolicy="Hold") for name in names), *workloads)
+    started = [Update(make.local_queue(name, cluster_queue=name)) for name in names]
+    stage.client.submit(started, lambda _: None)
+    stage.settle()
+
+
+def admitted(stage: Stage) -> list[str]:
+    """The Workloads that hold quota."""
+    return sorted(each["metadata"]["name"] for each in stage.workloads() if lifecycle.is_admitted(each))
+
+
+def be_ready(stage: Stage, name: str) -> None:
+    stage.put(set_pods_ready(stage.workload(name), True, stage.kernel.now()))
+
+
+def blocked(*, restarts: bool = False) -> Stage:
+    """`a` is not ready, `low` waits for that, and `high` came after it, to the same ClusterQueue."""
+    stage = blocked_stage("cq", "other")
+    stage.put(workload("a", queue="other"))
+    stage.put(workload("low", 2))
+    stage.put(workload("high", 4, priority=9, created=1))
+    assert (admitted(stage), stated(stage.workload("low"), "QuotaReserved")) == (["a"], BLOCKED)
+    if restarts:
+        stage.start_anew(scheduler(), WorkloadLifecycle(ALL))
+        assert (admitted(stage), stated(stage.workload("low"), "QuotaReserved")) == (["a"], BLOCKED)
+    return stage
+
+
+# The entry that waits.
+
+
+def test_who_times_out_does_not_come_before_the_entry_that_was_blocked_by_it() -> None:
+    """Upstream's spec "Should unblock admission [...] once the admitted workload exceeds timeout"."""
+    policy = PodsReadyPolicy(timeout=10 * MILLISECOND, backoff_base=SECOND, without_job=True)
+    stage = blocked_stage("prod", "dev", policy=policy)
+    stage.put(workload("prod", 2, queue="prod"))
+    stage.run(1)
+    stage.put(workload("dev", 2, queue="dev", created=1))
+    assert stated(stage.workload("dev"), "QuotaReserved") == BLOCKED
+    stage.kernel.call_at(make.at(3), lambda: None)
+    stage.run(3)
+    given_back = lifecycle.release_after_eviction(stage.workload("prod"), stage.kernel.now())
+    stage.put(lifecycle.finish_backoff(given_back, stage.kernel.now()))
+    assert admitted(stage) == ["dev"]
+    assert stated(stage.workload("prod"), "QuotaReserved") == BLOCKED
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_blocked_entry_is_admitted_before_whoever_came_since(restarts: bool) -> None:
+    stage = blocked(restarts=restarts)
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "low"]
+    be_ready(stage, "low")
+    stage.run(5)
+    assert stated(stage.workload("high"), "QuotaReserved")[1] == "WaitingForQuota"
+
+
+def test_a_blocked_entry_is_admitted_though_its_queue_was_stopped_meanwhile() -> None:
+    stage = blocked()
+    stage.put(queue("cq", 4, stopPolicy="Hold"))
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "low"]
+
+
+def test_an_entry_whose_workload_cannot_be_admitted_any_more_is_left_out() -> None:
+    stage = blocked()
+    stage.put(with_path(stage.workload("low"), ("spec", "active"), False))
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "high"]
+
+    stage = blocked()
+    stage.put(lifecycle.finish(stage.workload("low"), "Failed", "", make.NOW))
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "high"]
+
+    stage = blocked()
+    stage.delete(scheme.WORKLOAD, "low")
+    assert admitted(stage) == ["a"]
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "high"]
+
+
+def test_a_workload_that_asks_for_something_else_meanwhile_is_decided_anew() -> None:
+    stage = blocked()
+    stage.put(with_path(stage.workload("low"), ("spec", "podSets"), [make.pod_set(requests={"cpu": "3"})]))
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "high"]
+
+
+def test_an_entry_of_a_queue_that_is_gone_is_left_out() -> None:
+    stage = blocked()
+    stage.put(workload("b", queue="other", created=2))
+    stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "b"]
+
+
+# The entries behind it.
+
+
+def three_in_one_cycle() -> Stage:
+    """`a` was admitted by a cycle in which `b` waits for it, and `c` is behind `b`."""
+    stage = blocked_stage("qa", "qb", "qc")
+    names = ("a", "b", "c")
+    put_together(stage, *(workload(name, queue=f"q{name}", created=at) for at, name in enumerate(names)))
+    assert admitted(stage) == ["a"]
+    return stage
+
+
+def test_the_entries_behind_follow_in_the_order_of_their_cycle() -> None:
+    stage = three_in_one_cycle()
+    stage.put(workload("first", queue="qa", priority=9))
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "b"]
+    assert stated(stage.workload("c"), "QuotaReserved") == BLOCKED
+    be_ready(stage, "b")
+    assert admitted(stage) == ["a", "b", "c"]
+    assert stated(stage.workload("first"), "QuotaReserved") == BLOCKED
+    be_ready(stage, "c")
+    assert admitted(stage) == ["a", "b", "c", "first"]
+
+
+def test_the_entry_behind_one_that_is_gone_is_next() -> None:
+    stage = three_in_one_cycle()
+    stage.put(workload("first", queue="qa", priority=9))
+    stage.delete(scheme.WORKLOAD, "b")
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "c"]
+
+
+def preemptor_behind() -> Stage:
+    """`b` waits for `a`. Behind it in the same cycle is `c`, which preempts `v`."""
+    stage = blocked_stage("qa", "qb", "qc", preemption=preemption(within="LowerPriority"))
+    stage.put(workload("v", 3, queue="qc"))
+    be_ready(stage, "v")
+    stage.put(workload("a", queue="qa"))
+    put_together(stage, workload("b", queue="qb", priority=9), workload("c", 3, queue="qc", priority=5))
+    assert (admitted(stage), lifecycle.is_evicted(stage.workload("v"))) == (["a", "v"], False)
+    return stage
+
+
+def test_a_preemption_behind_a_blocked_entry_follows_it() -> None:
+    stage = preemptor_behind()
+    stage.put(workload("d", 3, queue="qc", priority=7))
+    be_ready(stage, "a")
+    assert stated(stage.workload("v"), "Evicted")[:2] == ("True", "Preempted")
+    (event,) = [event for event in stage.events if event.reason == "PreemptedWorkload"]
+    assert (event.regarding.name, "b" in admitted(stage)) == ("c", True)
+
+
+def test_a_preemption_behind_a_blocked_entry_is_left_out_if_its_victim_or_its_preemptor_is_gone() -> None:
+    stage = preemptor_behind()
+    stage.put(lifecycle.finish(stage.workload("v"), "Succeeded", "", make.NOW))
+    be_ready(stage, "a")
+    be_ready(stage, "b")
+    assert admitted(stage) == ["a", "b", "c", "v"]
+    assert not lifecycle.is_evicted(stage.workload("v"))
+
+    stage = preemptor_behind()
+    stage.delete(scheme.WORKLOAD, "c")
+    be_ready(stage, "a")
+    assert (admitted(stage), lifecycle.is_evicted(stage.workload("v"))) == (["a", "b", "v"], False)
+
+
+def test_who_waits_for_quota_is_told_so_while_the_rest_of_its_cycle_is_blocked() -> None:
+    stage = blocked_stage("qa", "qb", "qc")
+    stage.put(workload("a", queue="qa"))
+    put_together(stage, workload("b", queue="qb"), workload("large", 5, queue="qc"))
+    stage.run(5)
+    assert stated(stage.workload("b"), "QuotaReserved") == BLOCKED
+    assert stated(stage.workload("large"), "QuotaReserved")[1] == "ExceedsMaxQuota"

@@ -1,0 +1,28 @@
+"""A Workload that comes back and is not tried, since one of its shape did not fit, says so."""
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import with_path
+from stage import stated
+from unit.scheduling.test_scheduler import events, open_stage, pass_time
+from yard import queue, workload
+
+
+def test_the_reason_follows_a_stop_and_a_deactivation() -> None:
+    stage = open_stage(queue("cq", 1))
+    stage.put(workload("holder"), workload("w"))
+    pass_time(stage, 3)
+    assert stated(stage.workload("w"), "QuotaReserved")[1] == "WaitingForQuota"
+    reported = events(stage, "WaitingForQuota")
+    stage.put(with_path(stage.get(scheme.LOCAL_QUEUE, "cq"), ("spec", "stopPolicy"), "Hold"))
+    pass_time(stage, 6)
+    assert stated(stage.workload("w"), "QuotaReserved")[1] == "Suspended"
+    stage.put(with_path(stage.workload("w"), ("spec", "active"), False))
+    stage.put(make.local_queue("cq", cluster_queue="cq"))
+    pass_time(stage, 9)
+    assert stated(stage.workload("w"), "QuotaReserved")[1] == "Deactivated"
+    stage.put(with_path(stage.workload("w"), ("spec", "active"), True))
+    pass_time(stage, 12)
+    why = "Bypassed scheduling evaluation because an equivalent workload recently failed"
+    assert stated(stage.workload("w"), "QuotaReserved") == ("False", "WaitingForQuota", why)
+    assert events(stage, "WaitingForQuota") == reported

@@ -1,0 +1,67 @@
+"""The lives of Workloads as traces, told from what simulated ones go through."""
+
+from pathlib import Path
+
+import pytest
+
+from batchyard.base.instant import SECOND
+from batchyard.interfaces.controller import TraceSpan
+from batchyard.scheduling.workload_traces import WorkloadTracer, root_of, trace_of
+from batchyard.sim.simulate import read_scenario
+from batchyard.sim.world import World
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def reported(*parts: str) -> tuple[list[TraceSpan], World]:
+    """The spans of an example that was run, and its world."""
+    scenario, _ = read_scenario([EXAMPLES.joinpath(*parts)])
+    world, spans = World(scenario), list[TraceSpan]()
+    world.client.subscribe(WorkloadTracer(world.kernel.now, spans.append).observe)
+    world.run_until(None)
+    return spans, world
+
+
+@pytest.mark.parametrize("example", ["first-steps", "preemption", "cohort-borrowing"])
+def test_the_phases_of_a_life_fill_it_without_a_gap(example: str) -> None:
+    spans, world = reported(example)
+    roots = [span for span in spans if not span.parent]
+    workloads = {w["metadata"]["uid"] for w in world.objects("Workload.kueue.x-k8s.io")}
+    assert {trace_of(uid) for uid in workloads} == {root.trace for root in roots}
+    for root in roots:
+        phases = sorted((s for s in spans if s.parent == root.id and s.trace == root.trace), key=lambda s: s.start)
+        assert [phase.start for phase in phases] == [root.start, *(phase.end for phase in phases[:-1])]
+        assert phases[-1].end == root.end
+        assert len({phase.id for phase in phases}) == len(phases)
+
+
+def test_a_preemption_links_to_the_life_of_the_preemptor() -> None:
+    spans, _ = reported("preemption")
+    evicted = [span for span in spans if span.links]
+    lives = {(span.trace, span.id): span for span in spans if not span.parent}
+    assert evicted
+    for span in evicted:
+        ((trace, root),) = span.links
+        preemptor = lives[trace, root].attributes["kueue.workload.name"]
+        assert str(preemptor).startswith(("job-release", "job-deadline"))
+        assert span.events[0].attributes["reason"] == "Preempted"
+        assert (span.name, span.end > span.start) == ("running", True)
+
+
+def test_what_is_told_of_a_workload_is_what_decided() -> None:
+    spans, _ = reported("first-steps")
+    life = next(span for span in spans if not span.parent)
+    assert life.attributes["kueue.cluster_queue.name"]
+    assert life.attributes["kueue.pod_set.main.flavors"]
+    assert (life.end - life.start) % SECOND == 0
+
+
+@pytest.mark.parametrize(
+    ("uid", "trace"),
+    [("4057EF00-0000-4000-8000-000000000001", "4057ef00000040008000000000000001"), ("a", None), ("0" * 32, None)],
+)
+def test_ids_are_hexadecimal_and_never_zero(uid: str, trace: str | None) -> None:
+    found = trace_of(uid)
+    assert found == (trace or found)
+    assert (len(found), len(root_of(uid))) == (32, 16)
+    assert int(found, 16) > 0

@@ -1,0 +1,79 @@
+"""What pods ask of a ClusterQueue's resource groups."""
+
+from batchyard.api.views.node import PodTemplate, pod_template
+from batchyard.scheduling.cluster_queue import (
+    FIT,
+    HOPELESS,
+    NO_FLAVOR_ASSIGNMENT,
+    FlavorAssignmentMode,
+    ResourceGroupIndex,
+)
+from yard import Yard, group, queue
+
+
+def template(**requests: int) -> PodTemplate:
+    """Of pods that request so much."""
+    return pod_template({"containers": [{"resources": {"requests": requests}}]})
+
+
+def coverage(yard: Yard, name: str = "cq") -> ResourceGroupIndex:
+    """That of a ClusterQueue."""
+    return yard.snapshot.queues[name].coverage
+
+
+def test_what_is_asked_for_is_worked_out_once() -> None:
+    yard = Yard(queue("cq", groups=[group(spot={"cpu": 4, "pods": 9})]))
+    obstacles, of, pods = yard.snapshot.obstacles, coverage(yard), template(cpu=2, gpu=1)
+    plan = of.plan(pods, 3, obstacles)
+    assert (dict(plan.requests), plan.unavailable) == ({"cpu": 6000, "pods": 3, "gpu": 3}, "gpu")
+    assert of.plan(pods, 3, obstacles) is plan
+    for count in range(4, 5000):
+        of.plan(pods, count, obstacles)
+    again = of.plan(pods, 3, obstacles)
+    assert again is not plan
+    assert again.groups[0].usages == plan.groups[0].usages
+
+
+def test_each_flavor_has_its_own_usage() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 4, "memory": 9}, two={"cpu": 4, "memory": 9})]))
+    (plan,) = coverage(yard).plan(template(cpu=2, memory=1), 1, yard.snapshot.obstacles).groups
+    ids = {(flavor, r): yard.snapshot.id_of(flavor, r) for flavor in ("one", "two") for r in ("cpu", "memory")}
+    assert [dict(usage) for usage in plan.usages] == [
+        {ids[flavor, "cpu"]: 2000, ids[flavor, "memory"]: 1} for flavor in ("one", "two")
+    ]
+
+
+def test_queues_whose_groups_are_alike_share_them_until_one_changes() -> None:
+    one, other = group(one={"cpu": 4}), group(one={"cpu": 9})
+    yard = Yard(queue("a", groups=[one]), queue("b", groups=[other]), queue("c", groups=[group(two={"cpu": 4})]))
+    assert coverage(yard, "a") is coverage(yard, "b")
+    assert coverage(yard, "a") is not coverage(yard, "c")
+    yard.put(queue("b", groups=[group(two={"cpu": 9})]))
+    assert coverage(yard, "b") is coverage(yard, "c")
+
+
+def test_a_pick_is_known_by_all_that_it_was_made_from() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4}, three={"cpu": 4})]))
+    (plan,) = coverage(yard).plan(template(cpu=2), 1, yard.snapshot.obstacles).groups
+    first = plan.pick(0, 0, [FIT])
+    assert plan.pick(0, 0, [FIT]) is first
+    reported = [(p.choices["cpu"].flavor, p.mode, p.borrow, p.tried["cpu"]) for p in (
+        first, plan.pick(1, 1, [FIT - 1]), plan.pick(0, 2, [HOPELESS - 2]), plan.pick(0, 1, [FIT]),
+    )]  # fmt: skip
+    assert reported == [
+        ("one", FlavorAssignmentMode.FIT, 0, 0),
+        ("two", FlavorAssignmentMode.FIT, 1, 1),
+        ("one", FlavorAssignmentMode.PREEMPT, 2, -1),
+        ("one", FlavorAssignmentMode.FIT, 0, 1),
+    ]
+    for height in range(300):
+        plan.pick(2, 2, [FIT - height])
+    assert plan.pick(0, 0, [FIT]) == first
+
+
+def test_no_pick_is_no_fit() -> None:
+    assert (NO_FLAVOR_ASSIGNMENT.mode, NO_FLAVOR_ASSIGNMENT.choices, NO_FLAVOR_ASSIGNMENT.usage) == (
+        FlavorAssignmentMode.NO_FIT,
+        {},
+        (),
+    )

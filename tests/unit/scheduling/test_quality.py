@@ -1,0 +1,71 @@
+"""How well a flavor would do, as one number."""
+
+from itertools import product
+
+import pytest
+
+from batchyard.api.views.workload import Fungibility
+from batchyard.scheduling.cluster_queue import (
+    FIT,
+    HOPELESS,
+    NO_FIT,
+    PREEMPT,
+    RECLAIM,
+    FlavorAssignmentMode,
+    PreemptionPossibility,
+    height_of,
+    is_better,
+    mode_of,
+    possibility_of,
+    quality,
+    should_try_next_flavor,
+    worst,
+)
+
+DEFAULT, PREFERRING = Fungibility(), Fungibility(prefer_preemption=True)
+#: Worst to best, for whom borrowing weighs less than preempting, and the other way round.
+BY_POSSIBILITY = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, PREEMPT, RECLAIM - 2, RECLAIM, FIT - 2, FIT - 1, FIT]
+BY_HEIGHT = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, RECLAIM - 2, FIT - 2, FIT - 1, PREEMPT, RECLAIM, FIT]
+
+
+@pytest.mark.parametrize("height", [0, 1, 7, 1000])
+@pytest.mark.parametrize("possibility", list(PreemptionPossibility))
+def test_what_it_is_made_of_is_in_the_number(possibility: PreemptionPossibility, height: int) -> None:
+    made = quality(possibility, height)
+    assert (possibility_of(made), height_of(made)) == (possibility, height)
+
+
+def test_only_what_is_free_fits_and_only_what_is_hopeless_to_have_does_not() -> None:
+    expected = [
+        FlavorAssignmentMode.NO_FIT,
+        FlavorAssignmentMode.PREEMPT,
+        FlavorAssignmentMode.PREEMPT,
+        FlavorAssignmentMode.PREEMPT,
+        FlavorAssignmentMode.FIT,
+    ]
+    assert [mode_of(quality(possibility, 3)) for possibility in PreemptionPossibility] == expected
+
+
+@pytest.mark.parametrize(("rules", "order"), [(DEFAULT, BY_POSSIBILITY), (PREFERRING, BY_HEIGHT)])
+def test_any_two_are_told_apart_by_the_preference(rules: Fungibility, order: list[int]) -> None:
+    for (i, a), (j, b) in product(enumerate(order), repeat=2):
+        assert is_better(a, b, rules) == (i > j), (i, j)
+        assert worst([a, b], rules) == order[min(i, j)]
+
+
+@pytest.mark.parametrize(
+    ("of", "rules", "goes_on"),
+    [
+        (NO_FIT, DEFAULT, True),
+        (HOPELESS, Fungibility(try_next_when_preempting=False), True),
+        (PREEMPT, DEFAULT, True),
+        (PREEMPT, Fungibility(try_next_when_preempting=False), False),
+        (RECLAIM - 1, Fungibility(try_next_when_preempting=False), False),
+        (RECLAIM - 1, Fungibility(try_next_when_borrowing=True, try_next_when_preempting=False), True),
+        (FIT - 1, DEFAULT, False),
+        (FIT - 1, Fungibility(try_next_when_borrowing=True), True),
+        (FIT, Fungibility(try_next_when_borrowing=True), False),
+    ],
+)
+def test_the_rules_say_when_to_look_further(of: int, rules: Fungibility, *, goes_on: bool) -> None:
+    assert should_try_next_flavor(of, rules) is goes_on

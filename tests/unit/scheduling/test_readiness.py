@@ -1,0 +1,95 @@
+"""Whether a ClusterQueue can admit, and why not."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.views.workload import cluster_queue_view
+from batchyard.scheduling.cluster_queue import MULTI_KUEUE, PROVISIONING, AdmissionCheckInfo, readiness_of
+from yard import group, queue
+
+CHECKS = {"admissionChecks": [{"name": "b"}, {"name": "a"}]}
+
+
+def readiness(
+    flavors: Collection[str] = ("one", "two"), checks: Mapping[str, bool] | None = None, **spec: Any
+) -> tuple[bool, str, str]:
+    terminating = spec.pop("terminating", False)
+    view = cluster_queue_view(queue("cq", groups=[group(one={"cpu": 1}, two={"cpu": 1})], **spec))
+    known = {name: AdmissionCheckInfo(active) for name, active in (checks or {}).items()}
+    return readiness_of(view, terminating=terminating, flavors=flavors, checks=known)
+
+
+def cannot(*faults: str) -> str:
+    return f"Can't admit new workloads: {', '.join(faults)}."
+
+
+def test_a_queue_with_all_it_names_is_ready() -> None:
+    assert readiness() == (True, "Ready", "Can admit new workloads")
+    assert readiness(checks={"a": True, "b": True}, admissionChecksStrategy=CHECKS)[:2] == (True, "Ready")
+
+
+def test_a_queue_without_groups_is_ready() -> None:
+    bare = cluster_queue_view(make.cluster_queue())
+    assert readiness_of(bare, terminating=False, flavors=(), checks={}).active
+
+
+@pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
+def test_a_stopped_queue_is_not(policy: str) -> None:
+    assert readiness(stopPolicy=policy) == (False, "Stopped", cannot("is stopped"))
+
+
+@pytest.mark.parametrize(
+    ("flavors", "missing"), [(("two",), "one"), ((), "one,two"), (("one", "other"), "two")], ids=str
+)
+def test_missing_flavors_are_named(flavors: Collection[str], missing: str) -> None:
+    expected = (False, "FlavorNotFound", cannot(f"references missing ResourceFlavor(s): {missing}"))
+    assert readiness(flavors) == expected
+
+
+@pytest.mark.parametrize(
+    ("checks", "reason", "faults"),
+    [
+        ({}, "AdmissionCheckNotFound", ["references missing AdmissionCheck(s): a,b"]),
+        ({"a": True, "b": False}, "AdmissionCheckInactive", ["references inactive AdmissionCheck(s): b"]),
+        (
+            {"a": False},
+            "AdmissionCheckNotFound",
+            ["references missing AdmissionCheck(s): b", "references inactive AdmissionCheck(s): a"],
+        ),
+    ],
+)
+def test_admission_checks_are_named(checks: dict[str, bool], reason: str, faults: list[str]) -> None:
+    assert readiness(checks=checks, admissionChecksStrategy=CHECKS) == (False, reason, cannot(*faults))
+
+
+def test_checks_of_other_clusters_do_not_go_with_every_check() -> None:
+    rules = [{"name": "b"}, {"name": "a"}, {"name": "p", "onFlavors": ["one"]}, {"name": "c", "onFlavors": ["two"]}]
+    groups = [group(one={"cpu": 1}, two={"cpu": 1})]
+    view = cluster_queue_view(queue("cq", groups=groups, admissionChecksStrategy={"admissionChecks": rules}))
+    known = {name: AdmissionCheckInfo(True, PROVISIONING if name == "p" else MULTI_KUEUE) for name in "abcp"}
+    found = readiness_of(view, terminating=False, flavors=("one", "two"), checks=known)
+    assert found == (
+        False,
+        "MultipleMultiKueueAdmissionChecks",
+        cannot(
+            "Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: a,b,c",
+            "Cannot specify MultiKueue AdmissionCheck per flavor, found: c",
+            "Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, found: a,b,c, p",
+        ),
+    )
+
+
+def test_all_faults_are_told_and_the_first_is_the_reason() -> None:
+    assert readiness(("one",), {"a": True}, stopPolicy="Hold", admissionChecksStrategy=CHECKS) == (
+        False,
+        "Stopped",
+        cannot("is stopped", "references missing ResourceFlavor(s): two", "references missing AdmissionCheck(s): b"),
+    )
+
+
+def test_who_is_going_says_only_that() -> None:
+    message = "Can't admit new workloads; clusterQueue is terminating"
+    assert readiness((), stopPolicy="Hold", terminating=True) == (False, "Terminating", message)

@@ -1,0 +1,32 @@
+"""Who reserves and uses how much, by queue."""
+
+from batchyard.scheduling.scheduler_cache import QueueCounter, QueueCounters
+from yard import Yard, queue
+
+
+def test_a_workload_counts_as_reserving_and_if_admitted_as_admitted() -> None:
+    yard, tally = Yard(queue("cq", 9)), QueueCounters()
+    admitted, reserving = yard.hold("a", 3), yard.hold("b", 1)
+    reserving.is_admitted = False
+    for held in (admitted, reserving):
+        tally.add("cq", held)
+    fr = yard.snapshot.id_of("spot", "cpu")
+    assert tally.get("cq") == QueueCounter(2, 1, {fr: 4000}, {fr: 3000})
+    tally.remove("cq", admitted)
+    count = tally.get("cq")
+    assert (count.reserving, count.admitted, count.reserved_usage[fr], count.admitted_usage[fr]) == (1, 0, 1000, 0)
+
+
+def test_an_unknown_queue_has_no_figures() -> None:
+    yard, tally = Yard(queue("cq", 9)), QueueCounters()
+    assert tally.get("nowhere") == QueueCounter()
+    tally.remove("nowhere", yard.hold("a", 1))
+    assert tally.get("nowhere") == QueueCounter()
+
+
+def test_a_forgotten_queue_starts_anew() -> None:
+    yard, tally = Yard(queue("cq", 9)), QueueCounters()
+    tally.add("cq", yard.hold("a", 1))
+    tally.forget("cq")
+    tally.forget("cq")
+    assert tally.get("cq").reserving == 0

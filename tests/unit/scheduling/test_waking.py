@@ -1,0 +1,358 @@
+"""What wakes the parked: changes that may help them, quota given back, and time."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import with_metadata, with_path
+from batchyard.base.instant import SECOND
+from batchyard.scheduling.scheduler_cache import GRACE
+from batchyard.scheduling.workload import lifecycle
+from watcher import Watcher, holding, open_queue, parked
+from yard import cohort, group, queue, workload
+
+# What wakes.
+
+
+def test_the_parked_rest_until_something_happens() -> None:
+    watcher = parked()
+    assert watcher.heads() == []
+    assert not watcher.put(workload("a", conditions=[make.condition("QuotaReserved", status=False, reason="x")]))
+
+
+@pytest.mark.parametrize("how", ["delete", "finish", "deactivate", "release", "fewer pods", "lower priority"])
+def test_quota_that_becomes_free_wakes(how: str) -> None:
+    watcher = parked(holding("x", 3))
+    held = holding("x", 3)
+    changed = {
+        "finish": lifecycle.finish(held, "Done", "", make.NOW),
+        "deactivate": with_path(held, ("spec", "active"), value=False),
+        "release": workload("x", 3, conditions=[make.condition("Requeued", status=False)]),
+        "fewer pods": with_path(held, ("status", "reclaimablePods"), [{"name": "main", "count": 1}]),
+        "lower priority": with_path(held, ("spec", "priority"), -5),
+    }
+    if how == "delete":
+        assert watcher.delete(scheme.WORKLOAD, "x", "team")
+    else:
+        assert watcher.put(changed[how])
+    assert watcher.heads() == ["a"]
+
+
+def test_a_reservation_wakes_nobody() -> None:
+    watcher = parked()
+    watcher.put(holding("x", 3, admitted=False))
+    watcher.put(holding("x", 3))
+    assert watcher.heads() == []
+
+
+@pytest.mark.parametrize("done", [{"conditions": [make.condition("Finished")]}, {"active": False}])
+def test_one_that_waited_and_is_done_wakes_the_others(done: dict[str, Any]) -> None:
+    watcher = Watcher(*open_queue(), workload("a"), workload("b", 2))
+    watcher.park()
+    watcher.put(workload("b", 2, **done))
+    assert watcher.heads() == ["a"]
+
+
+def test_a_whole_tree_wakes() -> None:
+    objects = [*open_queue("one", cohort="left"), *open_queue("two", cohort="right"), *open_queue("far")]
+    tree = [cohort("left", parent="root"), cohort("right", parent="root")]
+    heads = [workload(name, queue=name) for name in ("one", "two", "far")]
+    watcher = Watcher(*tree, *objects, holding("x", queue="one"), *heads)
+    watcher.park()
+    watcher.delete(scheme.WORKLOAD, "x", "team")
+    assert watcher.heads() == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"cpu": 5}, id="more quota"),
+        pytest.param({"cpu": 3}, id="less quota"),
+        pytest.param({"cohort": "all"}, id="a cohort"),
+        pytest.param({"preemption": {"withinClusterQueue": "LowerPriority"}}, id="other rules"),
+    ],
+)
+def test_any_change_of_a_queues_spec_wakes(spec: dict[str, Any]) -> None:
+    watcher = parked()
+    cpu = spec.get("cpu", 4)
+    assert watcher.put(queue("cq", cpu, **{k: v for k, v in spec.items() if k != "cpu"}))
+    assert watcher.heads() == ["a"]
+
+
+def test_a_change_of_a_queues_status_wakes_nobody() -> None:
+    watcher = parked()
+    changed = queue("cq", 4)
+    assert not watcher.put({**changed, "status": {"pendingWorkloads": 1}})
+    assert watcher.heads() == []
+
+
+def test_a_cohort_that_comes_or_changes_wakes_its_tree() -> None:
+    watcher = Watcher(*open_queue(cohort="all"), workload("a"), *open_queue("far"), workload("b", queue="far"))
+    watcher.park()
+    assert watcher.put(cohort("all", 4))
+    assert watcher.heads() == ["a"]
+    watcher.park()
+    watcher.put({**cohort("all", 4), "status": {"x": 1}})
+    assert watcher.heads() == []
+
+
+def test_a_cohort_without_queues_wakes_nobody() -> None:
+    watcher = parked()
+    assert not watcher.put(cohort("lonely", 4))
+    assert watcher.heads() == []
+
+
+def test_a_cohort_that_goes_takes_its_quota_and_wakes_nobody() -> None:
+    watcher = Watcher(cohort("all", 4), *open_queue(cohort="all"), workload("a"))
+    watcher.park()
+    assert not watcher.delete(scheme.COHORT, "all")
+    assert watcher.heads() == []
+
+
+def test_a_flavor_that_comes_makes_its_queues_active_and_wakes_them() -> None:
+    watcher = Watcher(*open_queue(groups=[group(new={"cpu": 4})]), workload("a"))
+    assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "FlavorNotFound")
+    assert watcher.put(make.flavor("new"))
+    assert (watcher.heads(), watcher.index.readiness("cq").reason) == (["a"], "Ready")
+
+
+def test_a_flavor_that_changes_wakes_its_queues_alone() -> None:
+    watcher = Watcher(*open_queue(), workload("a"), *open_queue("far", groups=[group(other={"cpu": 1})]))
+    watcher.put(make.flavor("other"), workload("b", queue="far"))
+    watcher.park()
+    assert watcher.put(make.flavor("spot", labels={"zone": "a"}))
+    assert watcher.heads() == ["a"]
+
+
+def test_a_flavor_that_goes_stops_its_queues() -> None:
+    watcher = Watcher(*open_queue(), workload("a"))
+    watcher.delete(scheme.RESOURCE_FLAVOR, "spot")
+    assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "FlavorNotFound")
+
+
+def test_a_namespace_that_comes_to_match_wakes() -> None:
+    selector = {"matchLabels": {"tier": "gold"}}
+    watcher = Watcher(*open_queue(namespaceSelector=selector), workload("a"), *open_queue("far"))
+    watcher.park()
+    watcher.put(make.namespace(tier="silver"))
+    assert watcher.heads() == []
+    assert watcher.put(make.namespace(tier="gold"))
+    assert watcher.heads() == ["a"]
+    watcher.park()
+    watcher.put(make.namespace(tier="gold"))
+    assert watcher.heads() == []
+
+
+def test_workloads_of_a_namespace_that_is_gone_are_not_woken() -> None:
+    watcher = parked(holding("x"))
+    watcher.delete(scheme.NAMESPACE, "team")
+    watcher.delete(scheme.WORKLOAD, "x", "team")
+    assert watcher.heads() == []
+
+
+CHECK = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "check"}, "spec": {}}
+
+
+def test_an_admission_check_makes_a_queue_active() -> None:
+    strategy = {"admissionChecks": [{"name": "check"}]}
+    watcher = Watcher(*open_queue(admissionChecksStrategy=strategy), *open_queue("far"), workload("a"))
+    assert watcher.heads() == []
+    watcher.put(CHECK)
+    assert watcher.index.readiness("cq").reason == "AdmissionCheckInactive"
+    assert watcher.put({**CHECK, "status": {"conditions": [make.condition("Active")]}})
+    assert watcher.heads() == ["a"]
+    watcher.delete(scheme.ADMISSION_CHECK, "check")
+    assert watcher.index.readiness("cq").reason == "AdmissionCheckNotFound"
+
+
+def test_a_queue_that_is_stopped_and_goes_on_takes_up_its_line() -> None:
+    watcher = Watcher(*open_queue(), workload("a"))
+    watcher.change(scheme.CLUSTER_QUEUE, "cq", "spec", "stopPolicy", value="Hold")
+    assert watcher.heads() == []
+    assert watcher.change(scheme.CLUSTER_QUEUE, "cq", "spec", "stopPolicy", value="None")
+    assert watcher.heads() == ["a"]
+
+
+def test_a_queue_that_is_going_takes_no_more_heads() -> None:
+    watcher = Watcher(*open_queue(), workload("a"))
+    watcher.put(with_metadata(queue("cq", 4), deletionTimestamp=make.stamp()))
+    assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "Terminating")
+    watcher.delete(scheme.CLUSTER_QUEUE, "cq")
+    watcher.put(queue("cq", 4))
+    assert (watcher.heads(), watcher.index.readiness("cq").reason) == (["a"], "Ready")
+
+
+# LocalQueues.
+
+
+def test_a_stopped_local_queue_keeps_its_workloads_out_of_line() -> None:
+    watcher = Watcher(*open_queue(), workload("a"))
+    watcher.put(make.local_queue("cq", cluster_queue="cq", stopPolicy="Hold"), workload("b"))
+    assert (watcher.waiting(), watcher.heads()) == ([], [])
+    assert watcher.put(make.local_queue("cq", cluster_queue="cq"))
+    assert watcher.waiting() == ["a", "b"]
+
+
+def test_a_local_queue_that_goes_and_comes_back_brings_its_workloads() -> None:
+    watcher = Watcher(*open_queue(), workload("a"), holding("x"), workload("done", active=False))
+    watcher.delete(scheme.LOCAL_QUEUE, "cq", "team")
+    assert watcher.waiting() == []
+    watcher.put(make.local_queue("cq", cluster_queue="cq"))
+    assert watcher.waiting() == ["a"]
+
+
+def test_a_local_queue_may_lead_elsewhere() -> None:
+    watcher = Watcher(*open_queue("cq"), *open_queue("other"), workload("a"))
+    watcher.put(make.local_queue("cq", cluster_queue="other"))
+    assert (watcher.waiting("cq"), watcher.waiting("other")) == ([], ["a"])
+    watcher.put(make.local_queue("cq", cluster_queue="nowhere"))
+    assert watcher.waiting("other") == []
+
+
+def test_a_local_queue_that_changes_in_nothing_of_weight_moves_nobody() -> None:
+    watcher = parked()
+    watcher.put({**make.local_queue("cq", cluster_queue="cq"), "status": {"pendingWorkloads": 1}})
+    assert watcher.heads() == []
+
+
+def test_a_cluster_queue_that_comes_late_takes_up_its_local_queues() -> None:
+    watcher = Watcher(make.local_queue("cq", cluster_queue="cq"), workload("a"), make.local_queue("other"))
+    assert watcher.put(queue("cq", 4))
+    assert watcher.heads() == ["a"]
+
+
+# Quota freed without anybody being woken.
+
+
+def test_the_last_release_without_a_local_queue_wakes_at_once() -> None:
+    watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", local_queue="gone"))
+    watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
+    assert watcher.delete(scheme.WORKLOAD, "x", "team")
+    assert watcher.heads() == ["a"]
+
+
+def test_a_release_without_a_local_queue_is_noticed_after_a_while() -> None:
+    watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", 1, local_queue="gone"), holding("y", 1))
+    watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
+    watcher.delete(scheme.WORKLOAD, "x", "team")
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + GRACE)
+    for seconds, heads in ((GRACE // SECOND - 1, []), (GRACE // SECOND, ["a"])):
+        watcher.now = make.at(seconds)
+        assert watcher.heads() == heads
+    assert watcher.index.queue_manager.next_release() is None
+
+
+def test_a_release_that_wakes_ends_the_grace() -> None:
+    watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", 1, local_queue="gone"), holding("y", 1))
+    watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
+    watcher.delete(scheme.WORKLOAD, "x", "team")
+    watcher.delete(scheme.WORKLOAD, "y", "team")
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == (["a"], None)
+
+
+def test_a_stopped_local_queue_counts_as_gone() -> None:
+    watcher = parked(holding("x"), make.local_queue("stopped", cluster_queue="cq"))
+    watcher.put(holding("y", local_queue="stopped"))
+    watcher.put(make.local_queue("stopped", cluster_queue="cq", stopPolicy="Hold"))
+    watcher.delete(scheme.WORKLOAD, "y", "team")
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + GRACE)
+
+
+# Trees that rest, and times to wait.
+
+
+def resting() -> Watcher:
+    """A tree with somebody in line that rests, and another tree."""
+    watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"))
+    watcher.heads()
+    watcher.put(workload("b", created=1))
+    watcher.index.queue_manager.rest("cohort/all")
+    return watcher
+
+
+def test_a_resting_tree_has_no_heads() -> None:
+    watcher = resting()
+    assert watcher.heads() == []
+    watcher.put(workload("far", queue="far"))
+    assert watcher.heads() == ["far"]
+
+
+@pytest.mark.parametrize("what", ["workload", "release", "quota", "cohort", "tree"])
+def test_a_resting_tree_is_roused_by_what_happens_in_it(what: str) -> None:
+    watcher = resting()
+    happenings = {
+        "workload": [workload("c", created=2)],
+        "release": [holding("x"), workload("x", 2, conditions=[make.condition("Requeued", status=False)])],
+        "quota": [queue("cq", 5, cohort="all")],
+        "cohort": [cohort("elsewhere", 5)],
+        "tree": [queue("new", 5, cohort="all")],
+    }
+    watcher.put(*happenings[what])
+    assert watcher.heads() == ["b"]
+
+
+def test_an_admission_rouses_its_tree() -> None:
+    watcher = resting()
+    before = watcher.index.queue_manager.touches["cohort/all"]
+    watcher.put(holding("x"))
+    assert (watcher.heads(), watcher.index.queue_manager.touches["cohort/all"] > before) == (["b"], True)
+
+
+def test_a_frozen_tree_has_no_heads_for_the_instant() -> None:
+    watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"), workload("far", queue="far"))
+    assert watcher.heads() == ["a", "far"]
+    watcher.put(workload("b", created=1), workload("far2", queue="far"))
+    watcher.index.queue_manager.freeze("cohort/all")
+    watcher.put(workload("c", created=2))
+    assert watcher.heads() == ["far2"]
+    watcher.now += 1
+    assert watcher.heads() == []
+    watcher.put(workload("d", created=3))
+    assert watcher.heads() == ["b"]
+
+
+def test_who_must_wait_is_woken_when_its_time_has_come() -> None:
+    watcher = Watcher(*open_queue(), *open_queue("far"))
+    for name, place, seconds in (("a", "cq", 10), ("b", "far", 20)):
+        watcher.put(workload(name, queue=place, status={"requeueState": {"requeueAt": make.stamp(seconds)}}))
+    assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.at(10))
+    watcher.now = make.at(9)
+    assert watcher.heads() == []
+    watcher.now = make.at(10)
+    assert watcher.heads() == ["a"]
+
+
+def test_a_queue_in_a_cycle_of_cohorts_still_shows_its_head() -> None:
+    watcher = Watcher(cohort("x", parent="y"), cohort("y", parent="x"), *open_queue(cohort="x"), workload("a"))
+    assert watcher.heads() == ["a"]
+
+
+def test_who_comes_in_line_rouses_the_whole_tree() -> None:
+    watcher = resting()
+    watcher.put(*open_queue("other", cohort="all"))
+    assert watcher.heads() == ["b"]
+    watcher.put(workload("c"))
+    watcher.index.queue_manager.rest("cohort/all")
+    watcher.put(workload("d", queue="other"))
+    assert watcher.heads() == ["c", "d"]
+
+
+def test_a_tree_and_a_queue_of_one_name_are_two_trees() -> None:
+    watcher = Watcher(*open_queue("x"), *open_queue("y", cohort="x"), holding("x1", 4, queue="x"))
+    watcher.put(holding("y1", 4, queue="y"), workload("x2", 4, queue="x"), workload("y2", 4, queue="y"))
+    watcher.park()
+    for name in ("x1", "y1"):
+        watcher.delete(scheme.WORKLOAD, name, "team")
+    assert watcher.heads() == ["x2", "y2"]
+
+
+def test_a_cohort_that_goes_rouses_its_tree_whoever_settles_it() -> None:
+    watcher = Watcher(cohort("all", 4), *open_queue(cohort="all"), workload("a"))
+    watcher.index.heads(watcher.now)
+    watcher.index.queue_manager.rest("cohort/all")
+    assert watcher.heads() == []
+    assert watcher.delete(scheme.COHORT, "all")
+    watcher.index.snapshot.settle()
+    assert watcher.heads() == ["a"]

@@ -1,0 +1,271 @@
+"""Every event of a Workload's life, from the state before to the state after."""
+
+from collections.abc import Callable
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj, find_condition, is_true
+from batchyard.api.views.workload import workload_view
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.lifecycle import Status
+from stage import stated
+
+NOW = make.NOW
+
+
+def reserved() -> Obj:
+    return lifecycle.reserve_quota(make.workload(), make.admission(), NOW, admitted=False)
+
+
+def admitted() -> Obj:
+    return lifecycle.reserve_quota(make.workload(), make.admission(), NOW, admitted=True)
+
+
+def evicted(reason: str = "Preempted", after: float = 10) -> Obj:
+    return lifecycle.evict(admitted(), reason=reason, message="because", now=make.at(after))
+
+
+def test_reserving_quota_admits_when_no_check_is_required() -> None:
+    wl = admitted()
+    assert stated(wl, "QuotaReserved") == ("True", "QuotaReserved", "Quota reserved in ClusterQueue cq")
+    assert stated(wl, "Admitted") == ("True", "Admitted", "The workload is admitted")
+    assert wl["status"]["admission"] == make.admission()
+
+
+def test_reserving_quota_with_a_missing_check_says_nothing_of_admission() -> None:
+    wl = reserved()
+    assert lifecycle.status(wl) is Status.QUOTA_RESERVED
+    assert find_condition(wl, "Admitted") is None
+
+
+def test_a_check_that_is_not_ready_holds_admission_back() -> None:
+    checks = [{"name": "check", "state": "Pending"}]
+    wl = lifecycle.reserve_quota(
+        make.workload(status={"admissionChecks": checks}), make.admission(), NOW, admitted=True
+    )
+    assert stated(wl, "Admitted") == ("False", "UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
+
+
+def test_a_pending_topology_request_holds_admission_back() -> None:
+    admission = make.admission()
+    admission["podSetAssignments"][0]["delayedTopologyRequest"] = "Pending"
+    wl = lifecycle.reserve_quota(make.workload(), admission, NOW, admitted=True)
+    assert stated(wl, "Admitted")[1] == "PendingDelayedTopologyRequests"
+
+
+def test_reserving_quota_replaces_the_reported_requests() -> None:
+    wl = lifecycle.with_resource_requests(make.workload(), [{"name": "main", "resources": {"cpu": "1"}}])
+    assert "resourceRequests" not in lifecycle.reserve_quota(wl, make.admission(), NOW, admitted=True)["status"]
+
+
+def test_reserving_quota_again_resets_the_marks_of_the_eviction() -> None:
+    wl = lifecycle.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
+    wl = lifecycle.reserve_quota(
+        lifecycle.release_after_eviction(wl, make.at(5)), make.admission(), make.at(9), admitted=True
+    )
+    assert stated(wl, "Evicted") == ("False", "QuotaReserved", "Previously: why")
+    assert stated(wl, "Preempted") == ("False", "QuotaReserved", "Previously: why")
+    assert stated(wl, "Requeued") == ("True", "Preempted", "why")
+
+
+def test_pending_says_why_and_that_it_is_not_admitted() -> None:
+    wl = lifecycle.set_pending(make.workload(), "WaitingForQuota", "no quota", NOW)
+    assert stated(wl, "QuotaReserved") == ("False", "WaitingForQuota", "no quota")
+    assert stated(wl, "Admitted") == ("False", "NoReservation", "The workload has no reservation")
+    assert lifecycle.set_pending(wl, "WaitingForQuota", "no quota", make.at(5)) is wl
+
+
+def test_another_reason_to_wait_does_not_count_as_a_transition() -> None:
+    wl = lifecycle.set_pending(make.workload(), "WaitingForQuota", "no quota", NOW)
+    wl = lifecycle.set_pending(wl, "ExceedsMaxQuota", "too large", make.at(5))
+    condition = find_condition(wl, "QuotaReserved")
+    assert condition is not None
+    assert condition["lastTransitionTime"] == make.stamp(0)
+
+
+def test_nothing_is_said_of_admission_before_anybody_looked() -> None:
+    for wl in (make.workload(), make.workload(conditions=[make.condition("Requeued", False)])):
+        assert lifecycle.sync_admitted(wl, NOW) is wl
+
+
+def test_eviction_only_marks_and_counts() -> None:
+    wl = lifecycle.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
+    assert lifecycle.status(wl) is Status.ADMITTED
+    assert stated(wl, "Evicted") == ("True", "Preempted", "why")
+    assert stated(wl, "Preempted") == ("True", "InClusterQueue", "why")
+    assert wl["status"]["schedulingStats"]["evictions"] == [{"reason": "Preempted", "underlyingCause": "", "count": 1}]
+
+
+def test_evictions_are_counted_by_reason() -> None:
+    wl = evicted()
+    for reason in ("Preempted", "LocalQueueStopped"):
+        wl = lifecycle.evict(wl, reason=reason, message="", now=NOW)
+    counts = [(e["reason"], e["count"]) for e in wl["status"]["schedulingStats"]["evictions"]]
+    assert counts == [("Preempted", 2), ("LocalQueueStopped", 1)]
+
+
+def test_eviction_forgets_places_and_starts_checks_anew() -> None:
+    checks = [
+        {"name": "a", "state": "Retry", "retryCount": 1, "requeueAfterSeconds": 9},
+        {"name": "b", "state": "Ready"},
+    ]
+    status = {"admissionChecks": checks, "clusterName": "c", "unhealthyNodes": [{"name": "n"}]}
+    wl = lifecycle.evict(make.workload(status=status), reason="AdmissionCheck", message="", now=NOW)
+    first, second = wl["status"]["admissionChecks"]
+    assert (first["state"], first["retryCount"], first["requeueAfterSeconds"]) == ("Pending", 2, 9)
+    assert first["message"] == "Reset to Pending after eviction. Previously: Retry"
+    assert (second["state"], "retryCount" in second) == ("Pending", False)
+    assert "clusterName" not in wl["status"]
+    assert "unhealthyNodes" not in wl["status"]
+
+
+def test_eviction_closes_preemption_gates() -> None:
+    gates = [{"name": "g", "position": "Open", "lastTransitionTime": make.stamp(0)}]
+    blocked = make.condition("BlockedOnPreemptionGates", reason="PreemptionGated")
+    wl: Obj = make.workload(conditions=[blocked], status={"preemptionGates": gates})
+    wl = lifecycle.evict(wl, reason="Preempted", message="why", now=make.at(3))
+    closed = {"name": "g", "position": "Closed", "lastTransitionTime": make.stamp(3)}
+    assert wl["status"]["preemptionGates"] == [closed]
+    assert stated(wl, "BlockedOnPreemptionGates") == ("False", "Preempted", "why")
+
+
+def test_a_preempted_one_queues_again_at_once() -> None:
+    wl = lifecycle.release_after_eviction(evicted("Preempted"), make.at(10))
+    assert lifecycle.status(wl) is Status.PENDING
+    assert stated(wl, "Requeued") == ("True", "Preempted", "because")
+    assert stated(wl, "QuotaReserved") == ("False", "PendingEvaluation", "because")
+    assert "admission" not in wl["status"]
+
+
+@pytest.mark.parametrize("reason", ["ClusterQueueStopped", "Deactivated", "AdmissionCheck"])
+def test_one_evicted_for_another_reason_does_not_queue_by_itself(reason: str) -> None:
+    wl = lifecycle.release_after_eviction(evicted(reason), make.at(10))
+    assert stated(wl, "Requeued") == ("False", reason, "because")
+
+
+def test_the_time_it_ran_is_added_up() -> None:
+    wl = lifecycle.release_after_eviction(evicted(after=10), make.at(10.9))
+    assert wl["status"]["accumulatedPastExecutionTimeSeconds"] == 10
+    wl = lifecycle.reserve_quota(wl, make.admission(), make.at(20), admitted=True)
+    wl = lifecycle.evict(wl, reason="Preempted", message="", now=make.at(25))
+    wl = lifecycle.release_after_eviction(wl, make.at(25))
+    assert wl["status"]["accumulatedPastExecutionTimeSeconds"] == 15
+
+
+def test_release_needs_an_eviction_and_a_reservation() -> None:
+    released = lifecycle.release_after_eviction(evicted(), make.at(10))
+    for wl in (make.workload(), admitted(), released):
+        assert lifecycle.release_after_eviction(wl, NOW) is wl
+
+
+def test_deactivation_evicts_and_forgets_the_waiting() -> None:
+    wl = lifecycle.deactivate({**admitted(), "spec": {"active": False}}, make.at(5))
+    assert stated(wl, "Evicted") == ("True", "Deactivated", "The workload is deactivated")
+    waiting = {**wl, "status": {**wl["status"], "requeueState": {"count": 2}}}
+    assert "requeueState" not in lifecycle.deactivate(waiting, make.at(6))["status"]
+    assert lifecycle.deactivate(wl, make.at(6)) is wl
+
+
+def test_deactivation_tells_its_cause() -> None:
+    wl = lifecycle.exceed_execution_time(admitted(), make.at(5))
+    assert stated(wl, "DeactivationTarget")[1] == "MaximumExecutionTimeExceeded"
+    wl = lifecycle.deactivate(wl, make.at(5))
+    reason, message = stated(wl, "Evicted")[1:]
+    assert reason == "DeactivatedDueToMaximumExecutionTimeExceeded"
+    assert message == "The workload is deactivated due to exceeding the maximum execution time"
+    assert find_condition(wl, "DeactivationTarget") is None
+    count = wl["status"]["schedulingStats"]["evictions"][0]
+    assert count == {"reason": "Deactivated", "underlyingCause": "MaximumExecutionTimeExceeded", "count": 1}
+
+
+def test_the_event_of_an_eviction_names_reason_and_cause() -> None:
+    assert lifecycle.Eviction("Preempted", "").event_reason == "EvictedDueToPreempted"
+    caused = lifecycle.Eviction("Deactivated", "", "RequeuingLimitExceeded")
+    assert caused.event_reason == "EvictedDueToDeactivatedDueToRequeuingLimitExceeded"
+
+
+def test_exceeding_the_execution_time_starts_the_count_anew() -> None:
+    wl = lifecycle.release_after_eviction(evicted(), make.at(10))
+    assert "accumulatedPastExecutionTimeSeconds" not in lifecycle.exceed_execution_time(wl, NOW)["status"]
+
+
+def test_what_is_finished_stays_as_it_is() -> None:
+    wl = lifecycle.finish(admitted(), "Succeeded", "done", NOW)
+    assert lifecycle.status(wl) is Status.FINISHED
+    assert stated(wl, "Finished") == ("True", "Succeeded", "done")
+    assert lifecycle.finish(wl, "Failed", "again", make.at(5)) is wl
+
+
+def test_the_end_of_a_backoff_forgets_when_it_ends_but_not_how_often() -> None:
+    state = {"count": 3, "requeueAt": make.stamp(60)}
+    wl: Obj = make.workload(conditions=[make.condition("Requeued", False)], status={"requeueState": state})
+    wl = lifecycle.finish_backoff(wl, make.at(60))
+    assert stated(wl, "Requeued") == ("True", "BackoffFinished", "The workload backoff was finished")
+    assert wl["status"]["requeueState"] == {"count": 3}
+    assert lifecycle.clear_requeue_at(wl) is wl
+
+
+def test_requests_are_reported_once() -> None:
+    requests = [{"name": "main", "resources": {"cpu": "1"}}]
+    wl = lifecycle.with_resource_requests(make.workload(), requests)
+    assert lifecycle.with_resource_requests(wl, list(requests)) is wl
+
+
+def test_a_check_that_waits_already_is_left_alone_by_an_eviction() -> None:
+    check = {"name": "c", "state": "Pending", "message": "asked"}
+    wl = make.workload(status={"admissionChecks": [check]})
+    assert lifecycle.evict(wl, reason="Preempted", message="", now=NOW)["status"]["admissionChecks"] == [check]
+
+
+def test_long_messages_are_cut() -> None:
+    wl = lifecycle.set_pending(make.workload(), "WaitingForQuota", "x" * 40_000, NOW)
+    assert len(stated(wl, "QuotaReserved")[2]) == 32 * 1024
+
+
+@pytest.mark.parametrize(
+    ("wl", "admissible"),
+    [
+        pytest.param(make.workload(), True, id="fresh"),
+        pytest.param(make.workload(active=False), False, id="inactive"),
+        pytest.param(admitted(), False, id="holds quota"),
+        pytest.param(make.workload(conditions=[make.condition("Finished")]), False, id="finished"),
+        pytest.param(make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "me"}), False, id="gated"),
+        pytest.param(make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": ""}), True, id="gate open"),
+        pytest.param(
+            make.workload(conditions=[make.condition("QuotaReserved", False, reason="OnHold")]), False, id="on hold"
+        ),
+        pytest.param(
+            make.workload(conditions=[make.condition("WaitingForReplacementPods")]), False, id="waits for pods"
+        ),
+    ],
+)
+def test_who_belongs_in_a_queue(wl: Obj, admissible: bool) -> None:
+    assert workload_view(wl).admissible is admissible
+
+
+#: What each event makes of a Workload that is pending, has quota, is admitted, is finished.
+_TABLE: dict[str, tuple[Callable[[Obj], Obj], str]] = {
+    "reserve_quota": (lambda wl: lifecycle.reserve_quota(wl, make.admission(), NOW, admitted=True), "AAAF"),
+    "set_pending": (lambda wl: lifecycle.set_pending(wl, "WaitingForQuota", "", NOW), "PPPF"),
+    "sync_admitted": (lambda wl: lifecycle.sync_admitted(wl, NOW), "PAAF"),
+    "evict": (lambda wl: lifecycle.evict(wl, reason="Preempted", message="", now=NOW), "PQAF"),
+    "deactivate": (lambda wl: lifecycle.deactivate(wl, NOW), "PQAF"),
+    "finish": (lambda wl: lifecycle.finish(wl, "Succeeded", "", NOW), "FFFF"),
+}
+
+
+@pytest.mark.parametrize("event", _TABLE)
+def test_the_table_of_states_holds(event: str) -> None:
+    transition, after = _TABLE[event]
+    before = (make.workload(), reserved(), admitted(), lifecycle.finish(admitted(), "Succeeded", "", NOW))
+    names = {Status.PENDING: "P", Status.QUOTA_RESERVED: "Q", Status.ADMITTED: "A", Status.FINISHED: "F"}
+    assert "".join(names[lifecycle.status(transition(wl))] for wl in before) == after
+
+
+def test_nothing_is_changed_in_place() -> None:
+    wl = admitted()
+    frozen = repr(wl)
+    lifecycle.release_after_eviction(lifecycle.evict(wl, reason="Preempted", message="", now=NOW), NOW)
+    assert repr(wl) == frozen
+    assert is_true(wl, "Admitted")

@@ -1,0 +1,258 @@
+"""What happens to Workloads because of their spec, their queues and time alone."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, find_condition, with_path
+from batchyard.controller_runtime.events import ignore_result
+from batchyard.interfaces.client import Update
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from stage import Stage, stated
+
+
+def admitted(**spec: Any) -> Obj:
+    return lifecycle.reserve_quota(make.workload(**spec), make.admission(), make.NOW, admitted=True)
+
+
+def open_stage(**queue: Any) -> Stage:
+    stage = Stage(WorkloadLifecycle())
+    stage.put(make.namespace(), make.cluster_queue(**queue), make.local_queue())
+    return stage
+
+
+#: What a ClusterQueue says that asks for one check.
+CHECKED: dict[str, Any] = {"admissionChecksStrategy": {"admissionChecks": [{"name": "c", "onFlavors": ["spot"]}]}}
+
+
+def set_active(stage: Stage, active: bool) -> None:
+    stage.put(with_path(stage.workload(), ("spec", "active"), active))
+
+
+def release(stage: Stage) -> None:
+    stage.put(lifecycle.release_after_eviction(stage.workload(), stage.kernel.now()))
+
+
+def test_nothing_is_written_where_nothing_is_due() -> None:
+    stage = open_stage()
+    stage.put(make.workload("fresh"), admitted())
+    assert "status" not in stage.workload("fresh")
+    assert stage.workload()["metadata"]["resourceVersion"] == "5"
+
+
+def test_one_whose_queue_is_missing_says_so_until_it_comes() -> None:
+    stage = Stage(WorkloadLifecycle())
+    stage.put(make.workload(), make.namespace(), make.cluster_queue())
+    assert stated(stage.workload(), "QuotaReserved") == ("False", "Misconfigured", "LocalQueue lq doesn't exist")
+    assert stated(stage.workload(), "Admitted")[1] == "NoReservation"
+    stage.put(make.local_queue())
+    waiting = "Workload is pending evaluation in the scheduling queue"
+    assert stated(stage.workload(), "QuotaReserved") == ("False", "PendingEvaluation", waiting)
+
+
+def test_one_whose_cluster_queue_becomes_inactive_says_so() -> None:
+    stage = open_stage()
+    stage.put(make.workload())
+    stage.put(make.cluster_queue(active=False))
+    assert stated(stage.workload(), "QuotaReserved")[1:] == ("Suspended", "ClusterQueue cq is inactive")
+    stage.put(make.cluster_queue())
+    assert stated(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
+
+
+def test_a_deactivated_one_is_evicted() -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    set_active(stage, active=False)
+    assert stated(stage.workload(), "Evicted") == ("True", "Deactivated", "The workload is deactivated")
+    assert [(e.reason, e.message) for e in stage.events] == [("EvictedDueToDeactivated", "The workload is deactivated")]
+    release(stage)
+    assert stated(stage.workload(), "QuotaReserved")[1:] == ("Deactivated", "The workload is deactivated")
+
+
+def test_an_admission_that_is_left_without_a_reservation_is_removed() -> None:
+    stage = open_stage()
+    pending = lifecycle.set_pending(admitted(), "Pending", "reset by another client", make.NOW)
+    stage.put(with_path(pending, ("status", "admission"), make.admission()))
+    assert "admission" not in stage.workload()["status"]
+    assert stage.workload()["status"]["conditions"] != []
+
+
+def test_the_status_of_an_earlier_release_is_handed_over_to_the_manager_that_kueue_applies_by() -> None:
+    stage, wl = open_stage(), admitted()
+    fields: Obj = {"f:status": {"f:admission": {"f:clusterQueue": {}}}}
+    former = {"manager": "batchyard", "operation": "Update", "subresource": "status", "fieldsV1": fields}
+    stage.put(make.workload())
+    stage.client.submit([Update({**wl, "metadata": stage.workload()["metadata"]}, [former])], ignore_result)
+    stage.run(1)
+    assert stage.workload()["metadata"]["managedFields"] == [
+        {**former, "manager": "kueue-admission", "operation": "Apply"},
+    ]
+
+
+def test_a_reactivated_one_queues_again() -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    set_active(stage, active=False)
+    release(stage)
+    set_active(stage, active=True)
+    assert stated(stage.workload(), "Requeued") == ("True", "Reactivated", "The workload was reactivated")
+    assert stated(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
+
+
+def test_one_that_never_had_quota_is_deactivated_without_an_event() -> None:
+    stage = open_stage()
+    stage.put(make.workload(active=False))
+    assert stated(stage.workload(), "Evicted")[1] == "Deactivated"
+    assert stage.events == []
+
+
+def test_one_that_ran_too_long_is_deactivated_when_its_time_is_over() -> None:
+    stage = open_stage()
+    stage.put(admitted(maximumExecutionTimeSeconds=30))
+    stage.run(29)
+    assert stage.workload()["spec"].get("active") is None
+    stage.run(30)
+    assert stage.workload()["spec"]["active"] is False
+    assert stated(stage.workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
+    assert find_condition(stage.workload(), "DeactivationTarget") is None
+    cause = "DeactivatedDueToMaximumExecutionTimeExceeded"
+    assert stage.reasons() == ["MaximumExecutionTimeExceeded", f"EvictedDueTo{cause}"]
+
+
+def test_earlier_runs_count_towards_the_limit() -> None:
+    stage = open_stage()
+    wl = admitted(maximumExecutionTimeSeconds=30)
+    stage.put(with_path(wl, ("status", "accumulatedPastExecutionTimeSeconds"), 20))
+    stage.run(10)
+    assert stage.workload()["spec"]["active"] is False
+
+
+def test_a_restart_of_the_limit_after_readmission() -> None:
+    stage = open_stage()
+    stage.put(admitted(maximumExecutionTimeSeconds=30))
+    stage.run(20)
+    evicted = lifecycle.evict(stage.workload(), reason="Preempted", message="", now=make.at(20))
+    stage.put(lifecycle.release_after_eviction(evicted, make.at(20)))
+    stage.kernel.call_at(make.at(40), lambda: None)
+    stage.run(40)
+    stage.put(lifecycle.reserve_quota(stage.workload(), make.admission(), make.at(40), admitted=True))
+    stage.run(49)
+    assert stage.workload()["spec"].get("active") is None
+    stage.run(50)
+    assert stage.workload()["spec"]["active"] is False
+
+
+@pytest.mark.parametrize("kind", ["ClusterQueue", "LocalQueue"])
+def test_a_drained_queue_evicts_and_its_restart_requeues(kind: str) -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    queue = make.cluster_queue if kind == "ClusterQueue" else make.local_queue
+    stage.put(queue(stopPolicy="HoldAndDrain"))
+    assert stated(stage.workload(), "Evicted") == ("True", f"{kind}Stopped", f"The {kind} is stopped")
+    assert stage.reasons() == [f"EvictedDueTo{kind}Stopped"]
+    release(stage)
+    assert stated(stage.workload(), "Requeued")[:2] == ("False", f"{kind}Stopped")
+    stage.put(queue())
+    restarted = f"The {kind} was restarted after being stopped"
+    assert stated(stage.workload(), "Requeued") == ("True", f"{kind}Restarted", restarted)
+
+
+def test_a_restart_of_the_cluster_queue_waits_for_that_of_the_local_queue() -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    stage.put(make.cluster_queue(stopPolicy="HoldAndDrain"))
+    release(stage)
+    stage.put(make.local_queue(stopPolicy="Hold"))
+    stage.put(make.cluster_queue())
+    assert stated(stage.workload(), "Requeued")[:2] == ("False", "ClusterQueueStopped")
+    stage.put(make.local_queue())
+    assert stated(stage.workload(), "Requeued")[:2] == ("True", "ClusterQueueRestarted")
+
+
+def test_a_queue_on_hold_keeps_what_is_admitted() -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    stage.put(make.local_queue(stopPolicy="Hold"), make.cluster_queue(stopPolicy="Hold"))
+    assert find_condition(stage.workload(), "Evicted") is None
+
+
+@pytest.mark.parametrize(
+    "queue", [make.local_queue(stopPolicy="Hold"), make.cluster_queue(stopPolicy="HoldAndDrain", **CHECKED)]
+)
+def test_a_stopped_queue_takes_reservations_back(queue: Obj) -> None:
+    stage = open_stage(**CHECKED)
+    checks = [{"name": "c", "state": "Pending"}]
+    waiting = make.workload(status={"admissionChecks": checks})
+    stage.put(lifecycle.reserve_quota(waiting, make.admission(), make.NOW, admitted=True))
+    stage.put(queue)
+    assert stated(stage.workload(), "QuotaReserved")[0] == "False"
+    assert "admission" not in stage.workload()["status"]
+
+
+def test_ready_checks_admit() -> None:
+    stage = open_stage(**CHECKED)
+    checks = [{"name": "c", "state": "Pending"}]
+    wl = lifecycle.reserve_quota(make.workload(status={"admissionChecks": checks}), make.admission(), make.NOW, True)
+    stage.put(wl)
+    stage.kernel.call_at(make.at(7), lambda: None)
+    stage.run(7)
+    stage.put(with_path(stage.workload(), ("status", "admissionChecks"), [{"name": "c", "state": "Ready"}]))
+    assert stated(stage.workload(), "Admitted")[0] == "True"
+    assert [e.message for e in stage.events] == ["Admitted by ClusterQueue cq, wait time since reservation was 7s"]
+
+
+def test_a_backoff_ends_at_its_time() -> None:
+    stage = open_stage()
+    evicted = lifecycle.evict(admitted(), reason="PodsReadyTimeout", message="slow", now=make.NOW)
+    wl = lifecycle.release_after_eviction(evicted, make.NOW)
+    stage.put(with_path(wl, ("status", "requeueState"), {"count": 1, "requeueAt": make.stamp(60)}))
+    stage.run(59)
+    assert stated(stage.workload(), "Requeued")[0] == "False"
+    stage.run(60)
+    assert stated(stage.workload(), "Requeued")[:2] == ("True", "BackoffFinished")
+    assert stage.workload()["status"]["requeueState"] == {"count": 1}
+
+
+def test_a_gate_is_reported_and_taken_back() -> None:
+    stage = open_stage()
+    stage.put(make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "someone"}))
+    assert stated(stage.workload(), "QuotaReserved")[1:] == ("AdmissionGated", "Admission is gated by: someone")
+    stage.put(with_path(stage.workload(), ("metadata", "annotations"), None))
+    cleared = ("PendingEvaluation", "AdmissionGatedBy cleared, waiting for quota reservation")
+    assert stated(stage.workload(), "QuotaReserved")[1:] == cleared
+    assert stage.reasons() == ["AdmissionGated", "AdmissionGateCleared"]
+
+
+def test_an_orphan_is_finished_and_let_go() -> None:
+    stage = open_stage()
+    orphan = with_path(admitted(), ("metadata", "labels"), {"kueue.x-k8s.io/job-uid": "gone"})
+    stage.put(with_path(orphan, ("metadata", "finalizers"), ["kueue.x-k8s.io/resource-in-use"]))
+    assert stated(stage.workload(), "Finished") == ("True", "OwnerNotFound", "The workload's owner no longer exists")
+    assert "finalizers" not in stage.workload()["metadata"]
+
+
+def test_one_without_owner_that_is_deleted_goes() -> None:
+    stage = open_stage()
+    stage.put(with_path(admitted(), ("metadata", "finalizers"), ["kueue.x-k8s.io/resource-in-use"]))
+    stage.delete(scheme.WORKLOAD, "wl")
+    assert stage.workloads() == []
+
+
+def test_what_moved_to_another_queue_follows_that_one() -> None:
+    stage = open_stage()
+    stage.put(make.workload(), make.local_queue("other", cluster_queue="cq"))
+    stage.put(with_path(stage.workload(), ("spec", "queueName"), "other"))
+    stage.put(make.local_queue(stopPolicy="Hold"))
+    assert "status" not in stage.workload()
+    stage.put(make.local_queue("other", stopPolicy="Hold"))
+    assert stated(stage.workload(), "QuotaReserved")[2] == "LocalQueue other is inactive"
+
+
+def test_what_is_finished_is_left_alone() -> None:
+    stage = open_stage()
+    stage.put(lifecycle.finish(admitted(), "Succeeded", "", make.NOW))
+    stage.put(make.cluster_queue(stopPolicy="HoldAndDrain"))
+    assert find_condition(stage.workload(), "Evicted") is None

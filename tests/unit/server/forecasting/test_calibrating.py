@@ -1,0 +1,101 @@
+"""What a platform learns from its own forecasts: when it asks itself, what it keeps, and what a restart finds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import make
+from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.request import DeferredResponse, Response
+from batchyard.base.instant import MINUTE, Instant
+from batchyard.server.forecasting.service import EVERY, IN_USE, CalibrationLoop
+from batchyard.server.http.flow_control import too_many
+from batchyard.sim.forecasting.calibration import LEVELS, Calibration, ForecastRecord
+
+FORETOLD = ForecastRecord("team/w", "u", 0, ("history, many forks",), 5.0, tuple(5 + level for level in LEVELS))
+
+
+class Scene:
+    """A Workload that waits, a clock that is set, and somebody who answers at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.now: Instant = 0
+        self.asked = 0
+        found = make.workload("w")
+        self.workload: Obj = {**found, "metadata": {**found["metadata"], "uid": "u"}}
+        self.answer: Callable[[], DeferredResponse] = lambda: DeferredResponse(
+            lambda reported: reported(Response(200, msgspec.json.encode([FORETOLD])))
+        )
+        self.calibrating = CalibrationLoop(path, self, lambda: self.now, self._ask)
+
+    def get(self, key: Key) -> Obj | None:
+        return self.workload if key.name == "w" else None
+
+    def look(self, now: Instant) -> Calibration:
+        self.now = now
+        self.calibrating.look()
+        return self.calibrating.calibration
+
+    def _ask(self) -> DeferredResponse:
+        self.asked += 1
+        return self.answer()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "forecasts.json"
+
+
+def test_nothing_is_foretold_until_somebody_has_asked(path: Path) -> None:
+    scene = Scene(path)
+    scene.look(EVERY)
+    assert (scene.asked, path.exists()) == (0, False)
+
+
+def test_for_a_day_after_somebody_asked_it_asks_itself_now_and_then(path: Path) -> None:
+    scene = Scene(path)
+    scene.calibrating.used()
+    for minute in range(2 * EVERY // MINUTE):
+        scene.look(minute * MINUTE)
+    assert scene.asked == 2
+    scene.look(IN_USE + MINUTE)
+    assert scene.asked == 2
+
+
+def test_what_came_of_it_is_learnt_and_outlives_the_process(path: Path) -> None:
+    scene = Scene(path)
+    scene.calibrating.used()
+    assert scene.look(0).pending == (FORETOLD,)
+    condition = {"type": "Admitted", "status": "True", "lastTransitionTime": "1970-01-01T00:09:00Z", "reason": "r"}
+    scene.workload = {**scene.workload, "status": {"conditions": [condition]}}
+    learnt = scene.look(10 * MINUTE)
+    assert not learnt.pending
+    assert learnt.tracks["history, many forks"].shifts[17] > 0
+    assert Scene(path).calibrating.calibration.tracks == learnt.tracks
+
+
+def test_who_has_no_time_to_answer_is_asked_again_later(path: Path) -> None:
+    scene = Scene(path)
+    scene.answer = refuse
+    scene.calibrating.used()
+    assert not scene.look(0).pending
+    scene.answer = lambda: DeferredResponse(lambda reported: reported(Response(503, b"")))
+    assert not scene.look(EVERY).pending
+    assert scene.asked == 2
+
+
+def refuse() -> DeferredResponse:
+    raise too_many()
+
+
+def test_a_file_that_cannot_be_read_is_begun_anew(path: Path) -> None:
+    path.write_bytes(b"{")
+    assert Scene(path).calibrating.calibration == Calibration()
+
+
+def test_a_disk_that_takes_nothing_stops_nobody(path: Path) -> None:
+    scene = Scene(path.parent / "gone" / "forecasts.json")
+    scene.calibrating.used()
+    assert scene.look(0).pending == (FORETOLD,)

@@ -1,0 +1,70 @@
+"""Forks that answer questions: what comes back, and what is counted of them."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.request import Response, StatusError
+from batchyard.server.forecasting import service
+from batchyard.server.forecasting.service import ForkPool
+
+_TOTAL = "batchyard_fork_questions_total"
+
+
+def ask(*works: Callable[[], Any]) -> tuple[list[Response], str]:
+    """What works done in forks come to, one after the other, and the figures after that."""
+
+    async def run() -> tuple[list[Response], str]:
+        loop, answers = asyncio.get_running_loop(), []
+        forks = ForkPool(loop, lambda: 1)
+        for number, work in enumerate(works):
+            answered: asyncio.Future[Response] = loop.create_future()
+            forks.ask(number, work).then(answered.set_result)
+            answers.append(await asyncio.wait_for(answered, 60))
+        return answers, "".join(forks.figures.texts())
+
+    return asyncio.run(run())
+
+
+def refuse() -> None:
+    raise StatusError(404, "NotFound", "there is none")
+
+
+def fail() -> None:
+    os._exit(1)
+
+
+def test_what_became_of_questions_is_counted() -> None:
+    answers, reported = ask(os.getpid, refuse, fail, lambda: 2)
+    assert [answer.code for answer in answers] == [200, 404, 503, 200]
+    assert int(answers[0].body) != os.getpid()
+    for result, count in {"answered": 2, "refused": 1, "failed": 1, "turnedaway": 0}.items():
+        assert f'{_TOTAL}{{result="{result}"}} {count}\n' in reported
+    assert "batchyard_fork_duration_seconds_count 4\n" in reported
+    assert "batchyard_fork_waiting 0\n" in reported
+
+
+def test_memory_is_told_in_bytes() -> None:
+    memory = ask(lambda: len(bytearray(b"x" * (64 << 20))))[1].partition("\nbatchyard_fork_memory_bytes ")[2]
+    assert 64 << 20 < int(memory.partition("\n")[0]) < 64 << 30
+
+
+def test_nothing_is_told_of_a_fork_before_there_was_one() -> None:
+    reported = ask()[1]
+    assert f'{_TOTAL}{{result="answered"}} 0\n' in reported
+    assert "memory" not in reported
+
+
+def test_those_that_are_turned_away_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "WAITING_MAX", 0)
+
+    async def run() -> str:
+        forks = ForkPool(asyncio.get_running_loop(), lambda: 1)
+        with pytest.raises(StatusError, match="Too many requests"):
+            forks.ask("when", fail)
+        return "".join(forks.figures.texts())
+
+    assert f'{_TOTAL}{{result="turnedaway"}} 1\n' in asyncio.run(run())

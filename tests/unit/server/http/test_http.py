@@ -1,0 +1,450 @@
+"""The wire: bytes of a connection, and what comes back."""
+
+import asyncio
+import gc
+import json
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import uvloop
+
+from batchyard.apiserver.request import ANONYMOUS, ApiRequest, Response
+from batchyard.apiserver.server import ApiServer
+from batchyard.metrics.controllers import RequestMetrics
+from batchyard.server.clocks.kernel import LiveKernel
+from batchyard.server.clocks.wall import ticks
+from batchyard.server.http import protocol
+from batchyard.server.http.connections import Acceptor, ConnectionDeadline, Connections, server_context
+from batchyard.server.http.dispatcher import RequestDispatcher
+from batchyard.server.http.flow_control import ResponseTurns
+from batchyard.server.http.parser import BODY_MAX, RequestParser
+from batchyard.server.http.protocol import HttpProtocol
+from batchyard.server.platform.credentials import CertificateAuthority
+from batchyard.server.platform.group_commit import GroupCommit
+from batchyard.store.journal import RevisionJournal
+from batchyard.store.memory import Store
+from unit.apiserver.api import Api, config_map
+
+Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+MAPS = "/api/v1/namespaces/default/configmaps"
+MAP = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}'
+POST = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" % MAPS.encode()
+
+
+class Defective(ApiServer):
+    """A server with a defect."""
+
+    def handle(self, request: ApiRequest) -> Response:
+        raise ZeroDivisionError(request.path)
+
+
+@asynccontextmanager
+async def connected(
+    server: ApiServer, folder: Path, *, is_secure: bool = False, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Streams]:
+    """A connection to a server; it speaks no TLS, whatever the server does."""
+    loop = asyncio.get_running_loop()
+    store, journal = Store(), RevisionJournal(folder / "journal.db")
+    kernel = LiveKernel(loop, 0)
+    answers = RequestDispatcher(
+        server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision, RequestMetrics(ticks)
+    )
+    connections = Connections()
+    listening = await loop.create_server(
+        partial(HttpProtocol, answers, connections, ResponseTurns(loop), is_secure=is_secure), "127.0.0.1", 0, ssl=tls
+    )
+    reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        listening.close()
+        await connections.end(1)
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        kernel.stop()
+        journal.close()
+
+
+def stated(
+    folder: Path,
+    *parts: bytes,
+    server: ApiServer | None = None,
+    is_secure: bool = False,
+    tls: ssl.SSLContext | None = None,
+) -> bytes:
+    """All that comes back to some bytes, until the server ends the connection."""
+
+    async def talk() -> bytes:
+        async with connected(server or Api().server, folder, is_secure=is_secure, tls=tls) as (reader, writer):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                with suppress(TimeoutError):  # so that it comes as a part of its own
+                    await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+            return await asyncio.wait_for(reader.read(), 10)
+
+    return asyncio.run(talk())
+
+
+def reported(folder: Path, talk: Callable[[Streams], Awaitable[None]]) -> None:
+    """A talk with a server that ends no connection by itself."""
+
+    async def talking() -> None:
+        async with connected(Api().server, folder) as streams:
+            await asyncio.wait_for(talk(streams), 10)
+
+    asyncio.run(talking())
+
+
+def body_of(answer: bytes) -> dict[str, object]:
+    found: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return found
+
+
+def codes(answers: bytes) -> list[int]:
+    return [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
+
+
+def test_a_defect_is_told_in_the_log_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = Api().server
+    server.__class__ = Defective
+    with caplog.at_level(logging.ERROR, "batchyard"):
+        answer = stated(tmp_path, b"GET /apis HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", server=server)
+    assert codes(answer) == [500]
+    name = str(body_of(answer)["message"]).split()[4].rstrip(";")
+    assert f"defect {name} in the answer to GET '/apis'" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert b"ZeroDivisionError" not in answer
+
+
+def test_requests_of_one_connection_are_answered_in_order(tmp_path: Path) -> None:
+    paths = ("/healthz", "/nothing", "/version")
+    asked = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode() for path in paths)
+    answer = stated(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
+    assert codes(answer) == [200, 404, 200]
+    assert answer.index(b"ok") < answer.index(b"404 page not found") < answer.index(b"gitVersion")
+    assert answer.count(b"connection: close") == 1
+
+
+def test_a_body_may_come_in_parts(tmp_path: Path) -> None:
+    head = POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    halves = MAP[:20], MAP[20:]
+    chunks = [b"%x\r\n%b\r\n" % (len(half), half) for half in halves]
+    answer = stated(tmp_path, head, *chunks, b"0\r\n\r\n")
+    assert codes(answer) == [201]
+
+
+def test_whoever_waits_for_leave_to_send_a_body_gets_it(tmp_path: Path) -> None:
+    head = POST + b"connection: close\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(MAP)
+    assert codes(stated(tmp_path, head, MAP)) == [100, 201]
+
+
+def test_half_a_request_is_none(tmp_path: Path) -> None:
+    async def talk(streams: Streams) -> None:
+        reader, writer = streams
+        writer.write(POST + b"content-length: 100\r\n\r\n{")
+        writer.write_eof()
+        assert await reader.read() == b""
+
+    reported(tmp_path, talk)
+
+
+def test_of_whoever_is_not_known_no_body_is_taken(tmp_path: Path) -> None:
+    api = Api()
+    head = POST + b"connection: close\r\ncontent-length: 3000\r\n\r\n"
+    answer = stated(tmp_path, head, server=api.server, is_secure=True)
+    assert (codes(answer), body_of(answer)["reason"]) == ([401], "Unauthorized")
+    known = api.audited[-1].known
+    assert (known.user, known.source) == (ANONYMOUS, "127.0.0.1")
+
+
+def test_a_body_that_is_too_large_is_not_kept(tmp_path: Path) -> None:
+    length = BODY_MAX + 1
+    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % length, b" " * length)
+    assert (codes(answer), body_of(answer)["reason"]) == ([413], "RequestEntityTooLarge")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "BODY_WITHIN", 0.1)
+    answer = stated(tmp_path, POST + b"content-length: 10\r\n\r\n")
+    assert (codes(answer), body_of(answer)["reason"]) == ([408], "Timeout")
+
+
+def test_neither_is_a_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_WITHIN", 0.1)
+    with suppress(ConnectionResetError):  # it may end in either way
+        assert stated(tmp_path, b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 5) == b""
+
+
+def test_nor_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "IDLE_WITHIN", 0.1)
+    assert codes(stated(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [200]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01 what is this\r\n\r\n",
+        b"CONNECT host:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET  HTTP/1.1\r\n\r\n",
+        b"GET /%ff\xff HTTP/1.1\r\n\r\n",
+        POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        POST + b"content-length: -3\r\n\r\nabcd",
+        POST + b"transfer-encoding: chunked\r\n\r\nxyz\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(tmp_path: Path, sent: bytes) -> None:
+    assert codes(stated(tmp_path, sent)) == [400]
+
+
+@pytest.mark.parametrize("head", [b"GET /%b HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n%b"])
+def test_a_head_has_a_bound(tmp_path: Path, head: bytes) -> None:
+    assert codes(stated(tmp_path, head % (b"a" * 70_000))) == [431]
+
+
+def test_a_head_is_asked_for_without_its_body(tmp_path: Path) -> None:
+    answer = stated(tmp_path, b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    assert codes(answer) == [200]
+    assert b"content-length: 2\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
+def test_a_wish_for_another_protocol_is_passed_over(tmp_path: Path) -> None:
+    wish = b"connection: upgrade\r\nupgrade: h2c\r\n"
+    answer = stated(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
+    assert codes(answer) == [200]
+    assert b"connection: close" in answer
+    asked = POST + wish + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
+    then = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    for parts in ([asked + then], [asked[:-9], asked[-9:] + then]):
+        assert codes(stated(tmp_path, *parts)) == [201, 200]
+
+
+@pytest.mark.parametrize("wish", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+def test_nobody_is_connected_to_elsewhere_whatever_he_sends(tmp_path: Path, wish: bytes) -> None:
+    asked = b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n" + wish + b"content-length: 2\r\n\r\n{}"
+    assert [code // 100 for code in codes(stated(tmp_path, asked))] == [4]
+
+
+def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
+    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+    answer = stated(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    assert codes(answer) == [200, 201]
+    assert b"transfer-encoding: chunked" in answer
+    assert b"\r\n0\r\n\r\nHTTP/1.1 201" in answer
+
+
+def test_before_it_ends_a_watch_tells_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.server.http.protocol.BOOKMARK_BEFORE_END", 0.9)
+    made = POST + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
+    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true HTTP/1.1\r\nhost: localhost\r\n"
+    answer = stated(tmp_path, made + asked.encode() + b"connection: close\r\n\r\n")
+    assert codes(answer) == [201, 200]
+    assert b'"type":"BOOKMARK"' in answer
+
+
+@pytest.mark.parametrize("seconds", [1, -1])  # a time that is over
+def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: Path, seconds: int) -> None:
+    asked = (
+        f"GET {MAPS}?watch=true&timeoutSeconds={seconds} HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n"
+    )
+    answer = stated(tmp_path, asked.encode())
+    assert (b"chunked" in answer, b"connection: close" in answer) == (False, True)
+
+
+def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_MAX", 0)
+    assert codes(stated(tmp_path)) == [503]
+
+
+@pytest.mark.parametrize(
+    ("begin", "headers", "code"),
+    [
+        (b"", b"host: evil.example.com\r\n", 401),
+        (b"", b"host:\r\n", 401),
+        (b"", b"host: localhost\r\norigin: http://evil.example.com\r\n", 401),
+        (b"http://evil.example.com", b"host: localhost\r\n", 401),
+        (b"http://evil.example.com:80", b"host: localhost:80\r\n", 401),
+        (b"http://localhost:80", b"host: evil.example.com\r\n", 200),
+        (b"http://[::1]:80", b"host:\r\n", 200),
+    ],
+    ids=["by another name", "by none", "from a page", "in the line", "with a port", "which counts", "as a number"],
+)
+def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, begin: bytes, headers: bytes, code: int) -> None:
+    asked = b"GET %b%b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (begin, MAPS.encode(), headers)
+    assert codes(stated(tmp_path, asked)) == [code]
+
+
+@pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        (b"", b"missing required Host header"),
+        (b"host: localhost\r\nhost: localhost\r\n", b"too many Host headers"),
+        (b"host: local host\r\n", b"malformed Host header"),
+        (b"host: localhost/x\r\n", b"malformed Host header"),
+    ],
+)
+def test_a_request_names_one_host(tmp_path: Path, headers: bytes, problem: bytes) -> None:
+    answer = stated(tmp_path, b"GET /version HTTP/1.1\r\n" + headers + b"\r\n")
+    assert codes(answer) == [400]
+    assert answer.endswith(b"\r\n\r\n400 Bad Request: " + problem)
+
+
+def test_http_1_0_needs_no_host(tmp_path: Path) -> None:
+    assert codes(stated(tmp_path, b"GET /version HTTP/1.0\r\n\r\n")) == [200]
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(b"9" * 18, 200), (b"9" * 400, 400), (b"9" * 5000, 400)])
+def test_no_watch_lasts_for_ever(tmp_path: Path, seconds: bytes, code: int) -> None:
+    async def talk(streams: Streams) -> None:
+        reader, writer = streams
+        head = b"GET %b?watch=1&timeoutSeconds=%b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        writer.write(head % (MAPS.encode(), seconds))
+        assert codes(await reader.read(1000)) == [code]
+
+    reported(tmp_path, talk)
+
+
+def test_what_comes_after_a_body_is_no_header(tmp_path: Path) -> None:
+    body = b"%x\r\n%b\r\n0\r\nimpersonate-user: nobody\r\n\r\n" % (len(MAP), MAP)
+    assert codes(stated(tmp_path, POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n", body)) == [201]
+
+
+def test_of_many_warnings_the_first_are_told(tmp_path: Path) -> None:
+    body = json.dumps({**json.loads(MAP), **{f"field-{'x' * 60}-{i}": 1 for i in range(1000)}}).encode()
+    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    assert codes(answer) == [201]
+    assert 40 < answer.count(b"\r\nwarning: 299 - ") < 70
+
+
+async def chunk(reader: asyncio.StreamReader) -> bytes:
+    length = int(await reader.readline(), 16)
+    return (await reader.readexactly(length + 2))[:-2]
+
+
+def test_a_long_answer_is_written_as_it_is_taken(tmp_path: Path) -> None:
+    api = Api()
+    for number in range(20):
+        api.post(MAPS, config_map(f"m{number}") | {"data": {"a": "x" * 200_000}})
+    names = sorted(f"m{number}" for number in range(20))
+
+    async def talk() -> None:
+        async with connected(api.server, tmp_path) as (reader, writer):
+            writer.write(b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % MAPS.encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"transfer-encoding: chunked" in head
+            chunks = [await chunk(reader)]
+            while chunks[-1]:
+                chunks.append(await chunk(reader))
+            assert max(map(len, chunks)) < 800_000
+            assert [item["metadata"]["name"] for item in json.loads(b"".join(chunks))["items"]] == names
+            assert await reader.read() == b""
+
+    asyncio.run(talk())
+
+
+def test_whoever_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "TAKEN_WITHIN", 0.2)
+    api = Api()
+    for number in range(40):
+        api.post(MAPS, config_map(f"m{number}") | {"data": {"a": "x" * 500_000}})
+
+    async def talk() -> None:
+        async with connected(api.server, tmp_path) as (reader, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % MAPS.encode())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.6)
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await reader.readexactly(20_000_000)
+
+    asyncio.run(talk())
+
+
+def test_of_the_connections_some_are_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_OF_ONE_MAX", 0)
+    assert codes(stated(tmp_path)) == [503]
+
+
+def test_bodies_have_a_bound_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.server.http.connections.BODIES_MAX", 20)
+    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    assert (codes(answer), body_of(answer)["reason"]) == ([429], "TooManyRequests")
+
+
+@pytest.mark.parametrize("tls", [None, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)])  # with which no handshake succeeds
+def test_a_connection_that_ends_leaves_no_garbage_in_cycles(tmp_path: Path, tls: ssl.SSLContext | None) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        stated(
+            tmp_path,
+            b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+            tls=tls,
+        )
+        kept = {type(obj) for obj in gc.get_objects()} & {HttpProtocol, RequestParser, ConnectionDeadline}
+        assert kept <= (
+            set() if tls is None else {HttpProtocol, ConnectionDeadline}
+        )  # asyncio's TLS has a cycle; uvloop's has none
+    finally:
+        gc.enable()
+
+
+class Greeter(asyncio.Protocol):
+    """A protocol that ends each connection with a greeting."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.write(b"hello")  # type: ignore[attr-defined]
+        transport.close()
+
+
+def tls_of(folder: Path) -> ssl.SSLContext:
+    signed = CertificateAuthority(folder, 0).server(["127.0.0.1"])
+    (folder / "server.pem").write_bytes(signed.certificate + signed.key)
+    return server_context(str(folder / "server.pem"), str(folder / "ca.crt"))
+
+
+def test_handshakes_that_do_not_end_leave_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.server.http.connections.HANDSHAKES_MAX", 10)
+    authority = CertificateAuthority(tmp_path, 0)
+    signed = authority.server(["127.0.0.1"])
+    (tmp_path / "server.pem").write_bytes(signed.certificate + signed.key)
+    context = server_context(str(tmp_path / "server.pem"), str(tmp_path / "ca.crt"))
+
+    async def talk() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        address = listener.getsockname()
+        acceptor = Acceptor(listener, Greeter, context, 30)
+        idle = [await asyncio.open_connection(*address) for _ in range(25)]
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection(*address, ssl=trusting)
+        assert await reader.read() == b"hello"
+        ended = [await _is_ended(each) for each, _ in idle]
+        assert ended == [True] * 16 + [False] * 9
+        acceptor.close()
+        for _, each in (*idle, (reader, writer)):
+            each.close()
+            with suppress(OSError):
+                await each.wait_closed()
+
+    uvloop.run(talk())
+
+
+async def _is_ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), 0.2) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True

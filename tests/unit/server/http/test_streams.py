@@ -1,0 +1,125 @@
+"""Answers that go on, as they are written."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from batchyard.apiserver.request import ANONYMOUS, ApiRequest, UserInfo
+from batchyard.server.http.flow_control import ResponseTurns
+from batchyard.server.http.protocol import ResponsePieces, ResponseStream
+
+
+class Much:
+    """An answer that has much to tell at once."""
+
+    content_type = "text/plain"
+    times_out = False
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.is_over = False
+        self.on_news: Callable[[], None] = lambda: None
+        self._parts = parts
+
+    def take(self) -> Sequence[Any]:
+        self.is_over = True
+        return self._parts
+
+    def mark(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class Slow:
+    """A client that takes one part at a time."""
+
+    def __init__(self) -> None:
+        self.takes = True
+        self.parts: list[bytes] = []
+        self.is_ended = False
+        self.is_aborted = False
+
+    def write_part(self, part: bytes) -> None:
+        self.parts.append(part)
+
+    def end_parts(self) -> None:
+        self.is_ended = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_much_is_written_part_by_part_while_others_have_their_turn() -> None:
+    loop = asyncio.new_event_loop()
+    sink, texts = Slow(), [b"%d" % (number % 10) * 100_000 for number in range(50)]
+    stream = ResponseStream(Much(texts), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS))
+    turns: list[int] = []
+
+    def look() -> None:
+        turns.append(len(sink.parts))
+        sink.takes = len(turns) != 3
+        if len(turns) == 5:
+            sink.takes = True
+            stream.write_next()
+        if sink.is_ended:
+            loop.stop()
+        else:
+            loop.call_soon(look)
+
+    stream.write_next()
+    assert (len(sink.parts), sink.is_ended) == (1, False)
+    loop.call_soon(look)
+    loop.run_forever()
+    loop.close()
+    assert b"".join(sink.parts) == b"".join(texts)
+    assert max(map(len, sink.parts)) <= 400_000
+    assert len(turns) >= len(sink.parts) - 1
+
+
+def defective_pieces(encoded: list[int]) -> Iterator[bytes]:
+    for number in range(10):
+        encoded.append(number)
+        if number == 5:
+            raise ZeroDivisionError
+        yield b"x" * 300_000
+
+
+def test_a_list_is_encoded_as_it_is_taken_and_cut_off_at_a_defect() -> None:
+    loop, encoded = asyncio.new_event_loop(), list[int]()
+    sink = Slow()
+    sink.takes = False
+    stream = ResponseStream(
+        ResponsePieces(defective_pieces(encoded)), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS)
+    )
+    stream.write_next()
+    assert encoded == []
+    sink.takes = True
+    loop.set_exception_handler(lambda *_: loop.stop())
+    stream.write_next()
+    assert (encoded, sink.is_aborted) == ([0], False)
+    loop.run_forever()
+    loop.close()
+    stream.stop()
+    assert (encoded, len(sink.parts), sink.is_aborted, sink.is_ended) == ([0, 1, 2, 3, 4, 5], 5, True, False)
+
+
+def test_a_user_with_many_long_answers_has_no_more_turns_than_one_with_one() -> None:
+    loop = asyncio.new_event_loop()
+    turns, order = ResponseTurns(loop), list[str]()
+
+    def work(name: str, left: int) -> None:
+        order.append(name)
+        for _ in range(20_000):  # some time, so that it counts
+            pass
+        if left:
+            turns.of(UserInfo(name, ()))(lambda: work(name, left - 1))
+
+    for _ in range(8):
+        turns.of(UserInfo("many", ()))(lambda: work("many", 100))
+    turns.of(UserInfo("one", ()))(lambda: work("one", 20))
+    while "one" not in order or order.count("one") < 21:
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    loop.close()
+    assert order.count("many") < 80

@@ -1,0 +1,150 @@
+"""The logs of this machine's containers, read by and by."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from batchyard.interfaces.containers import LogLine
+from batchyard.server.local_node.containers import LocalLog
+from batchyard.server.local_node.run_dirs import NodeTimes
+
+STAMP = "2026-01-01T00:00:00.000000000Z"
+#: Longer than a piece.
+LONG = 5000
+
+
+class Times:
+    """The node's times are the platform's."""
+
+    def here(self, at: int) -> int:
+        return at
+
+
+class Reader:
+    """Reads a log as it is told to."""
+
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, *, skipping_to: int | None = None) -> None:
+        self.is_over = False
+        self.most = 0
+        self._loop = loop
+        self.log = LocalLog(path, loop, lambda: self.is_over, {}, cast("NodeTimes", Times()))
+        self.log.on_news = self._read
+        self.lines: list[str] = []
+        if skipping_to is not None:
+            self.log.skip_to_last(skipping_to)
+        self._read()
+
+    def until_caught_up(self) -> Sequence[str]:
+        while self.log.is_behind:
+            run(self._loop, 0.001)
+        return self.lines
+
+    def _read(self) -> None:
+        found: Sequence[LogLine] = self.log.read()
+        self.most = max(self.most, len(found))
+        self.lines += [line.text for line in found]
+
+
+def run(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """Let the loop run for a while."""
+    loop.call_later(seconds, loop.stop)
+    loop.run_forever()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+def write(path: Path, texts: Sequence[str], tag: str = "F") -> None:
+    with path.open("a") as file:
+        file.writelines(f"{STAMP} stdout {tag} {text}\n" for text in texts)
+
+
+def rotate(path: Path, files: int = 5) -> None:
+    """As the keeper does it."""
+    for age in range(files - 1, 0, -1):
+        old = path.with_name(f"{path.name}.{age - 1}") if age > 1 else path
+        if old.exists():
+            old.rename(path.with_name(f"{path.name}.{age}"))
+    path.touch()
+
+
+def texts(first: int, count: int = LONG) -> list[str]:
+    return [str(number) for number in range(first, first + count)]
+
+
+def test_a_long_log_is_read_in_pieces_and_whole(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    path = tmp_path / "0.log"
+    for part in range(4):
+        if part:
+            rotate(path)
+        write(path, texts(part * LONG))
+    reader = Reader(path, loop)
+    assert reader.log.is_behind
+    assert reader.until_caught_up() == texts(0, 4 * LONG)
+    assert reader.most < LONG
+    reader.log.close()
+
+
+def test_nothing_is_lost_where_parts_are_renamed_meanwhile(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    path = tmp_path / "0.log"
+    write(path, texts(0))
+    rotate(path)
+    write(path, texts(LONG))
+    reader = Reader(path, loop)
+    for part in (2, 3):
+        rotate(path)
+        write(path, texts(part * LONG))
+        run(loop, 0.001)
+    assert reader.until_caught_up() == texts(0, 4 * LONG)
+    write(path, ["more"])
+    run(loop, 0.3)
+    assert reader.lines[-1] == "more"
+    reader.log.close()
+
+
+def test_what_is_removed_before_it_is_read_is_left_out(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    path = tmp_path / "0.log"
+    write(path, texts(0))
+    reader = Reader(path, loop)
+    for part in range(1, 7):
+        rotate(path, 3)
+        write(path, texts(part * LONG))
+    assert reader.until_caught_up() == [*texts(0), *texts(4 * LONG, 3 * LONG)]
+    reader.log.close()
+
+
+@pytest.mark.parametrize("lines", [0, 1, 10, LONG + 1, 3 * LONG])
+def test_the_last_lines_are_found_from_the_end(tmp_path: Path, loop: asyncio.AbstractEventLoop, lines: int) -> None:
+    path = tmp_path / "0.log"
+    write(path, texts(0))
+    rotate(path)
+    write(path, ["a part"], "P")
+    write(path, texts(LONG))
+    reader = Reader(path, loop, skipping_to=lines)
+    found = reader.until_caught_up()
+    whole = [*texts(0), f"a part{LONG}", *texts(LONG + 1, LONG - 1)]
+    assert found[max(0, len(found) - lines) :] == whole[max(0, len(whole) - lines) :]
+    assert len(found) >= min(lines, len(whole))
+    assert len(found) < lines + 2 * LONG
+    if lines < LONG:
+        assert len(found) < LONG
+    reader.log.close()
+
+
+def test_the_last_line_of_a_run_that_ended_is_told_without_its_newline(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    path = tmp_path / "0.log"
+    write(path, texts(0))
+    write(path, ["rest"], "P")
+    reader = Reader(path, loop)
+    reader.is_over = True
+    assert reader.until_caught_up() == [*texts(0), "rest"]
+    assert reader.log.is_over

@@ -1,0 +1,77 @@
+"""The file of the audit log."""
+
+import json
+import resource
+from pathlib import Path
+
+import pytest
+
+from batchyard.server.logging.logs import AuditLog
+from unit.apiserver.api import Api
+
+
+def test_lines_are_for_the_owner_and_go_on_after_a_restart(tmp_path: Path) -> None:
+    api, path = Api(), tmp_path / "audit.log"
+    api.get("/apis")
+    for _ in range(2):
+        log = AuditLog(path)
+        log.note(api.audited[-1])
+        log.close()
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [line["requestURI"] for line in lines] == ["/apis", "/apis"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_large_file_is_begun_anew(tmp_path: Path) -> None:
+    api, path = Api(), tmp_path / "audit.log"
+    api.get("/apis")
+    log = AuditLog(path, size_max=1000)
+    for _ in range(9):
+        log.note(api.audited[-1])
+    log.close()
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["audit.log", "audit.log.1"]
+    assert all(found.stat().st_size <= 1000 for found in tmp_path.iterdir())
+
+
+def test_whatever_is_asked_is_one_line(tmp_path: Path) -> None:
+    api, path = Api(), tmp_path / "audit.log"
+    name = '\n{"kind":"Event","user":{"username":"nobody"}}\n\u2028\x1b[2K'
+    api.ask("GET", f"/api/v1/{name}?{name}", headers={"user-agent": name})
+    log = AuditLog(path)
+    log.note(api.audited[-1])
+    log.close()
+    [line] = path.read_bytes().split(b"\n")[:-1]
+    assert json.loads(line)["userAgent"] == name
+    assert b"\x1b" not in line
+
+
+def test_a_file_that_cannot_be_put_aside_loses_lines_and_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api, path = Api(), tmp_path / "audit.log"
+    api.get("/apis")
+    aside = tmp_path / "audit.log.1"
+    aside.mkdir()
+    log = AuditLog(path, size_max=1000)
+    for _ in range(5):
+        log.note(api.audited[-1])
+    assert f"a line of the audit log {path} is lost: " in caplog.text
+    aside.rmdir()
+    log.note(api.audited[-1])
+    log.close()
+    assert [len(found.read_bytes().splitlines()) for found in (path, aside)] == [1, 3]
+
+
+def test_a_line_is_whole_or_not_there(tmp_path: Path) -> None:
+    api, path = Api(), tmp_path / "audit.log"
+    api.get("/apis")
+    log = AuditLog(path)
+    log.note(api.audited[-1])
+    size = path.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
+    log.note(api.audited[-1])
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    log.note(api.audited[-1])
+    log.close()
+    assert [json.loads(line)["verb"] for line in path.read_text("utf-8").splitlines()] == ["get", "get"]

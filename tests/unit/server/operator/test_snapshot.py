@@ -1,0 +1,185 @@
+"""What is read of a cluster through its API alone is a state that goes on as the cluster does."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, key_of
+from batchyard.base.instant import SECOND
+from batchyard.cli.state_source import KINDS
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.server.operator import snapshot
+from batchyard.server.operator.snapshot import SnapshotError, SnapshotResult, read_cluster
+from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.state import State
+from batchyard.sim.state_document import state_of
+from batchyard.sim.world import World
+from unit.apiserver.api import Api, body_bytes
+
+#: A while after everything of the first step was sent: some pods run, some machines boot, some wait.
+MID_GUIDE = 290 * SECOND
+
+
+class Asked:
+    """An API server in this process; `trouble` may answer in its place."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.paths: list[str] = []
+        self.trouble: Callable[[HttpRequest], HttpAnswer | None] = lambda _: None
+
+    async def ask(self, request: HttpRequest) -> HttpAnswer:
+        self.paths.append(request.path)
+        troubled = self.trouble(request)
+        if troubled is not None:
+            return troubled
+        response = self.api.ask(request.method, request.path)
+        return HttpAnswer(response.code, body_bytes(response))
+
+
+def serving(objects: Sequence[Obj]) -> Asked:
+    """A server of these objects."""
+    api = Api(window=100_000)
+    for obj in sorted(objects, key=lambda obj: int(obj["metadata"]["resourceVersion"])):
+        api.stored.store.put(key_of(obj), obj)
+    return Asked(api)
+
+
+def read(asked: Asked, kinds: Sequence[str] = KINDS) -> tuple[list[Obj], SnapshotResult]:
+    objects: list[Obj] = []
+    reading = asyncio.run(read_cluster(asked, kinds, lambda _, found: objects.extend(found)))
+    return objects, reading
+
+
+def queue(name: str) -> dict[str, Any]:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Cohort", "metadata": {"name": name}, "spec": {}}
+
+
+def cohorts(count: int) -> Asked:
+    api = Api()
+    for number in range(count):
+        api.post("/apis/kueue.x-k8s.io/v1beta2/cohorts", queue(f"c{number}"))
+    return Asked(api)
+
+
+def continued(scenario: Scenario, state: State) -> list[dict[str, Any]]:
+    log: list[Any] = []
+    World(scenario, sink=log.append, state=state).run_until(1200 * SECOND)
+    return sorted((dict(record) for record in log), key=lambda record: (timeless(record), record["time"]))
+
+
+def timeless(record: dict[str, Any]) -> str:
+    return repr({field: value for field, value in record.items() if field != "time"})
+
+
+def test_a_snapshot_of_a_platform_in_the_middle_of_the_guide_goes_on_as_the_platform_does() -> None:
+    folder = examples_folder()
+    assert folder is not None
+    world = Guide(folder, played_steps("low-priority")).world
+    world.run_until(MID_GUIDE)
+    own = world.state()
+    objects, _ = read(serving(list(own.objects.values())))
+    scenario = Scenario((), cluster=own.of_kind(scheme.CLUSTER)[0])
+    expected, found = continued(scenario, own), continued(scenario, state_of(objects, own.at))
+    assert list(map(timeless, found)) == list(map(timeless, expected))
+    assert len(expected) > 20
+    # The API tells whole seconds.
+    assert all(abs(one["time"] - other["time"]) <= 1 for one, other in zip(found, expected, strict=True))
+
+
+def test_all_kinds_are_asked_for_as_of_one_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "PAGE", 2)
+    asked = cohorts(5)
+    objects, reading = read(asked, (scheme.COHORT, scheme.CLUSTER_QUEUE))
+    assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
+    assert sum("cohorts?limit=2" in path for path in asked.paths) == 3
+    assert asked.paths[-1].endswith(f"limit=2&resourceVersion={reading.revision}&resourceVersionMatch=Exact")
+    assert (reading.loose, reading.counts[scheme.COHORT]) == ([], 5)
+
+
+def test_a_kind_of_which_the_server_knows_no_longer_how_it_was_is_named() -> None:
+    asked = cohorts(1)
+    asked.trouble = lambda request: HttpAnswer(410) if "Exact" in request.path else None
+    _, reading = read(asked, (scheme.NAMESPACE, scheme.COHORT))
+    assert (reading.loose, reading.counts[scheme.COHORT]) == ([scheme.COHORT], 1)
+
+
+def test_an_older_version_is_taken_where_the_newer_is_not_served() -> None:
+    asked = cohorts(1)
+    asked.trouble = lambda request: HttpAnswer(404) if "v1beta2" in request.path else None
+    (found,), _ = read(asked, (scheme.COHORT,))
+    assert found["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+
+
+def test_what_may_not_be_listed_and_what_is_not_served_is_told() -> None:
+    asked = cohorts(1)
+    codes = {"/pods": 403, "/jobsets": 404}
+    asked.trouble = lambda request: next((HttpAnswer(codes[each]) for each in codes if each in request.path), None)
+    _, reading = read(asked, (scheme.POD, scheme.JOB_SET, scheme.COHORT))
+    assert (reading.forbidden, reading.unserved) == ([scheme.POD], [scheme.JOB_SET])
+
+
+def test_a_server_that_has_no_time_is_asked_again_and_one_that_fails_is_told() -> None:
+    asked = cohorts(1)
+    answers = [HttpAnswer(429, retry_after=1), HttpAnswer(503, retry_after=1), None]
+    asked.trouble = lambda request: answers.pop(0) if "cohorts" in request.path else None
+    assert read(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
+    asked.trouble = lambda request: HttpAnswer(401) if "cohorts" in request.path else None
+    with pytest.raises(SnapshotError, match="401"):
+        read(asked, (scheme.COHORT,))
+
+
+def test_a_server_that_cannot_be_reached_is_not_asked_again() -> None:
+    asked = cohorts(1)
+    asked.trouble = lambda _: HttpAnswer(0, trouble="a:1: Connection refused")
+    with pytest.raises(SnapshotError, match="no answer: a:1: Connection refused"):
+        read(asked, (scheme.COHORT,))
+    assert len(asked.paths) == 1
+
+
+def test_what_is_no_list_is_not_taken_for_an_empty_one() -> None:
+    asked = cohorts(1)
+    asked.trouble = lambda _: HttpAnswer(200, b"<html>Log in,\nplease</html>")
+    with pytest.raises(SnapshotError, match="not from the Kubernetes API: <html>Log in, please"):
+        read(asked, (scheme.COHORT,))
+
+
+def test_a_version_that_nobody_converts_to_is_not_needed_where_another_is_stored() -> None:
+    asked = cohorts(1)
+    reported = b'{"message": "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Cohort failed: no endpoints"}'
+    asked.trouble = lambda request: HttpAnswer(500, reported) if "v1beta2" in request.path else None
+    assert read(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
+    asked.trouble = lambda request: HttpAnswer(500, reported) if "cohorts" in request.path else None
+    with pytest.raises(SnapshotError, match="no endpoints"):
+        read(asked, (scheme.COHORT,))
+    assert sum("cohorts" in path for path in asked.paths) == 4  # nobody waits for whoever is away
+
+
+def test_the_time_is_the_servers() -> None:
+    asked = cohorts(0)
+    asked.trouble = lambda request: HttpAnswer(404, server_time=7 * SECOND) if "status" in request.path else None
+    assert read(asked, (scheme.COHORT,))[1].at == 7 * SECOND
+
+
+def test_a_list_that_took_too_long_goes_on_as_the_server_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "PAGE", 2)
+    asked = cohorts(5)
+    refused: list[str] = []
+
+    def trouble(request: HttpRequest) -> HttpAnswer | None:
+        if "continue=" not in request.path or refused:
+            return None
+        refused.append(request.path)
+        offered = {"metadata": {"continue": unquote(request.path.partition("continue=")[2])}}
+        return HttpAnswer(410, msgspec.json.encode(offered))
+
+    asked.trouble = trouble
+    objects, reading = read(asked, (scheme.COHORT,))
+    assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
+    assert reading.loose == [scheme.COHORT]

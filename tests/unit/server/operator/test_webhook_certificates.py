@@ -1,0 +1,76 @@
+"""Replicas that tell the API server of their certificates at the same time."""
+
+import asyncio
+import json
+from typing import Any
+
+from batchyard.base.instant import HOUR
+from batchyard.client.transport import HttpAnswer, HttpRequest
+from batchyard.server.operator.webhooks import CertificateKeeper, CertificateTargets, CertificateTerms, with_authorities
+
+KEPT = CertificateTargets(
+    "system", "certificates", "hooks", ("kinds",), CertificateTerms(["hooks.system.svc"], 24 * HOUR)
+)
+
+OURS = {"service": {"namespace": "system", "name": "hooks", "path": "/validate"}}
+THEIRS = {"service": {"namespace": "kueue-system", "name": "kueue-webhook-service"}, "caBundle": "dGhlaXJz"}
+
+
+class Server:
+    """Has an object at every path but the Secret's; another replica writes each just before we do, once."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.overtaken: dict[str, None] = {}
+
+    async def ask(self, request: HttpRequest) -> HttpAnswer:
+        path = request.path
+        if request.method == "GET":
+            found = self.objects.get(path) or (None if "secrets" in path else {"webhooks": [{"clientConfig": OURS}]})
+            return HttpAnswer(404) if found is None else HttpAnswer(200, json.dumps(found).encode())
+        if path not in self.overtaken:
+            self.overtaken[path] = None
+            return HttpAnswer(409, b'{"message": "the object has been modified"}')
+        self.objects[path] = json.loads(request.body)
+        return HttpAnswer(200, request.body)
+
+
+def test_one_who_was_slower_looks_again_and_says_nothing() -> None:
+    server, reported = Server(), list[str]()
+    keeper = CertificateKeeper(KEPT, server, reported.append)  # type: ignore[arg-type]
+
+    async def look() -> None:
+        async with keeper.keeping():
+            pass
+
+    asyncio.run(look())
+    assert keeper.is_ready
+    assert reported == []
+    assert len(server.overtaken) == 4, "the Secret, both configurations and the kind"
+
+
+def test_the_authorities_of_another_service_stay() -> None:
+    converted = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}
+    hooks = {"webhooks": [{"clientConfig": THEIRS}, {"clientConfig": {"url": "https://elsewhere"}}]}
+    for obj in (converted, hooks):
+        assert with_authorities(obj, "b3Vycw==", OURS["service"]) == obj
+    ours = with_authorities(
+        {"webhooks": [{"clientConfig": OURS}]}, "b3Vycw==", {"namespace": "system", "name": "hooks"}
+    )
+    assert ours["webhooks"] == [{"clientConfig": {**OURS, "caBundle": "b3Vycw=="}}]
+
+
+def test_beside_another_program_nothing_is_written_but_the_secret() -> None:
+    server = Server()
+    paths = ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kinds",)
+    theirs = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}
+    server.objects |= dict.fromkeys(paths, theirs)
+    keeper = CertificateKeeper(KEPT, server, list[str]().append)  # type: ignore[arg-type]
+
+    async def look() -> None:
+        async with keeper.keeping():
+            pass
+
+    asyncio.run(look())
+    assert keeper.is_ready
+    assert [server.objects[path] for path in paths] == [theirs]

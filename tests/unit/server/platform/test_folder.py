@@ -1,0 +1,69 @@
+"""Who runs in a data directory, as it says itself; and the kubeconfig there."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchyard.server.kubeconfig.access import KubeconfigError, tls_of_owner
+from batchyard.server.platform.credentials import CertificateAuthority, kubeconfig
+from batchyard.server.platform.data_dir import JOURNAL, KUBECONFIG, STATE, PlatformProcess, process_in, write_state
+from batchyard.store.journal_file import CommitMark
+
+URL = "https://127.0.0.1:1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A data directory whose journal a process has open."""
+    mark = CommitMark(tmp_path / JOURNAL)
+    yield tmp_path
+    mark.close()
+
+
+def test_a_process_is_found_by_what_it_says(folder: Path) -> None:
+    write_state(folder, URL)
+    assert process_in(folder) == PlatformProcess(os.getpid(), URL)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b"null", b"{", b"\xff", b'{"pid": 1}', b'{"pid": "x", "url": ""}', b'{"pid": -1, "url": ""}'),
+        *(b'{"pid": 0, "url": ""}', b'{"pid": null, "url": ""}', b'{"pid": 1e300, "url": ""}'),
+    ],
+)
+def test_what_says_nothing_of_a_process_names_none(folder: Path, content: bytes) -> None:
+    (folder / STATE).write_bytes(content)
+    assert process_in(folder) is None
+
+
+def test_a_process_that_has_the_number_of_one_before_is_not_that_one(folder: Path) -> None:
+    write_state(folder, URL)
+    state = json.loads((folder / STATE).read_bytes())
+    (folder / STATE).write_text(json.dumps({**state, "began": "1"}), "utf-8")
+    assert process_in(folder) is None
+    (folder / STATE).write_text(json.dumps({"pid": os.getpid(), "url": URL}), "utf-8")
+    assert process_in(folder) == PlatformProcess(os.getpid(), URL), "as versions before have written it"
+
+
+@pytest.mark.parametrize("damage", ["empty", "[", "a: b", "clusters: 1", "certificate", "authority", "bytes"])
+def test_a_damaged_kubeconfig_is_told_with_what_to_do(tmp_path: Path, damage: str) -> None:
+    authority = CertificateAuthority(tmp_path, 0)
+    path, known = tmp_path / KUBECONFIG, authority.certificate_file.read_bytes()
+    good = kubeconfig(URL, known, "admin", authority.client("admin", ()))
+    path.write_text(good, "utf-8")
+    tls_of_owner(tmp_path)
+    damaged = {
+        "empty": "",
+        "certificate": good.replace("client-certificate-data: L", "client-certificate-data: A"),
+        "authority": good.replace("certificate-authority-data: L", "certificate-authority-data: A"),
+    }
+    path.write_bytes(b"\xff\xfe" if damage == "bytes" else damaged.get(damage, damage).encode())
+    with pytest.raises(KubeconfigError, match="kubeconfig is damaged; restart the platform to write a new one"):
+        tls_of_owner(tmp_path)
+    path.unlink()
+    with pytest.raises(KubeconfigError, match="kubeconfig is missing; restart the platform"):
+        tls_of_owner(tmp_path)

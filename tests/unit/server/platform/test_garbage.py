@@ -1,0 +1,41 @@
+"""When garbage in cycles is looked for while a platform runs."""
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from batchyard.server.platform import serve
+from batchyard.server.platform.serve import rarely_collected
+
+
+class Node:
+    """Something that refers to itself."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_python_does_not_look_by_itself_meanwhile_and_does_again_afterwards() -> None:
+    async def run() -> None:
+        with rarely_collected(asyncio.get_running_loop()):
+            assert not gc.isenabled()
+
+    asyncio.run(run())
+    assert gc.isenabled()
+
+
+def test_garbage_in_cycles_goes_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_EVERY", 0.01)
+    monkeypatch.setattr(serve, "_TIMES", 0)
+
+    async def run() -> None:
+        gone = asyncio.Event()
+        with rarely_collected(asyncio.get_running_loop()):
+            for _ in range(2):  # and again
+                gone.clear()
+                weakref.finalize(Node(), gone.set)
+                await asyncio.wait_for(gone.wait(), 60)
+
+    asyncio.run(run())

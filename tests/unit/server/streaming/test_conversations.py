@@ -1,0 +1,316 @@
+"""What is spoken on a connection that is no longer HTTP's: frames however they are split, bounds, and nonsense."""
+
+import itertools
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wsproto.frame_protocol import FrameProtocol
+
+from batchyard.apiserver.request import ExecResponse, PortForwardResponse, ProtocolUpgrade, UpgradeResponse
+from batchyard.apiserver.subresources.pod_streams import SPDY, WEBSOCKET, status_of
+from batchyard.interfaces.containers import SessionClient, SessionEnd, Streams
+from batchyard.server.streaming.exec import ExecSpdy, ExecWebSocket, TerminalSizeParser
+from batchyard.server.streaming.portforward import TOO_MANY, PortForwardSpdy, PortForwardWebSocket
+from batchyard.server.streaming.spdy import (
+    SpdyData,
+    SpdyError,
+    SpdyFrames,
+    SpdyPing,
+    SpdyReset,
+    SpdyStreamOpened,
+    data,
+    dictionary,
+    ping,
+    reset,
+)
+from batchyard.server.streaming.websocket import WebSocket, accepted
+
+
+class Wire:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.listens = True
+        self.is_closed = False
+        self.room = 1000
+
+    def enter_port(self) -> bool:
+        self.room -= 1
+        if self.room < 0:
+            self.room = 0
+            return False
+        return True
+
+    def leave_port(self) -> None:
+        self.room += 1
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+
+    def listen(self, *, listens: bool) -> None:
+        self.listens = listens
+
+    def close(self, *, at_once: bool = False) -> None:
+        self.is_closed = True
+
+
+class Session:
+    """A process or a port that keeps what it is told."""
+
+    def __init__(self, talker: SessionClient) -> None:
+        self.talker = talker
+        self.reported: list[Any] = []
+        self.is_open = True
+
+    def write(self, data: bytes) -> None:
+        self.reported.append(data)
+
+    def end_input(self) -> None:
+        self.reported.append("end")
+
+    def listen(self, *, listens: bool) -> None:
+        self.reported.append(listens)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.reported.append((columns, rows))
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class Opening:
+    """Opens sessions, and keeps them."""
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+
+    def open(self, talker: SessionClient) -> Session:
+        self.sessions.append(Session(talker))
+        return self.sessions[-1]
+
+    def command(self, to: str = WEBSOCKET, protocol: str = "v5.channel.k8s.io") -> ExecResponse:
+        streams = Streams(stdin=True, stdout=True, stderr=True)
+        return ExecResponse(ProtocolUpgrade(to, protocol), streams, self.open, lambda ending: status_of(["x"], ending))
+
+    def ports(self, to: str, *ports: int) -> PortForwardResponse:
+        return PortForwardResponse(
+            ProtocolUpgrade(to, ""), ports, lambda _port, talker: self.open(talker), lambda _, end: end.failure
+        )
+
+
+def split(whole: bytes, cuts: Iterable[int]) -> list[bytes]:
+    """Bytes in parts."""
+    places = [0, *sorted(cut % (len(whole) + 1) for cut in cuts), len(whole)]
+    return [whole[start:end] for start, end in itertools.pairwise(places)]
+
+
+def framed(*messages: bytes) -> bytes:
+    """What a client sends."""
+    client = FrameProtocol(client=True, extensions=[])
+    return b"".join(bytes(client.send_data(message, fin=True)) for message in messages)
+
+
+CUTS = st.lists(st.integers(0, 100_000), max_size=8)
+
+
+@given(CUTS)
+def test_a_command_is_told_the_same_however_it_is_split(cuts: list[int]) -> None:
+    opening, wire = Opening(), Wire()
+    socket = WebSocket(wire)
+    ExecWebSocket(socket, opening.command())
+    for part in split(framed(b"\0abc", b'\4{"Width":80,"Height":24}\n', b"\0" + b"x" * 70_000, b"\xff\0"), cuts):
+        socket.fed(part)
+    reported = opening.sessions[0].reported
+    assert b"".join(each for each in reported if isinstance(each, bytes)) == b"abc" + b"x" * 70_000
+    assert [each for each in reported if not isinstance(each, bytes)] == [(80, 24), "end"]
+
+
+def test_the_fourth_version_knows_no_end_of_input() -> None:
+    opening, wire = Opening(), Wire()
+    socket = WebSocket(wire)
+    ExecWebSocket(socket, opening.command(protocol="v4.channel.k8s.io"))
+    socket.fed(framed(b"\xff\0"))
+    assert opening.sessions[0].reported == []
+
+
+def test_the_end_of_a_command_is_a_status_and_the_end_of_the_connection() -> None:
+    opening, wire = Opening(), Wire()
+    ExecWebSocket(WebSocket(wire), opening.command())
+    opening.sessions[0].talker.ended(SessionEnd(3))
+    client = FrameProtocol(client=True, extensions=[])
+    client.receive_bytes(wire.sent)
+    _, status, _ = client.received_frames()
+    assert bytes(status.payload)[:1] == b"\3"  # type: ignore[arg-type]
+    assert json.loads(bytes(status.payload)[1:])["details"] == {  # type: ignore[arg-type]
+        "causes": [{"reason": "ExitCode", "message": "3"}]
+    }
+    assert wire.is_closed
+
+
+def test_back_pressure_goes_both_ways() -> None:
+    opening, wire = Opening(), Wire()
+    socket = WebSocket(wire)
+    ExecWebSocket(socket, opening.command())
+    socket.may_write(may=False)
+    assert opening.sessions[0].reported == [False]
+    opening.sessions[0].talker.wants_more(wants=False)
+    assert not wire.listens
+
+
+def test_of_pings_that_cannot_be_answered_the_last_is_answered() -> None:
+    wire = Wire()
+    socket = WebSocket(wire)
+    client = FrameProtocol(client=True, extensions=[])
+    socket.may_write(may=False)
+    for number in range(1000):
+        socket.fed(bytes(client.ping(b"%d" % number)))
+    assert wire.sent == b""
+    socket.may_write(may=True)
+    assert wire.sent == b"\x8a\x03999"
+
+
+def test_the_key_of_a_handshake_is_answered_as_the_rfc_says() -> None:
+    assert accepted("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+
+def test_sizes_that_never_end_are_not_kept() -> None:
+    sizes = TerminalSizeParser()
+    for _ in range(100):
+        assert sizes.fed(b"x" * 1000) == []
+    assert sizes.fed(b'\n{"Width":1,"Height":2}\n') == [(1, 2)]
+
+
+def opened(stream: int, number: int, **headers: str) -> bytes:
+    """A frame that opens the so-manieth stream of a connection of its own."""
+    return Client().opened(stream, list(headers.items()))
+
+
+class Client:
+    """A client that speaks SPDY."""
+
+    def __init__(self) -> None:
+        self._packed = zlib.compressobj(zdict=dictionary())
+
+    def opened(self, stream: int, headers: Sequence[tuple[str, str]]) -> bytes:
+        """A frame that opens a stream."""
+        pairs = [part.encode() for pair in headers for part in pair]
+        text = struct.pack(">I", len(headers)) + b"".join(struct.pack(">I", len(part)) + part for part in pairs)
+        body = struct.pack(">IIH", stream, 0, 0) + self._packed.compress(text) + self._packed.flush(zlib.Z_SYNC_FLUSH)
+        return struct.pack(">II", 0x80030001, len(body)) + body
+
+    def pair(self, number: int) -> bytes:
+        """Frames that open the two streams of a connection to a port."""
+        about = [("port", "80"), ("requestID", str(number))]
+        streams = {4 * number + 1: "error", 4 * number + 3: "data"}
+        return b"".join(self.opened(stream, [("streamType", kind), *about]) for stream, kind in streams.items())
+
+
+SPOKEN = opened(1, 1, streamType="data", port="80") + data(1, b"y" * 3000, is_last=True) + ping(7) + reset(1, 5)
+
+
+@given(CUTS)
+def test_frames_of_spdy_are_the_same_however_they_are_split(cuts: list[int]) -> None:
+    frames = SpdyFrames()
+    events = [event for part in split(SPOKEN, cuts) for event in frames.fed(part)]
+    parts = [event for event in events if isinstance(event, SpdyData)]
+    assert [type(event) for event in events if not isinstance(event, SpdyData)] == [
+        SpdyStreamOpened,
+        SpdyPing,
+        SpdyReset,
+    ]
+    assert b"".join(part.data for part in parts) == b"y" * 3000
+    assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(struct.pack(">II", 0x80030001, 0xFFFFFF), id="a frame that is too long"),
+        pytest.param(struct.pack(">II", 0x80020001, 10), id="another version"),
+        pytest.param(opened(1, 1, streamType="d" * 70_000), id="headers that are too long once they are unpacked"),
+        pytest.param(Client().opened(1, [("", "")] * 1000), id="more headers than anybody needs"),
+        pytest.param(struct.pack(">II", 0x80030001, 14) + b"\0" * 14, id="headers that are not packed"),
+    ],
+)
+def test_what_is_no_spdy_ends_the_connection(sent: bytes) -> None:
+    with pytest.raises(SpdyError):
+        list(SpdyFrames().fed(sent))
+    wire = Wire()
+    speaker = PortForwardSpdy(wire, Opening().ports(SPDY), wire)
+    speaker.fed(sent)
+    assert wire.is_closed
+    speaker.fed(SPOKEN)
+    assert wire.sent == b""
+
+
+def speakers(opening: Opening, wire: Wire) -> Sequence[Any]:
+    """All who may speak on a connection."""
+    tunnel, ports, command = WebSocket(wire), WebSocket(wire), WebSocket(wire)
+    tunnel.set_handler(PortForwardSpdy(tunnel, opening.ports(WEBSOCKET), wire))
+    PortForwardWebSocket(ports, opening.ports(WEBSOCKET, 80, 81), wire)
+    ExecWebSocket(command, opening.command())
+    spdy: list[Any] = [ExecSpdy(wire, opening.command(SPDY)), PortForwardSpdy(wire, opening.ports(SPDY), wire)]
+    return [tunnel, ports, command, *spdy]
+
+
+@given(st.lists(st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(framed)), max_size=6))
+def test_nonsense_stops_nobody_and_leaves_nothing_open(sent: list[bytes]) -> None:
+    opening, wire = Opening(), Wire()
+    for speaker in speakers(opening, wire):
+        for part in sent:
+            speaker.fed(part)
+        speaker.lost()
+    assert not any(session.is_open for session in opening.sessions)
+    assert wire.room == 1000
+
+
+def test_what_begins_while_its_client_takes_nothing_is_not_listened_to() -> None:
+    opening, wire, client = Opening(), Wire(), Client()
+    ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
+    ports.may_write(may=False)
+    ports.fed(client.pair(0))
+    command = ExecSpdy(wire, opening.command(SPDY))
+    command.may_write(may=False)
+    streams = zip((1, 3, 5, 7), ("error", "stdin", "stdout", "stderr"), strict=True)
+    client = Client()
+    command.fed(b"".join(client.opened(stream, [("streamType", kind)]) for stream, kind in streams))
+    assert [session.reported for session in opening.sessions] == [[False], [False]]
+
+
+def test_where_there_is_no_room_for_a_port_its_client_is_told() -> None:
+    opening, wire, client = Opening(), Wire(), Client()
+    wire.room = 2
+    ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
+    for number in range(3):
+        ports.fed(client.pair(number))
+    assert len(opening.sessions) == 2
+    assert data(9, TOO_MANY.encode()) in wire.sent
+    opening.sessions[0].talker.ended(SessionEnd())
+    ports.fed(client.pair(3))
+    assert len(opening.sessions) == 3
+    ports.lost()
+    assert wire.room == 2
+
+
+def test_where_there_is_no_room_for_a_channel_its_client_is_told() -> None:
+    opening, wire = Opening(), Wire()
+    wire.room = 1
+    PortForwardWebSocket(WebSocket(wire), opening.ports(WEBSOCKET, 80, 81), wire)
+    assert len(opening.sessions) == 1
+    assert TOO_MANY.encode() in wire.sent
+    assert not wire.is_closed
+    opening.sessions[0].talker.ended(SessionEnd())
+    assert wire.is_closed
+    assert wire.room == 1
+
+
+def test_conversations_are_told_from_other_answers() -> None:
+    assert isinstance(Opening().command(), UpgradeResponse)
+    assert isinstance(Opening().ports(SPDY), UpgradeResponse)

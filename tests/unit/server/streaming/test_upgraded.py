@@ -1,0 +1,169 @@
+"""A connection that is no longer HTTP's: what came is fed in turns, and whoever takes no answers loses it."""
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.server.http import connections as bounds
+from batchyard.server.http.connections import Connections
+from batchyard.server.local_node.sessions import HostConnection
+from batchyard.server.streaming.upgraded_connection import PART, UNTAKEN_MAX, WAITING_MAX, UpgradedConnection
+
+
+class Transport:
+    """A transport whose other end takes nothing."""
+
+    def __init__(self) -> None:
+        self.untaken = 0
+        self.reads = True
+        self.is_aborted = False
+
+    def get_extra_info(self, name: str) -> None:
+        """There is nothing to tell."""
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Whoever has it is told by the test."""
+
+    def write(self, data: bytes) -> None:
+        self.untaken += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.untaken
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Speaker:
+    """Keeps what it is fed."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def fed(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def may_write(self, *, may: bool) -> None:
+        """It writes nothing."""
+
+    def ends(self) -> None:
+        """It says nothing."""
+
+    def lost(self) -> None:
+        """It keeps what it has."""
+
+
+def tried(act: Callable[[UpgradedConnection, Transport, Speaker, deque[Callable[[], None]]], None]) -> None:
+    """Do something with a connection; turns are those that the act takes."""
+
+    async def run() -> None:
+        transport, speaker, turns = Transport(), Speaker(), deque[Callable[[], None]]()
+        connection = UpgradedConnection(transport, Connections(), None, "anna", turns.append)
+        connection.speak(speaker, b"")
+        act(connection, transport, speaker, turns)
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_what_came_is_fed_in_turns_and_no_more_is_read_meanwhile() -> None:
+    sent = bytes(range(256)) * (2 * WAITING_MAX // 256)
+
+    def act(
+        connection: UpgradedConnection, transport: Transport, speaker: Speaker, turns: deque[Callable[[], None]]
+    ) -> None:
+        connection.data_received(sent)
+        assert (speaker.parts, len(turns), transport.reads) == ([], 1, False)
+        turns.popleft()()
+        assert speaker.parts == [sent[:PART]]
+        connection.listen(listens=False)
+        turns.popleft()()
+        assert len(speaker.parts) == 1
+        connection.listen(listens=True)
+        while turns:
+            turns.popleft()()
+        assert b"".join(speaker.parts) == sent
+        assert transport.reads
+
+    tried(act)
+
+
+def test_a_client_that_takes_no_answers_loses_its_connection() -> None:
+    def act(
+        connection: UpgradedConnection, transport: Transport, _speaker: Speaker, _turns: deque[Callable[[], None]]
+    ) -> None:
+        for _ in range(2 * UNTAKEN_MAX // 1024):
+            connection.send(b"x" * 1024)
+        assert transport.is_aborted
+        assert transport.untaken <= UNTAKEN_MAX + 1024
+
+    tried(act)
+
+
+def test_ports_of_one_user_and_of_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "PORTS_MAX", 5)
+    monkeypatch.setattr(bounds, "PORTS_OF_ONE_MAX", 2)
+    connections = Connections()
+    assert [connections.enter_port(holder) for holder in ("anna", "anna", "anna", "bert", "", "", "")] == [
+        *(True, True, False),
+        *(True, True, True, False),
+    ]
+    connections.leave_port("anna")
+    assert connections.enter_port("anna")
+
+
+async def answer(host: socket.socket, asked: bytes) -> None:
+    """Answer the next who asks a host, and give one file."""
+    accepted, _ = await asyncio.to_thread(host.accept)
+    with accepted:
+        stated, files, _, _ = socket.recv_fds(accepted, 100, 1)
+        assert stated == asked
+        os.close(*files)
+        accepted.send(b'{"started": true}')
+
+
+async def answers_of_a_busy_host(place: Path, number: int) -> list[Mapping[str, Any]]:
+    """What so many are told who ask at once a host where one can wait."""
+    heard: list[Mapping[str, Any]] = []
+    all_heard = asyncio.Event()
+
+    def hear(stated: Mapping[str, Any], _files: Sequence[int]) -> None:
+        heard.append(stated)
+        if len(heard) == number:
+            all_heard.set()
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host, Path(os.devnull).open("rb") as file:
+        host.bind(str(place))
+        host.listen(0)
+        host.settimeout(10)
+        asking = [HostConnection(place, asyncio.get_running_loop(), hear, lambda: None) for _ in range(number)]
+        for each in asking:
+            each.ask({"run": "x"}, [file.fileno()])
+        for _ in asking:
+            await answer(host, b'{"run": "x"}')
+        await all_heard.wait()
+        for each in asking:
+            each.close()
+    return heard
+
+
+def test_whoever_finds_a_host_busy_reaches_it_once_it_is_not() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # of a short path
+        heard = asyncio.run(asyncio.wait_for(answers_of_a_busy_host(Path(folder) / "sessions", 4), 20))
+    assert heard == [{"started": True}] * 4

@@ -1,1 +1,0 @@
-"""The page: its models, its streams, its report."""
