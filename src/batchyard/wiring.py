@@ -101,7 +101,7 @@ class PlatformSettings:
     #: The controller groups that run.
     controllers: Sequence[str] = controller_groups.GROUPS
     #: How long events that could help pending Workloads are batched before a retry; 0: no batching.
-    gathers: Duration = 0
+    requeue_batch_period: Duration = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,7 @@ def build_platform(ports: Ports, settings: PlatformSettings) -> WiredPlatform:
     """Wire the controllers to the ports."""
     waits = settings.kueue.pods_ready
     by_creation = waits is not None and waits.requeuing_timestamp is _CREATION
-    index = SchedulerCache(view_by_creation if by_creation else workload_view)
-    index.queue_manager.gathers = settings.gathers
+    index = SchedulerCache(view_by_creation if by_creation else workload_view, settings.requeue_batch_period)
     scaling = ScalingIndex()
     autoscaler = Autoscaler(scaling)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)

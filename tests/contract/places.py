@@ -48,7 +48,7 @@ class InProcess:
         texts = [] if scene.cluster is None else [(str(scene.cluster), scene.cluster.read_text("utf-8"))]
         texts.append(("scene.yaml", _SCENE.format(fair_sharing=str(scene.fair_sharing).lower())))
         self.world = World(make_scenario(read_manifests(texts)))
-        self.world.platform.index.queue_manager.gathers = KUEUE_REQUEUE_BATCH_PERIOD  # as an operator does
+        self.world.platform.index.queue_manager.requeue_batch_period = KUEUE_REQUEUE_BATCH_PERIOD  # as an operator does
         self._until = 0
         self.play(Step(lasts=1))
 

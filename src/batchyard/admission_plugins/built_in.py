@@ -6,7 +6,7 @@ pkg/kubeapiserver/options/plugins.go. Webhooks run after them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
 from batchyard.api.defaults import pod_defaults
@@ -37,6 +37,7 @@ from batchyard.api.scheme import find_kind
 from batchyard.api.validation.core import SYSTEM_CLASSES
 from batchyard.api.validation.rules import is_extended
 from batchyard.api.views.node import NAME_LABEL, namespace_labels
+from batchyard.interfaces.client import ObjectReader
 
 # --- forbidden ---
 #
@@ -207,16 +208,6 @@ _TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.JOB: _TEMPLATE,
     scheme.CRON_JOB: ("spec", "jobTemplate", "spec", "template"),
 }
-
-
-class ObjectReader(Protocol):
-    """Read access to the current objects."""
-
-    def get(self, key: Key) -> Obj | None:
-        """Return an object, or None."""
-
-    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
 
 
 class Review(NamedTuple):

@@ -40,7 +40,7 @@ CONFIGURATION_STORAGE: Final = "config.kueue.x-k8s.io/v1beta2"
 STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 
-def configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
+def configuration_in_storage_version(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a defaulted v1beta1 Configuration to v1beta2."""
     found = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
     waits, fair = dict(found.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
@@ -558,7 +558,7 @@ def to_storage(obj: Obj) -> dict[str, Any]:
     if version in _SAME:
         return {**obj, "apiVersion": _SAME[version]}
     if version == CONFIGURATION_OLD:
-        return configuration_to_storage(obj)
+        return configuration_in_storage_version(obj)
     if version != OLD:
         return obj if isinstance(obj, dict) else dict(obj)
     done = converted(obj, _PARTS.get(group_kind(obj), ()), taken=NEW_ONLY, kept=OLD_ONLY)

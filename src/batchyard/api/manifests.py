@@ -255,7 +255,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
             manifests.broken.append(InvalidDocument(obj, source, number, place))
         if decoded.obj is not None and not decoded.warnings:
             continue
-        kind, name = _manifests_kind_of(obj), _name_of(obj)
+        kind, name = _written_kind(obj), _name_of(obj)
         for error in decoded.faults:
             placed = error._replace(path=f"{place}.{error.path}" if place and error.path else place or error.path)
             manifests.faults.append(ManifestFault(source, number, kind, name, placed))
@@ -290,12 +290,12 @@ def _is_list(value: Any) -> bool:
 def _kind_and_name(document: Document) -> tuple[str, str]:
     """Return the kind and name of a document, from its value or else from its text."""
     if document.value is not None:
-        return _manifests_kind_of(document.value), _name_of(document.value)
+        return _written_kind(document.value), _name_of(document.value)
     kind, name = _KIND_LINE.search(document.text), _NAME_LINE.search(document.text)
     return kind[1] if kind else "", name[1] if name else ""
 
 
-def _manifests_kind_of(obj: Any) -> str:
+def _written_kind(obj: Any) -> str:
     kind = obj.get("kind") if isinstance(obj, Mapping) else None
     return kind if isinstance(kind, str) else ""
 

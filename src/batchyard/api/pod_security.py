@@ -452,7 +452,7 @@ def allow_privilege_escalation(_metadata: Obj, spec: Obj) -> PodSecurityViolatio
     return PodSecurityViolation("allowPrivilegeEscalation != false", detail) if names else None
 
 
-def evaluator_capabilities(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Containers must drop all capabilities, and may add only NET_BIND_SERVICE."""
 
     def added(container: Obj) -> set[str]:
@@ -590,7 +590,7 @@ _CHECKS: Final = (
     PodSecurityCheck(
         "capabilities_restricted",
         RESTRICTED,
-        ((22, evaluator_capabilities), (25, except_on_windows(evaluator_capabilities))),
+        ((22, capabilities_violation), (25, except_on_windows(capabilities_violation))),
         replaces="capabilities_baseline",
     ),
     PodSecurityCheck("procMount_restricted", RESTRICTED, ((35, proc_mount),), replaces="procMount"),

@@ -201,11 +201,11 @@ def message_of(document: Mapping[str, Any]) -> bytes:
 
 def _named(number: int, schemas: Iterable[tuple[str, Any]]) -> bytes:
     return b"".join(
-        _part(number, _text(_NAME, name) + _part(_VALUE, _documents_schema(schema))) for name, schema in schemas
+        _part(number, _text(_NAME, name) + _part(_VALUE, _schema_message(schema))) for name, schema in schemas
     )
 
 
-def _documents_schema(schema: Mapping[str, Any]) -> bytes:
+def _schema_message(schema: Mapping[str, Any]) -> bytes:
     return b"".join(part for word, value in schema.items() for part in _parts_of(word, value))
 
 
@@ -222,13 +222,13 @@ def _parts_of(word: str, value: Any) -> Iterator[bytes]:
         yield from (_part(_ENUM, _any(each)) for each in value)
     elif word == "additionalProperties":
         is_schema = isinstance(value, Mapping)
-        yield _part(_ADDITIONAL, _part(1, _documents_schema(value)) if is_schema else _BOOLEAN + bytes([value]))
+        yield _part(_ADDITIONAL, _part(1, _schema_message(value)) if is_schema else _BOOLEAN + bytes([value]))
     elif word == "type":
         yield _part(_TYPE, _text(1, value))
     elif word == "items":
-        yield _part(_ITEMS, _part(1, _documents_schema(value)))
+        yield _part(_ITEMS, _part(1, _schema_message(value)))
     elif word == "allOf":
-        yield from (_part(_ALL_OF, _documents_schema(each)) for each in value)
+        yield from (_part(_ALL_OF, _schema_message(each)) for each in value)
     elif word == "properties":
         yield _part(_PROPERTIES, _named(1, value.items()))
 

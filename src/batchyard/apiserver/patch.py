@@ -342,7 +342,7 @@ _INT64_MAX: Final = 2**63 - 1
 _FIELDS: Final = ("op", "path", "from")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _ESCAPE: Final = re.compile(r"~[01]")
-_json_encode: Final = msgspec.json.Encoder().encode
+_encode_json: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -582,7 +582,7 @@ class _Patching:
 
 def _encoded(value: Any) -> bytes:
     try:
-        return _json_encode(value)
+        return _encode_json(value)
     except RecursionError as error:
         raise OperationError("exceeded max depth") from error
 
@@ -626,12 +626,12 @@ def _index(items: Sequence[Any], step: str) -> int:
 def _parsed_integer(text: str) -> int:
     """Read a whole number as Go's `strconv.Atoi` does."""
     if not _INTEGER.fullmatch(text):
-        raise OperationError(f"strconv.Atoi: parsing {_json_encode(text).decode()}: invalid syntax")
+        raise OperationError(f"strconv.Atoi: parsing {_encode_json(text).decode()}: invalid syntax")
     digits = text.lstrip("+-0")
     value = int(digits or "0") if len(digits) <= len(str(_INT64_MAX)) else _INT64_MAX + 2
     value = -value if text.startswith("-") else value
     if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
-        raise OperationError(f"strconv.Atoi: parsing {_json_encode(text).decode()}: value out of range")
+        raise OperationError(f"strconv.Atoi: parsing {_encode_json(text).decode()}: value out of range")
     return value
 
 

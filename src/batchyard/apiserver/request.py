@@ -545,7 +545,7 @@ _SIGNS: Final = frozenset({"", "==", "!=", *"=!<>(),"})
 _OF_ONE: Final = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
 _OF_MANY: Final = {"in": "In", "notin": "NotIn"}
 _ENDS: Final = ("", ",")
-_SELECTION_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_SELECTOR_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _OPERATORS: Final = "in, notin, =, ==, !=, gt, lt"
 
 
@@ -614,7 +614,7 @@ def _check_values(key: str, operator: str, values: tuple[str, ...]) -> None:
     for number, value in enumerate(values):
         if value in _SIGNS and value:
             raise _unread(f"found '{value}', expected: identifier")
-        if operator in "<>" and not _SELECTION_INTEGER.fullmatch(value):
+        if operator in "<>" and not _SELECTOR_INTEGER.fullmatch(value):
             problem = "for 'Gt', 'Lt' operators, the value must be an integer"
             raise _unread(f'values[{number}]: Invalid value: "{value}": {problem}')
         for problem in rules.label_value(value):

@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.errors import ApiError, Conflict, FieldError, Forbidden, InvalidObject, NotFound
 from batchyard.api.manifests import DecodedObject
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.patch import FREE, MergeSchema
 from batchyard.apiserver.request import AnyResponse, ApiRequest, StatusError, UserInfo, causes_of
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import Create, Propagation, Write, WriteResult
+from batchyard.interfaces.client import Create, ObjectReader, Propagation, Write, WriteResult
 
 _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -274,17 +274,7 @@ def _within(resources: Resources, of: tuple[str, str], parts: Sequence[str]) -> 
 # Access to stored objects: the part of the store's client that the API server uses.
 
 
-class ApiObjectReader(Protocol):
-    """Read access to the objects."""
-
-    def get(self, key: Key) -> Obj | None:
-        """Return the object, or None."""
-
-    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name; the list is immutable."""
-
-
-class ApiObjectStore(ApiObjectReader, Protocol):
+class ApiObjectStore(ObjectReader, Protocol):
     """Read and write access to the objects."""
 
     @property

@@ -216,7 +216,7 @@ class Sent(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def decoding_decoded(body: Body, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None) -> Sent:
+def object_of_body(body: Body, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None) -> Sent:
     """Decode the object of a body or of a patched object. Raises Refused if it does not fit the path."""
     sent, is_patched = with_kind(body.value, path), patched_from is not None
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.

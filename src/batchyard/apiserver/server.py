@@ -17,7 +17,7 @@ from batchyard.apiserver.handlers.write import (
     WriteExecutor,
     WriteHandler,
     encoded,
-    large_writes_decoded,
+    prepared_write,
 )
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.request import (
@@ -270,7 +270,7 @@ class ApiServer:
 
     def _stored(self, sent: bytes | StatusError, path: ResourcePath, *, is_last: bool) -> Response | None:
         """Store a prepared write; None if its object has changed meanwhile and attempts remain."""
-        prepared = large_writes_decoded(sent)
+        prepared = prepared_write(sent)
         if self._registry.is_current(prepared, path):
             answer = _with_deprecation(self._registry.do(prepared, path), path)
             assert isinstance(answer, Response), "a write is answered at once"

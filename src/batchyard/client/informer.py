@@ -25,7 +25,7 @@ from batchyard.base.instant import SECOND, Duration
 from batchyard.client.transport import (
     HttpAnswer,
     HttpRequest,
-    backoff,
+    jittered_backoff,
     key_in,
     path_of,
     path_of_kind,
@@ -296,7 +296,7 @@ class Informer:
             self._fail(answer)
         elif not self._has_received:  # whatever the reason: do not retry in a tight loop
             self._failures += 1
-            self._wait = backoff(self._failures, self._seed, self.info.constant)
+            self._wait = jittered_backoff(self._failures, self._seed, self.info.constant)
 
     def relist(self) -> None:
         """List everything again."""
@@ -382,11 +382,11 @@ class Informer:
         if answer.code in {_GONE, 404} or self._token or is_ahead(answer):
             self.relist()
         if answer.code == _GONE:  # one expiry is normal; repeated ones must not load the server
-            self._wait = backoff(self._expired, self._seed, self.info.constant)
+            self._wait = jittered_backoff(self._expired, self._seed, self.info.constant)
             self._expired += 1
             return
         self._failures += 1
-        wait = backoff(self._failures, self._seed, self.info.constant)
+        wait = jittered_backoff(self._failures, self._seed, self.info.constant)
         self._wait = max(wait, answer.retry_after or 0)
         self.trouble = failure_reason(answer)
 

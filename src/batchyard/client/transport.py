@@ -9,7 +9,7 @@ from batchyard.api.defaults import jobset_defaults, with_spec
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind
 from batchyard.base import draw
-from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant, backoff
 
 
 class HttpRequest(NamedTuple):
@@ -123,11 +123,11 @@ FIRST: Final = 200 * MILLISECOND
 LONGEST: Final = 30 * SECOND
 
 
-def backoff(failures: int, seed: int, *names: str) -> Duration:
+def jittered_backoff(failures: int, seed: int, *names: str) -> Duration:
     """Return the delay after so many failures in a row: one half fixed, one half pseudo-random."""
     if not failures:
         return 0
-    whole = min(FIRST << min(failures - 1, 32), LONGEST)
+    whole = backoff(FIRST, LONGEST, failures)
     return whole // 2 + draw(seed, *names, str(failures)) % (whole // 2 + 1)
 
 

@@ -17,7 +17,15 @@ from batchyard.api.errors import ApiError, Conflict, NotFound, RefusedForNow
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest, RateLimit, Transport, backoff, path_of, received
+from batchyard.client.transport import (
+    HttpAnswer,
+    HttpRequest,
+    RateLimit,
+    Transport,
+    jittered_backoff,
+    path_of,
+    received,
+)
 from batchyard.client.writes import (
     as_sent,
     decoded,
@@ -321,7 +329,7 @@ class WriteQueue:
             submission.is_repeat = submission.is_repeat or was_maybe_done(answer)
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
-            wait = max(answer.retry_after or 0, backoff(submission.tries, 0, name), self._limit.wait(now))
+            wait = max(answer.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.wait(now))
             self._later(now + wait, lambda: self._send(submission))
             return
         body = decoded(answer.body)

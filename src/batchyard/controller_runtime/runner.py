@@ -45,7 +45,7 @@ from batchyard.api.errors import (
 )
 from batchyard.api.meta import Key, key_of
 from batchyard.base import invariant
-from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant
+from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, backoff
 from batchyard.interfaces.client import (
     Delete,
     EventType,
@@ -530,7 +530,7 @@ class Runner:
             longest = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
             self._wake_by(lane, key, self._kernel.now() + min(refused_backoff(failures), longest))
         else:
-            self._wake_by(lane, key, self._kernel.now() + backoff(failures))
+            self._wake_by(lane, key, self._kernel.now() + retry_backoff(failures))
 
     def _wake_by(self, lane: ControllerQueue, key: Key, when: Instant) -> None:
         """Requeue a key at an instant, unless it already waits for an earlier one."""
@@ -627,7 +627,7 @@ def _is_for_good(error: ApiError) -> bool:
 
 def refused_backoff(failures: int) -> Duration:
     """Return the backoff after so many rejections: doubling from 1 s up to 1 min."""
-    return min(REFUSED_BACKOFF_MIN << min(failures - 1, 32), REFUSED_BACKOFF_MAX)
+    return backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failures)
 
 
 def _noted(error: Exception, lane: ControllerQueue, what: str) -> Exception:
@@ -636,6 +636,6 @@ def _noted(error: Exception, lane: ControllerQueue, what: str) -> Exception:
     return error
 
 
-def backoff(failures: int) -> Duration:
+def retry_backoff(failures: int) -> Duration:
     """Return the backoff after so many failures in a row: doubling from 1 ms up to 30 s."""
-    return min(BACKOFF_MIN << min(failures - 1, 32), BACKOFF_MAX)
+    return backoff(BACKOFF_MIN, BACKOFF_MAX, failures)

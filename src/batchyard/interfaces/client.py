@@ -92,14 +92,18 @@ class WriteResult(NamedTuple):
     refused: Write | None = None
 
 
-class Reader(Protocol):
-    """The objects of the cache."""
+class ObjectReader(Protocol):
+    """Read access to the current objects."""
 
     def get(self, key: Key) -> Obj | None:
         """Return the object, or None."""
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name; the list is immutable."""
+
+
+class Reader(ObjectReader, Protocol):
+    """The objects of the cache, and their dependents."""
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """Return the dependents of an owner in a namespace ('' if cluster-scoped), sorted by kind, namespace and name.

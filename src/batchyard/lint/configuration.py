@@ -295,9 +295,9 @@ def _untolerated(pod: PodView, nodes: Sequence[NodeView]) -> Taint:
 
 
 def _too_large_for(pod: PodView, machines: Sequence[MachineGroup]) -> Fit:
-    best = max(machines, key=lambda each: sum(_configuration_has(pod, each.templates[0]).values()))
+    best = max(machines, key=lambda each: sum(_has_room(pod, each.templates[0]).values()))
     node = best.templates[0]
-    short = [r for r, fits in _configuration_has(pod, node).items() if not fits]
+    short = [r for r, fits in _has_room(pod, node).items() if not fits]
     message = ", ".join(
         f"{format_amount(r, dict(pod.requests)[r])} {r} of {format_amount(r, node.allocatable.get(r, 0))}"
         for r in short
@@ -307,7 +307,7 @@ def _too_large_for(pod: PodView, machines: Sequence[MachineGroup]) -> Fit:
     return Fit("pod-larger-than-node", problem, fix)
 
 
-def _configuration_has(pod: PodView, node: NodeView) -> dict[str, bool]:
+def _has_room(pod: PodView, node: NodeView) -> dict[str, bool]:
     return {resource: amount <= node.allocatable.get(resource, 0) for resource, amount in pod.requests}
 
 

@@ -325,12 +325,12 @@ def webhooks(settings: InstallSettings) -> Sequence[Obj]:
         return []
     found = hooks(settings.controllers)
     return [
-        _services_configuration("Mutating", [each for each in found if each.mutates], settings),
-        _services_configuration("Validating", [each for each in found if not each.mutates], settings),
+        _webhook_configuration("Mutating", [each for each in found if each.mutates], settings),
+        _webhook_configuration("Validating", [each for each in found if not each.mutates], settings),
     ]
 
 
-def _services_configuration(word: str, found: Iterable[Hook], settings: InstallSettings) -> Obj:
+def _webhook_configuration(word: str, found: Iterable[Hook], settings: InstallSettings) -> Obj:
     configuration = {"apiVersion": _REGISTRATION, "kind": f"{word}WebhookConfiguration"}
     entries = [_entry(hook, settings) for hook in found]
     return labelled({**configuration, "webhooks": entries}, settings, settings.webhook_service)

@@ -19,7 +19,7 @@ from batchyard.provision import engine
 from batchyard.provision.engine import NAMESPACES, kustomization, own_configuration
 from batchyard.provision.manifests import made
 from batchyard.provision.manifests.rendered import labels_of
-from batchyard.provision.manifests.stack import stack_access_objects
+from batchyard.provision.manifests.stack import stack_access
 from batchyard.provision.model import MetricsCollector, PlatformEngine, PlatformModel
 from batchyard.provision.terraform import files as terraform
 from batchyard.provision.yaml_output import yaml_text
@@ -213,7 +213,7 @@ CONFIGURATION: Final = "configuration.yaml"
 
 def render(platform: PlatformModel) -> Mapping[str, str]:
     """Return the text of every file by path, sorted."""
-    found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, stack_access_objects(platform)).items()}
+    found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, stack_access(platform)).items()}
     found |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
     found |= terraform.files(platform)
     if platform.cluster is not None:

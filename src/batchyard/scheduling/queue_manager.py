@@ -474,7 +474,14 @@ KUEUE_REQUEUE_BATCH_PERIOD: Final = SECOND
 class QueueManager:
     """The pending queues of all ClusterQueues, and which of them have work."""
 
-    def __init__(self, snapshot: Snapshot, namespaces: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        namespaces: Mapping[str, Mapping[str, str]],
+        requeue_batch_period: Duration = 0,
+        *,
+        is_woken_from_outside: bool = False,
+    ) -> None:
         self.pending: dict[str, PendingQueue] = {}
         #: By tree, the number of changes in it.
         self.touches: dict[str, int] = {}
@@ -482,9 +489,9 @@ class QueueManager:
         self._snapshot = snapshot
         self._namespaces = namespaces
         #: The delay from marking a tree to its reactivation; 0 reactivates at once.
-        self.gathers: Duration = 0
+        self.requeue_batch_period = requeue_batch_period
         #: Whether another component reactivates trees during that delay.
-        self.is_woken_from_outside = False
+        self.is_woken_from_outside = is_woken_from_outside
         #: Marked ClusterQueues, each with the time of marking.
         self._to_wake: dict[str, Instant] = {}
         #: ClusterQueues that may have Workloads in line, except those of resting trees.
@@ -503,8 +510,8 @@ class QueueManager:
 
     def heads(self) -> list[Head]:
         """Reactivate marked trees, then return the head of every ClusterQueue that has one and can admit."""
-        if self._to_wake and not (self.gathers and self.is_woken_from_outside):
-            self.reactivate_marked(self.now - self.gathers)
+        if self._to_wake and not (self.requeue_batch_period and self.is_woken_from_outside):
+            self.reactivate_marked(self.now - self.requeue_batch_period)
         heads = []
         for name in sorted(self._in_line):
             queue, waiting = self._snapshot.queues.get(name), self.pending.get(name)
@@ -559,7 +566,7 @@ class QueueManager:
                 continue
             release = waiting.next_release()
             if release is not None and release <= self.now:
-                self._to_wake[name] = self.now - self.gathers
+                self._to_wake[name] = self.now - self.requeue_batch_period
         for root, (name, until) in list(self._unnoticed.items()):
             if until <= self.now:
                 # The tree may have another root by now, or the queue may be deleted; then all trees are reactivated.
@@ -571,7 +578,9 @@ class QueueManager:
         queues = [self.pending[name] for name in self._holding if name in self.pending]
         times = [t for queue in queues if (t := queue.next_release()) is not None]
         times += [until for _, until in self._unnoticed.values()]
-        times += [since + self.gathers for since in self._to_wake.values()] if self.gathers else []
+        times += (
+            [since + self.requeue_batch_period for since in self._to_wake.values()] if self.requeue_batch_period else []
+        )
         return min(times, default=None)
 
     def touch(self, queue: ClusterQueue) -> None:

@@ -22,7 +22,7 @@ from batchyard.api.views.workload import (
     local_queue_view,
     workload_view,
 )
-from batchyard.base.instant import MINUTE, Instant
+from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.scheduling.cluster_queue import (
     AdmissionCheckInfo,
@@ -369,12 +369,20 @@ KINDS: Final = (
 class SchedulerCache:
     """The cached snapshot, pending queues, Workloads, Namespaces and AdmissionChecks."""
 
-    def __init__(self, view_of: Callable[[Obj], WorkloadView] = workload_view) -> None:
+    def __init__(
+        self,
+        view_of: Callable[[Obj], WorkloadView] = workload_view,
+        requeue_batch_period: Duration = 0,
+        *,
+        is_woken_from_outside: bool = False,
+    ) -> None:
         """`view_of` returns the view of a Workload; its `queued` time decides the queue order."""
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
-        self.queue_manager = QueueManager(self.snapshot, self.namespaces)
+        self.queue_manager = QueueManager(
+            self.snapshot, self.namespaces, requeue_batch_period, is_woken_from_outside=is_woken_from_outside
+        )
         self._views = AdjustedViews(view_of)
         self.book = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}

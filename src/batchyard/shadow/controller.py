@@ -56,7 +56,7 @@ class Followers:
         #: Trees that may have split, each with the time since when.
         self._may_part: dict[int, Instant] = {}
         #: The batching time found by earlier followers; new followers start with it.
-        self._gathers = terms.gathers
+        self._requeue_batch_period = terms.requeue_batch_period
         #: The counts of removed followers.
         self._past = ComparisonCounts()
         self._past_reordered = 0
@@ -150,7 +150,7 @@ class Followers:
 
     def _begun(self, own: Sequence[WatchEvent], missed: dict[str, Signature], now: Instant) -> TreeFollower:
         follower = self._new()
-        follower.gathers = self._gathers
+        follower.requeue_batch_period = self._requeue_batch_period
         follower.recall([*self._shared.values(), *own], missed, now)
         return follower
 
@@ -178,7 +178,7 @@ class Followers:
         self._may_part.pop(tree, None)
         self._past = self._past.plus(follower.counts)
         self._past_reordered += follower.reordered
-        self._gathers = follower.gathers
+        self._requeue_batch_period = follower.requeue_batch_period
         return follower
 
 

@@ -234,13 +234,13 @@ class TreeFollower:
         return self._pursuit.missed
 
     @property
-    def gathers(self) -> Duration:
+    def requeue_batch_period(self) -> Duration:
         """The time that Kueue is assumed to batch changes before it activates parked Workloads."""
-        return self._pursuit.gathers
+        return self._pursuit.requeue_batch_period
 
-    @gathers.setter
-    def gathers(self, gathers: Duration) -> None:
-        self._pursuit.gathers = gathers
+    @requeue_batch_period.setter
+    def requeue_batch_period(self, requeue_batch_period: Duration) -> None:
+        self._pursuit.requeue_batch_period = requeue_batch_period
 
     @property
     def is_level(self) -> bool:
@@ -334,21 +334,23 @@ class TreeFollower:
     def _trials(self, start: TrialStart) -> Iterator[DivergenceDetector]:
         """Yield the present state under each other order."""
         calls = self._calls[start.number - self._gone :]
-        for gathers in dict.fromkeys((self._pursuit.gathers, self._terms.gathers, 0)):
+        for requeue_batch_period in dict.fromkeys(
+            (self._pursuit.requeue_batch_period, self._terms.requeue_batch_period, 0)
+        ):
             for order in self._orders:
-                trial = self._begun(start, gathers)
+                trial = self._begun(start, requeue_batch_period)
                 for together in ordered(calls, order):
                     _take(trial, together, order)
                 yield trial
-            yield self._lazily(self._begun(start, gathers), calls)
+            yield self._lazily(self._begun(start, requeue_batch_period), calls)
             if len(calls) <= STEPS_MAX:
-                yield self._in_steps(self._begun(start, gathers), calls)
+                yield self._in_steps(self._begun(start, requeue_batch_period), calls)
 
-    def _begun(self, start: TrialStart, gathers: Duration) -> DivergenceDetector:
+    def _begun(self, start: TrialStart, requeue_batch_period: Duration) -> DivergenceDetector:
         """Return the state at the start of a trial."""
         base, number, is_settled = start
         trial = base.copy.again()
-        trial.gathers = gathers
+        trial.requeue_batch_period = requeue_batch_period
         if is_settled:
             trial.recall_settled()
         for call in self._calls[base.number - self._gone : number - self._gone]:

@@ -190,7 +190,7 @@ class DecisionReplay(ShadowState):
             about = observed.workload if isinstance(observed, ObservedAdmission) else ""
             if isinstance(observed, ObservedPreemption):
                 about = self._names.get(observed.by, "")
-            head = self.model.parked(about, self._now - self._terms.settle - self.gathers)
+            head = self.model.parked(about, self._now - self._terms.settle - self.requeue_batch_period)
             decisions = [] if head is None else self.model.decide([head])
             if head is not None and all(is_effective(each) and self._done(each) is not None for each in decisions):
                 self.model.unpark(head)
@@ -208,7 +208,7 @@ class DecisionReplay(ShadowState):
 
         While Kueue works through a long queue, a new Workload waits. The model works through the same queue at once.
         """
-        since = self._now - self._terms.settle - self.gathers
+        since = self._now - self._terms.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
         tree = next((self._tree(head.queue) for head in heads if head.workload.key == about), "")
         heads = [head for head in heads if self._tree(head.queue) == tree]

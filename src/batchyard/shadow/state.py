@@ -40,14 +40,15 @@ from batchyard.shadow.observed import (
 class SchedulerModel:
     """Our scheduler cache, queues and cycle, fed with the observed objects."""
 
-    def __init__(self, policy: SchedulingPolicy, gathers: Duration, *, is_by_creation: bool = False) -> None:
-        """`gathers`: the time that Kueue batches changes before it activates parked Workloads.
+    def __init__(
+        self, policy: SchedulingPolicy, requeue_batch_period: Duration, *, is_by_creation: bool = False
+    ) -> None:
+        """`requeue_batch_period`: the time that Kueue batches changes before it activates parked Workloads.
 
         `is_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
         """
-        self.index = SchedulerCache(view_by_creation if is_by_creation else workload_view)
-        self.index.queue_manager.gathers = gathers
-        self.index.queue_manager.is_woken_from_outside = True
+        view_of = view_by_creation if is_by_creation else workload_view
+        self.index = SchedulerCache(view_of, requeue_batch_period, is_woken_from_outside=True)
         self._policy = policy
         self._idle = QuiescenceDetector(self.index)
         self._number = 0
@@ -120,8 +121,8 @@ class SchedulerModel:
         """Activate the trees whose batching time has passed by then; return them."""
         queue_manager = self.index.queue_manager
         return (
-            queue_manager.reactivate_marked(now - queue_manager.gathers, may_reactivate)
-            if queue_manager.gathers
+            queue_manager.reactivate_marked(now - queue_manager.requeue_batch_period, may_reactivate)
+            if queue_manager.requeue_batch_period
             else []
         )
 
@@ -297,7 +298,7 @@ class ShadowSettings(NamedTuple):
     #: The time that Kueue has to do what the model decided.
     patience: Duration = 15 * SECOND
     #: The time that Kueue batches changes before it activates parked Workloads.
-    gathers: Duration = KUEUE_REQUEUE_BATCH_PERIOD
+    requeue_batch_period: Duration = KUEUE_REQUEUE_BATCH_PERIOD
     #: Whether Kueue orders Workloads evicted for PodsReady by creation time instead of eviction time.
     is_by_creation: bool = False
     #: The periods in which Kueue waited for pods to be ready; None if it never does.
@@ -312,7 +313,7 @@ class ShadowState:
     """The model, the pending changes and the findings of one follower."""
 
     def __init__(self, policy: SchedulingPolicy, terms: ShadowSettings) -> None:
-        self.model = SchedulerModel(policy, terms.gathers, is_by_creation=terms.is_by_creation)
+        self.model = SchedulerModel(policy, terms.requeue_batch_period, is_by_creation=terms.is_by_creation)
         self.counts = ComparisonCounts()
         #: Findings that are not reported yet.
         self.findings: list[Divergence] = []
@@ -337,13 +338,13 @@ class ShadowState:
         self.model.rest(self._now)
 
     @property
-    def gathers(self) -> Duration:
+    def requeue_batch_period(self) -> Duration:
         """The time that Kueue is assumed to batch changes before it activates parked Workloads."""
-        return self.model.index.queue_manager.gathers
+        return self.model.index.queue_manager.requeue_batch_period
 
-    @gathers.setter
-    def gathers(self, gathers: Duration) -> None:
-        self.model.index.queue_manager.gathers = gathers
+    @requeue_batch_period.setter
+    def requeue_batch_period(self, requeue_batch_period: Duration) -> None:
+        self.model.index.queue_manager.requeue_batch_period = requeue_batch_period
 
     @property
     def size(self) -> int:

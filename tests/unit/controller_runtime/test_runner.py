@@ -13,7 +13,7 @@ from batchyard.base import InvariantError
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.controller_runtime.runner import Runner, backoff
+from batchyard.controller_runtime.runner import Runner, retry_backoff
 from batchyard.interfaces.client import (
     Create,
     Delete,
@@ -406,7 +406,7 @@ def test_looking_again_at_once_is_bounded() -> None:
     controller = Scripted(look=count_to(1))
     yard = Yard(controller, errors=[Conflict("always")] * 12)
     yard.run(Create(job()))
-    assert controller.looks[10:13] == [("a", 0), ("a", backoff(11)), ("a", backoff(11) + backoff(12))]
+    assert controller.looks[10:13] == [("a", 0), ("a", retry_backoff(11)), ("a", retry_backoff(11) + retry_backoff(12))]
     assert yard.spec() == {"count": 1}
 
 
@@ -438,9 +438,9 @@ def test_what_is_forbidden_is_tried_again_only_when_something_changes() -> None:
 
 
 def test_backoff_doubles_from_a_millisecond_to_half_a_minute() -> None:
-    assert [backoff(n) // MILLISECOND for n in (1, 2, 3, 11)] == [1, 2, 4, 1024]
-    assert backoff(15) == 16384 * MILLISECOND
-    assert backoff(16) == backoff(1_000) == 30 * SECOND
+    assert [retry_backoff(n) // MILLISECOND for n in (1, 2, 3, 11)] == [1, 2, 4, 1024]
+    assert retry_backoff(15) == 16384 * MILLISECOND
+    assert retry_backoff(16) == retry_backoff(1_000) == 30 * SECOND
 
 
 def test_half_done_writes_do_not_hasten_a_retry() -> None:

@@ -16,10 +16,10 @@ from watcher import holding, open_queue
 from yard import workload
 
 
-def preempting(gathers: Duration) -> Stage:
+def preempting(requeue_batch_period: Duration) -> Stage:
     """Two victims leave one after the other, at 5.0 and 5.5 s, for one who takes the room of both."""
     index = SchedulerCache()
-    index.queue_manager.gathers = gathers
+    index.queue_manager.requeue_batch_period = requeue_batch_period
     stage = Stage(Scheduler(index, SchedulingPolicy(fair_sharing=True)))
     preemption = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "LowerPriority"}
     home = open_queue("home", 2, cohort="team", preemption=preemption)
@@ -43,9 +43,9 @@ def holds(stage: Stage) -> list[str]:
     return [name for name in ("large", "waits") if has_quota_reservation(stage.workload(name))]
 
 
-@pytest.mark.parametrize(("gathers", "first"), [(SECOND, "large"), (0, "waits")])
-def test_who_waits_for_his_victims_is_before_those_who_are_parked(gathers: Duration, first: str) -> None:
-    assert holds(preempting(gathers)) == [first]
+@pytest.mark.parametrize(("requeue_batch_period", "first"), [(SECOND, "large"), (0, "waits")])
+def test_who_waits_for_his_victims_is_before_those_who_are_parked(requeue_batch_period: Duration, first: str) -> None:
+    assert holds(preempting(requeue_batch_period)) == [first]
 
 
 def test_those_who_are_parked_are_tried_when_the_time_is_over() -> None:

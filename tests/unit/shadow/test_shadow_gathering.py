@@ -1,4 +1,4 @@
-"""A shadow knows that Kueue gathers for a second what may help those who are parked, and tries them one by one."""
+"""Shadow mode: Kueue batches changes for a second before it reactivates parked Workloads."""
 
 from typing import Any
 

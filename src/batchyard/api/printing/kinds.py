@@ -255,7 +255,7 @@ EVENTS: Final = (
 _CONDITIONS: Final = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
 
 
-def kinds_status(obj: Obj, _now: Instant) -> str:
+def condition_status_cell(obj: Obj, _now: Instant) -> str:
     """Return the status of a Job: the first condition that is true, in the order of Kubernetes."""
     if is_true(obj, "Complete"):
         return "Complete"
@@ -420,7 +420,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     ),
     scheme.JOB: (
         _NAME,
-        (Column("Status"), kinds_status),
+        (Column("Status"), condition_status_cell),
         (Column("Completions"), completions),
         (Column("Duration"), duration),
         _AGE,

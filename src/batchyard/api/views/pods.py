@@ -514,6 +514,11 @@ def is_terminating(pod: Obj) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
+def awaits_deletion(pod: Obj) -> bool:
+    """Whether a terminating pod with a grace period has ended: its kubelet then deletes it."""
+    return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
+
+
 def is_gone_but_for_finalizers(pod: Obj) -> bool:
     """Report whether only finalizers keep a pod: it has ended, was deleted and has no grace period left."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")

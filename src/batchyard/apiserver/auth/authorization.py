@@ -17,8 +17,8 @@ from batchyard.apiserver.request import (
     account_name,
     name_selected,
 )
-from batchyard.apiserver.resources import ApiObjectReader, ResourcePath
-from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.apiserver.resources import ResourcePath
+from batchyard.interfaces.client import EventType, ObjectReader, WatchEvent
 
 #: The subresource of forecasts.
 ETA: Final = "eta"
@@ -218,7 +218,7 @@ class _Grant(NamedTuple):
 class RbacAuthorizer:
     """The RBAC index: rules by role, and granted roles by namespace and subject."""
 
-    def __init__(self, objects: ApiObjectReader) -> None:
+    def __init__(self, objects: ObjectReader) -> None:
         self._rules: dict[Key, tuple[RbacRule, ...]] = {}
         #: By namespace ('': cluster-wide) and subject: the grants by binding.
         self._grants: dict[tuple[str, str], dict[Key, _Grant]] = {}

@@ -23,10 +23,11 @@ from batchyard.apiserver.request import (
     causes_of,
     method_not_allowed,
 )
-from batchyard.apiserver.resources import ApiObjectReader, EndpointHandlers, Resource
+from batchyard.apiserver.resources import EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
 from batchyard.apiserver.virtual_resources import unstored, unstored_kind
 from batchyard.base.instant import SECOND
+from batchyard.interfaces.client import ObjectReader
 
 AUTHORIZATION: Final = "authorization.k8s.io"
 AUTHENTICATION: Final = "authentication.k8s.io"
@@ -221,7 +222,7 @@ _BOUND: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets
 class TokenRequests:
     """The handler of token requests."""
 
-    def __init__(self, objects: ApiObjectReader, tokens: Tokens) -> None:
+    def __init__(self, objects: ObjectReader, tokens: Tokens) -> None:
         self._objects = objects
         self._tokens = tokens
 

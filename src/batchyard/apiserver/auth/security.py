@@ -37,7 +37,8 @@ from batchyard.apiserver.request import (
     account_of,
     bad_request,
 )
-from batchyard.apiserver.resources import ApiObjectReader, Resource, ResourcePath, WriteGuard, part_at, with_answers
+from batchyard.apiserver.resources import Resource, ResourcePath, WriteGuard, part_at, with_answers
+from batchyard.interfaces.client import ObjectReader
 
 # --- filters ---
 #
@@ -312,7 +313,7 @@ def _no_denial() -> str:
 
 
 def security_of(
-    objects: ApiObjectReader, resources: Sequence[Resource], tokens: Tokens, pods_denial: Callable[[], str] = _no_denial
+    objects: ObjectReader, resources: Sequence[Resource], tokens: Tokens, pods_denial: Callable[[], str] = _no_denial
 ) -> Security:
     """Return the filters of a server, and its resources with guards, tokens and reviews added.
 

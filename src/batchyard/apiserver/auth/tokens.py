@@ -16,8 +16,8 @@ import msgspec
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.request import AUTHENTICATED, UserInfo, account_groups, account_name
-from batchyard.apiserver.resources import ApiObjectReader
 from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.client import ObjectReader
 
 #: The issuer of ServiceAccount tokens, and their default audience.
 ISSUER: Final = "https://kubernetes.default.svc"
@@ -54,7 +54,7 @@ class Verified(NamedTuple):
 class Tokens:
     """Issues and verifies tokens."""
 
-    def __init__(self, objects: ApiObjectReader, signer: Signer, clock: Callable[[], Instant]) -> None:
+    def __init__(self, objects: ObjectReader, signer: Signer, clock: Callable[[], Instant]) -> None:
         self._objects = objects
         self._signer = signer
         self.clock = clock

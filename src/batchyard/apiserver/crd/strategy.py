@@ -15,7 +15,7 @@ from batchyard.api.conversion import TimeLocations, in_whole_seconds, times_of_m
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
-from batchyard.api.printing import Column as strategy_Column
+from batchyard.api.printing import Column as PrintedColumn
 from batchyard.api.printing.cells import Column, text
 from batchyard.api.schema import validate
 from batchyard.api.schema.tables import NATIVE, scope
@@ -193,7 +193,7 @@ class CustomStrategy:
         """Return the validation errors of a status update."""
         return self.check_update(new, old)
 
-    def columns(self, api_version: str) -> Sequence[strategy_Column]:
+    def columns(self, api_version: str) -> Sequence[PrintedColumn]:
         """Return the table columns, including those of `-o wide`."""
         return self._columns[api_version].columns()
 

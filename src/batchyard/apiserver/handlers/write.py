@@ -49,7 +49,7 @@ from batchyard.apiserver.serialization import (
     Body,
     Sent,
     content_type_of,
-    decoding_decoded,
+    object_of_body,
     read_body,
     read_json,
     read_yaml,
@@ -111,7 +111,7 @@ def encoded(prepare: Callable[[], PreparedWrite]) -> bytes:
     return msgspec.json.encode(parts)
 
 
-def large_writes_decoded(sent: bytes | StatusError) -> PreparedWrite:
+def prepared_write(sent: bytes | StatusError) -> PreparedWrite:
     """Decode the result of `encoded`. Raises Refused if it is a refusal or empty."""
     if isinstance(sent, StatusError):
         raise sent
@@ -203,7 +203,7 @@ class WriteHandler:
 
     def _create(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
-        sent = decoding_decoded(_without_server_fields(body, path), path, options)
+        sent = object_of_body(_without_server_fields(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
         named = path._replace(name=sent.obj["metadata"].get("name", ""))
@@ -214,7 +214,7 @@ class WriteHandler:
     def _update(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         options, body = write_options(request), read_body(request)
         stored = self._found(path)
-        return self._replaced(decoding_decoded(body, path, options), stored, path, options)
+        return self._replaced(object_of_body(body, path, options), stored, path, options)
 
     def _patch(self, request: ApiRequest, path: ResourcePath) -> PreparedWrite:
         content_type = content_type_of(request)
@@ -226,7 +226,7 @@ class WriteHandler:
         shown = _shown(stored, path)
         wanted = patched(shown, content_type, body.value, path.resource.shape(path.version))
         faults = strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
-        sent = decoding_decoded(Body(wanted, faults), path, options, patched_from=shown)
+        sent = object_of_body(Body(wanted, faults), path, options, patched_from=shown)
         return self._replaced(sent, stored, path, options)
 
     def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> PreparedWrite:
@@ -241,12 +241,12 @@ class WriteHandler:
         force = options.force or (stored is not None and _is_provided(stored, path))
         result = applied(live, _own_part(config, path), author, versions, force=force)
         if stored is None:
-            made = decoding_decoded(_without_server_fields(Body(result.obj, body.faults), path), path, options)
+            made = object_of_body(_without_server_fields(Body(result.obj, body.faults), path), path, options)
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise conflict(path, path.name, message)
             return self._made(made, path, options, result.entries)
-        sent = decoding_decoded(Body(result.obj, body.faults), path, options)
+        sent = object_of_body(Body(result.obj, body.faults), path, options)
         return self._replaced(sent, stored, path, options, result.entries)
 
     def _delete(self, request: ApiRequest, path: ResourcePath) -> Response:

@@ -14,10 +14,11 @@ from batchyard.api.printing.cells import Column, at, value
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import RUNNING, node_of, phase
 from batchyard.apiserver.request import StatusError
-from batchyard.apiserver.resources import ApiObjectReader, Resource
+from batchyard.apiserver.resources import Resource
 from batchyard.apiserver.subresources.pod_actions import pod_not_found
 from batchyard.apiserver.virtual_resources import ComputedStrategy, derived, unstored_kind
 from batchyard.base.instant import SECOND, Instant
+from batchyard.interfaces.client import ObjectReader
 from batchyard.interfaces.containers import Containers, Usage
 
 GROUP: Final = "metrics.k8s.io"
@@ -26,7 +27,7 @@ _API_VERSION: Final = f"{GROUP}/{VERSION}"
 _RESOURCES: Final = ("cpu", "memory")
 
 
-def metrics_resources(objects: ApiObjectReader, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
+def metrics_resources(objects: ObjectReader, containers: Containers, now: Callable[[], Instant]) -> list[Resource]:
     """Return pod and node metrics as resources."""
     nodes = unstored_kind(GROUP, VERSION, "NodeMetrics", "nodes", "", namespaced=False)
     pods = unstored_kind(GROUP, VERSION, "PodMetrics", "pods", "", namespaced=True)
@@ -44,7 +45,7 @@ def metrics_resources(objects: ApiObjectReader, containers: Containers, now: Cal
 class _Metrics:
     """The objects and the runtime that both resources read."""
 
-    def __init__(self, objects: ApiObjectReader, containers: Containers, now: Callable[[], Instant]) -> None:
+    def __init__(self, objects: ObjectReader, containers: Containers, now: Callable[[], Instant]) -> None:
         self.objects = objects
         self.containers = containers
         self._now = now

@@ -22,12 +22,12 @@ from batchyard.apiserver.request import (
     method_not_allowed,
     write_options,
 )
-from batchyard.apiserver.resources import ApiObjectReader, ApiObjectStore, EndpointHandlers, Resource
+from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
 from batchyard.apiserver.virtual_resources import unstored, unstored_kind
 from batchyard.base.instant import Instant
 from batchyard.disruption.controller import EvictionRefusal, verdict
-from batchyard.interfaces.client import Delete, Propagation, Update, UpdateStatus, Write
+from batchyard.interfaces.client import Delete, ObjectReader, Propagation, Update, UpdateStatus, Write
 from batchyard.interfaces.containers import Containers
 
 # --- pod containers ---
@@ -43,7 +43,7 @@ _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 class PodContainers:
     """The pods, and the runtime of their containers."""
 
-    def __init__(self, objects: ApiObjectReader, runtime: Containers) -> None:
+    def __init__(self, objects: ObjectReader, runtime: Containers) -> None:
         self._objects = objects
         self.runtime = runtime
 

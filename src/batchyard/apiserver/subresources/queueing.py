@@ -33,7 +33,6 @@ from batchyard.apiserver.request import (
     selection_of,
 )
 from batchyard.apiserver.resources import (
-    ApiObjectReader,
     ApiObjectStore,
     EndpointHandlers,
     Resource,
@@ -44,6 +43,7 @@ from batchyard.apiserver.resources import (
 from batchyard.apiserver.serialization import Representation
 from batchyard.apiserver.virtual_resources import ComputedStrategy, unstored, unstored_kind
 from batchyard.base.instant import SECOND, Instant, format_age
+from batchyard.interfaces.client import ObjectReader
 from batchyard.interfaces.controller import DecisionLedger, DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 
 GROUP: Final = "batchyard.dev"
@@ -283,7 +283,7 @@ PART: Final = "why"
 _KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 _GROUP: Final = "batchyard.dev"
 _VERSION: Final = "v1alpha1"
-_WHY_KIND: Final = "Explanation"
+_EXPLANATION_KIND: Final = "Explanation"
 _WHY_WORKLOADS: Final = ("kueue.x-k8s.io", "workloads")
 
 
@@ -314,7 +314,7 @@ class WhyHandler:
         ]
 
     def _answer(self, resource: Resource) -> EndpointHandlers:
-        return EndpointHandlers(_GROUP, _VERSION, _WHY_KIND, {"GET": partial(self._get, resource)})
+        return EndpointHandlers(_GROUP, _VERSION, _EXPLANATION_KIND, {"GET": partial(self._get, resource)})
 
     def _get(self, resource: Resource, request: ApiRequest, namespace: str, name: str) -> Response:
         key = Key(resource.info.constant, namespace, name)
@@ -361,7 +361,7 @@ class PendingQueues(Protocol):
 class Visibility:
     """The visibility resources."""
 
-    def __init__(self, pending: PendingQueues, objects: ApiObjectReader) -> None:
+    def __init__(self, pending: PendingQueues, objects: ObjectReader) -> None:
         self._pending = pending
         self._objects = objects
 

@@ -11,7 +11,7 @@ import typer
 from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.commands.simulate import print_warnings, write_report
+from batchyard.cli.commands.simulate import load_factor, print_warnings, write_report
 from batchyard.cli.options import Output, OutputOption, Seed, duration
 from batchyard.cli.output import render_json, render_yaml, watched
 from batchyard.controller_runtime.kernel import EndlessInstant
@@ -29,7 +29,6 @@ from batchyard.sim.compare.page import page
 from batchyard.sim.compare.runs import as_jobs, is_trace
 from batchyard.sim.compare.sections import Both, Section, Unit, format_change, format_figure
 from batchyard.sim.scenario import InvalidScenario, Source
-from batchyard.sim.traces import load_of
 
 #: The most rejected writes of a run that are printed.
 LINES_MAX: Final = 10
@@ -211,14 +210,6 @@ def _comparison_remarks(found: ConfigurationComparison) -> list[str]:
 # The options of `batchyard compare`.
 
 
-def _compare_load(text: str) -> Fraction:
-
-    try:
-        return load_of(text)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
-
-
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A configuration: a file of manifests, or a folder.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The configuration to compare it with.")],
@@ -230,7 +221,7 @@ def compare(
     cluster_b: Annotated[Path | None, typer.Option(metavar="FILE", help="The nodes of B.")] = None,
     load: Annotated[
         Fraction | None,
-        typer.Option(parser=_compare_load, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
+        typer.Option(parser=load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
     ] = None,
     until: Annotated[
         Duration | None,

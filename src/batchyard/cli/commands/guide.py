@@ -277,7 +277,7 @@ def _conclude(seen: Sequence[GuideObservation], guide: Played, *, whole: bool) -
 # The reference architecture's guide on a platform.yaml: renders the platform and plays the guide on it.
 
 
-def guide_run(
+def run_for_platform(
     file: str, manifests: Path | None, step: str | None, form: Output, live: float | None, report: Path | None
 ) -> None:
     """Play the guide on a platform.yaml, or on the platform of the manifests folder; exits with 1 on failure."""
@@ -335,4 +335,4 @@ def guide(
     if live and report is not None:
         raise typer.BadParameter("--report is for simulations: leave out --live, whose platform has a dashboard")
 
-    guide_run(platform, manifests, step, output, speed if live else None, report)
+    run_for_platform(platform, manifests, step, output, speed if live else None, report)

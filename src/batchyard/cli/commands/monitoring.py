@@ -359,7 +359,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
         )
         write_prometheus_files(folder, request.data_dir, running.url)
         write_grafana_files(folder, url_of(port), grafana_port)
-        programs = [_command_prometheus(found, folder, port)]
+        programs = [_prometheus_program(found, folder, port)]
         programs += [_grafana(folder, grafana_port)] if _starts_grafana(request) else []
         _run(programs, folder, running.url, request)
     except (ProgramError, CredentialsError) as error:
@@ -390,7 +390,7 @@ def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
 # --- the programs ---
 
 
-def _command_prometheus(found: str, folder: MonitoringFolder, port: int) -> Program:
+def _prometheus_program(found: str, folder: MonitoringFolder, port: int) -> Program:
     options = {
         "config.file": folder.configuration,
         "storage.tsdb.path": folder.prometheus / "data",

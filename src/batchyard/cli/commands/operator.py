@@ -83,7 +83,9 @@ def start(options: OperatorOptions) -> None:
 
 def _wanted(options: OperatorOptions) -> OperatorConfig:
     named = Installed(controllers=options.controllers)
-    settings = PlatformSettings(_kueue(options), controllers=options.controllers, gathers=KUEUE_REQUEUE_BATCH_PERIOD)
+    settings = PlatformSettings(
+        _kueue(options), controllers=options.controllers, requeue_batch_period=KUEUE_REQUEUE_BATCH_PERIOD
+    )
     return OperatorConfig(
         KubeconfigSource(options.kubeconfig, options.context),
         replace(settings, with_nodes=True, with_costs=True, is_endless=True),

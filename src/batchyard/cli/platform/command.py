@@ -39,9 +39,9 @@ def init(
     ] = Example.REFARCH,
 ) -> None:
     """Write a commented example platform.yaml."""
-    from batchyard.cli.platform.render import init_run  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.platform.render import write_example  # noqa: PLC0415 - loads the platform
 
-    init_run(example.value, file)
+    write_example(example.value, file)
 
 
 @app.command()

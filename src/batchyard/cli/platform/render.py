@@ -135,7 +135,7 @@ def _digest(content: bytes) -> str:
 FOLDER = "examples/platforms"
 
 
-def init_run(example: str, file: Path) -> None:
+def write_example(example: str, file: Path) -> None:
     """Write the example; ends the command with 1 if the file exists."""
     try:
         text = read_folder(FOLDER, ".yaml")[f"{example}.yaml"]

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from batchyard.accounting.accounts import USES, StatementLine
 from batchyard.accounting.records import UNUSED, CostReportRow, dollars, report
-from batchyard.accounting.records import share as costs_share
+from batchyard.accounting.records import share as share_of_costs
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.api.times import format_time
@@ -200,20 +200,20 @@ def _cost_model(parts: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str
 def _lines(rows: Sequence[CostReportRow]) -> list[Model]:
     """Return the rows as table lines, the most expensive first."""
     whole = sum(row.total for row in rows)
-    lines = [_costs_line(row, whole) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
+    lines = [_cost_line(row, whole) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:ROWS_MAX]
 
 
-def _costs_line(row: CostReportRow, whole: int) -> Model:
+def _cost_line(row: CostReportRow, whole: int) -> Model:
     return {
         "name": row.name,
         "cents": row.total,
         "cost": f"${dollars(row.total)}",
-        "percent": costs_share(row.total, whole),
+        "percent": share_of_costs(row.total, whole),
         "nodeHours": f"{row.node_hours:,.1f}",
         "acceleratorHours": f"{row.accelerator_hours:,.1f}",
         "uses": [
-            {"use": use, "cost": f"${dollars(row.cents[use])}", "percent": costs_share(row.cents[use], whole)}
+            {"use": use, "cost": f"${dollars(row.cents[use])}", "percent": share_of_costs(row.cents[use], whole)}
             for use in USES
             if row.cents.get(use)
         ],

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.api.schema.scalars import pull_policy
-from batchyard.base.instant import MINUTE, SECOND, Instant
+from batchyard.base.instant import MINUTE, SECOND, Instant, backoff
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import ContainerError, find_secret, quoted
 from batchyard.kubelet.local.pod_actions import ContainerStart
@@ -156,7 +156,6 @@ def _capital_repository(name: str) -> str:
 
 _BACKOFF_MIN: Final = 10 * SECOND
 _BACKOFF_MAX: Final = 5 * MINUTE
-_DOUBLINGS_MAX: Final = 8
 #: How long ErrImagePull is reported before ImagePullBackOff.
 _ERROR_REPORTED_FOR: Final = SECOND
 #: The data keys of Secrets of types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg.
@@ -256,7 +255,7 @@ def _auth(entry: Mapping[str, Any]) -> str:
 def _after_failure(last: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
     failures = int(last.obj["spec"]["failures"])
     again = ImageRequest(_number(last) + 1, failures + 1)
-    wait = min(_BACKOFF_MIN << min(failures, _DOUBLINGS_MAX), _BACKOFF_MAX)
+    wait = backoff(_BACKOFF_MIN, _BACKOFF_MAX, failures + 1)
     reason = last.status.get("reason") or ERR_IMAGE_PULL
     error = ContainerError(ERR_IMAGE_PULL if reason == UNKNOWN else reason, last.status.get("message") or "")
     if reason == ERR_IMAGE_NEVER_PULL:

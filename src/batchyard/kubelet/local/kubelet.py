@@ -11,7 +11,7 @@ from batchyard.admission_plugins.built_in import ROOT_CERTIFICATE
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.scheme import POD
-from batchyard.api.views.pods import is_terminal, is_terminating, node_of
+from batchyard.api.views.pods import awaits_deletion, is_terminal, is_terminating, node_of
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.containers import RUN
@@ -286,7 +286,7 @@ class LocalKubelet:
             return ReconcileResult([*halts, *ended.writes], ended.events)
         if is_held(pod):  # the finalizer is for simulated pods, which save their work; real pods do that themselves
             return ReconcileResult([*halts, *remove_work_finalizer(pod)])
-        if alive or not _is_waited_for(pod):
+        if alive or not awaits_deletion(pod):
             return ReconcileResult(halts)
         metadata = pod["metadata"]
         return ReconcileResult(
@@ -410,14 +410,9 @@ def _is_own_stop_request(event: WatchEvent) -> bool:
 def _is_news(event: WatchEvent) -> bool:
     """Whether a pod is new, deleted, changed in more than its status, or ended."""
     pod, old = event.obj, event.old
-    if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod):
+    if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod):
         return True
     if pod["spec"].get("readinessGates") or is_terminal(pod):
         return True
     fields = ("deletionTimestamp", "deletionGracePeriodSeconds")
     return any(pod["metadata"].get(field) != old["metadata"].get(field) for field in fields)
-
-
-def _is_waited_for(pod: Mapping[str, Any]) -> bool:
-    """Whether a terminating pod with a grace period has ended: its kubelet then deletes it."""
-    return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))

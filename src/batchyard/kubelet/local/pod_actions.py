@@ -16,7 +16,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods
 from batchyard.api.views.node import GRACE_MAX
-from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, backoff
 from batchyard.kubelet.local.errors import quoted
 from batchyard.kubelet.local.runs import (
     EXITED,
@@ -262,7 +262,6 @@ BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
 #: Containers that ran longer than this restart without backoff.
 _BACKOFF_FORGOTTEN: Final = 2 * BACKOFF_MAX
-_DOUBLINGS_MAX: Final = 8
 #: The delay before a failed sandbox is retried.
 SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
 
@@ -383,7 +382,7 @@ def _started(situation: PodState, now: Instant) -> PodActions:
             halts += _halted_for_failure(each, run, situation, now)
         elif _begins_again(each.part, run, policy):
             in_row = _restarts_in_row(run)
-            wait = min(BACKOFF_MIN << min(in_row - 1, _DOUBLINGS_MAX), BACKOFF_MAX) if in_row else 0
+            wait = backoff(BACKOFF_MIN, BACKOFF_MAX, in_row) if in_row else 0
             if run.ended_at + wait > now:
                 backoffs[each.name] = wait
                 waits.append(run.ended_at + wait)

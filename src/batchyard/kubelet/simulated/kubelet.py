@@ -19,14 +19,14 @@ from batchyard.api.views.pods import (
     PENDING,
     RUNNING,
     SUCCEEDED,
+    awaits_deletion,
     is_terminal,
-    is_terminating,
     node_of,
     resumed_work,
     running_since,
 )
 from batchyard.base import triangular
-from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, backoff
 from batchyard.cloud.catalog.instances import CRASHED, phase_of, since
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.prices import POD_START, step_duration
@@ -219,7 +219,7 @@ def _backoff(run: SimulatedRunState) -> Duration:
     ran = parse_time(ended["finishedAt"]) - parse_time(ended["startedAt"])
     if not run.restarts or ran > _BACKOFF_FORGOTTEN:
         return 0
-    return min(BACKOFF_MIN << min(run.restarts - 1, 8), BACKOFF_MAX)
+    return backoff(BACKOFF_MIN, BACKOFF_MAX, run.restarts)
 
 
 # --- statuses ---
@@ -355,7 +355,7 @@ class Kubelets:
         if is_terminal(pod) and is_held(pod):
             return ReconcileResult(remove_work_finalizer(pod))
         if is_terminal(pod):
-            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if _is_waited_for(pod) else [])
+            return ReconcileResult([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if awaits_deletion(pod) else [])
         plan = plan_of(pod, reader, self._runtime)
         life = SimulatedPod(pod, machine, plan, self._pace)
         turn = next_pod_event(life, now)
@@ -391,15 +391,10 @@ def _is_news_of_pod(event: WatchEvent) -> bool:
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
-    if old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod) or is_held(pod):
+    if old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod) or is_held(pod):
         return True
     new_mark, old_mark = pod["metadata"].get("deletionTimestamp"), old["metadata"].get("deletionTimestamp")
     return bool(new_mark != old_mark)
-
-
-def _is_waited_for(pod: Obj) -> bool:
-    """Whether a terminating pod with a grace period has ended: its kubelet then deletes it."""
-    return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
 def _is_news_of_machine(event: WatchEvent) -> bool:

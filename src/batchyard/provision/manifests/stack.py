@@ -447,7 +447,7 @@ def stack_objects(platform: PlatformModel) -> Sequence[RenderedObject]:
     return [RenderedObject(obj, _PATH) for obj in objects]
 
 
-def stack_access_objects(platform: PlatformModel) -> Sequence[Obj]:
+def stack_access(platform: PlatformModel) -> Sequence[Obj]:
     """Return the objects in the engine's namespace that let Prometheus reach it; empty if the stack is disabled."""
     return [] if platform.monitoring.stack is None else access_objects(platform)
 

@@ -122,7 +122,7 @@ class ServerClock:
 
 
 #: How often the wall clock is checked, and the tolerated difference.
-_MACHINE_EVERY: Final = 5 * SECOND
+_FOLLOW_EVERY: Final = 5 * SECOND
 _MACHINE_DIFFERS: Final = 2 * SECOND
 _LOG: Final = logging.getLogger("batchyard")
 
@@ -146,4 +146,4 @@ class MachineClock:
                 "the machine's clock jumped ahead by %s (sleep or clock change); following it", format_age(ahead)
             )
             self._kernel.set_clock(time, 1.0)
-        self._timers.call_at(self._timers.now() + _MACHINE_EVERY, self.follow)
+        self._timers.call_at(self._timers.now() + _FOLLOW_EVERY, self.follow)

@@ -161,7 +161,7 @@ def _in_words(counters: Mapping[str, int]) -> str:
 # `info`, with its number.
 
 
-_DECISIONS_LOG: Final = logging.getLogger("batchyard.decisions")
+_DECISION_LOG: Final = logging.getLogger("batchyard.decisions")
 
 
 class DecisionLog:
@@ -185,8 +185,8 @@ class DecisionLog:
         entry = DecisionRecord(
             self._number, now, component_of(controller), regarding, type_, reason, message, recorded_details
         )
-        if _DECISIONS_LOG.isEnabledFor(logging.INFO):
-            _DECISIONS_LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _fields(entry)})
+        if _DECISION_LOG.isEnabledFor(logging.INFO):
+            _DECISION_LOG.info("%s %s: %s", reason, regarding, message, extra={"fields": _fields(entry)})
         self._keep(entry)
 
 
@@ -210,7 +210,7 @@ def _fields(entry: DecisionRecord) -> Mapping[str, Any]:
 #: At this size in bytes the file is renamed to FILE.1, replacing the previous one.
 SIZE_MAX: Final = 100 * 1024 * 1024
 _AUDIT_LOG: Final = logging.getLogger("batchyard.audit")
-_audit_encode = msgspec.json.Encoder().encode
+_encode_audit = msgspec.json.Encoder().encode
 
 
 class AuditLog:
@@ -227,7 +227,7 @@ class AuditLog:
         if isinstance(audited.answer, DeferredResponse):
             return  # noted once it has its answer
         self._count += 1
-        line = _audit_encode(audit_event(audited, wall_clock(), self._count)) + b"\n"
+        line = _encode_audit(audit_event(audited, wall_clock(), self._count)) + b"\n"
         try:
             self._write(line)
         except OSError as error:
