@@ -1,4 +1,4 @@
-"""The examples are whole, and those of the reference architecture have its names, quotas and shapes."""
+"""The examples are complete, and the reference architecture has its names, quotas and shapes."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -34,11 +34,11 @@ PLATFORM = (
 WORKLOADS = ("Job", "JobSet", "Service", "ConfigMap")
 
 Obj: TypeAlias = dict[str, Any]
-#: Which object: its folder in the reference architecture, kind, namespace and name.
+#: An object: its folder in the reference architecture, kind, namespace and name.
 Place: TypeAlias = tuple[str, str, str, str]
 
 
-def test_what_the_documentation_says_of_scenarios_and_clusters_is_understood() -> None:
+def test_scenario_and_cluster_documents_of_docs_are_valid() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "scenarios.md").read_text("utf-8"), re.DOTALL)
     asked, described, reserved = (yaml.safe_load(block) for block in blocks)
     group, cloud = "sim.batchyard.dev/v1alpha1", "cloud.batchyard.dev/v1alpha1"
@@ -71,7 +71,7 @@ def objects(folder: Path) -> dict[Place, Obj]:
 
 
 def shape(obj: Obj) -> object:
-    """What of an object decides how it is queued and placed, the same for every version of the API."""
+    """The fields of an object that decide how it is queued and placed, the same for every API version."""
     spec = obj.get("spec", {})
     match obj["kind"]:
         case "ClusterQueue":
@@ -108,7 +108,7 @@ def cluster_queue(spec: Obj) -> Obj:
 
 
 def job(spec: Obj) -> Obj:
-    """A Job with what its pods ask for, and nothing of what they run."""
+    """A Job with the requests of its pods, but not their commands."""
     pods = spec["template"]["spec"]
     kept = ("nodeSelector", "tolerations", "priorityClassName", "serviceAccountName", "subdomain", "restartPolicy")
     return {
@@ -126,21 +126,21 @@ def amounts(resources: Mapping[str, Mapping[str, str]]) -> Obj:
 
 
 def read(name: str) -> Manifests:
-    """An example, read."""
+    """The manifests of an example."""
     paths = sorted((EXAMPLES / name).rglob("*.yaml"))
     return read_manifests((path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths)
 
 
 def run(name: str, *, until: str = "1h", sink: Callable[[Record], None] = ignore_record) -> World:
-    """An example, simulated."""
+    """Simulate an example."""
     world = World(make_scenario(read(name)), sink=sink)
     world.run_until(parse_duration(until))
     world.settle()
     return world
 
 
-def happened(name: str, event: str) -> dict[str, float]:
-    """When something last happened to each Job of an example, in seconds."""
+def event_times(name: str, event: str) -> dict[str, float]:
+    """The time of the last event of a type for each Job of an example, in seconds."""
     records: list[Record] = []
     run(name, sink=records.append)
     return {
@@ -151,7 +151,7 @@ def happened(name: str, event: str) -> dict[str, float]:
 
 
 @needs_refarch
-def test_refarch_has_the_same_objects_in_the_same_folders() -> None:
+def test_refarch_has_same_objects_in_same_folders() -> None:
     ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
     assert sorted(ours) == sorted(theirs)
     assert len(ours) == 207
@@ -159,47 +159,47 @@ def test_refarch_has_the_same_objects_in_the_same_folders() -> None:
 
 @needs_refarch
 @pytest.mark.parametrize("kind", [*PLATFORM, *WORKLOADS])
-def test_refarch_has_the_same_platform_and_workloads(kind: str) -> None:
+def test_refarch_has_same_platform_and_workloads(kind: str) -> None:
     ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
     for place in (place for place in theirs if place[1] == kind):
         assert shape(ours[place]) == shape(theirs[place]), place
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
-def test_every_example_can_be_read(name: str) -> None:
+def test_every_example_is_valid(name: str) -> None:
     manifests = read(name)
     assert [*map(str, manifests.faults), *manifests.warnings] == []
     assert len(manifests.objects) > 1
 
 
-def test_first_steps_are_over_in_a_minute() -> None:
-    assert happened("first-steps", "Finished") == {"train-a": 30, "train-b": 61, "train-c": 60}
+def test_first_steps_example_finishes_in_one_minute() -> None:
+    assert event_times("first-steps", "Finished") == {"train-a": 30, "train-b": 61, "train-c": 60}
 
 
-def test_a_borrower_keeps_what_it_has_where_nobody_reclaims() -> None:
-    reserved = happened("cohort-borrowing", "QuotaReserved")
+def test_borrower_keeps_quota_without_reclaim() -> None:
+    reserved = event_times("cohort-borrowing", "QuotaReserved")
     assert (reserved["red-3"], reserved["blue-1"]) == (3, 30)
     assert (reserved["blue-2"], reserved["red-4"]) == (61, 62)
 
 
-def test_production_and_the_urgent_preempt() -> None:
-    assert happened("preemption", "Preempted") == {"study-4": 30, "study-3": 30, "study-2": 45}
-    assert happened("preemption", "QuotaReserved")["study-2"] == 75
+def test_production_and_urgent_jobs_preempt() -> None:
+    assert event_times("preemption", "Preempted") == {"study-4": 30, "study-3": 30, "study-2": 45}
+    assert event_times("preemption", "QuotaReserved")["study-2"] == 75
 
 
-def test_the_heavier_queue_has_twice_the_share() -> None:
+def test_queue_with_double_weight_gets_double_share() -> None:
     world = run("fair-sharing", until="3m")
     queues = world.objects(scheme.CLUSTER_QUEUE)
     admitted = {queue["metadata"]["name"]: queue["status"]["admittedWorkloads"] for queue in queues}
     assert admitted == {"alpha-queue": 3, "beta-queue": 3, "gamma-queue": 6}
 
 
-def test_research_borrows_no_more_than_its_limit() -> None:
-    reserved = happened("hierarchy", "QuotaReserved")
+def test_research_borrows_up_to_its_limit() -> None:
+    reserved = event_times("hierarchy", "QuotaReserved")
     assert (reserved["vision-5"], reserved["language-1"], reserved["search-2"]) == (5, 61, 22)
 
 
-def test_every_job_says_how_long_it_runs() -> None:
+def test_every_example_job_has_runtime() -> None:
     cluster = yaml.safe_load((EXAMPLES / "refarch" / "cluster.yaml").read_text("utf-8"))
     by_cluster = {name for row in cluster["spec"]["runtimes"]["jobs"] for name in row["names"]}
     for obj in objects(EXAMPLES).values():
@@ -208,7 +208,7 @@ def test_every_job_says_how_long_it_runs() -> None:
             assert "batchyard.dev/runtime" in metadata.get("annotations", {}), metadata
 
 
-def test_every_example_is_listed_and_says_what_to_see() -> None:
+def test_every_example_is_listed_and_has_readme() -> None:
     folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
     listed = (EXAMPLES / "README.md").read_text("utf-8")
     assert [name for name in folders if f"[{name}]({name})" not in listed] == []

@@ -1,4 +1,4 @@
-"""What is found in the examples, and in the manifests of the documents that batchyard grew from."""
+"""Lint findings in the examples and in the manifests of the source documents."""
 
 from collections import Counter
 from pathlib import Path
@@ -15,9 +15,9 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 SHARED = ROOT.parent / "shared"
 
-#: What examples show on purpose: the reference architecture promises more GPUs than it has reserved.
+#: Intended findings: the quota of the reference architecture exceeds its reserved GPUs.
 ON_PURPOSE = {"refarch": {"quota-above-capacity": 1}}
-#: Situations to ask why about, each a platform of its own: in some nothing is wrong, one only has to wait.
+#: The situations of examples/why, each with its own platform: in some, lint finds no problem.
 SITUATIONS = {
     "affinity": {"no-matching-flavor": 1},
     "head-of-line": {"strict-fifo-blocking": 1},
@@ -32,27 +32,27 @@ needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the manifests are
 
 
 def counted(report: LintReport, *, notes: bool = False) -> dict[str, int]:
-    """How often each rule had something to say; notes only where they are wanted."""
+    """The number of findings of each rule; notes on request only."""
     return dict(Counter(f.rule for f in report.findings if notes or f.severity is not Severity.NOTE))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_nothing_is_wrong_with_an_example_but_what_it_shows_on_purpose(folder: str) -> None:
+def test_example_has_only_intended_findings(folder: str) -> None:
     assert counted(lint([str(EXAMPLES / folder)])) == ON_PURPOSE.get(folder, {})
 
 
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "why").glob("*.yaml")), ids=lambda path: path.stem)
-def test_what_is_wrong_with_a_situation_is_told_beforehand(path: Path) -> None:
+def test_lint_reports_problem_of_situation(path: Path) -> None:
     assert counted(lint([str(path)])) == SITUATIONS.get(path.stem, {})
 
 
-def test_the_reserved_gpus_of_the_reference_architecture_are_promised_twice() -> None:
+def test_lint_reports_reserved_gpus_above_capacity() -> None:
     finding = next(f for f in lint([str(EXAMPLES / "refarch")]).findings if f.rule == "quota-above-capacity")
     assert "may use 16 nvidia.com/gpu of flavor gpu-l4-reserved" in finding.problem
     assert "its machines have 8 (reserved-np: 4 nodes)" in finding.problem
 
 
-def test_with_its_patches_nothing_is_wrong_with_the_reference_architecture() -> None:
+def test_patched_reference_architecture_has_no_findings() -> None:
     objects = [manifest.obj for manifest in read_manifests(read_sources([EXAMPLES / "refarch"], [])).objects]
     patches = [patch for finding in lint(objects).findings for patch in finding.patches]
     for patch in patches:
@@ -94,13 +94,13 @@ SEEDS = [
 
 @needs_shared
 @pytest.mark.parametrize(("folders", "cluster", "expected"), SEEDS)
-def test_every_trap_of_the_seeds_is_found(folders: list[str], cluster: str, expected: dict[str, int]) -> None:
+def test_lint_finds_every_problem_of_seed_manifests(folders: list[str], cluster: str, expected: dict[str, int]) -> None:
     paths = [str(SHARED / folder) for folder in folders] + [str(EXAMPLES / cluster / "cluster.yaml")]
     assert counted(lint(paths), notes=True) == expected
 
 
 @needs_shared
-def test_jobs_of_a_queue_that_covers_only_gpus_are_told_what_it_leaves_out(tmp_path: Path) -> None:
+def test_lint_reports_resources_that_queue_does_not_cover(tmp_path: Path) -> None:
     """The queue is that of the reference architecture, in the namespace of the Jobs."""
     queue = tmp_path / "queue.yaml"
     text = (SHARED / "refarch" / "dws" / "kueue-dws-config.yaml").read_text()
@@ -112,7 +112,7 @@ def test_jobs_of_a_queue_that_covers_only_gpus_are_told_what_it_leaves_out(tmp_p
 
 
 @needs_shared
-def test_the_mended_manifests_of_the_swap_have_nothing_wrong() -> None:
+def test_corrected_hotswap_manifests_have_no_findings() -> None:
     paths = [path for path in sorted((SHARED / "hotswap").glob("*.yaml")) if path.name != "kueue-as-printed.yaml"]
     report = lint([*map(str, paths), str(EXAMPLES / "hotswap" / "cluster.yaml")])
     assert counted(report) == {}

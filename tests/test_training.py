@@ -1,6 +1,6 @@
-"""The trainer of examples/training: stopped or killed at any step, it ends as one that nobody disturbed.
+"""The trainer of examples/training: stopped or killed at any step, it ends with the result of an uninterrupted run.
 
-PyTorch is not for the project's own environment. `make torch` makes another, which these tests use where it is there.
+PyTorch is not in the project's own environment. `make torch` creates another one, which these tests use if it exists.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 TRAINING = ROOT / "examples" / "training"
 TORCHRUN = ROOT / ".torch" / "bin" / "torchrun"
 _ENDS_WITHIN = 120
-#: With three, and not with two, sums depend on the order in which ranks are added up.
+#: With three ranks, unlike with two, sums depend on the order of the ranks.
 _RANKS = 3
 
 needs_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="PyTorch is not there: make torch")
@@ -52,12 +52,12 @@ class Trainer:
         )
 
     def wait_for(self, beginning: str) -> str:
-        """The next line that begins so."""
+        """The next line with this beginning."""
         assert self.process.stdout is not None
         return next(line for line in self.process.stdout if line.startswith(beginning))
 
     def end(self) -> tuple[int, list[str]]:
-        """Its exit code and what it printed meanwhile, once it has ended."""
+        """Wait for its end; its exit code and its output."""
         printed, _ = self.process.communicate(timeout=_ENDS_WITHIN)
         return self.process.returncode, printed.splitlines()
 
@@ -78,8 +78,8 @@ class Trainer:
 
 
 @cache
-def undisturbed() -> str:
-    """The last line of a training that nobody disturbs."""
+def uninterrupted_result() -> str:
+    """The last line of an uninterrupted training."""
     with Trainer() as trainer:
         code, printed = trainer.end()
     assert code == 0
@@ -87,7 +87,7 @@ def undisturbed() -> str:
 
 
 @needs_torch
-def test_what_was_stopped_goes_on_to_the_same_last_bit(tmp_path: Path) -> None:
+def test_stopped_training_resumes_with_identical_result(tmp_path: Path) -> None:
     where = ("--checkpoints", str(tmp_path))
     with Trainer(*where, "--seconds-per-step", "60") as stopped:
         stopped.wait_for("step 0 ")
@@ -97,11 +97,11 @@ def test_what_was_stopped_goes_on_to_the_same_last_bit(tmp_path: Path) -> None:
     with Trainer(*where) as resumed:
         code, printed = resumed.end()
     assert (code, printed[0]) == (0, "resumed from step 1")
-    assert printed[-1] == undisturbed()
+    assert printed[-1] == uninterrupted_result()
 
 
 @needs_torch
-def test_what_was_killed_goes_on_from_the_last_whole_checkpoint(tmp_path: Path) -> None:
+def test_killed_training_resumes_from_last_valid_checkpoint(tmp_path: Path) -> None:
     where = ("--checkpoints", str(tmp_path), "--checkpoint-every", "4")
     with Trainer(*where, "--seconds-per-step", "0.1") as killed:
         killed.wait_for("step 9 ")
@@ -112,11 +112,11 @@ def test_what_was_killed_goes_on_from_the_last_whole_checkpoint(tmp_path: Path) 
     with Trainer(*where) as resumed:
         code, printed = resumed.end()
     assert printed[:2] == [f"{newest.name} is torn: passed over", f"resumed from step {int(before.stem[5:])}"]
-    assert (code, printed[-1]) == (0, undisturbed())
+    assert (code, printed[-1]) == (0, uninterrupted_result())
 
 
 @needs_torch
-def test_each_rank_ends_with_the_code_of_what_was_stopped(tmp_path: Path) -> None:
+def test_stopped_rank_exits_with_code_143(tmp_path: Path) -> None:
     alone = [str(TORCHRUN.parent / "python"), str(TRAINING / "train.py"), "--seconds-per-step", "60"]
     with subprocess.Popen([*alone, "--checkpoints", str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -126,11 +126,11 @@ def test_each_rank_ends_with_the_code_of_what_was_stopped(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001.checkpoint"]
 
 
-def test_the_newest_checkpoint_is_found_and_few_are_kept(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_found_and_two_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "where it is missing"
     for step in (9, 10, 100):
         checkpoints.save(folder, step, b"after %d" % step)
-    assert checkpoints.newest(folder, _unheard) == (100, b"after 100")
+    assert checkpoints.newest(folder, _fail_on_line) == (100, b"after 100")
     assert len(list(folder.iterdir())) == 2
 
 
@@ -142,7 +142,7 @@ def test_the_newest_checkpoint_is_found_and_few_are_kept(tmp_path: Path) -> None
         pytest.param(lambda content: content[:-1] + b"\0", id="a bit is wrong"),
     ],
 )
-def test_a_torn_checkpoint_is_passed_over_and_told(tmp_path: Path, tear: Callable[[bytes], bytes]) -> None:
+def test_torn_checkpoint_is_skipped_and_reported(tmp_path: Path, tear: Callable[[bytes], bytes]) -> None:
     for step in (1, 2):
         checkpoints.save(tmp_path, step, b"after %d" % step)
     torn = max(tmp_path.iterdir())
@@ -152,11 +152,11 @@ def test_a_torn_checkpoint_is_passed_over_and_told(tmp_path: Path, tear: Callabl
     assert reported == [f"{torn.name} is torn: passed over"]
 
 
-def test_where_nothing_was_saved_there_is_nothing(tmp_path: Path) -> None:
+def test_folder_without_complete_checkpoint_returns_none(tmp_path: Path) -> None:
     (tmp_path / ".step-000000003.checkpoint").write_bytes(b"of a process that was killed as it wrote")
-    assert checkpoints.newest(tmp_path, _unheard) is None
+    assert checkpoints.newest(tmp_path, _fail_on_line) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def _unheard(line: str) -> None:
+def _fail_on_line(line: str) -> None:
     raise AssertionError(line)

@@ -1,6 +1,6 @@
-"""The situations of `examples/why`: what binds, who holds what is lacking, and the smallest change that admits.
+"""The situations of `examples/why`: the binding limit, the holders, and the smallest change that admits.
 
-And whoever else is asked about, in any of the examples and at any moment: there is an answer.
+Also, `why` has an answer for every object of the examples at any time.
 """
 
 from functools import cache
@@ -23,7 +23,7 @@ KINDS = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER
 
 
 class Case(NamedTuple):
-    """A situation: which Job to ask about, when, and what is to be said."""
+    """A situation: the Job, the time, and the expected answer."""
 
     file: str
     namespace: str
@@ -31,9 +31,9 @@ class Case(NamedTuple):
     at: str
     limit: str
     where: str
-    #: The job of the first holder; '' if there is none to name.
+    #: The job of the first holder; '' if there is none.
     holder: str
-    #: The first change, or what it begins with; '' if there is none.
+    #: The first change or its beginning; '' if there is none.
     change: str
 
 
@@ -66,7 +66,7 @@ CASES = [
 
 @cache
 def world(path: str, at: str) -> World:
-    """Manifests of the examples, simulated up to a moment."""
+    """Manifests of the examples, simulated until a time."""
     scenario, _ = read_scenario([str(EXAMPLES / path)])
     made = World(scenario)
     made.run_until(parse_duration(at))
@@ -83,7 +83,7 @@ def reported(case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
-def test_the_answer_names_limit_holder_and_smallest_change(case: Case) -> None:
+def test_why_names_limit_holder_and_smallest_change(case: Case) -> None:
     document = reported(case)
     binding = document["binding"]
     assert binding["limit"] == case.limit
@@ -95,13 +95,13 @@ def test_the_answer_names_limit_holder_and_smallest_change(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
-def test_the_answer_fits_on_a_screen(case: Case) -> None:
+def test_why_fits_on_screen(case: Case) -> None:
     lines = list(lines_of(reported(case), is_wide=False))
     assert len(lines) <= 40
     assert max(map(len, lines)) <= WIDTH + 60
 
 
-def test_what_waits_for_a_request_tells_of_it_and_what_waits_for_machines_tells_of_those() -> None:
+def test_why_reports_provisioning_request_or_missing_nodes() -> None:
     queued, empty = (reported(case) for case in CASES if case.file in {"admission-check", "stock-out"})
     assert queued["requests"][0]["kind"] == "ProvisioningRequest"
     assert "Accepted=True" in queued["requests"][0]["told"]
@@ -109,7 +109,7 @@ def test_what_waits_for_a_request_tells_of_it_and_what_waits_for_machines_tells_
 
 
 @pytest.mark.parametrize(("fewer", "has_nodes"), [(0, True), (1, False)])
-def test_the_machines_that_are_proposed_give_its_pods_nodes_and_one_less_does_not(fewer: int, has_nodes: bool) -> None:
+def test_proposed_machines_are_sufficient_and_minimal(fewer: int, has_nodes: bool) -> None:
     case = next(case for case in CASES if case.file == "quota-above-hardware")
     (patch,) = next(change["apply"] for change in reported(case)["changes"] if change["kind"] == "nodes")
     changed = World(read_scenario([str(EXAMPLES / "why" / f"{case.file}.yaml")])[0])
@@ -136,7 +136,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("name", "at"), MOMENTS)
-def test_there_is_an_answer_for_everything_in_the_examples(name: str, at: str) -> None:
+def test_why_answers_for_every_object_in_examples(name: str, at: str) -> None:
     found = world(name, at)
     for obj in (obj for kind in KINDS for obj in found.objects(kind)[:12]):
         document = found.platform.explainer.why(key_of(obj), found.kernel.now())

@@ -1,4 +1,4 @@
-"""A cable between an operator and a platform, that can be cut and joined again."""
+"""A proxy between an operator and a platform that can interrupt and restore connections."""
 
 import socket
 import threading
@@ -9,7 +9,7 @@ _BYTES = 65536
 
 
 class Cable:
-    """Carries what comes to its own port to another one."""
+    """Forwards connections from its port to another port."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -20,14 +20,14 @@ class Cable:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Break all connections off, and let none be made."""
+        """Break all connections, and reject new ones."""
         self._is_cut.set()
         for end in self._ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
     def join(self) -> None:
-        """Let connections be made again."""
+        """Accept connections again."""
         self._is_cut.clear()
 
     def _accept(self) -> None:

@@ -1,7 +1,7 @@
-"""Objects that the schema of a kind allows and hardly anybody writes: nothing that may be left out, and one field more.
+"""Minimal objects that the schema of a kind allows: only required fields, and one optional field more.
 
-A kind's definition is all that an API server elsewhere goes by where nobody asks webhooks. Every text is the same, so
-that such objects name each other.
+Without webhooks an API server checks only the definition of a kind. All texts are equal, so such objects refer to
+each other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,14 +21,14 @@ _OF_ALL: Final = ("apiVersion", "kind", "metadata")
 
 
 class Allowed(NamedTuple):
-    """A kind, and objects of it that its schema allows; the first has nothing that may be left out."""
+    """A kind, and objects that its schema allows; the first has only required fields."""
 
     info: ServedKind
     objects: list[Obj]
 
 
 def allowed() -> Mapping[str, Allowed]:
-    """Such objects of every kind that an operator brings along."""
+    """Return such objects of each kind that an operator installs."""
     by_name = {f"{info.plural}.{info.group}": info for info in scheme.KINDS}
     found = {}
     for definition in definitions(InstallSettings()):
@@ -41,14 +41,14 @@ def allowed() -> Mapping[str, Allowed]:
 
 
 def _stored(info: ServedKind, body: Mapping[str, Any]) -> Obj:
-    """The object as an API server stores it: with what its schema says by itself."""
+    """Return the object as an API server stores it, with the defaults of its schema."""
     metadata = {"name": NAME, "uid": f"uid-{info.singular}", **({"namespace": NAME} if info.namespaced else {})}
     obj = {"apiVersion": info.api_version, "kind": info.kind, "metadata": metadata, **body}
     return settle(info, info.storage_version, obj).obj or obj
 
 
 def _least(schema: Mapping[str, Any]) -> Any:
-    """The least that a schema allows."""
+    """Return the minimal value that a schema allows."""
     if "default" in schema or "enum" in schema:
         return schema["default"] if "default" in schema else schema["enum"][0]
     match schema.get("type"):
@@ -62,11 +62,11 @@ def _least(schema: Mapping[str, Any]) -> Any:
             return True
         case "string":
             return _TEXTS.get(schema.get("format", ""), NAME)
-    return 1  # a number, or a text that is one
+    return 1  # a number, or a numeric text
 
 
 def _fuller(schema: Mapping[str, Any], depth: int) -> Iterator[Any]:
-    """The least, and with each of its fields besides."""
+    """Yield the minimal value, and the same with each optional field."""
     yield _least(schema)
     if depth and schema.get("type") == "array":
         yield from ([item] for item in _fuller(schema["items"], depth - 1))

@@ -1,4 +1,4 @@
-"""What became of everything, in words that do not depend on when it was, nor on names that were drawn."""
+"""The state of all objects, independent of times and of random names."""
 
 import re
 from collections import Counter
@@ -17,7 +17,7 @@ _OWNED = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.PROVIS
 
 
 def outcome(objects: List) -> dict[str, Any]:
-    """The outcome so far."""
+    """Return the current outcome."""
     names = {obj["metadata"]["uid"]: obj["metadata"]["name"] for kind in _OWNED for obj in objects(kind)}
 
     def stated(text: str) -> str:
@@ -38,7 +38,7 @@ def outcome(objects: List) -> dict[str, Any]:
 
 
 def differences(wanted: Any, found: Any, place: str = "") -> Iterator[str]:
-    """Where two outcomes differ."""
+    """Return the differences between two outcomes."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         for name in dict.fromkeys((*wanted, *found)):
             yield from differences(wanted.get(name), found.get(name), f"{place}/{name}")

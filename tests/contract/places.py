@@ -1,4 +1,4 @@
-"""Where a scene can be played: in this process in virtual time, or in two processes over HTTP."""
+"""Environments of scenes: this process in virtual time, or two processes over HTTP."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ spec: {{fairSharing: {fair_sharing}}}
 """
 
 
-#: A simulated world waits for no pods either. Whether they were ready for a moment each place sees otherwise.
+#: A simulated world does not wait for ready pods either. The environments differ in short periods of readiness.
 _KUEUE = """
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -53,7 +53,7 @@ class InProcess:
         self.play(Step(lasts=1))
 
     def play(self, step: Step) -> dict[str, Any]:
-        """What has become of everything after a step."""
+        """Perform a step, and return the outcome."""
         for given in step.objects:
             decoded = decode(given)
             assert decoded.obj is not None, decoded.faults
@@ -69,7 +69,7 @@ class InProcess:
 
 
 class OverHttp:
-    """A platform and an operator, each a process, and HTTP between them."""
+    """A platform and an operator, two processes connected over HTTP."""
 
     def __init__(self, folder: Path, scene: Scene) -> None:
         self._scene = scene
@@ -81,33 +81,33 @@ class OverHttp:
         self.operator = self._operate(self.running.url)
 
     def kill_platform(self) -> None:
-        """End the platform without warning, and start it again where it was."""
+        """Kill the platform, and restart it on the same port."""
         self.running.kill()
         self.running = self._run()
 
     def kill_operator(self) -> None:
-        """End the operator without warning, and start another."""
+        """Kill the operator, and start another one."""
         self.operate_at(self.running.url)
 
     def operate_at(self, url: str) -> None:
-        """Let another operator take the place of the one that is there, and reach the platform so."""
+        """Replace the operator by one that connects to this URL."""
         self.operator.kill()
         self.operator = self._operate(url)
 
     def play(self, step: Step, wanted: Mapping[str, Any]) -> None:
-        """Do a step, and wait until all is as wanted."""
+        """Perform a step, and wait for the expected outcome."""
         self.apply(step)
         self.wait_for(wanted)
 
     def apply(self, step: Step) -> None:
-        """Do a step."""
+        """Perform a step."""
         for obj in step.objects:
             self._send("POST", place_of(obj), obj, {201})
         if step.crash:
             self._crash(victim_of(step.crash, self.objects))
 
     def wait_for(self, wanted: Mapping[str, Any]) -> None:
-        """Wait until all is as wanted."""
+        """Wait for the expected outcome."""
         found: dict[str, Any] = {}
         for _ in range(_LOOKS_MAX):
             found = outcome(self.objects)
@@ -117,7 +117,7 @@ class OverHttp:
         raise AssertionError("\n".join([*differences(wanted, found), self.operator.log()]))
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         info = kind_info(kind)
         code, listed = ask(self.running.url, "GET", path_of_kind(info, info.storage_version))
         assert code == 200, listed
@@ -154,7 +154,7 @@ class OverHttp:
 
 
 def play_both(scene: Scene, folder: Path) -> None:
-    """Play a scene in both places, side by side; AssertionError where they differ."""
+    """Play a scene in both environments; raise AssertionError if they differ."""
     near = InProcess(scene)
     with OverHttp(folder, scene) as far:
         for step in scene.steps:
@@ -162,14 +162,14 @@ def play_both(scene: Scene, folder: Path) -> None:
 
 
 def victim_of(jobset: str, objects: Callable[[str], Sequence[Obj]]) -> Obj:
-    """The machine of the first pod of a JobSet."""
+    """Return the machine of the first pod of a JobSet."""
     pods = [pod for pod in objects(scheme.POD) if pod["metadata"]["name"].startswith(f"{jobset}-slice-0-0-")]
     node = pods[0]["spec"]["nodeName"]
     return next(found for found in objects(scheme.INSTANCE) if found["metadata"]["name"] == node)
 
 
 def place_of(obj: Obj) -> str:
-    """Where objects like this one are created."""
+    """Return the path at which objects like this one are created."""
     key = key_of({**obj, "metadata": {"namespace": "", **obj["metadata"]}})
     info = kind_info(key.kind)
     return path_of(info, obj["apiVersion"].rpartition("/")[2], key.namespace)

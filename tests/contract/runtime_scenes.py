@@ -1,4 +1,4 @@
-"""Scenes that a simulated runtime and a real one must play alike: what pods do is said to both, in their own words."""
+"""Scenes with the same result on a simulated and a real runtime: each pod specifies its behavior for both."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ NAMESPACE = "default"
 
 @dataclass(frozen=True)
 class RuntimeStep:
-    """What is created and deleted, and what is true of the objects by kind when that has been done."""
+    """Created and deleted objects, and the condition on objects by kind that ends the step."""
 
     until: Callable[[Objects], bool]
     creates: Sequence[Obj] = ()
@@ -25,13 +25,13 @@ class RuntimeStep:
 
 
 def pod_template(seconds: float = 0.2, code: int = 0, policy: str = "Never", **spec: Any) -> dict[str, Any]:
-    """A pod that runs so long and ends so, whoever runs it."""
+    """Return a pod with this duration and exit code on each runtime."""
     notes = {"batchyard.dev/runtime": f"{int(seconds * 1000)}ms", "batchyard.dev/exit-code": str(code)}
     requests = {"resources": {"requests": {"cpu": "10m"}}}
     container = {
         "name": "main",
         "image": "machine",
-        # the first process of a container gets no signal that it does not wait for
+        # the first process of a container receives only handled signals
         "command": ["sh", "-c", f"trap 'exit 143' TERM; sleep {seconds} & wait $!; exit {code}"],
         **requests,
     }
@@ -40,20 +40,20 @@ def pod_template(seconds: float = 0.2, code: int = 0, policy: str = "Never", **s
 
 
 def pod(name: str, **fields: Any) -> Obj:
-    """A pod."""
+    """Return a pod."""
     template = pod_template(**fields)
     metadata = {**template["metadata"], "name": name, "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
 def job(name: str, template: Mapping[str, Any], labels: Mapping[str, str] | None = None, **spec: Any) -> Obj:
-    """A Job of one pod, if nothing else is said."""
+    """Return a Job, by default of one pod."""
     metadata = {"name": name, "namespace": NAMESPACE, "labels": dict(labels or {})}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template, **spec}}
 
 
 def jobset(name: str, template: Mapping[str, Any], **spec: Any) -> Obj:
-    """A JobSet of one Job of one pod."""
+    """Return a JobSet of one Job of one pod."""
     jobs = [{"name": "worker", "replicas": 1, "template": {"spec": {"backoffLimit": 0, "template": template}}}]
     metadata = {"name": name, "namespace": NAMESPACE}
     spec = {"replicatedJobs": jobs, **spec}
@@ -61,17 +61,17 @@ def jobset(name: str, template: Mapping[str, Any], **spec: Any) -> Obj:
 
 
 def found(objects: Objects, kind: str, name: str) -> Obj:
-    """An object, as far as it is there."""
+    """Return an object, or an empty one."""
     return next((obj for obj in objects(kind) if obj["metadata"]["name"] == name), {"metadata": {}})
 
 
 def in_phase(name: str, *phases: str) -> Callable[[Objects], bool]:
-    """A pod is in one of these phases."""
+    """Check that a pod is in one of these phases."""
     return lambda objects: (found(objects, "Pod", name).get("status") or {}).get("phase") in phases
 
 
 def waits_for(name: str, reason: str) -> Callable[[Objects], bool]:
-    """The container of a pod waits for that reason."""
+    """Check that the container of a pod waits for this reason."""
 
     def holds(objects: Objects) -> bool:
         statuses = (found(objects, "Pod", name).get("status") or {}).get("containerStatuses") or [{"state": {}}]
@@ -81,17 +81,17 @@ def waits_for(name: str, reason: str) -> Callable[[Objects], bool]:
 
 
 def is_gone(name: str) -> Callable[[Objects], bool]:
-    """There is no such pod."""
+    """Check that a pod does not exist."""
     return lambda objects: found(objects, "Pod", name) == {"metadata": {}}
 
 
 def holds(kind: str, name: str, condition: str) -> Callable[[Objects], bool]:
-    """A condition is true."""
+    """Check that a condition is true."""
     return lambda objects: is_true(found(objects, kind, name), condition)
 
 
 def runs(name: str) -> Callable[[Objects], bool]:
-    """A pod of a Job is ready."""
+    """Check that a pod of a Job is ready."""
     return lambda objects: bool((found(objects, "Job.batch", name).get("status") or {}).get("ready"))
 
 
@@ -103,7 +103,7 @@ _PREEMPTS = {"withinClusterQueue": "LowerPriority"}
 
 
 def _quota() -> list[Obj]:
-    """A queue for one pod."""
+    """Return a queue for one pod."""
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "plain"}}
     return [flavor, *queue("preempt", {"plain": "10m"}, preemption=_PREEMPTS)]  # type: ignore[dict-item]
 

@@ -1,4 +1,4 @@
-"""Scenes that must end alike wherever the controllers run: what is applied, and how long things take to settle."""
+"""Scenes with the same outcome in each environment: applied objects, and durations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ KUEUE = "kueue.x-k8s.io/v1beta2"
 
 @dataclass(frozen=True)
 class Step:
-    """Objects that are applied, or nodes whose machines crash, and how many seconds later all has settled."""
+    """Applied objects or crashed machines, and the seconds until all controllers are done."""
 
     objects: Sequence[Obj] = ()
     lasts: float = 10
@@ -28,14 +28,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Scene:
-    """What happens, which controllers run elsewhere, and how fast time may run."""
+    """The steps of a scene, the controllers of the operator, and the speed of time."""
 
     steps: Sequence[Step]
     controllers: str = "admission"
     speed: int = 60
     fair_sharing: bool = False
     cluster: Path | None = None
-    #: What an operator is told besides.
+    #: Additional options of the operator.
     options: Sequence[str] = field(default=())
 
 
@@ -44,7 +44,7 @@ def flavor(name: str) -> Obj:
 
 
 def queue(name: str, cpu: int | Mapping[str, int], cohort: str = "", **spec: Any) -> list[Obj]:
-    """A ClusterQueue with so many CPUs, by flavor, and its LocalQueue."""
+    """Return a ClusterQueue with CPU quota by flavor, and its LocalQueue."""
     quotas = {"plain": cpu} if isinstance(cpu, int) else cpu
     flavors = [{"name": each, "resources": [{"name": "cpu", "nominalQuota": n}]} for each, n in quotas.items()]
     spec = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"], "flavors": flavors}], **spec}
@@ -63,7 +63,7 @@ def pod(cpu: int = 1, **spec: Any) -> Obj:
 
 
 def job(name: str, queue: str, count: int = 1, priority: str = "", **notes: str) -> Obj:
-    """A Job of so many CPUs; unless it says how long it runs it outlasts the scene."""
+    """Return a Job of `count` CPUs; by default it outlasts the scene."""
     labels = {"kueue.x-k8s.io/queue-name": queue}
     if priority:
         labels["kueue.x-k8s.io/priority-class"] = priority
@@ -74,7 +74,7 @@ def job(name: str, queue: str, count: int = 1, priority: str = "", **notes: str)
 
 
 def jobset(name: str, queue: str, replicas: int, runtime: str, exit_code: str, **spec: Any) -> Obj:
-    """A JobSet of Jobs with one pod each."""
+    """Return a JobSet of Jobs with one pod each."""
     notes = {"batchyard.dev/runtime": runtime, "batchyard.dev/exit-code": exit_code}
     metadata = {
         "name": name,
@@ -93,7 +93,7 @@ def priority(name: str, value: int) -> Obj:
 
 
 def of_example(*parts: str, runtime: str = "") -> list[Obj]:
-    """The objects of an example's file, as a user applies them: when they come is said by the steps."""
+    """Return the objects of an example's file without submit times, which the steps define."""
     own = {"batchyard.dev/runtime": runtime} if runtime else {}
     objects: list[Obj] = []
     for obj in yaml.safe_load_all(EXAMPLES.joinpath(*parts).read_text("utf-8")):

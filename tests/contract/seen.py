@@ -1,4 +1,4 @@
-"""What a client sees of pods and of what they belong to, in words that do not depend on when and where they ran."""
+"""A client's view of pods and their owners, independent of time and place."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ Objects = Callable[[str], Sequence[Obj]]
 
 _DRAWN: Final = re.compile(r"-[0-9a-z]{5}$")
 _MARKS: Final = ("exitCode", "reason")
-#: What the simulated kubelet does not tell: what goes well, and what nodes are for.
+#: Events that the simulated kubelet does not report: normal progress and events of nodes.
 _UNTOLD: Final = {"Pulled", "Created", "Started", "Killing", "Scheduled"}
 
 
@@ -24,7 +24,7 @@ def seen(objects: Objects, scene: str) -> dict[str, Any]:
 
     events = [e for e in objects(scheme.EVENT) if scene in e["involvedObject"]["name"] and e["reason"] not in _UNTOLD]
     whole = outcome(of_scene)
-    del whole["pods"]  # it tells of nodes
+    del whole["pods"]  # events of nodes
     return {
         **_without_names(whole, of_scene(scheme.POD)),
         "pods": sorted((_pod(pod) for pod in of_scene(scheme.POD)), key=repr),
@@ -33,7 +33,7 @@ def seen(objects: Objects, scene: str) -> dict[str, Any]:
 
 
 def _without_names(reported: Any, pods: Sequence[Obj]) -> Any:
-    """What is told, with pods named as those that made them named them."""
+    """Return a value in which the names of pods have no generated suffix."""
     if isinstance(reported, dict):
         return {name: _without_names(each, pods) for name, each in reported.items()}
     if isinstance(reported, list):

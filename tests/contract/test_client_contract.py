@@ -1,4 +1,4 @@
-"""What every client promises: writes take effect, changes are told before results, and both only through the kernel."""
+"""The contract of clients: writes take effect, events precede results, and both arrive only through the kernel."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ KIND = scheme.POD_DISRUPTION_BUDGET
 
 @dataclass
 class World:
-    """A client, how to let everything happen, and what it told in order."""
+    """A client, a function that runs all work, and the ordered reports of the client."""
 
     client: ObjectClient
     run: Callable[[], object]
@@ -44,7 +44,7 @@ class World:
         self.client.subscribe(self.reported.extend)
 
     def submit(self, write: Write) -> None:
-        """Write; the result is told, and kept in the order of the writes."""
+        """Write, and record the result at the position of the write."""
         at = len(self.results)
         self.results.append(None)
 
@@ -55,7 +55,7 @@ class World:
         self.client.submit([write], done)
 
     def write(self, write: Write) -> Obj:
-        """Write, let it happen, and return the object."""
+        """Write, run all work, and return the object."""
         results: list[WriteResult] = []
         self.client.submit([write], results.append)
         self.run()
@@ -114,7 +114,7 @@ def metadata_of(obj: Obj, *fields: str) -> list[Any]:
     return [obj["metadata"].get(name) for name in fields]
 
 
-def test_a_created_object_can_be_read_and_listed(world: World) -> None:
+def test_created_object_can_be_read_and_listed(world: World) -> None:
     stored = world.write(Create(budget()))
     assert world.client.get(key("a")) == stored
     assert list(world.client.list(KIND)) == [stored]
@@ -122,7 +122,7 @@ def test_a_created_object_can_be_read_and_listed(world: World) -> None:
     assert world.client.get(key("b")) is None
 
 
-def test_a_created_object_has_what_the_server_gives(world: World) -> None:
+def test_created_object_has_server_set_fields(world: World) -> None:
     stored = world.write(Create(budget()))
     uid, created, generation = metadata_of(stored, "uid", "creationTimestamp", "generation")
     assert len(uid) == 36
@@ -131,35 +131,33 @@ def test_a_created_object_has_what_the_server_gives(world: World) -> None:
     assert stored["metadata"]["resourceVersion"]
 
 
-def test_creating_what_is_there_is_a_conflict(world: World) -> None:
+def test_create_of_existing_object_raises_conflict(world: World) -> None:
     world.write(Create(budget()))
     with pytest.raises(Conflict, match="already exists"):
         world.write(Create(budget()))
 
 
-def test_creating_the_nameless_is_invalid(world: World) -> None:
+def test_create_without_name_is_invalid(world: World) -> None:
     with pytest.raises(InvalidObject):
         world.write(Create(budget("")))
 
 
 @pytest.mark.parametrize("write", [Update(budget()), UpdateStatus(budget()), Delete(key("a"))])
-def test_writing_what_is_not_there_is_not_found(world: World, write: Write) -> None:
+def test_write_to_missing_object_raises_not_found(world: World, write: Write) -> None:
     with pytest.raises(NotFound):
         world.write(write)
     assert world.events() == []
 
 
 @pytest.mark.parametrize("verb", [Update, UpdateStatus])
-def test_writing_what_somebody_else_changed_is_a_conflict(
-    world: World, verb: type[Update] | type[UpdateStatus]
-) -> None:
+def test_stale_write_raises_conflict(world: World, verb: type[Update] | type[UpdateStatus]) -> None:
     read = world.write(Create(budget()))
     world.write(Update(with_path(read, ("spec", "minAvailable"), 1)))
     with pytest.raises(Conflict):
         world.write(verb(with_status(with_path(read, ("spec", "minAvailable"), 2), status(1))))
 
 
-def test_without_a_resource_version_the_last_writer_wins(world: World) -> None:
+def test_last_write_wins_without_resource_version(world: World) -> None:
     world.write(Create(budget()))
     world.write(Update(with_path(budget(), ("spec", "minAvailable"), 1)))
     stored = world.write(Update(with_path(budget(), ("spec", "minAvailable"), 2)))
@@ -167,7 +165,7 @@ def test_without_a_resource_version_the_last_writer_wins(world: World) -> None:
     assert stored["metadata"]["generation"] == 3
 
 
-def test_status_and_the_rest_are_written_apart(world: World) -> None:
+def test_status_and_spec_are_written_separately(world: World) -> None:
     world.write(Create(budget()))
     world.write(UpdateStatus(with_status(with_path(budget(), ("spec", "minAvailable"), 9), status(1))))
     stored = world.write(Update(with_status(with_path(budget(), ("spec", "minAvailable"), 3), status(2))))
@@ -176,7 +174,7 @@ def test_status_and_the_rest_are_written_apart(world: World) -> None:
     assert stored["metadata"]["generation"] == 2
 
 
-def test_a_write_that_changes_nothing_succeeds_in_silence(world: World) -> None:
+def test_unchanged_write_succeeds_without_event(world: World) -> None:
     stored = world.write(Create(budget()))
     world.reported.clear()
     assert world.write(Update(stored)) == stored
@@ -184,14 +182,14 @@ def test_a_write_that_changes_nothing_succeeds_in_silence(world: World) -> None:
     assert world.reported == []
 
 
-def test_a_deleted_object_is_gone(world: World) -> None:
+def test_deleted_object_is_removed(world: World) -> None:
     stored = world.write(Create(budget()))
     assert world.write(Delete(key("a"))) == stored
     assert world.client.get(key("a")) is None
     assert world.events() == [(EventType.ADDED, "a"), (EventType.DELETED, "a")]
 
 
-def test_finalizers_hold_a_deletion_up_until_the_last_is_removed(world: World) -> None:
+def test_finalizers_delay_deletion_until_last_is_removed(world: World) -> None:
     world.write(Create(budget(finalizers=["batchyard.dev/one", "batchyard.dev/two"])))
     marked = world.write(Delete(key("a")))
     assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
@@ -204,7 +202,7 @@ def test_finalizers_hold_a_deletion_up_until_the_last_is_removed(world: World) -
     assert kinds == [EventType.ADDED, EventType.MODIFIED, EventType.MODIFIED, EventType.DELETED]
 
 
-def test_nothing_is_told_from_within_a_call(world: World) -> None:
+def test_submit_reports_nothing_synchronously(world: World) -> None:
     world.submit(Create(budget()))
     assert world.reported == []
     world.run()
@@ -212,7 +210,7 @@ def test_nothing_is_told_from_within_a_call(world: World) -> None:
     assert world.client.settled()
 
 
-def test_every_change_is_told_before_the_result_of_its_write(world: World) -> None:
+def test_events_precede_write_results(world: World) -> None:
     for name in ("a", "b"):
         world.submit(Create(budget(name)))
     world.run()
@@ -223,7 +221,7 @@ def test_every_change_is_told_before_the_result_of_its_write(world: World) -> No
     assert reported[-1] == "result"
 
 
-def test_results_of_writes_to_one_object_come_in_their_order(world: World) -> None:
+def test_results_of_writes_to_same_object_keep_order(world: World) -> None:
     results: list[WriteResult] = []
     writes: list[Write] = [Create(budget("b")), Create(budget("b")), Delete(key("b"))]
     for write in writes:
@@ -232,7 +230,7 @@ def test_results_of_writes_to_one_object_come_in_their_order(world: World) -> No
     assert [result.error is None for result in results] == [True, False, True]
 
 
-def test_a_write_from_within_a_result_comes_later(world: World) -> None:
+def test_write_from_result_callback_runs_later(world: World) -> None:
     order: list[str] = []
 
     def done(result: WriteResult) -> None:
@@ -245,7 +243,7 @@ def test_a_write_from_within_a_result_comes_later(world: World) -> None:
     assert order == ["first", "submitted", "second"]
 
 
-def test_owned_objects_are_found_by_the_uid_of_their_owner(world: World) -> None:
+def test_owned_objects_are_found_by_owner_uid(world: World) -> None:
     owner = world.write(Create(budget("owner")))
     reference = {
         "apiVersion": "policy/v1",
@@ -263,13 +261,13 @@ def test_owned_objects_are_found_by_the_uid_of_their_owner(world: World) -> None
     assert list(world.client.list(KIND)) == []
 
 
-#: The one thing that can be wrong with a write whose object has a name and asks for no resourceVersion.
+#: The only possible error of a write of a named object without a resourceVersion.
 REFUSALS = {Create: Conflict, Update: NotFound, UpdateStatus: NotFound, Delete: NotFound}
 STEPS = st.tuples(st.sampled_from("cusdo"), st.sampled_from("abcd"), st.sampled_from("abcd"), st.integers(0, 2))
 
 
 def step_write(world: World, step: tuple[str, str, str, int]) -> Write:
-    """A write drawn at random: some are refused."""
+    """Return a random write: some are rejected."""
     verb, name, other, number = step
     owner = world.client.get(key(other))
     uid = owner["metadata"]["uid"] if owner else "nobody"
@@ -295,7 +293,7 @@ def step_write(world: World, step: tuple[str, str, str, int]) -> Write:
 
 @pytest.mark.parametrize("make", CLIENTS)
 @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=60))
-def test_any_writes_leave_a_consistent_world(
+def test_random_writes_leave_consistent_state(
     make: Callable[[], World], steps: list[tuple[tuple[str, str, str, int], bool]]
 ) -> None:
     world = make()
@@ -308,12 +306,12 @@ def test_any_writes_leave_a_consistent_world(
     world.run()
     world.check()
     assert_answered(world, writes)
-    assert_told_all(world)
+    assert_events_are_complete(world)
     assert_owners_are_indexed(world)
 
 
 def assert_answered(world: World, writes: Sequence[Write]) -> None:
-    """Each write has its result: the object, or the one refusal that is possible."""
+    """Check that each write has its result: the object, or the only possible error."""
     assert len([reported for reported in world.reported if isinstance(reported, WriteResult)]) == len(writes)
     for write, result in zip(writes, world.results, strict=True):
         assert result is not None
@@ -324,8 +322,8 @@ def assert_answered(world: World, writes: Sequence[Write]) -> None:
             assert (key_of(result.obj), result.error) == (wanted, None)
 
 
-def assert_told_all(world: World) -> None:
-    """The events, replayed, give the present objects."""
+def assert_events_are_complete(world: World) -> None:
+    """Check that the replayed events yield the current objects."""
     replayed: dict[Key, Obj] = {}
     for event in world.reported:
         if isinstance(event, WatchEvent):
@@ -337,7 +335,7 @@ def assert_told_all(world: World) -> None:
 
 
 def assert_owners_are_indexed(world: World) -> None:
-    """`owned_by` finds what looking through everything finds."""
+    """Check that `owned_by` finds the same objects as a search through all objects."""
     objects = world.client.list(KIND)
     for uid in [obj["metadata"]["uid"] for obj in objects] + ["nobody"]:
         owned = [obj for obj in objects if uid in [o["uid"] for o in obj["metadata"].get("ownerReferences") or ()]]

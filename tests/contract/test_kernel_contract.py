@@ -1,4 +1,4 @@
-"""What every kernel promises: work in order of (instant, arrival), never from within a call."""
+"""The contract of kernels: work runs in order of (instant, arrival), never synchronously."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def kernel_and_run(request: pytest.FixtureRequest) -> tuple[Kernel, Run]:
     return made
 
 
-def test_work_is_done_in_order_of_instants(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_work_runs_in_order_of_instants(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[str] = []
     kernel.call_at(START + 20, lambda: done.append("late"))
@@ -32,7 +32,7 @@ def test_work_is_done_in_order_of_instants(kernel_and_run: tuple[Kernel, Run]) -
     assert done == ["early", "late"]
 
 
-def test_equal_instants_are_done_in_order_of_arrival(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_equal_instants_run_in_order_of_arrival(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[int] = []
     for number in range(50):
@@ -41,7 +41,7 @@ def test_equal_instants_are_done_in_order_of_arrival(kernel_and_run: tuple[Kerne
     assert done == list(range(50))
 
 
-def test_the_clock_shows_the_instant_asked_for(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_clock_shows_requested_instant(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     seen: list[Instant] = []
     kernel.call_at(START + 10, lambda: seen.append(kernel.now()))
@@ -49,7 +49,7 @@ def test_the_clock_shows_the_instant_asked_for(kernel_and_run: tuple[Kernel, Run
     assert seen[0] >= START + 10
 
 
-def test_work_is_never_done_from_within_the_call(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_work_never_runs_synchronously(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[str] = []
 
@@ -64,7 +64,7 @@ def test_work_is_never_done_from_within_the_call(kernel_and_run: tuple[Kernel, R
     assert done == ["outer", "inner", "inner at now"]
 
 
-def test_soon_comes_after_all_that_is_due_now(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_call_soon_runs_after_all_due_work(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[str] = []
     kernel.call_at(START + 10, lambda: kernel.call_soon(lambda: done.append("soon")))
@@ -73,7 +73,7 @@ def test_soon_comes_after_all_that_is_due_now(kernel_and_run: tuple[Kernel, Run]
     assert done == ["due", "soon"]
 
 
-def test_soon_comes_before_anything_later(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_call_soon_runs_before_later_work(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[str] = []
     kernel.call_at(START + 11, lambda: done.append("later"))
@@ -82,7 +82,7 @@ def test_soon_comes_before_anything_later(kernel_and_run: tuple[Kernel, Run]) ->
     assert done == ["soon", "later"]
 
 
-def test_the_past_means_now(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_past_instant_runs_now(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     seen: list[Instant] = []
     kernel.call_at(START - 500, lambda: seen.append(kernel.now()))
@@ -91,7 +91,7 @@ def test_the_past_means_now(kernel_and_run: tuple[Kernel, Run]) -> None:
     assert seen[0] >= START
 
 
-def test_what_is_cancelled_is_not_done_and_no_time_passes_for_it(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_cancelled_work_does_not_run_and_does_not_advance_clock(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[str] = []
     kernel.call_at(START + 10, lambda: done.append("kept"))
@@ -103,7 +103,7 @@ def test_what_is_cancelled_is_not_done_and_no_time_passes_for_it(kernel_and_run:
     assert kernel.now() < START + 2_000_000_000
 
 
-def test_what_is_done_can_be_cancelled_without_effect(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_cancel_of_completed_work_has_no_effect(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[str] = []
     tickets = [kernel.call_at(START + when, lambda: done.append("first")) for when in (-5, 10)]
@@ -115,7 +115,7 @@ def test_what_is_done_can_be_cancelled_without_effect(kernel_and_run: tuple[Kern
     assert done == ["first", "first", "second"]
 
 
-def test_what_is_due_with_its_canceller_is_done_all_the_same(kernel_and_run: tuple[Kernel, Run]) -> None:
+def test_cancel_of_work_due_at_same_instant_has_no_effect(kernel_and_run: tuple[Kernel, Run]) -> None:
     kernel, run = kernel_and_run
     done: list[str] = []
     tickets: list[int] = []

@@ -1,4 +1,4 @@
-"""Controllers look at no other kinds than their groups name, and write nothing else: an operator has these rights."""
+"""Controllers read and write only the kinds that their groups list: an operator has only these rights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,8 +25,8 @@ _VERBS = {Create: "create", Update: "patch", UpdateStatus: "status", Delete: "de
 SCENES = (scenes.PREEMPTION, scenes.FAILING, scenes.PROVISIONING, scenes.HOTSWAP)
 
 
-class Noting:
-    """A reader that takes note of what is looked at."""
+class RecordingReader:
+    """A reader that records the kinds of its reads."""
 
     def __init__(self, reader: Reader, note: Callable[[str], None]) -> None:
         self._reader = reader
@@ -41,11 +41,11 @@ class Noting:
         return self._reader.list(kind, namespace)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
-        return self._reader.owned_by(uid, namespace)  # of what kinds they are is for whoever asks to look at
+        return self._reader.owned_by(uid, namespace)  # the caller checks their kinds
 
 
 class Observed:
-    """A controller whose looks and writes are noted."""
+    """A controller whose reads and writes are recorded."""
 
     def __init__(self, controller: Controller, seen: dict[str, None], written: dict[tuple[str, str], None]) -> None:
         self._controller = controller
@@ -55,7 +55,7 @@ class Observed:
         self.keys_for = controller.keys_for
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        outcome = self._controller.reconcile(key, Noting(reader, self._note), now)
+        outcome = self._controller.reconcile(key, RecordingReader(reader, self._note), now)
         self._written.update(dict.fromkeys(each for write in outcome.writes for each in written_of(write, reader)))
         return outcome
 
@@ -64,7 +64,7 @@ class Observed:
 
 
 def names_in(group: str) -> list[str]:
-    """The controllers of a group."""
+    """Return the controllers of a group."""
     kernel = VirtualEventLoop()
     ports = Ports(kernel, LocalClient(Store(), kernel), (), (), lambda *_: None, lambda _: None)
     platform = build_platform(ports, replace(PlatformSettings(with_nodes=True), controllers=(group,)))
@@ -72,24 +72,24 @@ def names_in(group: str) -> list[str]:
 
 
 def written_of(write: Write, reader: Reader) -> Iterator[tuple[str, str]]:
-    """The kind of what is written, and what is done to it; the kinds of owners who wait from now on for it to go."""
+    """Yield the kind and verb of a write, and the kinds of owners whose deletion the object now blocks."""
     yield kind_of(write), _VERBS[type(write)]
     if not isinstance(write, Delete):
         old = None if isinstance(write, Create) else reader.get(key_of(write.obj))
-        before = {} if old is None else waiting(old)
-        for uid, kind in waiting(write.obj).items():
+        before = {} if old is None else blocked_owners(old)
+        for uid, kind in blocked_owners(write.obj).items():
             if uid not in before:
                 yield kind, FINALIZERS
 
 
-def waiting(obj: Obj) -> dict[str, str]:
-    """The owners that do not go before an object does: their kinds, by uid."""
+def blocked_owners(obj: Obj) -> dict[str, str]:
+    """Return the kinds of the owners whose deletion an object blocks, by uid."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return {owner["uid"]: group_kind(owner) for owner in owners if owner.get("blockOwnerDeletion")}
 
 
 class Found(NamedTuple):
-    """What each controller did."""
+    """The reads and writes of each controller."""
 
     seen: dict[str, dict[str, None]]
     written: dict[str, dict[tuple[str, str], None]]
@@ -97,7 +97,7 @@ class Found(NamedTuple):
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    """The kinds that every controller has looked at, and what it wrote."""
+    """The kinds that each controller has read, and its writes."""
     found = Found({}, {})
     for scene in SCENES:
         near = InProcess(scene)
@@ -115,14 +115,14 @@ def observe(world: World, found: Found) -> None:
 
 
 @pytest.mark.parametrize("group", REMOTE)
-def test_a_group_names_all_kinds_that_its_controllers_look_at(group: str, found: Found) -> None:
+def test_group_lists_all_kinds_read_by_its_controllers(group: str, found: Found) -> None:
     named = kinds_seen([group])
     for name in names_in(group):
         assert [kind for kind in found.seen.get(name, ()) if kind not in named] == [], name
 
 
 @pytest.mark.parametrize("group", REMOTE)
-def test_a_group_names_all_that_its_controllers_write(group: str, found: Found) -> None:
+def test_group_lists_all_writes_of_its_controllers(group: str, found: Found) -> None:
     named = kinds_written([group])
     for name in names_in(group):
         assert [(kind, verb) for kind, verb in found.written.get(name, ()) if verb not in named.get(kind, ())] == [], (
@@ -130,7 +130,7 @@ def test_a_group_names_all_that_its_controllers_write(group: str, found: Found) 
         )
 
 
-def test_much_was_looked_at(found: Found) -> None:
+def test_scenes_cover_kinds_of_main_controllers(found: Found) -> None:
     seen = found.seen
     assert scheme.RESOURCE_FLAVOR in seen["job"]
     assert scheme.JOB in seen["jobset-controller"]

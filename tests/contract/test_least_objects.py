@@ -1,4 +1,4 @@
-"""What a schema allows ends no operator, however little of it makes sense: others write there too."""
+"""Objects that a schema allows crash no operator, even if they are inconsistent: other programs write them too."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -32,7 +32,7 @@ ADMISSIONS: tuple[Obj | None, ...] = (
 
 
 def decide(objects: Sequence[Obj]) -> None:
-    """Let the controllers of an operator see these objects, one after the other."""
+    """Show these objects to the controllers of an operator, one after the other."""
     kernel = VirtualEventLoop(make.NOW)
     client = LocalClient(Store(), kernel)
     settings = PlatformSettings(with_nodes=True, controllers=ON_KUBERNETES)
@@ -44,18 +44,18 @@ def decide(objects: Sequence[Obj]) -> None:
 
 
 def seen(kind: str, obj: Obj) -> Obj:
-    """The object as an operator reads it."""
+    """Return the object as an operator reads it."""
     info = ALLOWED[kind].info
     return received(info, info.storage_version, obj)
 
 
 def others(kind: str) -> list[Obj]:
-    """The least objects of the other kinds."""
+    """Return the minimal objects of the other kinds."""
     return [seen(other, found.objects[0]) for other, found in ALLOWED.items() if other != kind]
 
 
-def said_to_be(conditions: Sequence[str]) -> Iterator[Obj]:
-    """Workloads whose conditions fit to nothing else."""
+def workloads_with(conditions: Sequence[str]) -> Iterator[Obj]:
+    """Yield Workloads with inconsistent conditions."""
     (least, *_) = ALLOWED[scheme.WORKLOAD].objects
     stated = [make.condition(each) for each in conditions]
     for pod_sets in ({}, {"podSets": [{"name": "main", "count": 1, "template": {}}]}):
@@ -65,20 +65,20 @@ def said_to_be(conditions: Sequence[str]) -> Iterator[Obj]:
 
 
 @pytest.mark.parametrize("kind", ALLOWED)
-def test_controllers_go_on_beside_whatever_a_schema_allows(kind: str) -> None:
+def test_controllers_tolerate_any_object_allowed_by_schema(kind: str) -> None:
     for obj in ALLOWED[kind].objects:
         decide([*others(kind), seen(kind, obj)])
 
 
 @pytest.mark.parametrize("count", range(3))
-def test_controllers_go_on_beside_workloads_whose_status_is_anything(count: int) -> None:
+def test_controllers_tolerate_workloads_with_any_status(count: int) -> None:
     for conditions in combinations(CONDITIONS, count):
-        for workload in said_to_be(conditions):
+        for workload in workloads_with(conditions):
             decide([*others(scheme.WORKLOAD), seen(scheme.WORKLOAD, workload)])
 
 
 @pytest.mark.parametrize("kind", ALLOWED)
-def test_webhooks_answer_to_whatever_a_schema_allows(kind: str) -> None:
+def test_webhooks_accept_any_object_allowed_by_schema(kind: str) -> None:
     (least, *_), part = ALLOWED[kind].objects, {"subResource": "status"}
     for obj in ALLOWED[kind].objects:
         for asked in ({"operation": "CREATE"}, {"operation": "UPDATE", "oldObject": least}):
@@ -87,7 +87,7 @@ def test_webhooks_answer_to_whatever_a_schema_allows(kind: str) -> None:
 
 
 def answer(asked: Obj) -> None:
-    """Ask both webhooks about it, where nothing else is to be found."""
+    """Send a review to both webhooks, without any other objects."""
     review = {"request": {"uid": "u", "namespace": NAME, **asked}}
     for hook in (mutated, validated):
         known: dict[ObjectQuery, Sequence[Obj]] = {}
@@ -100,7 +100,7 @@ def answer(asked: Obj) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, found in ALLOWED.items() if len(found.info.versions) > 1])
-def test_whatever_a_schema_allows_is_converted(kind: str) -> None:
+def test_any_object_allowed_by_schema_is_converted(kind: str) -> None:
     info, objects = ALLOWED[kind]
     for version in map(info.api_version_for, info.versions):
         reported = [from_storage(obj, version) for obj in objects]

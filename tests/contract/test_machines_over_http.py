@@ -1,4 +1,4 @@
-"""JobSets, machines that come on request and machines that are lost: all ends alike in process and over HTTP."""
+"""JobSets, requested machines and lost machines: the outcome is the same in process and over HTTP."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ SCENES = {"a failing JobSet": scenes.FAILING, "provisioning": scenes.PROVISIONIN
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_scene_of_machines_ends_alike_wherever_controllers_run(name: str, tmp_path: Path) -> None:
+def test_machine_scene_has_same_outcome_in_process_and_over_http(name: str, tmp_path: Path) -> None:
     play_both(SCENES[name], tmp_path)

@@ -1,4 +1,4 @@
-"""Who is admitted where, and who leaves for whom: decided alike in process and over HTTP, in two processes."""
+"""Admission and preemption decisions are the same in process and over HTTP, in two processes."""
 
 from pathlib import Path
 
@@ -16,5 +16,5 @@ SCENES = {
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_scene_of_quotas_ends_alike_wherever_admission_runs(name: str, tmp_path: Path) -> None:
+def test_quota_scene_has_same_outcome_in_process_and_over_http(name: str, tmp_path: Path) -> None:
     play_both(SCENES[name], tmp_path)

@@ -1,6 +1,6 @@
-"""What a client sees of pods is the same whether they are simulated or processes of this machine.
+"""A client sees the same pods, whether they are simulated or processes of this machine.
 
-All scenes begin at once, on one platform of each kind; each test waits for its own.
+All scenes start at once, on one platform of each kind; each test waits for its scene.
 """
 
 import threading
@@ -28,19 +28,19 @@ _OPTION: Final = "--insecure-loopback"
 
 
 class Place(NamedTuple):
-    """A platform, as a client sees it."""
+    """A platform as seen by a client."""
 
     url: str
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         info = kind_info(kind)
         code, listed = ask(self.url, "GET", path_of_kind(info, info.storage_version))
         assert code == 200, listed
         return [{"apiVersion": info.api_version, "kind": info.kind, **item} for item in listed["items"]]
 
     def begin(self, step: RuntimeStep) -> None:
-        """Do what a step does."""
+        """Perform a step."""
         for obj in step.creates:
             code, answer = ask(self.url, "POST", place_of(obj), obj)
             assert code == 201, answer
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module", params=["machine", "podman"])
 def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Place]]:
-    """The simulated one, and a real one whose image is this machine or one that podman has."""
+    """A simulated platform, and a real one whose image is this machine or an image of podman."""
     folder = tmp_path_factory.mktemp
     with ExitStack() as stack:
         if request.param == "podman":
@@ -68,7 +68,7 @@ def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("scene", list(SCENES))
-def test_a_scene_is_seen_alike(places: Sequence[Place], scene: str) -> None:
+def test_scene_looks_equal_on_simulated_and_real_runtime(places: Sequence[Place], scene: str) -> None:
     for number, step in enumerate(SCENES[scene]):
         for place in places:
             if number:
@@ -83,7 +83,7 @@ def _unmet(step: RuntimeStep, place: Place) -> Sequence[str]:
 
 
 def _wait(faults: Callable[[], Iterable[str]]) -> None:
-    """Wait until nothing is wrong."""
+    """Wait until there are no faults."""
     found: list[str] = []
     for _ in range(_LOOKS_MAX):
         found = list(faults())

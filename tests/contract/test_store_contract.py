@@ -1,4 +1,4 @@
-"""What every store promises: revisions without a gap, optimistic concurrency, sorted lists, watches."""
+"""The contract of stores: consecutive revisions, optimistic concurrency, sorted lists, watches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -40,7 +40,7 @@ def thing(name: str = "a", namespace: str = "team", **fields: Any) -> Obj:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, **fields}
 
 
-def test_every_change_is_one_revision(store: AnyStore) -> None:
+def test_each_change_increments_revision(store: AnyStore) -> None:
     assert store.revision == 0
     assert store.put(key("a"), thing())["metadata"]["resourceVersion"] == "1"
     assert store.put(key("b"), thing("b"))["metadata"]["resourceVersion"] == "2"
@@ -49,7 +49,7 @@ def test_every_change_is_one_revision(store: AnyStore) -> None:
     assert store.revision == 4
 
 
-def test_zero_expects_nothing_to_be_there(store: AnyStore) -> None:
+def test_expected_revision_zero_requires_missing_object(store: AnyStore) -> None:
     store.put(key("a"), thing(), 0)
     with pytest.raises(Conflict):
         store.put(key("a"), thing(), 0)
@@ -57,7 +57,7 @@ def test_zero_expects_nothing_to_be_there(store: AnyStore) -> None:
     store.put(key("a"), thing(), 0)
 
 
-def test_a_writer_that_read_an_older_revision_is_refused(store: AnyStore) -> None:
+def test_write_with_older_revision_is_rejected(store: AnyStore) -> None:
     store.put(key("a"), thing())
     store.put(key("a"), thing(), 1)
     with pytest.raises(Conflict):
@@ -67,7 +67,7 @@ def test_a_writer_that_read_an_older_revision_is_refused(store: AnyStore) -> Non
     store.delete(key("a"), 2)
 
 
-def test_what_is_gone_cannot_be_replaced(store: AnyStore) -> None:
+def test_deleted_object_cannot_be_replaced(store: AnyStore) -> None:
     store.put(key("a"), thing())
     store.delete(key("a"))
     with pytest.raises(Conflict):
@@ -76,7 +76,7 @@ def test_what_is_gone_cannot_be_replaced(store: AnyStore) -> None:
         store.delete(key("a"))
 
 
-def test_lists_are_sorted_and_may_be_of_one_namespace(store: AnyStore) -> None:
+def test_lists_are_sorted_and_filtered_by_namespace(store: AnyStore) -> None:
     for namespace, name in (("b", "x"), ("a", "y"), ("a", "x")):
         store.put(key(name, namespace), thing(name, namespace))
     assert [obj["metadata"]["name"] for obj in store.list("ConfigMap")] == ["x", "y", "x"]
@@ -89,13 +89,13 @@ def test_lists_are_sorted_and_may_be_of_one_namespace(store: AnyStore) -> None:
     assert store.list("ConfigMap", "a")[0]["data"] == {"new": "1"}
 
 
-def test_listeners_hear_of_what_was_and_what_is(store: AnyStore) -> None:
-    heard: list[WatchEvent] = []
-    store.listen(heard.append)
+def test_listeners_receive_old_and_new_object(store: AnyStore) -> None:
+    received: list[WatchEvent] = []
+    store.listen(received.append)
     first = store.put(key("a"), thing())
     second = store.put(key("a"), thing(data={}))
     assert store.delete(key("a")) == second
-    assert heard == [
+    assert received == [
         (EventType.ADDED, key("a"), first, None, 1),
         (EventType.MODIFIED, key("a"), second, first, 2),
         (EventType.DELETED, key("a"), second, second, 3),
@@ -104,9 +104,7 @@ def test_listeners_hear_of_what_was_and_what_is(store: AnyStore) -> None:
 
 @pytest.mark.parametrize("make", STORES)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=60))
-def test_the_changes_tell_how_to_get_to_the_present(
-    make: Callable[[], AnyStore], writes: list[tuple[str, bool]]
-) -> None:
+def test_replayed_changes_yield_current_state(make: Callable[[], AnyStore], writes: list[tuple[str, bool]]) -> None:
     store = make()
     replayed: dict[Key, Obj] = {}
 

@@ -1,4 +1,4 @@
-"""Sudden ends and broken wires change nothing in how things end."""
+"""Killed processes and broken connections do not change the outcome."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from contract.cable import Cable
 from contract.places import InProcess, OverHttp
 
 
-def test_a_platform_that_is_killed_and_comes_back_ends_alike(tmp_path: Path) -> None:
+def test_killed_and_restarted_platform_has_same_outcome(tmp_path: Path) -> None:
     *earlier, preempts, last = scenes.PREEMPTION.steps
     near = InProcess(scenes.PREEMPTION)
     with OverHttp(tmp_path, scenes.PREEMPTION) as far:
@@ -15,12 +15,12 @@ def test_a_platform_that_is_killed_and_comes_back_ends_alike(tmp_path: Path) -> 
             far.play(step, near.play(step))
         near.play(preempts)
         far.apply(preempts)
-        far.kill_platform()  # while time goes on, for those who come back
+        far.kill_platform()  # time continues meanwhile
         far.play(last, near.play(last))
         far.operator.wait_until("recovered")
 
 
-def test_an_operator_that_is_killed_and_another_that_comes_end_alike(tmp_path: Path) -> None:
+def test_killed_and_replaced_operator_has_same_outcome(tmp_path: Path) -> None:
     near = InProcess(scenes.FAILING)
     with OverHttp(tmp_path, scenes.FAILING) as far:
         for number, step in enumerate(scenes.FAILING.steps):
@@ -30,7 +30,7 @@ def test_an_operator_that_is_killed_and_another_that_comes_end_alike(tmp_path: P
             far.wait_for(near.play(step))
 
 
-def test_a_wire_that_is_cut_and_joined_again_loses_nothing(tmp_path: Path) -> None:
+def test_interrupted_connection_loses_no_changes(tmp_path: Path) -> None:
     near = InProcess(scenes.BORROWING)
     with OverHttp(tmp_path, scenes.BORROWING) as far, Cable(far.port) as cable:
         far.operate_at(cable.url)

@@ -1,1 +1,1 @@
-"""What requests, texts and patterns cost: no cost grows faster than its input."""
+"""The CPU time of requests, texts and patterns: it grows at most linearly with the input."""

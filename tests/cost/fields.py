@@ -1,4 +1,4 @@
-"""Every field of every kind, as a place in an object, from the field tables."""
+"""Each field of each kind, as a place in an object, from the field tables."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 from batchyard.api.schema.tables import Field, TypeScope, scope_for
 from batchyard.api.scheme import KINDS, ServedKind
 
-#: How deep a place may lie; a schema within a schema has no end.
+#: The maximum depth of a place; nested schemas are endless.
 _DEPTH_MAX = 16
 Step = str | int
 
 
 class Place(NamedTuple):
-    """A place in the objects of a kind, and what is there."""
+    """A place in the objects of a kind, and its field."""
 
     info: ServedKind
     version: str
@@ -21,13 +21,13 @@ class Place(NamedTuple):
 
     @property
     def named(self) -> str:
-        """The place in one word."""
+        """The place as one word."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps)
         return f"{self.info.kind}.{self.version}{''.join(steps)}"
 
 
 def places() -> Iterator[Place]:
-    """All fields of all kinds; a field of a type that several kinds have comes once."""
+    """Yield all fields of all kinds; fields of shared types occur once."""
     known: set[tuple[str, str, str]] = set()
     for info in KINDS:
         for version in info.versions:
@@ -61,7 +61,7 @@ def _within(
 
 
 def with_value(obj: Mapping[str, Any], steps: tuple[Step, ...], value: Any) -> Any:
-    """An object with a value at a place, and what has to be above it."""
+    """Return an object with a value at a place, and the required parents."""
     return _put(obj, steps, value)
 
 

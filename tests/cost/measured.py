@@ -1,21 +1,21 @@
-"""How the CPU time of something grows with its input."""
+"""Growth of CPU time with the input."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from gc import collect, disable, enable
 
-#: Seconds below which a time is noise.
+#: Times below this number of seconds are noise.
 FLOOR = 0.04
-#: The most that four times the input may take, in times.
+#: The maximum ratio of times for fourfold input.
 RATIO = 6
 #: Rounds of measurements: other work on the machine makes single ones longer.
 _ROUNDS = 5
 
 
 def check_growth(named: str, run: Callable[[int], object], size: int) -> None:
-    """AssertionError if four times the size takes more than six times as long, however often it is measured."""
-    if _seconds(run, 4 * size) <= FLOOR:  # nearly always: a collection for each of thousands takes an hour
+    """Raise AssertionError if fourfold input takes more than sixfold time in all measurements."""
+    if _seconds(run, 4 * size) <= FLOOR:  # nearly always: thousands of collections would take an hour
         return
     with _without_collections():
         most = least = float("inf")
@@ -37,7 +37,7 @@ def _seconds(run: Callable[[int], object], size: int) -> float:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile, which takes time at moments of its own."""
+    """Disable garbage collection, which takes time at arbitrary instants."""
     collect()
     disable()
     try:

@@ -1,4 +1,4 @@
-"""The regular expressions of the sources, and texts that make each of them work hard."""
+"""The regular expressions of the sources, and texts that are expensive for each of them."""
 
 import ast
 import importlib
@@ -14,15 +14,15 @@ from batchyard.api.schema import scalars
 from batchyard.api.validation import rules
 from batchyard.apiserver import built_in
 
-#: How `re` reads patterns, which it does not publish.
+#: The private parser of `re`.
 parser: Any = importlib.import_module("re._parser")
 codes: Any = importlib.import_module("re._constants")
 SOURCES = Path(batchyard.__file__).parent
-#: Functions of `re` that take a pattern first.
+#: Functions of `re` with a pattern as first argument.
 FUNCTIONS = ("compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer")
-#: Methods that try a pattern at every position.
+#: Methods that try a pattern at each position.
 SCANS = ("search", "sub", "split", "findall", "finditer")
-#: How `api/schema/scalars.py` compiles a pattern of the field tables.
+#: The function by which `api/schema/scalars.py` compiles a pattern of the field tables.
 SCHEMA_PATTERN = r"re.sub('(?<!\\\\)\\$$', '\\\\Z', pattern)"
 #: Patterns that are arguments of the function around them, by module and expression, with the reason that this is safe.
 DYNAMIC = {
@@ -36,14 +36,14 @@ DYNAMIC = {
         "self.destroys_where",
     ): "the constants of the steps, matched with our own output",
 }
-#: The letters that texts are made of, beside those of the pattern.
+#: The letters of texts, besides those of the pattern.
 _LETTERS = "0aAz.-_+/: ,\n\t\\\"'[]{}()=!<>@~\u00b5"
 _ENDS = ("", "\0", "!", "x\n")
 _LONGEST_PREFIX = 60
 
 
 class Pattern(NamedTuple):
-    """A pattern, where it is written, and the functions that use it."""
+    """A pattern, its source location, and the functions that use it."""
 
     where: str
     compiled: "re.Pattern[str]"
@@ -51,7 +51,7 @@ class Pattern(NamedTuple):
 
 
 def patterns() -> Iterator[Pattern]:
-    """All patterns of the sources. AssertionError at one that is neither a constant nor listed as dynamic."""
+    """Yield all patterns of the sources; raise AssertionError if one is neither constant nor listed as dynamic."""
     for path in sorted(SOURCES.rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         calls = [node for node in ast.walk(tree) if _is_pattern_call(node)]
@@ -75,7 +75,7 @@ def patterns() -> Iterator[Pattern]:
 
 
 def _schema_patterns() -> Iterator[str]:
-    """The patterns of all field tables."""
+    """Yield the patterns of all field tables."""
     for path in sorted((SOURCES / "api/schema/fields").glob("*.json")):
         yield from _named_patterns(json.loads(path.read_text("utf-8")))
 
@@ -120,7 +120,7 @@ def _of_module(name: str, tree: ast.Module, calls: list[Any]) -> Iterator[Patter
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of an expression of constants; NameError where it is no constant of the module."""
+    """Return the value of a constant expression; raise NameError if it uses no constant of the module."""
     match node:
         case ast.Constant(value):
             return value
@@ -152,7 +152,7 @@ def _target(node: ast.Assign | ast.AnnAssign) -> str:
 
 
 def _functions(call: ast.Call, tree: ast.Module, constant: str) -> tuple[str, ...]:
-    """The functions that a pattern is used with; those that try it once where that cannot be known."""
+    """Return the functions that use a pattern; by default those that try it once."""
     used = call.func.attr  # type: ignore[attr-defined]
     if used != "compile":
         return ("search" if used in SCANS else used,)
@@ -167,7 +167,7 @@ def _functions(call: ast.Call, tree: ast.Module, constant: str) -> tuple[str, ..
 
 
 def attacks(pattern: "re.Pattern[str]") -> Iterator[tuple[str, str, str]]:
-    """Texts for a pattern: what comes first, what is repeated, and what comes last."""
+    """Yield texts for a pattern: a prefix, a repeated part, and a suffix."""
     tree = parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)
     samples = dict.fromkeys(_samples(tree))
     prefixes = [prefix[:_LONGEST_PREFIX] for prefix in dict.fromkeys(_prefixes(tree, ""))]
@@ -179,7 +179,7 @@ def attacks(pattern: "re.Pattern[str]") -> Iterator[tuple[str, str, str]]:
 
 
 def _samples(tree: Any) -> Iterator[str]:
-    """Texts that fit what a pattern repeats, one each."""
+    """Yield a matching text for each repeat of a pattern."""
     for code, argument in tree:
         if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
             yield _sample(argument[2]) or "a"
@@ -188,7 +188,7 @@ def _samples(tree: Any) -> Iterator[str]:
 
 
 def _prefixes(tree: Any, before: str) -> Iterator[str]:
-    """What comes before each repeat."""
+    """Yield the prefix of each repeat."""
     for code, argument in tree:
         if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
             yield before
@@ -210,7 +210,7 @@ def _children(code: Any, argument: Any) -> list[Any]:
 
 
 def _sample(tree: Any) -> str:
-    """A text that fits a part of a pattern."""
+    """Return a text that matches a part of a pattern."""
     return "".join(_sample_of(code, argument) for code, argument in tree)
 
 

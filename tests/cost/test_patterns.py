@@ -1,4 +1,4 @@
-"""No regular expression of the sources takes more than linear time."""
+"""Each regular expression of the sources takes linear time."""
 
 import time
 
@@ -7,7 +7,7 @@ import pytest
 from cost.patterns import Pattern, attacks, patterns
 
 SHORT = 4_000
-#: Seconds: a linear pattern takes far less for the long text, a quadratic one more.
+#: In seconds: a linear pattern takes far less for the long text, a quadratic one more.
 LONG = 4 * SHORT
 FLOOR = 0.015
 RATIO = 6
@@ -15,7 +15,7 @@ PATTERNS = list(patterns())
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=[pattern.where for pattern in PATTERNS])
-def test_a_pattern_takes_linear_time(pattern: Pattern) -> None:
+def test_pattern_takes_linear_time(pattern: Pattern) -> None:
     for prefix, pump, end in attacks(pattern.compiled):
         for function in pattern.functions:
             run = getattr(pattern.compiled, function)

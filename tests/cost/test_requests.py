@@ -1,6 +1,6 @@
-"""No request takes more than six times as long if it is four times as long.
+"""The time of a request grows at most sixfold when its size grows fourfold.
 
-Each string, list and mapping of each kind is made long, and so is each kind of body, patch, selector and expression.
+The tests lengthen each string, list and mapping of each kind, and each kind of body, patch, selector and expression.
 """
 
 import struct
@@ -18,7 +18,7 @@ from cost.measured import check_growth
 from fuzz.requests import good_objects
 from unit.apiserver.api import OWNER, Api, body_bytes
 
-#: Letters of a string, items of a list and keys of a mapping, to begin with.
+#: Initial numbers of letters of a string, items of a list and keys of a mapping.
 LETTERS = 25_000
 ITEMS = 400
 TEXTS: Mapping[str, Callable[[int], str]] = {
@@ -50,7 +50,7 @@ def base_of(place: Place) -> dict[str, Any]:
 
 
 class Server:
-    """An API server without anything in it."""
+    """An empty API server."""
 
     def __init__(self) -> None:
         self.api = Api()
@@ -89,7 +89,7 @@ def path_of(place: Place) -> str:
 
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
-def test_long_values_of_fields(kind: str) -> None:
+def test_long_field_values_take_linear_time(kind: str) -> None:
     server = Server()
     for place in BY_KIND[kind]:
         for named, value in values_of(place):
@@ -98,7 +98,7 @@ def test_long_values_of_fields(kind: str) -> None:
 
 
 def values_of(place: Place) -> Iterator[tuple[str, Callable[[int], Any]]]:
-    """What is put at a place, by its size: texts, or items, or keys."""
+    """Yield values for a place, by their size: texts, or items, or keys."""
     if place.field.expression in STRINGS:
         yield from TEXTS.items()
     elif place.field.is_list:
@@ -108,12 +108,12 @@ def values_of(place: Place) -> Iterator[tuple[str, Callable[[int], Any]]]:
 
 
 def keys_of(place: Place, count: int) -> dict[str, Any]:
-    """A mapping of so many keys."""
+    """Return a mapping of `count` keys."""
     return {f"k{i}": value_of(place, i) for i in range(count)}
 
 
 def items_of(place: Place, count: int) -> list[Any]:
-    """Items of a list, each with another name where it has one; as the good object has them, if it does."""
+    """Return items of a list with unique names, derived from the valid object where it has items."""
     holder: Any = base_of(place)
     for step in place.steps:
         try:
@@ -130,7 +130,7 @@ def items_of(place: Place, count: int) -> list[Any]:
 
 
 def value_of(place: Place, number: int) -> Any:
-    """A value for a list or a mapping."""
+    """Return a value for a list or a mapping."""
     element = place.field.element
     if element.is_object:
         return {"name": f"n{number}", "key": f"n{number}"}
@@ -222,7 +222,7 @@ def protobuf(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("named", BODIES)
-def test_long_bodies(named: str) -> None:
+def test_long_bodies_take_linear_time(named: str) -> None:
     server, (content_type, body) = Server(), BODIES[named]
     check_growth(named, lambda n: server.send("POST", MAPS, body(n), content_type, dryRun="All"), DEEP)
 
@@ -297,7 +297,7 @@ PATCHES: Mapping[str, tuple[str, Callable[[int], Any]]] = {
 
 
 @pytest.mark.parametrize("named", PATCHES)
-def test_long_patches(named: str) -> None:
+def test_long_patches_take_linear_time(named: str) -> None:
     server, (content_type, patch) = Server(), PATCHES[named]
     server.api.post("/api/v1/namespaces/default/pods", POD)
     path = "/api/v1/namespaces/default/pods/a"
@@ -309,7 +309,7 @@ def test_long_patches(named: str) -> None:
     check_growth(named, run, PATCH_ITEMS)
 
 
-# --- what a query and a head say ---
+# --- queries and headers ---
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -320,7 +320,7 @@ def test_long_patches(named: str) -> None:
         *("fieldManager", "fieldValidation", "dryRun", "propagationPolicy", "gracePeriodSeconds", "pretty"),
     ],
 )
-def test_long_parameters(parameter: str, text: str) -> None:
+def test_long_parameters_take_linear_time(parameter: str, text: str) -> None:
     server = Server()
     for method in ("GET", "POST", "DELETE"):
         for of in (TEXTS[text], lambda n: "a in (" + "b," * (n // 2) + "c)", lambda n: "a=b," * (n // 4) + "a=b"):
@@ -328,13 +328,13 @@ def test_long_parameters(parameter: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_long_heads(text: str) -> None:
+def test_long_headers_take_linear_time(text: str) -> None:
     server = Server()
     for name in ("accept", "authorization", "impersonate-user", "user-agent", "content-type"):
         check_growth(name, partial(server.head_of_size, name, TEXTS[text]), 15_000)
 
 
-# --- kinds that users define ---
+# --- custom resources ---
 
 
 def definition(**fields: Any) -> dict[str, Any]:
@@ -369,7 +369,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.mark.parametrize("named", RULES)
-def test_long_rules(named: str) -> None:
+def test_long_validation_rules_take_linear_time(named: str) -> None:
     server, rule = Server(), RULES[named]
 
     def run(count: int) -> None:
@@ -393,7 +393,7 @@ SCHEMAS: Mapping[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("named", SCHEMAS)
-def test_long_schemas(named: str) -> None:
+def test_long_schemas_take_linear_time(named: str) -> None:
     server, schema = Server(), SCHEMAS[named]
 
     def run(count: int) -> None:
@@ -403,7 +403,7 @@ def test_long_schemas(named: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_long_columns(text: str) -> None:
+def test_long_printer_columns_take_linear_time(text: str) -> None:
     server = Server()
 
     def run(count: int) -> None:
@@ -450,7 +450,7 @@ VALUES: Mapping[str, tuple[Any, Callable[[int], Any]]] = {
 
 
 @pytest.mark.parametrize("named", VALUES)
-def test_long_values_of_defined_kinds(named: str) -> None:
+def test_long_values_of_custom_resources_take_linear_time(named: str) -> None:
     server, (schema, value) = Server(), VALUES[named]
     made = definition(schema={"type": "object", "properties": {"spec": schema}})
     assert server.send("POST", DEFINITIONS, msgspec.json.encode(made)).code in (201, 422)

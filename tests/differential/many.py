@@ -1,4 +1,4 @@
-"""Several recorded scenarios side by side on one server: whatever is of the cluster has another name in each."""
+"""Several recorded scenarios on one server: cluster-scoped objects get unique names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,18 +9,18 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from differential.upstream import Record
 
-#: The label of a namespace that is its name.
+#: The label with the name of a namespace.
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _OF_CLUSTER = (scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR)
 
 
 def namespaces_of(scenario: Scenario) -> list[str]:
-    """The namespaces in which there is anything."""
+    """Return the namespaces with objects."""
     return list(dict.fromkeys(_namespace(obj) for step in scenario.steps for obj in step.apply if _is_within(obj)))
 
 
 def apart(word: str, scenario: Scenario, log: Sequence[Record]) -> tuple[Scenario, list[Record]]:
-    """The same with names of its own, which begin with a word."""
+    """Return the scenario and its log with unique names, which begin with a word."""
     steps = tuple(
         ScenarioStep(
             step.at, tuple(_renamed(word, obj) for obj in step.apply), tuple(_key(word, key) for key in step.delete)
@@ -31,7 +31,7 @@ def apart(word: str, scenario: Scenario, log: Sequence[Record]) -> tuple[Scenari
 
 
 def together(cases: Sequence[tuple[Scenario, Sequence[Record]]]) -> tuple[Scenario, list[Record]]:
-    """Scenarios that are apart as one."""
+    """Merge scenarios with unique names."""
     steps: dict[int, ScenarioStep] = {}
     for step in (step for scenario, _ in cases for step in scenario.steps):
         before = steps.get(step.at, ScenarioStep(step.at, (), ()))
@@ -65,7 +65,7 @@ def _renamed(word: str, obj: Obj) -> Obj:
 
 
 def _named(word: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec whose references are to the names of its own."""
+    """Return a spec with references to the unique names."""
     found = _own_names(word, spec, ("clusterQueue", "cohortName", "parentName"))
     if "resourceGroups" in found:
         found["resourceGroups"] = [
@@ -81,7 +81,7 @@ def _named(word: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_names(word: str, reported: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """The same with names of its own in these fields."""
+    """Return a mapping with unique names in these fields."""
     return {**reported, **{field: f"{word}-{reported[field]}" for field in fields if reported.get(field)}}
 
 

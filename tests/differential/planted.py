@@ -1,4 +1,4 @@
-"""Decisions that upstream did not make, put among those it made."""
+"""Planted wrong decisions among the decisions of upstream."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from differential.upstream import Record
 
 
 def another_flavor(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """The first admission in a queue of several flavors has another one."""
+    """Change the flavor of the first admission in a queue with several flavors."""
     flavors = _flavors(scenario)
     for place, record in enumerate(log):
         if record["event"] != "QuotaReserved" or len(record["podSets"]) > 1:
@@ -25,12 +25,12 @@ def another_flavor(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Reco
 
 
 def another_victim(log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """The first preemption of one of several who hold quota in a queue is of another of these."""
+    """Change the victim of the first preemption in a queue with several admitted Workloads."""
     return _instead(log, lambda _record, queue, of: of == queue)
 
 
 def too_early(log: Sequence[Record], by: float) -> tuple[list[Record], Record]:
-    """An admission that came when another ended comes so much earlier."""
+    """Move an admission that followed the end of another Workload earlier, by `by` seconds."""
     for place, record in enumerate(log):
         before = log[place - 1]
         is_after = place and before["event"] == "Finished" and before["time"] == record["time"]
@@ -42,13 +42,13 @@ def too_early(log: Sequence[Record], by: float) -> tuple[list[Record], Record]:
 
 
 def left_waiting(log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """The first that is admitted is not, and nothing becomes of it."""
+    """Remove all records of the first admitted Workload."""
     first = next(record for record in log if record["event"] == "QuotaReserved")
     return [record for record in log if record.get("workload") != first["workload"]], first
 
 
 def out_of_turn(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """Of two alike in one queue the one that is later in line has the turn of the other, and the other has his."""
+    """Exchange two equal Workloads of one queue, so that the later one is admitted first."""
     there = {obj["metadata"]["name"]: step.at / SECOND for step in scenario.steps for obj in step.apply}
     admitted = [record for record in log if record["event"] == "QuotaReserved"]
     for place, record in enumerate(admitted):
@@ -60,7 +60,7 @@ def out_of_turn(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record]
 
 
 def another_reason(log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """The first preemption is said to be for another reason."""
+    """Change the reason of the first preemption."""
     place = _first(log, "Preempted")
     others = ("InClusterQueue", "InCohortReclamation")
     reason = next(each for each in others if each != log[place]["reason"])
@@ -68,7 +68,7 @@ def another_reason(log: Sequence[Record]) -> tuple[list[Record], Record]:
 
 
 def fewer_pods(log: Sequence[Record], workload: str, count: int) -> tuple[list[Record], Record]:
-    """A Workload that was admitted with so many pods is admitted with one less."""
+    """Reduce the pod count of an admission with `count` pods by one."""
     for place, record in enumerate(log):
         if record["event"] == "QuotaReserved" and record["workload"] == workload:
             first, *rest = record["podSets"]
@@ -78,12 +78,12 @@ def fewer_pods(log: Sequence[Record], workload: str, count: int) -> tuple[list[R
 
 
 def victim_of_another_queue(log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """Who goes for fair sharing is of a queue that has not taken too much."""
+    """Change the victim of fair sharing to a Workload of a queue below its share."""
     return _instead(log, lambda record, queue, of: record["reason"] == "InCohortFairSharing" and of != queue)
 
 
-def preempted_for_nobody(log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """Who holds quota is preempted, for one that holds quota himself."""
+def needlessly_preempted(log: Sequence[Record]) -> tuple[list[Record], Record]:
+    """Add a preemption of an admitted Workload for another admitted Workload."""
     one, other = [record for record in log if record["event"] == "QuotaReserved"][:2]
     extra = {**one, "event": "Preempted", "reason": "InClusterQueue", "by": other["workload"]}
     extra["time"] = max(one["time"], other["time"]) + 0.5
@@ -91,7 +91,7 @@ def preempted_for_nobody(log: Sequence[Record]) -> tuple[list[Record], Record]:
 
 
 def in_another_queue(log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """The first admission is in a queue in which the Workload does not wait."""
+    """Change the ClusterQueue of the first admission."""
     place = _first(log, "QuotaReserved")
     queues = sorted({record["clusterQueue"] for record in log if record["event"] == "QuotaReserved"})
     other = next(each for each in queues if each != log[place]["clusterQueue"])
@@ -99,7 +99,7 @@ def in_another_queue(log: Sequence[Record]) -> tuple[list[Record], Record]:
 
 
 def not_preempted(log: Sequence[Record]) -> tuple[list[Record], Record]:
-    """The first preemption does not come, and nothing becomes of the preemptor."""
+    """Remove the first preemption and all records of its preemptor."""
     first = log[_first(log, "Preempted")]
     return [each for each in log if each is not first and each.get("workload") != first["by"]], first
 
@@ -129,7 +129,7 @@ def _flavors(scenario: Scenario) -> dict[str, list[str]]:
 
 
 def _instead(log: Sequence[Record], may: Callable[[Record, str, str], bool]) -> tuple[list[Record], Record]:
-    """The first preemption for which another who holds quota may go, given the victim's queue and the other's."""
+    """Change the victim of the first preemption for which `may` accepts another admitted Workload."""
     held: dict[str, str] = {}
     for place, record in enumerate(log):
         match record["event"]:

@@ -1,7 +1,7 @@
-"""Recorded scenarios with the decisions of upstream Kueue, and what it means that two logs agree.
+"""Recorded scenarios with the decisions of upstream Kueue, and the comparison of logs.
 
-`cases.tar.xz` holds, by case, the scenario and the event log that upstream's own scheduler produced for it, in virtual
-time. Its README says what was recorded and what was left out.
+`cases.tar.xz` contains, for each case, the scenario and the event log of upstream's scheduler in virtual time. Its
+README describes the recorded and the omitted events.
 """
 
 import json
@@ -23,7 +23,7 @@ Events: TypeAlias = Mapping[int, Counter[tuple[Any, ...]]]
 
 
 class Case(NamedTuple):
-    """A scenario and what upstream decided."""
+    """A scenario and the decisions of upstream."""
 
     scenario: str
     expected: str
@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 @cache
 def packed_cases() -> dict[str, Case]:
-    """All recorded cases by name."""
+    """Return all recorded cases by name."""
     texts: dict[str, str] = {}
     with tarfile.open(ARCHIVE) as archive:
         for member in archive:
@@ -41,7 +41,7 @@ def packed_cases() -> dict[str, Case]:
 
 
 def shared_cases() -> dict[str, Case]:
-    """The cases that lie beside this repository, if any do."""
+    """Return the cases beside this repository, if any."""
     paths = [path for folder in (SHARED, SHARED / "extra") for path in sorted(folder.glob("*")) if path.is_file()]
     return _cases({path.name: path.read_text("utf-8") for path in paths})
 
@@ -52,7 +52,7 @@ def _cases(texts: Mapping[str, str]) -> dict[str, Case]:
 
 
 def difference(name: str, case: Case) -> str:
-    """Where our decisions first part from upstream's; '' if they agree."""
+    """Return the first difference between our decisions and upstream's; '' if they agree."""
     ours, theirs = _by_instant(run(name, case.scenario)), _by_instant(map(json.loads, case.expected.splitlines()))
     for instant in sorted({**ours, **theirs}):
         mine, recorded = ours.get(instant, Counter()), theirs.get(instant, Counter())
@@ -62,7 +62,7 @@ def difference(name: str, case: Case) -> str:
 
 
 def run(name: str, text: str) -> list[Mapping[str, Any]]:
-    """The event log of a scenario."""
+    """Run a scenario; return its event log."""
     scenario = make_scenario(read_manifests([(name, text)]))
     log: list[Mapping[str, Any]] = []
     world = World(scenario, sink=log.append)
@@ -72,7 +72,7 @@ def run(name: str, text: str) -> list[Mapping[str, Any]]:
 
 
 def _by_instant(log: Iterable[Mapping[str, Any]]) -> Events:
-    """What happened at each millisecond; within one, the order is free."""
+    """Return the events of each millisecond; the order within a millisecond is arbitrary."""
     found: dict[int, Counter[tuple[Any, ...]]] = {}
     for record in log:
         what = _comparable(record)
@@ -82,7 +82,7 @@ def _by_instant(log: Iterable[Mapping[str, Any]]) -> Events:
 
 
 def _comparable(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The parts of a record that must agree; None if none must."""
+    """Return the parts of a record that must agree; None if there are none."""
     kind = record["event"]
     match kind:
         case "QuotaReserved":

@@ -1,4 +1,4 @@
-"""A shadow beside upstream: what it decided is served by our API server, in virtual time, and followed from there."""
+"""A shadow of upstream: our API server serves upstream's decisions in virtual time, and a shadow follows them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,18 +50,18 @@ class Served:
 
 @dataclass(slots=True)
 class Shadowed:
-    """What a shadow told."""
+    """The results of a shadow."""
 
     findings: list[Divergence] = field(default_factory=list)
     counts: ComparisonCounts = field(default_factory=ComparisonCounts)
     asked: list[str] = field(default_factory=list)
     reordered: int = 0
-    #: How many trees were followed at the end.
+    #: The number of followed trees at the end.
     trees: int = 0
 
 
 class Shadowing:
-    """A follower at the end of a wire, woken when it wants to be."""
+    """A follower on a connection; the kernel wakes it at the requested times."""
 
     def __init__(self, line: Line, kernel: VirtualEventLoop, policy: SchedulingPolicy, terms: ShadowSettings) -> None:
         self._line, self._kernel, self._how = line, kernel, (policy, terms)
@@ -74,7 +74,7 @@ class Shadowing:
         client.start()
 
     def again(self) -> "Shadowing":
-        """It ends, and another one begins."""
+        """End this follower, and start another one."""
         self._looking.is_over = True
         return Shadowing(self._line, self._kernel, *self._how)
 
@@ -85,18 +85,18 @@ def shadowed(
     trouble: Trouble | None = None,
     restarts_at: Sequence[Duration] = (),
     *,
-    is_told_of_fair_sharing: bool = True,
+    knows_fair_sharing: bool = True,
 ) -> Shadowed:
-    """What a shadow tells of a case, by a wire with which something is wrong, and begun anew at some times.
+    """Run a shadow on a case, over an unreliable connection, with restarts at some times; return its results.
 
-    With a hurry in the trouble what happens is so many times as close together.
+    `trouble.hurry` accelerates the events.
     """
     kernel = VirtualEventLoop(EPOCH - _BEFORE)
     api = Api(100_000, EPOCH - _BEFORE)
     line = UnsteadyLine(kernel, api, trouble or Trouble())
     for name in {obj["metadata"].get("namespace", "team") for step in scenario.steps for obj in step.apply}:
         api.stored.store.put(Key(scheme.NAMESPACE, "", name), new_namespace(name))
-    policy = SchedulingPolicy(fair_sharing=scenario.fair_sharing and is_told_of_fair_sharing)
+    policy = SchedulingPolicy(fair_sharing=scenario.fair_sharing and knows_fair_sharing)
     one = [Shadowing(line, kernel, policy, ShadowSettings())]
     for at in restarts_at:
         kernel.call_at(EPOCH + at, lambda: one.append(one[-1].again()))
@@ -115,5 +115,5 @@ def shadowed(
 
 
 def shadowed_case(name: str, text: str, expected: str, **how: Any) -> Shadowed:
-    """The same of texts."""
+    """Run a shadow on the texts of a case."""
     return shadowed(*read_case(name, text, expected), **how)

@@ -1,4 +1,4 @@
-"""Whether watches have told of all there is, found out by lists."""
+"""Lists determine whether watches have delivered all changes."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from unit.apiserver.api import Api
 
 
 class Watching:
-    """A client whose watch of namespaces is five seconds late."""
+    """A client whose watch of namespaces has a delay of 5 s."""
 
     def __init__(self) -> None:
         self.kernel, self.api = VirtualEventLoop(0), Api()
@@ -33,7 +33,7 @@ class Watching:
         self.kernel.run(until=self.kernel.now() + seconds * SECOND)
 
     def known_after(self, change: Callable[[], object]) -> list[int]:
-        """In which seconds after a change it was known, if it was asked for at once."""
+        """Make a change and ask for it at once; return the seconds after which the client is caught up."""
         change()
         begin = self.kernel.now()
         self.caught_up.ask()
@@ -41,24 +41,24 @@ class Watching:
         return [(when - begin) // SECOND for when in self.reported]
 
 
-def test_what_is_told_late_is_known_late() -> None:
+def test_delayed_watch_event_is_known_after_delay() -> None:
     watching = Watching()
     key = Key(scheme.NAMESPACE, "", "new")
     assert watching.known_after(lambda: watching.api.stored.store.put(key, new_namespace("new"))) == [5]
     assert watching.caught_up.known_to >= SECOND
 
 
-def test_what_is_gone_is_known_once_that_was_told() -> None:
+def test_deletion_is_known_after_delayed_watch_event() -> None:
     watching = Watching()
     key = Key(scheme.NAMESPACE, "", "other")
     assert watching.known_after(lambda: watching.api.stored.store.delete(key)) == [5]
 
 
-def test_where_nothing_changed_it_is_known_at_once() -> None:
+def test_unchanged_server_is_caught_up_at_once() -> None:
     assert Watching().known_after(lambda: None) == [0]
 
 
-def test_a_list_that_is_refused_is_asked_for_again() -> None:
+def test_rejected_list_is_retried() -> None:
     watching, refused = Watching(), [HttpAnswer(500), HttpAnswer(429)]
 
     def trouble(_request: HttpRequest) -> HttpAnswer | None:

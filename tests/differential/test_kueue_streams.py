@@ -1,10 +1,11 @@
-"""What a shadow saw beside the manager of upstream Kueue on Kubernetes' own API server, again: no parting is told.
+"""Replay of streams that a shadow recorded beside upstream Kueue on a Kubernetes API server: no divergence.
 
-`kueue_streams.tar.xz` holds a file for each run: on each line when a watch told of an object (milliseconds), how, and
-the object, less what nobody decides by. Jobs of several priorities came in bursts to queues of one cohort tree, were
-preempted, deleted and finished, while quotas, stop policies and priorities changed, on a machine that was far too busy.
-Those named `fair` are of a Kueue that shares fairly: one level of cohorts, two with weights, several resource groups
-with an admission check.
+`kueue_streams.tar.xz` contains a file for each run: each line has the time of a watch event (milliseconds), its type,
+and the object without fields that are irrelevant to scheduling. Jobs of several priorities arrived in bursts at queues
+of one cohort tree, were preempted, deleted and finished, while quotas, stop policies and priorities changed, on an
+overloaded machine.
+The runs named `fair` use fair sharing: one level of cohorts, two with weights, several resource groups with an
+admission check.
 """
 
 import json
@@ -24,7 +25,7 @@ from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.shadow.state import ShadowSettings
 
 ARCHIVE = Path(__file__).parent / "kueue_streams.tar.xz"
-#: By run, what was decided.
+#: The decisions of each run.
 DECIDED = {
     "fair-32": {"admission": 36, "preemption": 6, "eviction": 2},
     "fair-101": {"admission": 29, "preemption": 10, "eviction": 1},
@@ -44,7 +45,7 @@ def streams() -> dict[str, str]:
 
 
 def events_of(text: str) -> Iterator[tuple[Instant, bool, WatchEvent]]:
-    """When each came, and whether it was there from the beginning."""
+    """Yield the time of each event, whether it is initial, and the event."""
     known: dict[Key, Obj] = {}
     for line in text.splitlines():
         at, how, obj = json.loads(line)
@@ -58,35 +59,35 @@ def events_of(text: str) -> Iterator[tuple[Instant, bool, WatchEvent]]:
         yield at * MILLISECOND, how == "LISTED", WatchEvent(kind, key, obj, old, revision)
 
 
-def followed(text: str, *, fair: bool = False) -> tuple[Followers, list[Divergence]]:
-    """Followers that were shown all of it, and what they told."""
+def follow(text: str, *, fair: bool = False) -> tuple[Followers, list[Divergence]]:
+    """Return followers that observed the whole stream, and their reports."""
     reported: list[Divergence] = []
     follower = Followers(SchedulingPolicy(fair_sharing=fair), ShadowSettings(), reported.append, lambda _: True)
     came = list(events_of(text))
     follower.recall([event for _, is_first, event in came if is_first], came[0][0])
     for at, is_first, event in came:
         if not is_first:
-            look_until(follower, at)
+            observe_until(follower, at)
             follower.observe([event], at)
-    look_until(follower, came[-1][0] + MINUTE)
+    observe_until(follower, came[-1][0] + MINUTE)
     return follower, reported
 
 
-def look_until(follower: Followers, end: Instant) -> None:
+def observe_until(follower: Followers, end: Instant) -> None:
     while (look := follower.next_look()) is not None and look <= end:
         follower.observe((), look)
 
 
 @pytest.mark.parametrize("name", DECIDED)
-def test_all_that_kueue_decided_is_foreseen(name: str) -> None:
-    follower, reported = followed(streams()[name], fair=name.startswith("fair"))
+def test_shadow_predicts_all_kueue_decisions(name: str) -> None:
+    follower, reported = follow(streams()[name], fair=name.startswith("fair"))
     assert reported == []
     assert follower.counts.agreed == DECIDED[name]
 
 
-def test_quota_that_kueue_never_gave_is_found() -> None:
+def test_shadow_detects_different_quota() -> None:
     beginning = "".join(streams()["kueue-9"].splitlines(keepends=True)[:100])
-    follower, reported = followed(beginning.replace('"nominalQuota":"', '"nominalQuota":"1'))
+    follower, reported = follow(beginning.replace('"nominalQuota":"', '"nominalQuota":"1'))
     assert follower.counts.parted
     assert {finding.parting for finding in reported} & {
         DivergenceType.NOT_ADMITTED,

@@ -1,4 +1,4 @@
-"""Our decisions are upstream's, on every recorded scenario."""
+"""Our decisions match upstream's, on each recorded scenario."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from differential.recorded import SHARED, Case, difference, packed_cases, shared
 
 
 @pytest.mark.parametrize("name", packed_cases())
-def test_decisions_are_those_of_upstream(name: str) -> None:
+def test_decisions_match_upstream(name: str) -> None:
     assert difference(name, packed_cases()[name]) == ""
 
 
-def test_shared_cases_that_were_not_packed_agree_too() -> None:
+def test_unpacked_shared_cases_match_upstream() -> None:
     if not SHARED.is_dir():
         pytest.skip("there are no shared cases beside this repository")
     packed = packed_cases()
@@ -18,7 +18,7 @@ def test_shared_cases_that_were_not_packed_agree_too() -> None:
     assert {name: found for name, case in fresh.items() if (found := difference(name, case))} == {}
 
 
-def test_a_decision_that_differs_is_told_with_its_instant() -> None:
+def test_differing_decision_is_reported_with_its_instant() -> None:
     scenario, expected = packed_cases()["single-1"]
     first, *rest = expected.splitlines()
     reported = difference("single-1", Case(scenario, "\n".join([first.replace('"time":', '"time":1'), *rest])))

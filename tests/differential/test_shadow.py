@@ -1,4 +1,4 @@
-"""A shadow that follows upstream's own decisions parts from them nowhere, and finds what upstream did not decide."""
+"""A shadow reports no divergence from upstream's decisions, and detects planted decisions."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from differential.shadowed import Shadowed, shadowed, shadowed_case
 from differential.unsteady import Trouble
 from differential.upstream import Record, read_case
 
-#: One of each family, and those in which what is seen first matters most; `tools/shadow_oracle.py` has all.
+#: One case of each family, and those that depend most on the order of events; `tools/shadow_oracle.py` runs all.
 CASES = (
     *("single-1", "cohort-1", "preempt-1", "hierarchy-1", "fair-1", "fungibility-1", "groups-45", "podsets-1"),
     *("partial-1", "affinity-1", "updates-1", "refarch-1", "mixed-25"),
@@ -22,25 +22,25 @@ def case(name: str) -> tuple[Scenario, list[Record]]:
     return read_case(name, *packed_cases()[name])
 
 
-def decided(log: list[Record]) -> int:
+def count_decisions(log: list[Record]) -> int:
     return sum(record["event"] in {"QuotaReserved", "Preempted", "Evicted"} for record in log)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_all_that_upstream_decided_is_foreseen(name: str) -> None:
+def test_shadow_predicts_all_upstream_decisions(name: str) -> None:
     scenario, log = case(name)
     reported = shadowed(scenario, log)
     assert reported.findings == []
-    assert sum(reported.counts.agreed.values()) == decided(log)
+    assert sum(reported.counts.agreed.values()) == count_decisions(log)
 
 
 @pytest.mark.parametrize("name", ["updates-21", "updates-1", "mixed-25"])
 @pytest.mark.parametrize("late", ["clusterqueues", "workloads", "localqueues"])
-def test_watches_may_tell_of_one_kind_later_than_of_others(name: str, late: str) -> None:
+def test_shadow_tolerates_delayed_watch_of_one_kind(name: str, late: str) -> None:
     assert shadowed_case(name, *packed_cases()[name], trouble=Trouble(late={late: 1_200_000})).findings == []
 
 
-def test_a_shadow_asks_and_writes_nothing() -> None:
+def test_shadow_only_sends_get_requests() -> None:
     reported = shadowed(*case("single-1"))
     assert {line.partition(" ")[0] for line in reported.asked} == {"GET"}
 
@@ -52,7 +52,7 @@ def found(scenario: Scenario, log: list[Record]) -> tuple[Divergence, Shadowed]:
 
 
 @pytest.mark.parametrize("name", ["cohort-1", "fungibility-1"])
-def test_another_flavor_is_found(name: str) -> None:
+def test_different_flavor_is_detected(name: str) -> None:
     scenario, log = case(name)
     changed, record = planted.another_flavor(scenario, log)
     first, _ = found(scenario, changed)
@@ -61,7 +61,7 @@ def test_another_flavor_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["preempt-1", "single-1", "hierarchy-1"])
-def test_another_victim_is_found_and_it_is_told_who_should_have_gone(name: str) -> None:
+def test_different_victim_is_detected_with_expected_victim(name: str) -> None:
     scenario, log = case(name)
     changed, record = planted.another_victim(log)
     first, _ = found(scenario, changed)
@@ -71,7 +71,7 @@ def test_another_victim_is_found_and_it_is_told_who_should_have_gone(name: str) 
 
 
 @pytest.mark.parametrize("name", ["cohort-1", "single-1", "preempt-1"])
-def test_an_admission_for_which_there_is_no_quota_is_found_with_what_is_lacking(name: str) -> None:
+def test_admission_without_quota_is_detected_with_missing_amount(name: str) -> None:
     changed, record = planted.too_early(case(name)[1], by=4)
     first, _ = found(case(name)[0], changed)
     assert (first.parting, first.workload) == (DivergenceType.ADMITTED, record["workload"])
@@ -79,14 +79,14 @@ def test_an_admission_for_which_there_is_no_quota_is_found_with_what_is_lacking(
 
 
 @pytest.mark.parametrize("name", ["cohort-1", "fungibility-1", "hierarchy-1"])
-def test_one_who_is_left_waiting_is_found_with_what_he_would_have_got(name: str) -> None:
+def test_missing_admission_is_detected_with_expected_cluster_queue(name: str) -> None:
     changed, record = planted.left_waiting(case(name)[1])
     first, _ = found(case(name)[0], changed)
     assert (first.parting, first.workload) == (DivergenceType.NOT_ADMITTED, record["workload"])
     assert first.predicted["clusterQueue"] == record["clusterQueue"]
 
 
-def test_who_is_admitted_after_all_is_told_of_as_late() -> None:
+def test_delayed_admission_is_reported_as_late() -> None:
     scenario, log = case("single-1")
     place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
     late = {**log[place], "time": log[place]["time"] + 20}
@@ -97,7 +97,7 @@ def test_who_is_admitted_after_all_is_told_of_as_late() -> None:
     assert reported.counts.late == 1
 
 
-def test_an_eviction_that_does_not_come_is_found() -> None:
+def test_missing_eviction_is_detected() -> None:
     scenario, log = case(_with_evictions())
     gone = next(record for record in log if record["event"] == "Evicted")
     _, reported = found(scenario, [record for record in log if record is not gone])
@@ -105,7 +105,7 @@ def test_an_eviction_that_does_not_come_is_found() -> None:
     assert (of_it.workload, gone["reason"] in of_it.message) == (gone["workload"], True)
 
 
-def test_an_eviction_without_a_reason_is_found() -> None:
+def test_eviction_without_reason_is_detected() -> None:
     scenario, log = case("single-1")
     place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
     evicted = {**log[place], "event": "Evicted", "reason": "ClusterQueueStopped", "time": log[place]["time"] + 5}

@@ -1,4 +1,4 @@
-"""Each cohort tree is followed for itself, also where trees join and fall apart."""
+"""A shadow follows each cohort tree separately, also when trees merge and split."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ CPU = {"coveredResources": ["cpu"]}
 
 
 def at(obj: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """An object that is applied after so many seconds."""
+    """Return an object that is applied after some seconds."""
     annotations = {**obj["metadata"].get("annotations", {}), "batchyard.dev/submit-at": f"{seconds}s"}
     return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
@@ -34,7 +34,7 @@ def cohort(name: str, parent: str = "") -> dict[str, Any]:
 
 
 def queue(name: str, of: str, cpu: int = 4) -> list[dict[str, Any]]:
-    """A ClusterQueue of a cohort, and a LocalQueue of its name."""
+    """Return a ClusterQueue of a cohort, and a LocalQueue of the same name."""
     group = {**CPU, "flavors": [{"name": "f", "resources": [{"name": "cpu", "nominalQuota": cpu}]}]}
     preemption = {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"}
     spec = {"namespaceSelector": {}, "cohortName": of, "resourceGroups": [group], "preemption": preemption}
@@ -56,38 +56,40 @@ def workload(name: str, of: str, cpu: int, lasts: int, submitted: float) -> dict
 FLAVOR = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "f"}, "spec": {}}
 LOAD = [workload(f"{of}-{n}", of, 3, 40, n * 10 + 1) for of in ("one", "two") for n in range(16)]
 BASE = [FLAVOR, cohort("a"), cohort("b"), *queue("one", "a"), *queue("two", "b"), *LOAD]
-#: Cohort `b` is put below `a` after half a minute, and out again after a minute.
+#: Cohort `b` moves below `a` after 30 s, and back after 60 s.
 REROOTED = [*BASE, at(cohort("b", "a"), 30), at(cohort("b"), 60)]
-#: A ClusterQueue goes to the other cohort, and back again.
+#: A ClusterQueue moves to the other cohort, and back.
 MOVED = [*BASE, at(queue("two", "a")[0], 30), at(queue("two", "b")[0], 60)]
 
 
 def played(objects: list[dict[str, Any]]) -> tuple[Scenario, list[Record]]:
-    """What our own scheduler decides, which is what upstream decides (`test_oracle.py`)."""
+    """Return the decisions of our scheduler, which match upstream's (`test_oracle.py`)."""
     text = "\n---\n".join(json.dumps(obj) for obj in objects)
     return read_case("played", text, "\n".join(json.dumps(record) for record in run("played", text)))
 
 
-def decided(log: list[Record]) -> int:
+def count_decisions(log: list[Record]) -> int:
     return sum(record["event"] in {"QuotaReserved", "Preempted", "Evicted"} for record in log)
 
 
 @pytest.mark.parametrize("objects", [REROOTED, MOVED], ids=["rerooted", "moved"])
 @pytest.mark.parametrize("late", [{}, {"cohorts": 1_300_000, "clusterqueues": 1_300_000}, {"workloads": 3 * SECOND}])
-def test_where_trees_join_and_fall_apart_all_is_foreseen(objects: list[dict[str, Any]], late: dict[str, int]) -> None:
+def test_decisions_are_predicted_when_trees_merge_and_split(
+    objects: list[dict[str, Any]], late: dict[str, int]
+) -> None:
     scenario, log = played(objects)
     reported = shadowed(scenario, log, Trouble(late=late))
     assert (reported.findings, reported.trees, reported.counts.unseen) == ([], 2, 0)
-    assert sum(reported.counts.agreed.values()) == decided(log)
+    assert sum(reported.counts.agreed.values()) == count_decisions(log)
 
 
-def test_trees_that_stay_joined_have_one_follower() -> None:
+def test_merged_trees_have_one_follower() -> None:
     scenario, log = played([*BASE, at(cohort("b", "a"), 30)])
     assert shadowed(scenario, log).trees == 1
 
 
 @pytest.mark.parametrize("second", [20, 50, 100])
-def test_who_is_left_waiting_before_or_after_is_found(second: int) -> None:
+def test_missing_admission_is_detected_around_merge_of_trees(second: int) -> None:
     scenario, log = played(REROOTED)
     left = next(each for each in log if each["event"] == "QuotaReserved" and each["time"] > second)
     reported = shadowed(scenario, [each for each in log if each.get("workload") != left["workload"]])
@@ -98,13 +100,13 @@ def test_who_is_left_waiting_before_or_after_is_found(second: int) -> None:
 
 
 def busy(*names: str) -> Shadowed:
-    """Some scenarios on one server, with everything twenty times as close together and late watches."""
+    """Run some scenarios on one server, accelerated by a factor of 20, with delayed watches."""
     cases = [apart(f"s{number}", *read_case(name, *packed_cases()[name])) for number, name in enumerate(names)]
     trouble = Trouble(6, {}, 3 * SECOND, SECOND // 2, hurry=20)
     return shadowed(*together(cases), trouble)
 
 
-def test_busy_trees_beside_each_other_have_each_an_order_of_their_own() -> None:
+def test_concurrent_busy_trees_are_ordered_independently() -> None:
     reported = busy("hierarchy-41", "hierarchy-61", "hierarchy-5")
     assert (reported.findings, reported.trees) == ([], 3)
 
@@ -114,7 +116,7 @@ def named(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> Wa
     return WatchEvent(EventType.ADDED, Key(kind, namespace, name), {"metadata": metadata, "spec": spec}, None, 1)
 
 
-def test_what_names_one_another_is_of_one_tree_in_whichever_order_it_comes() -> None:
+def test_related_objects_are_grouped_into_one_tree_in_any_order() -> None:
     of_one = [
         named(scheme.WORKLOAD, "w", {"queueName": "l"}, "team"),
         named(scheme.COHORT, "child", {"parentName": "root"}),
@@ -126,6 +128,6 @@ def test_what_names_one_another_is_of_one_tree_in_whichever_order_it_comes() -> 
     assert sorted(found.values(), key=len) == [[other], of_one]
 
 
-def test_what_bears_on_all_trees_is_of_none() -> None:
+def test_cluster_wide_object_belongs_to_no_tree() -> None:
     flavor = named(scheme.RESOURCE_FLAVOR, "f", {})
     assert (nodes_of(flavor.key, flavor.obj), group_by_tree([flavor], CohortTrees())) == ((), {})

@@ -1,4 +1,4 @@
-"""A shadow at the end of a bad wire, or begun in the middle, foresees the same, and still finds what was planted."""
+"""A shadow on an unreliable connection, or started later, predicts the same, and detects planted decisions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,44 +18,44 @@ def reported(name: str, trouble: Trouble | None = None, restarts_at: Sequence[Du
     return shadowed_case(name, *packed_cases()[name], trouble=trouble, restarts_at=restarts_at)
 
 
-def test_two_watches_may_be_late_by_different_times() -> None:
+def test_watches_may_have_different_delays() -> None:
     trouble = Trouble(late={"clusterqueues": 1_300_000, "localqueues": 400_000})
     assert reported("hierarchy-41", trouble).findings == []
 
 
 @pytest.mark.parametrize("name", ["updates-21", "updates-9", "affinity-33"])
-def test_a_watch_may_be_late_by_more_than_is_waited_for(name: str) -> None:
+def test_watch_delay_may_exceed_patience(name: str) -> None:
     assert reported(name, Trouble(late={"clusterqueues": 7 * SECOND, "workloads": 3 * SECOND})).findings == []
 
 
 @pytest.mark.parametrize(("name", "at"), [("cohort-5", 28), ("hierarchy-41", 14), ("fair-49", 54)])
-def test_a_shadow_that_begins_where_many_wait_foresees_what_becomes_of_them(name: str, at: int) -> None:
+def test_shadow_started_with_pending_workloads_predicts_their_decisions(name: str, at: int) -> None:
     assert reported(name, restarts_at=[at * SECOND]).findings == []
 
 
-def test_whom_the_other_has_looked_at_before_it_began_need_not_be_looked_at_again() -> None:
+def test_shadow_started_after_scheduling_attempt_reports_no_divergence() -> None:
     assert reported("hierarchy-61", restarts_at=[24_476_168]).findings == []
 
 
-def test_what_happens_while_a_watch_is_broken_off_is_counted_and_not_judged() -> None:
+def test_decisions_during_broken_watch_are_counted_as_unseen() -> None:
     gone = reported("refarch-1", Trouble(seed=3, breaks_after=5 * SECOND, gone=1))
     assert gone.findings == []
     assert gone.counts.unseen > 0
 
 
 @pytest.mark.parametrize("seed", range(7))
-def test_every_sort_of_trouble_leaves_it_at_no_parting(seed: int) -> None:
+def test_unreliable_connection_causes_no_divergence(seed: int) -> None:
     trouble, restarts = drawn_trouble(seed)
     assert reported("mixed-25", trouble, restarts).findings == []
 
 
-def test_what_is_late_by_much_of_what_happened_is_put_in_order_step_by_step() -> None:
+def test_delayed_decisions_are_ordered_step_by_step() -> None:
     trouble = Trouble(6, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, hurry=20)
     assert reported("hierarchy-41", trouble).findings == []
 
 
 def found(name: str, sort: str, seed: int) -> tuple[list[Divergence], str]:
-    """What is told of a planted parting by a bad wire, and whom it is about."""
+    """Return the findings of a planted divergence over an unreliable connection, and its Workload."""
     scenario, log = read_case(name, *packed_cases()[name])
     changed, record = planted.another_victim(log) if sort == "victim" else planted.another_flavor(scenario, log)
     trouble, _ = drawn_trouble(seed)
@@ -64,13 +64,13 @@ def found(name: str, sort: str, seed: int) -> tuple[list[Divergence], str]:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("name", "sort"), [("fungibility-1", "flavor"), ("preempt-1", "victim")])
-def test_what_was_planted_is_found_by_a_bad_wire_too(name: str, sort: str, seed: int) -> None:
+def test_planted_divergence_is_detected_over_unreliable_connection(name: str, sort: str, seed: int) -> None:
     findings, workload = found(name, sort, seed)
     assert findings[0].workload == workload
     assert findings[0].parting in {DivergenceType.FLAVORS, DivergenceType.VICTIMS}
 
 
-def test_who_is_admitted_after_all_is_told_of_once() -> None:
+def test_late_admission_is_reported_once() -> None:
     findings, _ = found("partial-37", "victim", 2)
     late = Counter(each.workload for each in findings if each.parting is DivergenceType.LATE)
     assert late == {"team/wl-001": 1, "team/wl-002": 1}

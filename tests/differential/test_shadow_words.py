@@ -1,4 +1,4 @@
-"""Whatever upstream could do wrong is found, and told in words by which one finds out why."""
+"""Each kind of wrong decision of upstream is detected, and reported with its cause."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -28,7 +28,7 @@ def case(name: str) -> tuple[Scenario, list[Record]]:
 
 
 def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, Shadowed]:
-    """What is told of a planted parting, and all; it is the first, and is counted."""
+    """Return the finding of a planted divergence, which is the first, and all results."""
     found = shadowed(scenario, changed[0])
     first = found.findings[0]
     assert first.workload == changed[1]["workload"]
@@ -36,7 +36,7 @@ def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[
     return first, found
 
 
-def test_one_who_is_admitted_out_of_turn_is_told_with_who_is_before_him_and_why() -> None:
+def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
     scenario, log = case("single-5")
     first, found = reported(scenario, planted.out_of_turn(scenario, log))
     assert (first.parting, len(found.findings)) == (DivergenceType.ADMITTED, 1)
@@ -44,21 +44,21 @@ def test_one_who_is_admitted_out_of_turn_is_told_with_who_is_before_him_and_why(
     assert first.predicted["reason"] == "NotItsTurn"
 
 
-def test_another_reason_is_told_with_ours() -> None:
+def test_different_reason_is_reported_with_expected_reason() -> None:
     scenario, log = case("preempt-1")
     first, found = reported(scenario, planted.another_reason(log))
     assert (first.parting, len(found.findings)) == (DivergenceType.VICTIMS, 1)
     assert first.message.endswith("(InCohortReclamation); we preempt it as InClusterQueue")
 
 
-def test_another_number_of_pods_is_told_with_ours() -> None:
+def test_different_pod_count_is_reported_with_expected_count() -> None:
     scenario, log = case("partial-37")
     first, _ = reported(scenario, planted.fewer_pods(log, "team/wl-001", 8))
     assert first.parting is DivergenceType.FLAVORS
     assert "with 7 of workers on f0; we admit it with 8 of workers on f0" in first.message
 
 
-def test_a_victim_of_another_queue_is_told_with_what_decides_between_both() -> None:
+def test_different_victim_of_another_queue_is_reported_with_criteria() -> None:
     scenario, log = case("fair-49")
     first, _ = reported(scenario, planted.victim_of_another_queue(log))
     assert first.parting is DivergenceType.VICTIMS
@@ -66,21 +66,21 @@ def test_a_victim_of_another_queue_is_told_with_what_decides_between_both() -> N
     assert "not team/wl-002 (cq-1, priority 5, quota since " in first.message
 
 
-def test_one_who_is_preempted_for_nobody_is_told_with_what_the_preemptor_does() -> None:
+def test_needless_preemption_is_reported_with_state_of_preemptor() -> None:
     scenario, log = case("cohort-1")
-    first, _ = reported(scenario, planted.preempted_for_nobody(log))
+    first, _ = reported(scenario, planted.needlessly_preempted(log))
     assert first.parting is DivergenceType.PREEMPTED
     assert first.message.endswith("already, and waits for nothing")
 
 
-def test_an_admission_in_a_queue_in_which_it_does_not_wait_is_told_with_the_one_in_which_it_does() -> None:
+def test_admission_in_wrong_queue_is_reported_with_expected_queue() -> None:
     scenario, log = case("cohort-1")
     first, _ = reported(scenario, planted.in_another_queue(log))
     assert first.parting is DivergenceType.FLAVORS
     assert "admitted in cq-0 with 1 of main on f0; it waits in cq-2, and we admit it" in first.message
 
 
-def test_a_preemption_that_does_not_come_is_told_with_how_long_it_is_missed() -> None:
+def test_missing_preemption_is_reported_with_waiting_time() -> None:
     scenario, log = case("preempt-1")
     changed, first = planted.not_preempted(log)
     found = next(each for each in shadowed(scenario, changed).findings)
@@ -88,13 +88,13 @@ def test_a_preemption_that_does_not_come_is_told_with_how_long_it_is_missed() ->
     assert f"for {ShadowSettings().patience // SECOND} s; we preempt {first['workload']} for it" in found.message
 
 
-def test_that_kueue_shares_fairly_and_the_shadow_was_not_told_so_is_told() -> None:
+def test_unconfigured_fair_sharing_is_reported_with_hint() -> None:
     scenario, log = case("fair-1")
-    found = shadowed(scenario, log, is_told_of_fair_sharing=False).findings
+    found = shadowed(scenario, log, knows_fair_sharing=False).findings
     assert any("begin the shadow with --fair-sharing" in look for each in found for look in each.look)
 
 
-def test_each_is_told_with_where_to_look() -> None:
+def test_divergence_is_reported_with_commands_to_investigate() -> None:
     scenario, log = case("cohort-1")
     found = shadowed(scenario, planted.another_flavor(scenario, log)[0]).findings[0]
     queue, one, kueue = found.look
@@ -106,7 +106,7 @@ def test_each_is_told_with_where_to_look() -> None:
     assert found.document()["look"] == list(found.look)
 
 
-#: What follows from single Workloads, without any order: their queues, and how one of them changes.
+#: Checks of single Workloads, independent of order: their queues, and the changes of one Workload.
 
 
 def obj(kind: str, name: str, spec: Obj, namespace: str = "") -> Obj:
@@ -123,7 +123,7 @@ AT = Key(scheme.WORKLOAD, WORKLOAD["metadata"]["namespace"], "w")
 
 
 def after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Divergence], ComparisonCounts]:
-    """What is told of a Workload that changes so, in a queue that is stopped or not, until it was waited for."""
+    """Return the findings for a Workload with these states, in a queue with this stop policy, after the patience."""
     found: list[Divergence] = []
     steps = LifecycleCheck(ShadowSettings(), lambda _: True)
     queues = [
@@ -143,14 +143,14 @@ def holding(now: Instant = 0) -> Obj:
 
 
 def stated(before: Obj, kind: str, message: str) -> Obj:
-    """The same Workload, of which a condition says something else."""
+    """Return the Workload with another message in a condition."""
     conditions = [
         {**each, "message": message} if each["type"] == kind else each for each in before["status"]["conditions"]
     ]
     return {**before, "status": {**before["status"], "conditions": conditions}}
 
 
-def test_a_message_that_tells_of_another_reason_is_found() -> None:
+def test_message_with_wrong_preemption_reason_is_detected() -> None:
     evicted = lifecycle.evict(
         holding(),
         reason="Preempted",
@@ -163,22 +163,22 @@ def test_a_message_that_tells_of_another_reason_is_found() -> None:
     assert "preempted due to reclamation within the cohort; for InClusterQueue, that is prioritization" in found.message
 
 
-def test_a_message_that_tells_of_another_queue_is_found() -> None:
+def test_message_with_wrong_queue_is_detected() -> None:
     assert after([WORKLOAD, holding()])[0] == []
-    told_so = stated(holding(), lifecycle.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
-    (found,), counts = after([WORKLOAD, told_so])
+    with_other_queue = stated(holding(), lifecycle.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
+    (found,), counts = after([WORKLOAD, with_other_queue])
     assert found.message == "it says: Quota reserved in ClusterQueue other; its admission is in cq"
     assert counts.parted == {"Message": 1}
 
 
 def stopped() -> tuple[Obj, Obj]:
-    """Evicted for a queue that is stopped, and queued again."""
+    """Return a Workload evicted from a stopped queue, and the same Workload after its requeue."""
     evicted = lifecycle.evict(holding(), reason=lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED, message="stopped", now=0)
     waits = lifecycle.release_after_eviction(evicted, 0)
     return waits, lifecycle.set_requeued(waits, lifecycle.CLUSTER_QUEUE_RESTARTED, "it goes on", 0)
 
 
-def test_one_who_is_queued_again_while_his_queue_is_stopped_is_found() -> None:
+def test_requeue_in_stopped_queue_is_detected() -> None:
     waits, again = stopped()
     (found,), _ = after([waits, again], "HoldAndDrain")
     assert found.parting is DivergenceType.REQUEUED
@@ -188,15 +188,13 @@ def test_one_who_is_queued_again_while_his_queue_is_stopped_is_found() -> None:
     )
 
 
-def test_one_who_is_queued_again_when_his_queue_goes_on_is_not_told_of() -> None:
+def test_requeue_after_queue_restart_is_not_reported() -> None:
     assert find_condition(stopped()[0], lifecycle.REQUEUED) is not None
     assert after(stopped())[0] == []
 
 
 @pytest.mark.parametrize(("cause", "is_visible"), [("", True), ("AdmissionCheck", False)])
-def test_one_who_is_active_again_and_not_queued_is_told_of_where_kueue_would_queue_him(
-    cause: str, is_visible: bool
-) -> None:
+def test_missing_requeue_of_reactivated_workload_is_reported(cause: str, is_visible: bool) -> None:
     evicted = lifecycle.evict(holding(), reason=lifecycle.DEACTIVATED, cause=cause, message="", now=0)
     waits = lifecycle.release_after_eviction(evicted, 0)
     inactive = {**waits, "spec": {**waits["spec"], "active": False}}
@@ -205,14 +203,14 @@ def test_one_who_is_active_again_and_not_queued_is_told_of_where_kueue_would_que
 
 
 @pytest.mark.parametrize(("count", "is_visible"), [(2, False), (0, False), (5, True)])
-def test_a_count_of_requeues_that_jumps_is_found(count: int, is_visible: bool) -> None:
+def test_skipped_requeue_count_is_detected(count: int, is_visible: bool) -> None:
     before = {**WORKLOAD, "status": {"requeueState": {"count": 1}}}
     found, _ = after([before, {**WORKLOAD, "status": {"requeueState": {"count": count}}}])
-    told_of = [each.message for each in found if each.parting is DivergenceType.REQUEUED]
-    assert ["requeueState.count goes from 1 to 5" in message for message in told_of] == [True] * is_visible
+    messages = [each.message for each in found if each.parting is DivergenceType.REQUEUED]
+    assert ["requeueState.count goes from 1 to 5" in message for message in messages] == [True] * is_visible
 
 
-def test_each_sort_is_counted_by_its_name() -> None:
+def test_each_divergence_type_is_counted_by_name() -> None:
     parted = {each.value: number for number, each in enumerate(DivergenceType, 1) if each is not DivergenceType.LATE}
     text = "".join(ShadowMetrics(lambda: ComparisonCounts(parted=parted), lambda: 0, lambda: 0).texts())
     assert all(f'batchyard_shadow_divergences_total{{type="{name}"}} {count}' in text for name, count in parted.items())

@@ -1,7 +1,7 @@
-"""A wire to an API server on which each watch is late by a time of its own, repeats itself and breaks off.
+"""An unreliable connection to an API server: watches have different delays, repeat lines and break.
 
-All that it does an API server may do: no API promises an order between kinds, that nothing comes twice, or that a watch
-can go on from where it broke off.
+A real API server may behave the same: the API guarantees neither an order between kinds, nor unique delivery, nor the
+resumption of a broken watch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
 from unit.client.served import Line
 
-#: The plurals of what a shadow reads.
+#: The plurals of the kinds that a shadow reads.
 PLURALS = (
     *("workloads", "localqueues", "clusterqueues", "cohorts", "resourceflavors", "namespaces"),
     *("admissionchecks", "limitranges"),
@@ -25,33 +25,33 @@ _GONE = HttpAnswer(410, b'{"kind":"Status","code":410,"reason":"Expired","messag
 
 
 class Trouble(NamedTuple):
-    """What is wrong with a wire; 0 is never."""
+    """The faults of a connection; 0 means never."""
 
     seed: int = 0
-    #: By kind how much later its watches tell; of others, a time up to `late_max`.
+    #: The delays of watches by kind; other kinds have a random delay up to `late_max`.
     late: Mapping[str, Duration] = MappingProxyType({})
     late_max: Duration = 0
-    #: How much the time between two of its lines may vary.
+    #: The maximum variation of the time between two lines.
     jitter: Duration = 0
-    #: Of so many lines one comes twice.
+    #: One of this many lines is repeated.
     repeats: int = 0
-    #: A watch breaks off after so long, drawn anew each time, and goes on from where it was.
+    #: A watch breaks after a random time around this duration, and resumes.
     breaks_after: Duration = 0
-    #: Of so many watches that broke off one cannot go on: what it was told last is too old.
+    #: One of this many broken watches cannot resume: its last revision is too old.
     gone: int = 0
-    #: How many times as close together what is told of happens.
+    #: The acceleration factor of events.
     hurry: int = 1
 
 
 class UnsteadyLine(Line):
-    """See the module."""
+    """A line with delayed, repeated and broken watches."""
 
     def __init__(self, kernel: VirtualEventLoop, api: Api, trouble: Trouble) -> None:
         super().__init__(kernel, api)
         self.wrong = trouble
         self._drawn = 0
         self._late = {plural: trouble.late.get(plural, self._draw(trouble.late_max)) for plural in PLURALS}
-        #: Kinds whose next watch is told that it begins too far back.
+        #: Kinds whose next watch gets 410 Gone.
         self._too_old: dict[str, None] = {}
 
     def watch(
@@ -62,14 +62,14 @@ class UnsteadyLine(Line):
             del self._too_old[kind]
             self.kernel.call_at(self.kernel.now() + MILLISECOND, lambda: ended(_GONE))
             return
-        reporting = _Telling(self.kernel, reported, ended)
+        reporting = _DelayedWatch(self.kernel, reported, ended)
 
-        def tell(lines: Sequence[bytes]) -> None:
+        def deliver(lines: Sequence[bytes]) -> None:
             now = self.kernel.now()
             reporting.at = max(reporting.at, now + self._late[kind] + self._draw(self.wrong.jitter))
-            self.kernel.call_at(reporting.at, partial(reporting.tell, self._repeated(lines)))
+            self.kernel.call_at(reporting.at, partial(reporting.deliver, self._repeated(lines)))
 
-        super().watch(request, tell, reporting.end)
+        super().watch(request, deliver, reporting.end)
         if self.wrong.breaks_after:
             lasts = self._draw(2 * self.wrong.breaks_after)
             self.kernel.call_at(self.kernel.now() + lasts, partial(self._break, kind, reporting))
@@ -78,7 +78,7 @@ class UnsteadyLine(Line):
         self._drawn += 1
         return draw(self.wrong.seed, "wire", str(self._drawn)) % below if below else 0
 
-    def _break(self, kind: str, reporting: "_Telling") -> None:
+    def _break(self, kind: str, reporting: "_DelayedWatch") -> None:
         if not reporting.is_over:
             if self.wrong.gone and not self._draw(self.wrong.gone):
                 self._too_old[kind] = None
@@ -90,8 +90,8 @@ class UnsteadyLine(Line):
         return [each for line in lines for each in [line] * (1 + (not self._draw(self.wrong.repeats)))]
 
 
-class _Telling:
-    """One watch: what it told is told in order, until it is over."""
+class _DelayedWatch:
+    """A watch that delivers its lines in order, until it ends."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Telling:
         self.at: Instant = 0
         self.is_over = False
 
-    def tell(self, lines: Sequence[bytes]) -> None:
+    def deliver(self, lines: Sequence[bytes]) -> None:
         if not self.is_over:
             self._reported(lines)
 
@@ -114,7 +114,7 @@ class _Telling:
 
 
 def drawn_trouble(seed: int) -> tuple[Trouble, Sequence[Duration]]:
-    """A sort of trouble by a seed, and when the shadow is begun anew."""
+    """Return the faults of a seed, and the times of restarts of the shadow."""
     sort = seed % 7
     if sort == 6:
         return Trouble(seed, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, draw(seed, "gone") % 4, 20), [3 * SECOND]

@@ -1,6 +1,6 @@
-"""Writes what upstream Kueue wrote, at its moments: the objects of a scenario, and the decisions of its event log.
+"""Replays the writes of upstream Kueue at their times: the objects of a scenario, and the decisions of its log.
 
-Where it writes is handed in. Evictions complete at once, as when they were recorded.
+The caller supplies the destination. Evictions complete at once, as in the recording.
 """
 
 import json
@@ -24,27 +24,27 @@ Record = Mapping[str, Any]
 
 
 class Place(Protocol):
-    """Where objects are."""
+    """A destination of objects."""
 
     def get(self, key: Key) -> Obj | None:
-        """One, or None."""
+        """Return an object, or None."""
 
     def put(self, obj: Obj) -> None:
-        """Create or replace one, status and all."""
+        """Create or replace an object with its status."""
 
     def delete(self, key: Key) -> None:
-        """Delete one."""
+        """Delete an object."""
 
 
 class Moment(NamedTuple):
-    """What happens at an instant, in order."""
+    """The ordered writes of an instant."""
 
     at: Instant
     work: Callable[[], None]
 
 
 class Upstream:
-    """See the module."""
+    """A replay of a scenario and its log."""
 
     def __init__(self, place: Place, scenario: Scenario, log: list[Record], start: Instant = EPOCH) -> None:
         self._place = place
@@ -55,7 +55,7 @@ class Upstream:
         self._workloads: dict[Key, None] = {}
 
     def moments(self) -> Iterator[Moment]:
-        """All that happens, in order of time."""
+        """Yield all writes, in order of time."""
         steps = {step.at: step for step in self._scenario.steps}
         records: dict[int, list[Record]] = {}
         for record in self._log:
@@ -91,7 +91,7 @@ class Upstream:
             self._place.delete(key)
 
     def _put_back(self, now: Instant) -> None:
-        """Queue those again whose queue goes on, or who are wanted again."""
+        """Requeue the Workloads of restarted queues, and reactivated Workloads."""
         for key in self._workloads:
             obj = self._place.get(key)
             blocked = obj is not None and find_condition(obj, lifecycle.REQUEUED)
@@ -132,19 +132,19 @@ class Upstream:
         )
 
     def _release(self, record: Record, now: Instant) -> None:
-        """Give the quota of an evicted one back."""
+        """Release the quota of an evicted Workload."""
         obj = self._place.get(_key(record["workload"]))
         if record["event"] in {"Preempted", "Evicted"} and obj is not None and is_true(obj, lifecycle.EVICTED):
             self._place.put(lifecycle.release_after_eviction(obj, now))
 
 
 def read_case(name: str, text: str, expected: str) -> tuple[Scenario, list[Record]]:
-    """A scenario and its log."""
+    """Read a scenario and its log."""
     return make_scenario(read_manifests([(name, text)])), [json.loads(line) for line in expected.splitlines()]
 
 
 def admission_of(record: Record, workload: Obj) -> dict[str, Any]:
-    """The admission that a record tells, with what the pods ask for."""
+    """Return the admission of a record, with the requests of the pods."""
     templates = {pod_set.name: pod_set.template for pod_set in workload_view(workload).pod_sets}
     assignments = []
     for reported in record["podSets"]:

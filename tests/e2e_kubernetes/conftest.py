@@ -11,7 +11,7 @@ from e2e_kubernetes.kubernetes import CONTROLLERS, NEEDED, Terms, missing
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """Kubernetes with two operators, as they are installed, without what runs Jobs."""
+    """Kubernetes with two installed operators, without controllers that run Jobs."""
     skip_without(NEEDED)
     with installed(tmp_path_factory.mktemp("kubernetes"), Terms()) as found:
         yield found
@@ -19,7 +19,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
 
 @pytest.fixture(scope="session")
 def working_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """The same where Jobs run: with the controllers of Kubernetes, and a node whose kubelet is ours, of each pool."""
+    """Kubernetes that runs Jobs: with its controllers, and a node with a simulated kubelet in each pool."""
     skip_without((*NEEDED, *CONTROLLERS))
     folder = tmp_path_factory.mktemp("working")
     with installed(folder, Terms(controllers=True)) as found, SimulatedKubelets(found.kubernetes) as kubelets:
@@ -29,6 +29,6 @@ def working_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instal
 
 
 def skip_without(programs: Sequence[str]) -> None:
-    """Skip a test where these are not found."""
+    """Skip a test without these programs."""
     if reason := missing(programs):
         pytest.skip(reason)

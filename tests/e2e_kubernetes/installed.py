@@ -1,4 +1,4 @@
-"""batchyard on Kubernetes as it is installed there, but for its pods: two operators run beside it, with its rights."""
+"""batchyard installed on Kubernetes without its pods: two operators run as processes with its permissions."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ from e2e_platform.granted import audited, refused
 from e2e_platform.operating import Operating, free_port
 
 SETTINGS: Final = InstallSettings()
-#: The API server finds the operators by a Service that names this machine, since they are in no pods.
+#: The API server reaches the operators by a Service for this machine, because they run outside of pods.
 _HERE: Final = {"type": "ExternalName", "externalName": "localhost"}
 _BEGINS_WITHIN: Final = 60.0  # seconds
-#: Leases that a machine with much else to do can keep.
+#: Lease durations that a busy machine can keep.
 _ELECTION: Final = (
     *("--leader-elect-lease-duration", "8s"),
     *("--leader-elect-renew-deadline", "6s"),
@@ -27,7 +27,7 @@ _ELECTION: Final = (
 
 
 class Installed:
-    """A cluster and the operators on it: one leads, and the other, which the API server asks, waits."""
+    """A cluster and its operators: one leads, and the other, which serves the webhooks, is on standby."""
 
     def __init__(self, kubernetes: Kubernetes, kubeconfig: Path, started: ExitStack) -> None:
         self.kubernetes = kubernetes
@@ -37,49 +37,49 @@ class Installed:
         self.operators: dict[int, Operating] = {}
 
     def operate(self, port: int, state: str) -> None:
-        """Start an operator, and wait until it has come to that."""
+        """Start an operator, and wait for a state in its log."""
         self.operators[port] = self._started.enter_context(Operating(self._kubeconfig, *_options(port)))
         self.operators[port].wait_until(state, _BEGINS_WITHIN)
 
     def revive(self) -> None:
-        """Start again who has ended, as a kubelet would."""
+        """Restart ended operators, as a kubelet would."""
         for port, operator in list(self.operators.items()):
             if operator.process.poll() is not None:
                 self.operate(port, "waiting to lead")
 
     def leader(self) -> int:
-        """The port of whoever leads, once somebody does."""
+        """The port of the leader; waits for a leader."""
         wait_for(lambda: bool(self._leading()), self.log)
         return self._leading()[0]
 
     def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:
-        """What kubectl prints to the owner; with `fails`, what it says of its failure."""
+        """The output of kubectl for the owner; with `fails`, its error."""
         return self.kubernetes.kubectl(*arguments, sent=sent, fails=fails)
 
     def create(self, *objects: Mapping[str, Any]) -> None:
-        """Make objects as the owner; a warning is a failure."""
+        """Create objects as the owner; a warning is an error."""
         self.kubectl("create", "--warnings-as-errors", "-f", "-", sent="\n".join(map(json.dumps, objects)))
 
     def get(self, *named: str) -> Any:
-        """An object, or a list of them."""
+        """An object or a list of objects."""
         return json.loads(self.kubectl("get", *named, "-o", "json"))
 
     def until(self, what: str, *named: str) -> None:
-        """Wait until a text is printed of an object: `{.a.path}=text`."""
+        """Wait until a JSONPath of an object has a value: `{.a.path}=text`."""
         path, _, text = what.rpartition("=")
         found = ["get", *named, "-o", f"jsonpath={path}"]
         wait_for(lambda: self.kubectl(*found) == text, lambda: f"{self.kubectl(*found)}\n{self.log()}")
 
     def log(self) -> str:
-        """What the operators have told."""
+        """The logs of the operators."""
         return "\n".join(operator.log() for operator in self.operators.values())
 
     def refused(self) -> list[str]:
-        """What the operators asked for and may not."""
+        """The forbidden requests of the operators."""
         return refused(self.kubernetes.audit_log, SETTINGS)
 
     def invalid(self) -> list[str]:
-        """What the operators wrote and Kubernetes found to be against its rules."""
+        """The writes of the operators that Kubernetes rejected as invalid."""
         events = audited(self.kubernetes.audit_log, SETTINGS)
         return [event["requestURI"] for event in events if (event.get("responseStatus") or {}).get("code") == 422]
 
@@ -93,9 +93,9 @@ class Installed:
 
 @contextmanager
 def installed(folder: Path, terms: Terms) -> Iterator[Installed]:
-    """Kubernetes with batchyard, for as long as it is needed."""
+    """Kubernetes with batchyard, as a context manager."""
     with Kubernetes(folder, terms) as kubernetes, ExitStack() as started:
-        # The account comes with the first apply, its token later.
+        # The first apply creates the account, its token follows.
         found = Installed(kubernetes, folder / "token.kubeconfig", started)
         objects = [_reached(obj, found.asked) for obj in manifests(SETTINGS) if obj["kind"] != "Deployment"]
         options = ("--server-side", "--warnings-as-errors")
@@ -108,14 +108,14 @@ def installed(folder: Path, terms: Terms) -> Iterator[Installed]:
 
 
 def _options(port: int) -> list[str]:
-    """The options that its pods have, but for where it listens."""
+    """The options of the installed pods, except the port."""
     elsewhere = ("--listen", "--port", "--webhook-port", "--log-format")
     found = [each for each in arguments(SETTINGS)[1:] if not each.startswith(elsewhere)]
     return [*found, *_ELECTION, f"--webhook-port={port}"]
 
 
 def _reached(obj: Mapping[str, Any], port: int) -> Mapping[str, Any]:
-    """The object, with where an operator is reached in place of where its pods would be."""
+    """The object with the address of an operator instead of that of its pods."""
     found = json.loads(json.dumps(obj))
     if obj["kind"] == "Service" and obj["metadata"]["name"] == SETTINGS.webhook_service:
         return {**found, "spec": _HERE}

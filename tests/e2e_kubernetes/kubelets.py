@@ -1,4 +1,4 @@
-"""Nodes of a cluster whose kubelets are simulated: they run pods in real time, as `batchyard up` does, over HTTP."""
+"""Nodes with simulated kubelets: they run pods in real time over HTTP, as `batchyard up` does."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ _READY: Final = {"type": "Ready", "status": "True", "reason": "KubeletReady", "m
 
 
 class SimulatedKubelets:
-    """The kubelets of all nodes; a context as long as which they run."""
+    """The kubelets of all nodes; they run within the context."""
 
     def __init__(self, kubernetes: Kubernetes) -> None:
         self._kubernetes = kubernetes
@@ -44,7 +44,7 @@ class SimulatedKubelets:
         self._thread.join()
 
     def add_node(self, name: str, **labels: str) -> None:
-        """A node that is ready, with eight CPUs."""
+        """Add a ready node with eight CPUs."""
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         self._kubernetes.kubectl("create", "-f", "-", sent=json.dumps(node))
@@ -71,7 +71,7 @@ class SimulatedKubelets:
             await asyncio.wait_for(asyncio.Event().wait(), 0.25)
 
     def _begin(self, kernel: LiveKernel, client: RestClient) -> None:
-        """Run pods from when all is known."""
+        """Run pods after the initial lists."""
         if self._runner is None and client.is_synced:
             self._runner = Runner(kernel, client, [Kubelets()], lambda *_: None)
             self._runner.observe(client.everything())

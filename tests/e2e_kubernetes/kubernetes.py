@@ -1,6 +1,6 @@
-"""The API server of Kubernetes itself with its etcd, and its controllers where they are found, for as long as a test.
+"""The API server of Kubernetes with etcd, and with its controllers if they are installed, for a test.
 
-Programs are found as envtest of controller-runtime finds them: in the folder KUBEBUILDER_ASSETS, else on PATH.
+Programs are found as by envtest of controller-runtime: in the folder KUBEBUILDER_ASSETS, else on PATH.
 """
 
 import http.client
@@ -23,7 +23,7 @@ from e2e_platform.operating import free_port
 from e2e_platform.running import kubectl
 
 NEEDED: Final = ("etcd", "kube-apiserver", "kubectl")
-#: Those that run Jobs, delete what has no owner any more, and place pods. envtest has them not.
+#: The programs that run Jobs, collect garbage and schedule pods. envtest lacks them.
 CONTROLLERS: Final = ("kube-controller-manager", "kube-scheduler")
 _STARTS_WITHIN: Final = 120.0  # seconds
 _ENDS_WITHIN: Final = 30.0
@@ -32,21 +32,21 @@ _ISSUER: Final = "https://kubernetes.default.svc"
 
 
 def program(name: str) -> str | None:
-    """Where a program is; None if it is nowhere."""
+    """The path of a program, or None."""
     folder = os.environ.get("KUBEBUILDER_ASSETS")
     return (shutil.which(name, path=folder) if folder else None) or shutil.which(name)
 
 
 def missing(names: Sequence[str]) -> str:
-    """Which programs are nowhere, as a reason to skip a test; '' if all are found."""
+    """The missing programs as a reason to skip a test, or ''."""
     absent = [name for name in names if program(name) is None]
     return f"neither in KUBEBUILDER_ASSETS nor on PATH: {', '.join(absent)}" if absent else ""
 
 
 class Terms(NamedTuple):
-    """What a cluster is to have besides."""
+    """Additional settings of a cluster."""
 
-    #: Admission plugins beyond those that are on by default.
+    #: Admission plugins in addition to the defaults.
     plugins: Sequence[str] = ("OwnerReferencesPermissionEnforcement",)
     controllers: bool = False
     #: Further arguments of the API server.
@@ -54,7 +54,7 @@ class Terms(NamedTuple):
 
 
 class Kubernetes:
-    """See the module; a context as long as which it runs, on this machine alone."""
+    """An API server and etcd on this machine; they run within the context."""
 
     def __init__(self, folder: Path, terms: Terms | None = None) -> None:
         self._folder, self._terms = folder, terms or Terms()
@@ -64,7 +64,7 @@ class Kubernetes:
         self.audit_log = folder / "audit.log"
         self.authority = CertificateAuthority(folder, wall_clock())
         self.kubeconfig = self.kubeconfig_of("admin", "system:masters")
-        self.kubeconfig_of("tokens")  # whose key signs those of ServiceAccounts
+        self.kubeconfig_of("tokens")  # its key signs the tokens of ServiceAccounts
         self._server: Process | None = None
 
     def __enter__(self) -> Self:
@@ -83,27 +83,27 @@ class Kubernetes:
         self._running.close()
 
     def start(self, name: str, *arguments: str) -> "Process":
-        """Start a program, which ends with the cluster; what it says goes to a file."""
+        """Start a program that ends with the cluster; its output goes to a file."""
         found = program(name)
         assert found is not None, name
         return self._running.enter_context(Process([found, *arguments], self._folder / f"{name}.log"))
 
     def serve(self) -> None:
-        """Start the API server, and wait until it answers."""
+        """Start the API server, and wait until it is ready."""
         self._server = self.start("kube-apiserver", *self._arguments(), *self._terms.arguments)
         self._server.wait_until(self._is_ready)
 
     def stop_serving(self) -> None:
-        """End the API server at once."""
+        """Stop the API server at once."""
         assert self._server is not None
         self._server.kill()
 
     def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:
-        """What kubectl prints to the owner; with `fails`, what it says of its failure."""
+        """The output of kubectl for the owner; with `fails`, its error."""
         return kubectl(self.kubeconfig, *arguments, sent=sent, fails=fails)
 
     def kubeconfig_of(self, user: str, *groups: str) -> Path:
-        """The kubeconfig of whoever has a certificate of that name."""
+        """The kubeconfig with a certificate of a user."""
         signed = self.authority.client(user, groups)
         name = user.replace(":", "-")
         certificate = self._written(f"{name}.crt", signed.certificate)
@@ -112,7 +112,7 @@ class Kubernetes:
         return self._kubeconfig(user, named)
 
     def kubeconfig_with(self, token: str, namespace: str = "default") -> Path:
-        """The kubeconfig of whoever has that token."""
+        """The kubeconfig with a token."""
         return self._kubeconfig("token", {"token": token}, namespace)
 
     def _kubeconfig(self, user: str, named: dict[str, str], namespace: str = "default") -> Path:
@@ -174,7 +174,7 @@ class Kubernetes:
 
 
 class Process:
-    """A program that runs, and does not outlive its test."""
+    """A running program that ends with its test."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._log = log
@@ -182,11 +182,11 @@ class Process:
             self._process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds, as long as it runs."""
+        """Wait until a condition holds while the program runs."""
         wait_for(partial(self._holds, holds), self._tail)
 
     def kill(self) -> None:
-        """End it without a word of warning."""
+        """Kill the program."""
         self._process.kill()
         self._process.wait(_ENDS_WITHIN)
 
@@ -206,7 +206,7 @@ class Process:
 
 
 def wait_for(holds: Callable[[], bool], reported: Callable[[], str] = str, within: float = _STARTS_WITHIN) -> None:
-    """Wait until something holds; what is told goes with the failure."""
+    """Wait until a condition holds; `reported` gives details for the failure."""
     pause, tries = threading.Event(), int(within * 10)
     for _ in range(tries):
         if holds():

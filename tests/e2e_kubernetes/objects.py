@@ -1,4 +1,4 @@
-"""Objects that are sent to a cluster."""
+"""Objects for a cluster."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,21 +21,21 @@ def queue(name: str, **spec: Any) -> Iterator[dict[str, Any]]:
 
 
 def template(cpu: str, lasts: str = "1s") -> dict[str, Any]:
-    """Pods that take so many CPUs for so long."""
+    """A pod template with requests of CPU and a run time."""
     container = {"name": "main", "image": "python", "resources": {"requests": {"cpu": cpu}}}
     metadata = {"annotations": {"batchyard.dev/runtime": lasts}}
     return {"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": [container]}}
 
 
 def job(name: str, of: str, pods: dict[str, Any], priority: str = "") -> dict[str, Any]:
-    """A Job that waits in a queue, and does not say that it does."""
+    """A Job for a queue, without `suspend`."""
     labels = {"kueue.x-k8s.io/queue-name": of, **({"kueue.x-k8s.io/priority-class": priority} if priority else {})}
     metadata = {"name": name, "namespace": "default", "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": pods}}
 
 
 def job_set(name: str, of: str, pods: dict[str, Any], replicas: int) -> dict[str, Any]:
-    """A JobSet of so many Jobs that waits in a queue."""
+    """A JobSet for a queue, with a number of Jobs."""
     metadata = {"name": name, "namespace": "default", "labels": {"kueue.x-k8s.io/queue-name": of}}
     each = {"spec": {"parallelism": 1, "completions": 1, "template": pods}}
     spec = {"replicatedJobs": [{"name": "workers", "replicas": replicas, "template": each}]}

@@ -1,4 +1,4 @@
-"""An API server of Kubernetes stores of minimal objects what the table says, which is what batchyard stores."""
+"""The API server of Kubernetes stores the same defaults of minimal objects as batchyard."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import yaml
 from e2e_kubernetes.installed import Installed
 from minimal_objects import MINIMAL_OBJECTS
 
-#: What is allocated, or belongs to a controller or an admission plugin and not to the defaults.
+#: Fields that the server allocates, or that a controller or an admission plugin sets.
 ALLOCATED = (
     *("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "nodePort", "selector", "priority"),
     *("preemptionPolicy", "tolerations", "serviceAccount", "serviceAccountName", "volumes", "volumeMounts"),
@@ -19,7 +19,9 @@ ALLOCATED = (
 
 
 @pytest.mark.parametrize(("kind", "sent", "stored"), MINIMAL_OBJECTS)
-def test_what_kubernetes_stores_of_a_minimal_object(cluster: Installed, kind: str, sent: str, stored: str) -> None:
+def test_kubernetes_stores_minimal_object_with_same_defaults(
+    cluster: Installed, kind: str, sent: str, stored: str
+) -> None:
     if kind == "v1 Pod":
         cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
     api_version, _, name = kind.rpartition(" ")
@@ -35,7 +37,7 @@ def test_what_kubernetes_stores_of_a_minimal_object(cluster: Installed, kind: st
 
 
 def without_allocated(value: Any) -> Any:
-    """A value without what the server allocates."""
+    """A value without the allocated fields."""
     if isinstance(value, list):
         return [without_allocated(each) for each in value]
     if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Operators that are killed and an API server that goes away: who is there then goes on."""
+"""Operators recover from kills, API server restarts and missing permissions."""
 
 import json
 
@@ -7,7 +7,7 @@ from e2e_kubernetes.kubernetes import wait_for
 from e2e_kubernetes.objects import job, queue, template
 
 
-def test_another_takes_over_from_one_that_is_killed(cluster: Installed) -> None:
+def test_standby_takes_over_from_killed_leader(cluster: Installed) -> None:
     cluster.create(*queue("killed"))
     killed = cluster.leader()
     (heir,) = {cluster.asked, cluster.other} - {killed}
@@ -20,18 +20,18 @@ def test_another_takes_over_from_one_that_is_killed(cluster: Installed) -> None:
     cluster.until("{.spec.suspend}=false", "job", "killed")
 
 
-def test_an_api_server_that_comes_back_is_gone_on_with(cluster: Installed) -> None:
+def test_operators_recover_after_api_server_restart(cluster: Installed) -> None:
     cluster.create(*queue("gone"), job("before", "gone", template("1")))
     cluster.until("{.spec.suspend}=false", "job", "before")
     cluster.kubernetes.stop_serving()
     cluster.kubernetes.serve()
-    cluster.leader()  # who could not renew the Lease has ended
+    cluster.leader()  # an operator that could not renew the Lease has ended
     cluster.revive()
     cluster.create(job("after", "gone", template("1")))
     cluster.until("{.spec.suspend}=false", "job", "after")
 
 
-def test_what_was_not_allowed_is_done_when_it_is(cluster: Installed) -> None:
+def test_operator_retries_after_missing_permission_is_granted(cluster: Installed) -> None:
     role = cluster.get("clusterrole", SETTINGS.name)
     allowed = [rule for rule in role["rules"] if "jobs/finalizers" not in rule["resources"]]
     cluster.kubectl("replace", "-f", "-", sent=json.dumps({**role, "rules": allowed}))

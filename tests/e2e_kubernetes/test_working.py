@@ -1,10 +1,10 @@
-"""Jobs of queues on Kubernetes: its controllers run them, and whoever is preempted runs again."""
+"""Queued Jobs on Kubernetes: its controllers run them, and preempted Jobs run again."""
 
 from e2e_kubernetes.installed import Installed
 from e2e_kubernetes.objects import V1BETA2, job, job_set, queue, template
 
 
-def test_one_that_is_preempted_runs_again_as_it_was_asked_for(working_cluster: Installed) -> None:
+def test_preempted_job_runs_again_with_its_original_template(working_cluster: Installed) -> None:
     cluster = working_cluster
     cluster.create(*queue("busy", preemption={"withinClusterQueue": "LowerPriority"}))
     cluster.create({"apiVersion": V1BETA2, "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 9})
@@ -23,7 +23,7 @@ def test_one_that_is_preempted_runs_again_as_it_was_asked_for(working_cluster: I
     assert (cluster.refused(), cluster.invalid()) == ([], []), cluster.log()
 
 
-def test_a_job_set_runs_to_its_end(working_cluster: Installed) -> None:
+def test_job_set_completes(working_cluster: Installed) -> None:
     working_cluster.create(*queue("sets"), job_set("set", "sets", template("1"), 2))
     working_cluster.until("{.status.terminalState}=Completed", "jobset", "set")
     assert len(working_cluster.get("jobs", "-l", "jobset.sigs.k8s.io/jobset-name=set")["items"]) == 2

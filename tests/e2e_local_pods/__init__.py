@@ -1,1 +1,1 @@
-"""Pods that are processes of this machine, with kubectl alone."""
+"""Pods that are processes of this machine, with kubectl."""

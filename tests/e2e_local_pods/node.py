@@ -1,4 +1,4 @@
-"""A platform whose one node is this machine, and what it leaves behind."""
+"""A platform with this machine as its only node, and its leftovers."""
 
 import json
 import os
@@ -18,7 +18,7 @@ IMAGE = ("--image", "machine=/")
 
 
 def programs_of(folder: Path) -> list[int]:
-    """The processes of the programs that work in the node's folder of a data directory."""
+    """The processes of the node of a data directory."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -35,13 +35,13 @@ def local_platform(
     image: Sequence[str] = IMAGE,
     without: str = "podman,docker",
 ) -> Iterator[Running]:
-    """A platform with this machine as its node; whatever of it still runs at the end is killed."""
+    """A platform with this machine as its node; its remaining processes are killed at the end."""
     try:
         with (
             patch.dict(os.environ, {"BATCHYARD_NODE_WITHOUT": without}),
             Running(folder, "--cluster", str(cluster), *image, *options) as platform,
         ):
-            if platform.kubeconfig.exists():  # without TLS there is none
+            if platform.kubeconfig.exists():  # it exists only with TLS
                 platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
             yield platform
     finally:
@@ -53,7 +53,7 @@ def local_platform(
 
 
 def _remove_containers(identity: Path) -> None:
-    """Remove what podman still runs of a node whose programs were all killed: another spawner would."""
+    """Remove the podman containers of a node after all its programs are killed, as another spawner would."""
     if not identity.exists() or shutil.which("podman") is None:
         return
     label = f"label=batchyard.node={identity.read_text()}"
@@ -65,7 +65,7 @@ def _remove_containers(identity: Path) -> None:
 
 
 def script(name: str, text: str, **spec: Any) -> str:
-    """The manifest of a pod that runs a script of the shell, once if nothing else is said."""
+    """The manifest of a pod that runs a shell script, once by default."""
     container = {"name": "main", "image": "machine", "command": ["sh", "-c", text]}
     container |= spec.pop("container", {})
     whole = {"restartPolicy": "Never", "containers": [container], **spec}
@@ -73,12 +73,12 @@ def script(name: str, text: str, **spec: Any) -> str:
 
 
 def wait_for(platform: Running, name: str, phase: str) -> None:
-    """Until a pod is in that phase."""
+    """Wait until a pod is in a phase."""
     platform.kubectl("wait", f"pod/{name}", f"--for=jsonpath={{.status.phase}}={phase}", PATIENCE)
 
 
 def ended(platform: Running, name: str) -> dict[str, Any]:
-    """How the one container of a pod ended."""
+    """The terminated state of the container of a pod."""
     state: dict[str, Any] = json.loads(
         platform.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].state.terminated}")
     )
@@ -87,7 +87,7 @@ def ended(platform: Running, name: str) -> dict[str, Any]:
 
 @contextmanager
 def following(platform: Running, *arguments: str) -> Iterator[Iterator[str]]:
-    """The lines that a command of kubectl prints, as they come."""
+    """The output lines of a kubectl command as they arrive."""
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
     with subprocess.Popen(["kubectl", *arguments], stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Pods of this machine where the platform's time is ahead of its clock, as after a while at `--speed 60x`."""
+"""Pods of this machine while the time of the platform is ahead of its clock, as with `--speed 60x`."""
 
 import json
 import shutil
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there i
 
 
 class HourAhead(Running):
-    """A platform that takes its time from a clock that is ahead."""
+    """A platform with a clock that is an hour ahead."""
 
     program = (PROGRAM, str(HOUR // SECOND))
 
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One whose objects were made ahead of the machine's time."""
+    """A platform with objects created ahead of the time of the machine."""
     folder = tmp_path_factory.mktemp("platform")
     with HourAhead(folder) as before:
         before.kubectl("create", "namespace", "later")
@@ -33,7 +33,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def test_who_does_not_listen_is_killed_when_his_time_is_over(platform: Running) -> None:
+def test_container_ignoring_sigterm_is_killed_after_grace_period(platform: Running) -> None:
     text = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
     platform.kubectl("create", "-f", "-", sent=script("deaf", text, terminationGracePeriodSeconds=3))
     wait_for(platform, "deaf", "Running")
@@ -41,7 +41,7 @@ def test_who_does_not_listen_is_killed_when_his_time_is_over(platform: Running) 
     platform.kubectl("delete", "pod", "deaf", "--timeout=20s")
 
 
-def test_who_fails_again_and_again_is_waited_with(platform: Running) -> None:
+def test_failing_container_backs_off_with_times_after_pod_creation(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("crash", "exit 1", restartPolicy="Always"))
     waiting = "--for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff"
     platform.kubectl("wait", "pod/crash", waiting, PATIENCE)

@@ -1,4 +1,4 @@
-"""Pods of this machine that misbehave: each is contained, and what became of it is told rightly."""
+"""Misbehaving pods of this machine are contained, and their status is correct."""
 
 import json
 import shutil
@@ -21,12 +21,12 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def features(platform: Running) -> dict[str, Any]:
-    """What this machine can do."""
+    """The isolation features of this machine."""
     found: dict[str, Any] = json.loads((platform.kubeconfig.parent / "node/features.json").read_text("utf-8"))
     return found
 
 
-def test_who_eats_memory_is_told_to_have_been_killed_for_it(platform: Running) -> None:
+def test_container_over_memory_limit_is_oom_killed(platform: Running) -> None:
     cgroups = features(platform)["cgroups"]
     if cgroups is None or "memory" not in cgroups["controllers"]:
         pytest.skip("there are no cgroups for memory here")
@@ -37,7 +37,7 @@ def test_who_eats_memory_is_told_to_have_been_killed_for_it(platform: Running) -
     assert (ended(platform, "eater")["exitCode"], ended(platform, "eater")["reason"]) == (137, "OOMKilled")
 
 
-def test_who_ignores_the_word_to_end_is_killed_in_time(platform: Running) -> None:
+def test_container_ignoring_sigterm_is_killed_on_delete(platform: Running) -> None:
     text = "trap '' TERM; echo begun; while :; do sleep 0.1; done"
     platform.kubectl("create", "-f", "-", sent=script("deaf", text, terminationGracePeriodSeconds=1))
     wait_for(platform, "deaf", "Running")
@@ -45,7 +45,7 @@ def test_who_ignores_the_word_to_end_is_killed_in_time(platform: Running) -> Non
     assert "not found" in platform.kubectl("get", "pod", "deaf", fails=True)
 
 
-def test_who_forks_for_ever_leaves_nobody_behind(platform: Running) -> None:
+def test_endlessly_forking_pod_is_deleted_and_node_stays_ready(platform: Running) -> None:
     text = "f() { sleep 300 & f; }; f"
     platform.kubectl("create", "-f", "-", sent=script("forks", text, terminationGracePeriodSeconds=1))
     platform.kubectl("wait", "pod/forks", "--for=jsonpath={.status.startTime}", PATIENCE)
@@ -53,7 +53,7 @@ def test_who_forks_for_ever_leaves_nobody_behind(platform: Running) -> None:
     assert platform.kubectl("get", "nodes", "--no-headers").split()[1] == "Ready"
 
 
-def test_of_a_log_without_end_the_newest_lines_are_kept(platform: Running) -> None:
+def test_endless_log_keeps_newest_lines(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("talks", "yes | head -c 100000000; echo the last"))
     wait_for(platform, "talks", "Succeeded")
     assert platform.kubectl("logs", "talks", "--tail=1") == "the last\n"
@@ -61,14 +61,14 @@ def test_of_a_log_without_end_the_newest_lines_are_kept(platform: Running) -> No
     assert sum(part.stat().st_size for part in pods) < 60 * 1024 * 1024
 
 
-def test_a_command_that_is_not_there_is_said(platform: Running) -> None:
+def test_missing_command_is_reported_as_start_error(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("none", "", container={"command": ["no-such-command"]}))
     wait_for(platform, "none", "Failed")
     assert (ended(platform, "none")["exitCode"], ended(platform, "none")["reason"]) == (128, "StartError")
     assert "no-such-command" in ended(platform, "none")["message"]
 
 
-def test_who_fills_a_volume_beyond_its_limit_is_evicted(platform: Running) -> None:
+def test_pod_over_volume_size_limit_is_evicted(platform: Running) -> None:
     volumes = [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}]
     mounts = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
     fills = script("fills", "head -c 2000000 /dev/zero > /scratch/x; sleep 600", container=mounts, volumes=volumes)

@@ -1,4 +1,4 @@
-"""A pod of this machine has the GPU it asks for, and computes on it: where the machine has one."""
+"""A pod gets the GPU that it requests, and computes on it. Needs a machine with a GPU."""
 
 import json
 import re
@@ -15,9 +15,9 @@ from e2e_local_pods.node import local_platform, script, wait_for
 from e2e_platform.running import Running
 
 FOUND = Gpus()
-#: How often a log is asked for; each takes about a tenth of a second.
-_LOOKS = 600
-#: Through the driver's own library, so that no other is needed: 64 MiB are set and read back.
+#: Maximum reads of the log; each takes about a tenth of a second.
+_ATTEMPTS = 600
+#: Sets and reads 64 MiB through the library of the driver, so that no other library is needed.
 COMPUTES = """
 import ctypes, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -44,7 +44,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A platform with a pod that has a GPU, and computes on it."""
+    """A platform with a pod that computes on a GPU."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
         limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}, "command": ["python3", "-c", COMPUTES]}
         started.kubectl("create", "-f", "-", sent=script("computes", "", container=limits))
@@ -52,36 +52,36 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def reported(platform: Running, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """What the platform says of its GPUs."""
+def reported_gpus(platform: Running, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """The GPUs in the status of the platform."""
     print_status(platform.kubeconfig.parent, Output.JSON)
     gpus: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["local"]["gpus"]
     return gpus
 
 
-def computed(platform: Running) -> str:
-    """What the pod says once it has computed."""
-    for _ in range(_LOOKS):
+def log_of_computation(platform: Running) -> str:
+    """The log of the pod after its computation."""
+    for _ in range(_ATTEMPTS):
         log = platform.kubectl("logs", "computes")
         if "computed" in log:
             return log
     raise AssertionError(f"it says only {log!r}")
 
 
-def test_the_node_has_as_many_as_there_are(platform: Running) -> None:
+def test_node_capacity_counts_all_gpus(platform: Running) -> None:
     seen = platform.kubectl("get", "nodes", "-o", r"jsonpath={.items[0].status.capacity.nvidia\.com/gpu}")
     assert seen == str(len(FOUND.found))
 
 
-def test_a_pod_computes_on_the_one_it_was_given(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    _, count, uuid = computed(platform).split()
-    (mine,) = [gpu for gpu in reported(platform, capsys) if gpu["pod"] == "default/computes"]
+def test_pod_computes_on_its_assigned_gpu(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    _, count, uuid = log_of_computation(platform).split()
+    (mine,) = [gpu for gpu in reported_gpus(platform, capsys) if gpu["pod"] == "default/computes"]
     assert (count, uuid) == ("1", mine["uuid"])
     assert mine["usedBytes"] >= 64 << 20
 
 
 def samples(platform: Running, of: str) -> list[tuple[str, dict[str, str], float]]:
-    """What is told at /metrics of the GPU of that UUID: names, labels, values."""
+    """Names, labels and values of the /metrics samples of a GPU."""
     found = []
     for line in platform.kubectl("get", "--raw", "/metrics?collect[]=gpus").splitlines():
         name, _, rest = line.partition("{")
@@ -91,9 +91,9 @@ def samples(platform: Running, of: str) -> list[tuple[str, dict[str, str], float
     return found
 
 
-def test_metrics_tell_who_has_it_and_what_is_measured(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    computed(platform)
-    (mine,) = [gpu for gpu in reported(platform, capsys) if gpu["pod"] == "default/computes"]
+def test_metrics_report_pod_and_measurements_of_gpu(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    log_of_computation(platform)
+    (mine,) = [gpu for gpu in reported_gpus(platform, capsys) if gpu["pod"] == "default/computes"]
     found = samples(platform, mine["uuid"])
     values = {name.removeprefix("DCGM_FI_DEV_"): value for name, _, value in found}
     assert values["FB_USED"] >= 64  # MiB: what the pod has set
@@ -101,19 +101,19 @@ def test_metrics_tell_who_has_it_and_what_is_measured(platform: Running, capsys:
     assert 0 <= values["GPU_UTIL"] <= 100
     assert 0 <= values["MEM_COPY_UTIL"] <= 100
     assert 0 < values["GPU_TEMP"] < 120  # degrees Celsius
-    assert 0 < values.get("POWER_USAGE", 1) < 2000  # W; not every GPU tells
+    assert 0 < values.get("POWER_USAGE", 1) < 2000  # W; not every GPU reports it
     holder = {"namespace": "default", "pod": "computes", "container": "main", "source": "nvml"}
     assert all(holder.items() <= labels.items() for _, labels, _ in found)
 
 
-def test_metrics_name_all_gpus_and_no_others(platform: Running) -> None:
+def test_metrics_list_exactly_the_gpus_of_machine(platform: Running) -> None:
     text = platform.kubectl("get", "--raw", "/metrics?collect[]=gpus")
     seen = re.findall(r'^DCGM_FI_DEV_GPU_UTIL\{gpu="(\d+)",UUID="(.*?)",device="nvidia(\d+)"', text, re.MULTILINE)
     wanted = [(str(gpu.number), gpu.uuid, str(gpu.number)) for gpu in FOUND.found]
     assert sorted(seen) == sorted(wanted)
 
 
-def test_who_asks_for_none_sees_none(platform: Running) -> None:
+def test_pod_without_gpu_request_sees_no_gpu(platform: Running) -> None:
     platform.kubectl(
         "create", "-f", "-", sent=script("without", 'echo "[$CUDA_VISIBLE_DEVICES]"; ls /dev | grep nvidia')
     )

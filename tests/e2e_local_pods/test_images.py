@@ -16,7 +16,7 @@ import pytest
 
 from e2e_local_pods.node import PATIENCE, ended, local_platform, script, wait_for
 from e2e_platform.running import Running
-from integration_shim.bringers import brought_image, docker
+from integration_shim.bringers import docker, engine_with_image
 from integration_shim.engine_image import SAYS, busybox_image
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
@@ -24,7 +24,7 @@ MISSING = "localhost:1/no/such:1"
 
 
 class Engine(NamedTuple):
-    """What a platform does without so that it uses one engine, and an image that this has."""
+    """The `--without` option that selects an engine, and an image of that engine."""
 
     without: str
     image: str
@@ -32,7 +32,7 @@ class Engine(NamedTuple):
 
 @pytest.fixture(scope="module", params=["podman", "docker"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """One that runs images itself, and one that brings them."""
+    """An engine that runs images itself, and an engine that only pulls them."""
     if request.param == "podman":
         with busybox_image(*SAYS) as name:
             yield Engine("docker", name)
@@ -40,7 +40,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         with ExitStack() as stack:
             variables = stack.enter_context(docker())
             stack.enter_context(patch.dict(os.environ, variables))
-            yield Engine("podman", stack.enter_context(brought_image("docker", variables, None)).image)
+            yield Engine("podman", stack.enter_context(engine_with_image("docker", variables, None)).image)
 
 
 @pytest.fixture(scope="module")
@@ -56,39 +56,39 @@ def platform(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield started
 
 
-def told_of(platform: Running, name: str) -> list[tuple[str, str]]:
+def events_of(platform: Running, name: str) -> list[tuple[str, str]]:
     """Reasons and messages of the events of a pod."""
     asked = ("get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "json")
     return [(event["reason"], event["message"]) for event in json.loads(platform.kubectl(*asked))["items"]]
 
 
 def pod(name: str, image: str, **fields: Any) -> str:
-    """The manifest of a pod with one container of an image, which says what to run."""
+    """The manifest of a pod with one container that runs the command of its image."""
     made = json.loads(script(name, "true", container={"image": image, **fields}))
     if "command" not in fields:
         del made["spec"]["containers"][0]["command"]
     return json.dumps(made)
 
 
-def waits_for(platform: Running, name: str, reason: str) -> str:
-    """Until a pod's container waits for that reason; the message."""
+def wait_for_waiting_reason(platform: Running, name: str, reason: str) -> str:
+    """Wait until the container waits with a reason; return the message."""
     waiting = "{.status.containerStatuses[0].state.waiting.%s}"
     platform.kubectl("wait", f"pod/{name}", f"--for=jsonpath={waiting % 'reason'}={reason}", PATIENCE)
     return platform.kubectl("get", "pod", name, "-o", f"jsonpath={waiting % 'message'}")
 
 
-def test_an_image_runs_what_it_says_as_whom_it_says(platform: Running, image: str) -> None:
+def test_container_runs_command_and_user_of_its_image(platform: Running, image: str) -> None:
     platform.kubectl("create", "-f", "-", sent=pod("own", image))
     wait_for(platform, "own", "Succeeded")
     assert platform.kubectl("logs", "own").splitlines() == ["from the image", "1234", "/srv"]
     status = json.loads(platform.kubectl("get", "pod", "own", "-o", "jsonpath={.status.containerStatuses[0]}"))
     assert (status["image"], "sha256:" in status["imageID"]) == (image, True)
-    reasons = [reason for reason, _ in told_of(platform, "own")]
+    reasons = [reason for reason, _ in events_of(platform, "own")]
     assert reasons == ["Scheduled", "Pulled", "Created", "Started"]
-    assert ("Pulled", f'Container image "{image}" already present on machine') in told_of(platform, "own")
+    assert ("Pulled", f'Container image "{image}" already present on machine') in events_of(platform, "own")
 
 
-def test_it_is_told_what_brings_images_and_what_runs_them(platform: Running, engine: Engine) -> None:
+def test_status_reports_engine_that_pulls_and_engine_that_runs_images(platform: Running, engine: Engine) -> None:
     asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
     reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     ways = {
@@ -98,7 +98,7 @@ def test_it_is_told_what_brings_images_and_what_runs_them(platform: Running, eng
     assert re.search(rf"^images +{ways[engine.without]} images without --image$", reported, re.MULTILINE)
 
 
-def test_arguments_go_with_the_command_of_the_image(platform: Running, image: str) -> None:
+def test_arguments_are_passed_to_entrypoint_of_image(platform: Running, image: str) -> None:
     variables = [{"name": "WHO", "value": "pod"}]
     stated = pod("arguments", image, args=["echo $(WHO) $WHO; pwd"], workingDir="/made/for/it", env=variables)
     platform.kubectl("create", "-f", "-", sent=stated)
@@ -106,7 +106,7 @@ def test_arguments_go_with_the_command_of_the_image(platform: Running, image: st
     assert platform.kubectl("logs", "arguments").splitlines() == ["pod pod", "/made/for/it"]
 
 
-def test_a_server_is_probed_talked_to_and_reads_its_token(platform: Running, image: str) -> None:
+def test_server_of_image_is_probed_accepts_exec_and_reads_its_token(platform: Running, image: str) -> None:
     token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     command = ["sh", "-c", "echo page > /tmp/index.html; exec busybox httpd -f -p 8000 -h /tmp"]
     probe = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
@@ -120,25 +120,25 @@ def test_a_server_is_probed_talked_to_and_reads_its_token(platform: Running, ima
     platform.kubectl("delete", "pod", "server", "--grace-period=1", PATIENCE)
 
 
-def test_an_image_that_cannot_be_pulled_is_tried_later(platform: Running) -> None:
+def test_failed_image_pull_is_retried_with_back_off(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=pod("far", MISSING, command=["true"]))
-    reported = waits_for(platform, "far", "ImagePullBackOff")
+    reported = wait_for_waiting_reason(platform, "far", "ImagePullBackOff")
     assert reported.startswith(f'Back-off pulling image "{MISSING}": ErrImagePull: ')
-    happened = [row for row in told_of(platform, "far") if row[0] != "Scheduled"]
+    happened = [row for row in events_of(platform, "far") if row[0] != "Scheduled"]
     assert [reason for reason, _ in happened] == ["Pulling", "Failed", "Failed", "BackOff", "Failed"]
     assert happened[0] == ("Pulling", f'Pulling image "{MISSING}"')
     assert happened[1][1].startswith(f'Failed to pull image "{MISSING}": ')
     platform.kubectl("delete", "pod", "far", PATIENCE)
 
 
-def test_who_never_pulls_is_told_so(platform: Running) -> None:
+def test_missing_image_with_pull_policy_never_is_reported(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=pod("never", MISSING, imagePullPolicy="Never", command=["true"]))
-    reported = waits_for(platform, "never", "ErrImageNeverPull")
+    reported = wait_for_waiting_reason(platform, "never", "ErrImageNeverPull")
     assert reported == f'Container image "{MISSING}" is not present with pull policy of Never'
     platform.kubectl("delete", "pod", "never", PATIENCE)
 
 
-def test_what_an_image_runs_goes_on_when_the_platform_is_killed(tmp_path: Path, engine: Engine) -> None:
+def test_container_of_image_survives_kill_of_platform(tmp_path: Path, engine: Engine) -> None:
     image = engine.image
     with local_platform(tmp_path, without=engine.without) as before:
         command = ["sh", "-c", "echo begun; sleep 2; echo done; exit 5"]

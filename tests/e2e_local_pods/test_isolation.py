@@ -1,4 +1,4 @@
-"""Pods of this machine are kept apart: neither files nor processes of one are another's."""
+"""Pods of this machine are isolated: no pod reaches files or processes of another pod."""
 
 import json
 import shutil
@@ -34,31 +34,31 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def reported(platform: Running, name: str, text: str) -> str:
-    """What a pod writes that tries something, to its end."""
+    """The log of a pod that runs a script until it succeeds."""
     platform.kubectl("create", "-f", "-", sent=script(name, text))
     wait_for(platform, name, "Succeeded")
     return platform.kubectl("logs", name)
 
 
-def test_who_owns_a_secret_reads_it(platform: Running) -> None:
+def test_pod_reads_its_own_secret(platform: Running) -> None:
     assert platform.kubectl("logs", "holder") == f"{WORD}\n"
 
 
-def test_another_pods_secret_is_nowhere_to_be_read(platform: Running) -> None:
+def test_pod_cannot_read_secret_of_another_pod(platform: Running) -> None:
     data = platform.kubeconfig.parent
     files = f"grep -rsl --exclude=cmdline {WORD.replace('-', '.')} /tmp /run /var /root /home /mnt /srv /opt"
     found = reported(platform, "curious", f"{files}; grep -sl {WORD} /proc/[0-9]*/environ; ls {data} 2>&1; true")
     assert found.splitlines() == [f"ls: cannot access '{data}': No such file or directory"]
 
 
-def test_another_pods_processes_are_neither_seen_nor_reached(platform: Running) -> None:
+def test_pod_cannot_see_or_kill_processes_of_another_pod(platform: Running) -> None:
     seen = reported(platform, "rude", "trap '' TERM; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; kill -9 -1; true")
     assert "sleep 600" not in seen
     state = platform.kubectl("get", "pod", "holder", "-o", "jsonpath={.status.containerStatuses[0].state}")
     assert "running" in json.loads(state)
 
 
-def test_a_container_changes_nothing_of_the_machine(platform: Running, tmp_path: Path) -> None:
+def test_container_cannot_modify_machine(platform: Running, tmp_path: Path) -> None:
     mark = f"/usr/batchyard-test-{tmp_path.name}"
     platform.kubectl("create", "-f", "-", sent=script("writer", f"touch {mark}; touch /etc/x; mount -t tmpfs x /mnt"))
     wait_for(platform, "writer", "Failed")
@@ -67,7 +67,7 @@ def test_a_container_changes_nothing_of_the_machine(platform: Running, tmp_path:
     assert ended(platform, "writer")["reason"] == "Error"
 
 
-def test_a_machine_without_isolation_runs_pods_of_its_owner_alone(tmp_path: Path) -> None:
+def test_machine_without_isolation_runs_pods_of_its_owner_only(tmp_path: Path) -> None:
     with local_platform(tmp_path, without="podman,docker,seccomp") as platform:
         platform.kubectl("create", "rolebinding", "anna", "--clusterrole=edit", "--user=anna", "--namespace=default")
         platform.kubectl("create", "-f", "-", sent=script("mine", "true"))

@@ -1,4 +1,4 @@
-"""The JobSet of the reference architecture as pods of this machine, its program being that of examples/training."""
+"""The JobSet of the reference architecture as pods of this machine, with the trainer of examples/training."""
 
 import json
 import os
@@ -19,7 +19,7 @@ JOB_SET = ROOT.parent / "shared/refarch/jobset/workloads/team-a/team-a-jobset-0.
 TRAINING = ROOT / "examples" / "training"
 TORCH = ROOT / ".torch"
 NAME = "team-a-jobset-0"
-#: The pod of rank 0, the one rank that tells its steps.
+#: The pod of rank 0, the only rank that logs its steps.
 FIRST = ("-n", "team-a", "--selector", "batch.kubernetes.io/job-completion-index=0")
 
 pytestmark = [
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bubblewrap: pods cannot have volumes"),
 ]
 
-#: What the image would bring: the trainer under the name by which it is started, and with its options.
+#: The stand-in for the program of the image: the trainer under the expected name, with its options.
 PROGRAM = """
 import os, runpy, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -68,13 +68,13 @@ spec: {clusterQueue: cq-team-a}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where checkpoints are kept."""
+    """The folder of checkpoints."""
     return tmp_path_factory.mktemp("checkpoints")
 
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Running]:
-    """A platform on which an environment with the trainer stands for the image, and that is labelled as having L4s."""
+    """A platform with an environment in place of the image, and with the node label of L4 GPUs."""
     image = tmp_path_factory.mktemp("image")
     for script in ("train.py", "checkpoints.py"):
         shutil.copy(TRAINING / script, image)
@@ -92,7 +92,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator
 
 
 def job_set(folder: Path) -> str:
-    """The JobSet as it stands, but for GPUs and sizes that this machine has not, and a volume for checkpoints."""
+    """The JobSet without GPUs, with smaller requests, and with a volume for checkpoints."""
     text = JOB_SET.read_text("utf-8").replace("$REGION", "us").replace("$PROJECT_ID", "example")
     manifest = yaml.safe_load(text)
     pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
@@ -104,7 +104,7 @@ def job_set(folder: Path) -> str:
     return json.dumps(manifest)
 
 
-def test_a_killed_worker_restarts_the_job_set_which_goes_on(platform: Running, folder: Path) -> None:
+def test_job_set_restarts_and_resumes_from_checkpoint_after_worker_is_killed(platform: Running, folder: Path) -> None:
     platform.kubectl("apply", "-f", "-", sent=job_set(folder))
     wait_for_first(platform)
     with following(platform, "logs", "-f", *FIRST) as lines:
@@ -119,7 +119,7 @@ def test_a_killed_worker_restarts_the_job_set_which_goes_on(platform: Running, f
 
 
 def wait_for_first(platform: Running) -> None:
-    """Until the pod of rank 0 runs."""
+    """Wait until the pod of rank 0 runs."""
     for state in ("create", "condition=Ready"):
         platform.kubectl("wait", "pod", *FIRST, f"--for={state}", "--timeout=60s")
 
@@ -133,7 +133,7 @@ def kill_a_worker(platform: Running) -> None:
 
 
 def wait_until_complete(platform: Running) -> None:
-    """Until the JobSet is complete."""
+    """Wait until the JobSet is complete."""
     seen = ("get", "jobset", NAME, "-n", "team-a", "-o", "jsonpath={.status.terminalState}")
     for _ in range(6):
         if platform.kubectl(*seen) == "Completed":

@@ -1,4 +1,4 @@
-"""What runs of pods is lost on this machine, and what becomes of the pods."""
+"""Pods of this machine that lose their sandbox or the keeper of a container."""
 
 import json
 import os
@@ -37,16 +37,16 @@ def run_of(platform: Running, folder: Path, pod: str, run: str) -> Path:
 
 
 def kill_keeper(run: Path) -> None:
-    """Kill who keeps a run."""
+    """Kill the keeper of a run."""
     os.kill(json.loads((run / "state.json").read_text())["keeper"], SIGKILL)
 
 
-def first(platform: Running, pod: str) -> Any:
+def container_status(platform: Running, pod: str) -> Any:
     """The status of the container of a pod."""
     return json.loads(platform.kubectl("get", "pod", pod, "-o", f"jsonpath={FIRST}"))
 
 
-def test_a_pod_whose_sandbox_is_lost_begins_anew_with_its_volumes(platform: Running, folder: Path) -> None:
+def test_pod_restarts_with_its_volumes_after_loss_of_sandbox(platform: Running, folder: Path) -> None:
     mounts = [{"name": "kept", "mountPath": "/kept"}]
     text = "cat /kept/word; echo told > /kept/word; exec sleep 3600"
     spec = {
@@ -64,16 +64,16 @@ def test_a_pod_whose_sandbox_is_lost_begins_anew_with_its_volumes(platform: Runn
     assert "word" in platform.kubectl("logs", "anew", "--previous")  # cat could not find it
 
 
-def test_nobody_knows_how_a_container_ended_whose_keeper_was_killed(platform: Running, folder: Path) -> None:
+def test_container_status_is_unknown_after_its_keeper_is_killed(platform: Running, folder: Path) -> None:
     platform.kubectl("create", "-f", "-", sent=script("lost", "exec sleep 3600"))
     wait_for(platform, "lost", "Running")
     kill_keeper(run_of(platform, folder, "lost", "runs/main/0"))
     wait_for(platform, "lost", "Failed")
-    ended = first(platform, "lost")["state"]["terminated"]
+    ended = container_status(platform, "lost")["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
 
 
-def test_what_was_claimed_by_somebody_who_is_gone_is_lost_too(tmp_path: Path) -> None:
+def test_container_status_is_unknown_after_kill_of_platform_and_keeper(tmp_path: Path) -> None:
     with local_platform(tmp_path) as platform:
         platform.kubectl("create", "-f", "-", sent=script("silent", "exec sleep 3600"))
         wait_for(platform, "silent", "Running")
@@ -83,4 +83,4 @@ def test_what_was_claimed_by_somebody_who_is_gone_is_lost_too(tmp_path: Path) ->
         (run / "state.json").unlink()
         with local_platform(tmp_path) as again:
             wait_for(again, "silent", "Failed")
-            assert first(again, "silent")["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
+            assert container_status(again, "silent")["state"]["terminated"]["reason"] == "ContainerStatusUnknown"

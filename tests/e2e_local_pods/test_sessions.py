@@ -1,4 +1,4 @@
-"""Processes of local pods that somebody talks to: exec, cp, attach, port-forward, with kubectl and from Python."""
+"""Sessions with local pods: exec, cp, attach and port-forward, with kubectl and from Python."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from e2e_platform.running import Running
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 WITHOUT_WEBSOCKETS = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
-#: Waits until the terminal has the size of that in the test: kubectl tells another one first.
+#: Waits until the terminal has the size set in the test: kubectl sends another size first.
 SIZED = "until stty size | grep -q '^31 97$'; do sleep 0.1; done; echo si''zed;"
 SERVER = """
 import socketserver
@@ -36,7 +36,7 @@ socketserver.ThreadingTCPServer(("127.0.0.1", 8000), Answers).serve_forever()
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One platform with one pod that runs."""
+    """One platform with two running pods."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
         started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         container = {"env": [{"name": "OWN", "value": "its own"}], "workingDir": "/data"}
@@ -51,7 +51,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def run(
     platform: Running, *arguments: str, sent: bytes = b"", **variables: str
 ) -> "subprocess.CompletedProcess[bytes]":
-    """What becomes of a command of kubectl."""
+    """The result of a kubectl command."""
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
     command = ["kubectl", *arguments]
     return subprocess.run(command, input=sent, capture_output=True, env=environment, timeout=60, check=False)
@@ -59,7 +59,7 @@ def run(
 
 @contextmanager
 def child(platform: Running, *arguments: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
-    """A kubectl that runs, as long as it is talked to."""
+    """A running kubectl, which is killed at the end."""
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
     pipe = subprocess.PIPE
     with subprocess.Popen(["kubectl", *arguments], stdout=pipe, stderr=pipe, env=environment, text=True) as started:
@@ -77,29 +77,29 @@ def core(platform: Running) -> Iterator[client.CoreV1Api]:
 
 
 def processes(platform: Running, pattern: str) -> list[str]:
-    """The processes of the pod `idle` whose command line is that, as it sees them itself."""
+    """The processes of the pod `idle` with a command line."""
     done = run(platform, "exec", "idle", "--", "pgrep", "-xf", pattern)
     return done.stdout.decode().split()
 
 
-def test_a_command_runs_beside_the_container_with_what_it_has(platform: Running) -> None:
+def test_exec_uses_environment_and_working_directory_of_container(platform: Running) -> None:
     done = run(platform, "exec", "idle", "--", "sh", "-c", 'echo "$OWN in $(pwd)"; echo aside >&2; exit 3')
     assert (done.stdout, done.returncode) == (b"its own in /data\n", 3)
     assert done.stderr == b"aside\ncommand terminated with exit code 3\n"
 
 
-def test_a_command_reads_its_input_to_the_end(platform: Running) -> None:
+def test_exec_passes_whole_stdin(platform: Running) -> None:
     sent = bytes(range(251)) * 12_000
     assert run(platform, "exec", "-i", "idle", "--", "cat", sent=sent).stdout == sent
 
 
-def test_clients_without_websockets_are_served_too(platform: Running) -> None:
+def test_exec_works_without_websockets(platform: Running) -> None:
     command = ("exec", "-i", "idle", "--", "sh", "-c", "cat; exit 4")
     done = run(platform, *command, sent=b"told", **WITHOUT_WEBSOCKETS)
     assert (done.stdout, done.returncode) == (b"told", 4)
 
 
-def test_a_command_that_is_not_there_is_told_in_upstreams_words(platform: Running) -> None:
+def test_exec_of_missing_command_reports_upstream_error(platform: Running) -> None:
     done = run(platform, "exec", "idle", "--", "nosuch")
     assert done.stderr.startswith(
         b"error: Internal error occurred: error executing command in container: failed to exec"
@@ -107,7 +107,7 @@ def test_a_command_that_is_not_there_is_told_in_upstreams_words(platform: Runnin
     assert b'exec: "nosuch": executable file not found in $PATH' in done.stderr
 
 
-def test_who_may_only_read_may_not_execute(platform: Running) -> None:
+def test_exec_is_forbidden_without_create_permission(platform: Running) -> None:
     platform.kubectl("create", "role", "looks", "--verb=get", "--resource=pods,pods/exec")
     platform.kubectl("create", "rolebinding", "looks", "--role=looks", "--user=reader")
     done = run(platform, "exec", "idle", "--as=reader", "--", "true")
@@ -122,12 +122,12 @@ def test_who_may_only_read_may_not_execute(platform: Running) -> None:
         ("portforward", "Upgrade request required"),
     ],
 )
-def test_what_is_asked_wrongly_is_told(platform: Running, asked: str, stated: str) -> None:
+def test_invalid_session_request_is_rejected(platform: Running, asked: str, stated: str) -> None:
     path = f"/api/v1/namespaces/default/pods/idle/{asked}"
     assert stated in platform.kubectl("get", "--raw", path, fails=True)
 
 
-def test_a_container_that_has_ended_is_not_found(platform: Running) -> None:
+def test_exec_in_terminated_container_fails_with_not_found(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("over", "true", restartPolicy="Always"))
     waiting = "{.status.containerStatuses[0].state.waiting.reason}"
     platform.kubectl("wait", "pod/over", f"--for=jsonpath={waiting}=CrashLoopBackOff", PATIENCE)
@@ -136,7 +136,7 @@ def test_a_container_that_has_ended_is_not_found(platform: Running) -> None:
     platform.kubectl("delete", "pod", "over", PATIENCE)
 
 
-def test_a_terminal_has_its_size_and_its_keys(platform: Running) -> None:
+def test_exec_terminal_has_its_size_and_handles_interrupt_key(platform: Running) -> None:
     asked = f"trap 'echo interrupted; exit 6' INT; {SIZED} while :; do sleep 0.1; done"
     with in_terminal(platform, "exec", "-it", "idle", "--", "sh", "-c", asked) as (terminal, talking):
         read_until(terminal, b"sized")
@@ -145,16 +145,16 @@ def test_a_terminal_has_its_size_and_its_keys(platform: Running) -> None:
         assert talking.wait(60) == 6
 
 
-def test_files_are_copied_both_ways(platform: Running, tmp_path: Path) -> None:
+def test_kubectl_copies_files_to_and_from_pod(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(bytes(range(251)) * 4_000)
-    # A container of an ordinary user knows no other, as whose file it could be kept.
+    # The container of an ordinary user has no other user to own the file.
     options = ("--no-preserve",) if os.geteuid() != 0 else ()
     platform.kubectl("cp", *options, str(tmp_path / "there"), "idle:/tmp/copied")
     platform.kubectl("cp", "idle:/tmp/copied", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == (tmp_path / "there").read_bytes()
 
 
-def test_what_loses_its_client_is_ended(platform: Running) -> None:
+def test_exec_processes_end_when_client_disconnects(platform: Running) -> None:
     command = ("exec", "idle", "--", "sh", "-c", "(setsid sleep 4242 &); echo up; sleep 4242")
     with child(platform, *command) as talking:
         assert talking.stdout is not None
@@ -166,20 +166,20 @@ def test_what_loses_its_client_is_ended(platform: Running) -> None:
     pytest.fail("it was not ended")
 
 
-def test_what_a_command_leaves_behind_on_purpose_goes_on(platform: Running) -> None:
+def test_background_process_survives_end_of_exec(platform: Running) -> None:
     left = "nohup sleep 2424 >/dev/null 2>&1 & until pgrep -xf 'sleep 2424'; do sleep 0.1; done"
     assert run(platform, "exec", "idle", "--", "sh", "-c", left).returncode == 0
     assert len(processes(platform, "sleep 2424")) == 1
 
 
-def test_who_runs_and_attaches_talks_to_the_container_itself(platform: Running) -> None:
+def test_kubectl_run_attaches_to_stdin_and_output_of_container(platform: Running) -> None:
     command = ("run", "asked", "-i", "--rm", "--restart=Never", "--image=machine", "--command", "--", "sh", "-c")
     done = run(platform, *command, "cat; echo aside >&2; exit 5", sent=b"told\n")
     assert done.stdout.startswith(b"told\n")
     assert (b"aside" in done.stderr, done.returncode) == (True, 5)
 
 
-def test_a_container_has_its_terminal(platform: Running) -> None:
+def test_kubectl_run_attaches_to_terminal_of_container(platform: Running) -> None:
     command = ("run", "typed", "-it", "--rm", "--restart=Never", "--image=machine", "--command", "--", "bash")
     with in_terminal(platform, *command) as (terminal, talking):
         read_until(terminal, b"try pressing enter")
@@ -189,7 +189,7 @@ def test_a_container_has_its_terminal(platform: Running) -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, WITHOUT_WEBSOCKETS], ids=["websockets", "SPDY"])
-def test_a_port_is_forwarded(platform: Running, variables: dict[str, str]) -> None:
+def test_kubectl_forwards_port(platform: Running, variables: dict[str, str]) -> None:
     with child(platform, "port-forward", "pod/server", ":8000", **variables) as forwarding:
         assert forwarding.stdout is not None
         address = forwarding.stdout.readline().split()[2]
@@ -198,7 +198,7 @@ def test_a_port_is_forwarded(platform: Running, variables: dict[str, str]) -> No
                 assert len(answer.read()) == 300_000
 
 
-def test_a_port_where_nobody_listens_is_told(platform: Running) -> None:
+def test_forwarding_to_closed_port_reports_connection_refused(platform: Running) -> None:
     with child(platform, "port-forward", "pod/server", ":9") as forwarding:
         assert forwarding.stdout is not None
         host, _, port = forwarding.stdout.readline().split()[2].rpartition(":")
@@ -209,7 +209,7 @@ def test_a_port_where_nobody_listens_is_told(platform: Running) -> None:
     assert "connect: connection refused" in stated
 
 
-def test_the_python_client_executes(core: client.CoreV1Api) -> None:
+def test_python_client_executes_command(core: client.CoreV1Api) -> None:
     session = stream.stream(
         core.connect_get_namespaced_pod_exec,
         "idle",
@@ -224,7 +224,7 @@ def test_the_python_client_executes(core: client.CoreV1Api) -> None:
     assert (session.read_stdout(), session.returncode) == ("got this\n", 8)
 
 
-def test_the_python_client_forwards_ports(core: client.CoreV1Api) -> None:
+def test_python_client_forwards_ports(core: client.CoreV1Api) -> None:
     forwarded = stream.portforward(core.connect_get_namespaced_pod_portforward, "server", "default", ports="8000,9")
     connection = forwarded.socket(8000)
     connection.setblocking(True)
@@ -239,7 +239,7 @@ def test_the_python_client_forwards_ports(core: client.CoreV1Api) -> None:
     assert "connection refused" in forwarded.error(9)
 
 
-#: A program of its own, for kr8s leaves its connections open.
+#: A separate process, because kr8s leaves its connections open.
 FORWARDING = """
 import sys, urllib.request
 import kr8s
@@ -257,9 +257,9 @@ def test_kr8s_forwards_ports_without_naming_a_protocol(platform: Running) -> Non
     assert done.stdout == "300000\n"
 
 
-def test_what_pods_and_the_machine_use_is_told(platform: Running) -> None:
+def test_metrics_api_reports_usage_of_pods_and_node(platform: Running) -> None:
     found: dict[str, dict[str, object]] = {}
-    while "server" not in found:  # of what has only just begun nothing is known
+    while "server" not in found:  # a pod that has just started has no metrics
         items = json.loads(platform.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/pods"))["items"]
         found = {item["metadata"]["name"]: item for item in items}
     assert found["server"]["window"] != "0s"
@@ -284,7 +284,7 @@ def in_terminal(platform: Running, *arguments: str) -> Iterator[tuple[int, "subp
 
 
 def read_until(terminal: int, text: bytes) -> None:
-    """Read what is shown until that is."""
+    """Read the terminal until it shows a text."""
     shown = b""
     while text not in shown:
         assert select.select([terminal], [], [], 60)[0], shown

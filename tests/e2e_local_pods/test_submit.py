@@ -1,4 +1,4 @@
-"""`batchyard submit` where pods are processes of this machine: what is shipped runs, and ends as it says."""
+"""`batchyard submit` with pods that are processes of this machine."""
 
 import shutil
 import signal
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that pods may have."""
+    """A folder that pods may mount."""
     return tmp_path_factory.mktemp("checkpoints")
 
 
@@ -38,25 +38,25 @@ def platform(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Ite
 
 
 def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
-    """The command, under way, in the queue of team a."""
+    """The running command in the queue of team a."""
     command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
     return subprocess.Popen([*command, *TEAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
-    """Its exit code, and what it printed and told."""
+    """Exit code, stdout and stderr of the command."""
     with submitting(platform, *arguments) as process:
         printed, reported = process.communicate(timeout=_ENDS_WITHIN)
         return process.returncode, printed, reported
 
 
-def test_a_folder_is_the_working_directory_and_the_exit_code_the_commands(platform: Running, tmp_path: Path) -> None:
+def test_submit_runs_in_shipped_folder_and_returns_exit_code_of_command(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "said.txt").write_text("shipped\n")
     (tmp_path / "run.sh").write_text('cat parts/said.txt; echo "$GREETING $1" >&2; printf "no newline"; exit 7')
     code, printed, reported = submitted(platform, str(tmp_path), "-e", "GREETING=hello", "--", "sh", "run.sh", "you")
     assert code == 7, reported
-    for part in ("shipped\n", "hello you\n", "no newline"):  # which of the two streams is read first is open
+    for part in ("shipped\n", "hello you\n", "no newline"):  # the order of the two streams is undefined
         assert part in printed
         printed = printed.replace(part, "", 1)
     assert printed.strip() == ""
@@ -73,7 +73,7 @@ rules:
 """
 
 
-def test_who_hears_of_the_jobs_end_before_of_its_pods_loses_no_line(platform: Running, tmp_path: Path) -> None:
+def test_submit_prints_all_lines_without_permission_to_watch_pods(platform: Running, tmp_path: Path) -> None:
     platform.kubectl("create", "serviceaccount", "blind", "--namespace", "team-a")
     platform.kubectl("create", "-f", "-", sent=WITHOUT_WATCH_OF_PODS)
     account = ("--role=blind", "--serviceaccount=team-a:blind", "--namespace", "team-a")
@@ -88,7 +88,7 @@ def test_who_hears_of_the_jobs_end_before_of_its_pods_loses_no_line(platform: Ru
     assert (done.returncode, done.stdout) == (0, "said\n"), done.stderr
 
 
-def test_checkpoints_outlive_the_pod_and_a_stop_reaches_the_command(
+def test_sigterm_reaches_command_and_checkpoints_outlive_pod(
     platform: Running, checkpoints: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run.sh").write_text(
@@ -103,14 +103,14 @@ def test_checkpoints_outlive_the_pod_and_a_stop_reaches_the_command(
     assert (checkpoints / "mine" / "saved").exists()
 
 
-def test_a_folder_that_pods_may_not_have_is_told(platform: Running, tmp_path: Path) -> None:
+def test_submit_reports_disallowed_checkpoint_folder(platform: Running, tmp_path: Path) -> None:
     with submitting(platform, "--checkpoint-dir", str(tmp_path), "--name", "refused", "--", "true") as process:
         assert process.stderr is not None
         assert any(f"hostPath {tmp_path} is not allowed here" in line for line in process.stderr)
         platform.kubectl("delete", "job", "refused", "-n", "team-a", PATIENCE)
 
 
-def test_who_interrupts_leaves_it_running(platform: Running) -> None:
+def test_interrupted_submit_leaves_job_running(platform: Running) -> None:
     with submitting(platform, "--name", "left", "--", "sh", "-c", "echo up; sleep 3; echo down") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"

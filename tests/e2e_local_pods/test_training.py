@@ -1,4 +1,4 @@
-"""Distributed trainings of examples/training under queues, as pods of this machine: where `make torch` has been."""
+"""Queued distributed training of examples/training in pods of this machine. Needs `make torch`."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where checkpoints are kept."""
+    """The folder of checkpoints."""
     return tmp_path_factory.mktemp("checkpoints")
 
 
@@ -49,12 +49,12 @@ def manifest(name: str, folder: Path, steps: int) -> str:
 
 
 def last_losses(platform: Running, job: str, namespace: str) -> set[tuple[str, str]]:
-    """Loss and weights that the pods of a Job ended with."""
+    """Final loss and weights of the pods of a Job."""
     reported = platform.kubectl("logs", "-n", namespace, "--selector", f"job-name={job}", "--tail=-1")
     return set(LOST.findall(reported))
 
 
-def test_who_is_preempted_goes_on_and_ends_as_if_nothing_had_been(platform: Running, folder: Path) -> None:
+def test_preempted_training_resumes_and_ends_with_same_loss(platform: Running, folder: Path) -> None:
     platform.kubectl("apply", "-f", "-", sent=manifest("jobs.yaml", folder, 60))
     first = "--selector=job-name=train-a"
     wait_for_step(platform, "train-a")
@@ -71,14 +71,14 @@ def test_who_is_preempted_goes_on_and_ends_as_if_nothing_had_been(platform: Runn
 
 
 def wait_for_step(platform: Running, job: str) -> None:
-    """Until a training has done some steps."""
+    """Wait until a training has done some steps."""
     follow = ["logs", "-f", "-n", "team-a", f"job/{job}", "--pod-running-timeout=60s"]
     with following(platform, *follow) as lines:
         assert any("step 3 " in line for line in lines)
 
 
 def wait_until_complete(platform: Running, job: str, namespace: str) -> None:
-    """Until a Job is complete; a loaded machine takes its time to load PyTorch in eight processes."""
+    """Wait until a Job is complete; a busy machine loads PyTorch slowly in eight processes."""
     seen = ("get", "job", job, "-n", namespace, "-o", "jsonpath={.status.conditions[*].type}")
     for _ in range(6):
         if "Complete" in platform.kubectl(*seen):

@@ -1,1 +1,1 @@
-"""Tests of a platform that runs in a process of its own."""
+"""Tests of a platform that runs in a separate process."""

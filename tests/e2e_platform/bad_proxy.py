@@ -1,4 +1,4 @@
-"""A proxy before an API server on which watches are late, repeat themselves, break off and cannot go on."""
+"""A proxy for an API server with delayed, repeated, interrupted and expired watches."""
 
 import asyncio
 import json
@@ -16,23 +16,23 @@ _MILLION = 1_000_000
 
 
 class Badness(NamedTuple):
-    """What is wrong, in seconds; 0 is never."""
+    """The faults, in seconds; 0 means never."""
 
     seed: int = 0
-    #: Each kind's watch is late by a time of its own, up to this.
+    #: Maximum delay of a watch; each kind has its own delay.
     late_max: float = 0
-    #: How much later still a line may be than those before it.
+    #: Maximum additional delay of a line.
     jitter: float = 0
-    #: Of so many lines one comes twice.
+    #: One of this number of lines is repeated.
     repeats: int = 0
-    #: A watch breaks off after so long, up to twice as long.
+    #: A watch breaks off after this time, or up to twice this time.
     breaks_after: float = 0
-    #: Of so many watches that begin again one is told that it begins too far back.
+    #: One of this number of restarted watches gets the error Expired.
     gone: int = 0
 
 
 class BadProxy:
-    """See the module; a context in which it listens."""
+    """The proxy; it listens within the context."""
 
     def __init__(self, server: str, badness: Badness) -> None:
         self._server = server
@@ -40,7 +40,7 @@ class BadProxy:
         self._drawn = 0
         self._begun: dict[str, int] = {}
         self.url = ""
-        #: How often what was done.
+        #: The number of faults by kind.
         self.done = {"watches": 0, "repeated": 0, "broken": 0, "gone": 0}
 
     async def __aenter__(self) -> Self:
@@ -67,7 +67,7 @@ class BadProxy:
             reported = web.StreamResponse(headers={"Content-Type": "application/json"})
             try:
                 await reported.prepare(request)
-            except ConnectionError:  # whoever asked is gone
+            except ConnectionError:  # the client is gone
                 return reported
             kind = request.path.rpartition("/")[2]
             self._begun[kind] = self._begun.get(kind, 0) + 1
@@ -80,7 +80,7 @@ class BadProxy:
             return reported
 
     async def _notify(self, kind: str, read: Callable[[], Awaitable[bytes]], reported: web.StreamResponse) -> None:
-        """Tell line by line what a server tells, each later than it came."""
+        """Forward the lines of a watch, each with a delay."""
         wrong, loop = self._wrong, asyncio.get_running_loop()
         lines: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         late = draw(wrong.seed, "late", kind) % _MILLION / _MILLION * wrong.late_max
@@ -101,7 +101,7 @@ class BadProxy:
         except TimeoutError:
             self.done["broken"] += 1
         except ConnectionError:
-            pass  # whoever listened is gone
+            pass  # the client is gone
         finally:
             gathering.cancel()
 

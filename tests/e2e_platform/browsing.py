@@ -1,4 +1,4 @@
-"""A real Chromium that looks at the page."""
+"""A real Chromium for the page."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
-#: Milliseconds within which whatever is waited for comes; generous, for machines that are busy.
+#: Timeout in milliseconds; generous for busy machines.
 WITHIN = 30_000
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser of its own."""
+    """A separate browser."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
@@ -24,7 +24,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Looking:
-    """A page that is looked at; whatever goes wrong in it is noted."""
+    """An open page that records its errors and requests."""
 
     def __init__(self, browser: Browser, **wanted: Any) -> None:
         self._context = browser.new_context(ignore_https_errors=True, **wanted)
@@ -45,7 +45,7 @@ class Looking:
         return self.sees(holding)
 
     def go(self, route: str, holding: str = "") -> Self:
-        """Go to another view of the page that is open."""
+        """Go to another view of the open page."""
         self.page.evaluate("route => { location.hash = route }", route)
         return self.sees(holding)
 
@@ -57,7 +57,7 @@ class Looking:
         return self
 
     def text(self) -> str:
-        """What is to be read."""
+        """The visible text."""
         return str(self.page.inner_text("body"))
 
     def __enter__(self) -> Self:

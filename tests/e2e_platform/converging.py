@@ -1,7 +1,7 @@
-"""Jobs and JobSets of two teams that borrow and preempt, their platform killed again and again.
+"""Jobs and JobSets of two teams that borrow and preempt while their platform is killed repeatedly.
 
-They come to the end that they come to in peace, and at no revision of the journal is quota exceeded, or a Workload
-admitted anew without having been evicted.
+They reach the same final states as without kills. No revision of the journal exceeds quota, or admits a Workload again
+without an eviction.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ _WORKLOAD: Final = "Workload.kueue.x-k8s.io"
 
 
 def end_of(folder: Path, kills: int, *options: str) -> dict[str, str]:
-    """How all that was submitted ended, the platform killed so often meanwhile."""
+    """The final states of all submitted objects after a number of kills of the platform."""
     dice = Dice("converging", kills, options)
     with ExitStack() as started:
         running = started.enter_context(Running(folder, "--insecure-loopback", "--speed", SPEED, *options))
@@ -35,7 +35,7 @@ def end_of(folder: Path, kills: int, *options: str) -> dict[str, str]:
             code, answer = ask(running.url, "POST", path, obj)
             assert code == 201, answer
         for _ in range(kills):
-            _see(running.url, 1 + dice.below(40))
+            _watch_changes(running.url, 1 + dice.below(40))
             running.kill()
             running = started.enter_context(Running(folder, "--insecure-loopback", "--speed", SPEED, *options))
         _wait_for_all(running.url)
@@ -43,7 +43,7 @@ def end_of(folder: Path, kills: int, *options: str) -> dict[str, str]:
 
 
 def faults_of(folder: Path) -> list[str]:
-    """What the journal tells that must not be."""
+    """The faults in the journal."""
     changes = read_journal(folder / JOURNAL).recovered.changes
     numbers = [change.revision for change in changes]
     faults = [] if numbers == list(range(numbers[0], numbers[0] + len(numbers))) else ["revisions have a gap"]
@@ -96,8 +96,8 @@ def _template() -> dict[str, Any]:
     return {"spec": {"restartPolicy": "Never", "containers": [container]}}
 
 
-def _see(url: str, count: int) -> None:
-    """Watch until so many changes of Workloads were told, or nothing more happens for a while."""
+def _watch_changes(url: str, count: int) -> None:
+    """Watch until a number of changes of Workloads, or until no more changes arrive for a while."""
     with Client(url) as client:
         for number, _ in enumerate(client.lines(f"{WORKLOADS}?watch=1&timeoutSeconds=2")):
             if number >= count:
@@ -125,7 +125,7 @@ def _ends(url: str) -> Iterator[tuple[str, str]]:
 
 
 def _faults_of_admission(change: WatchEvent, admitted: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Take note of one change of a Workload; what is wrong then."""
+    """Record a change of a Workload; yield its faults."""
     name, workload = change.key.name, change.obj
     holds = _holds(workload, "QuotaReserved") and not _holds(workload, "Finished")
     before = admitted.pop(name, None)

@@ -1,4 +1,4 @@
-"""The account of an operator with the rights that it is installed with, and what it did with them."""
+"""The account of an operator with its installed permissions, and its audited requests."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ import yaml
 from batchyard.operator_manifests import InstallSettings, parts
 from e2e_platform.running import kubectl
 
-#: What only a platform whose time runs faster has: the operator asks it what time it is.
+#: Permission for the clock of an accelerated platform, which the operator reads.
 _CLOCK = """
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -26,7 +26,7 @@ roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: clock}}
 
 
 def granted(owner: Path, folder: Path, settings: InstallSettings) -> Path:
-    """Install the account and its rights by the owner's kubeconfig; the kubeconfig of the account."""
+    """Install the account and its permissions as the owner; return the kubeconfig of the account."""
     found = parts(settings)
     clock = yaml.safe_load_all(_CLOCK.format(name=settings.name, namespace=settings.namespace))
     objects = [*found["namespace"], *found["rights"], *clock]
@@ -42,7 +42,7 @@ def granted(owner: Path, folder: Path, settings: InstallSettings) -> Path:
 
 
 def audited(audit_log: Path, settings: InstallSettings) -> Iterator[Mapping[str, Any]]:
-    """All that the account asked for, as far as it has an answer."""
+    """All answered requests of the account."""
     account = f"system:serviceaccount:{settings.namespace}:{settings.name}"
     for line in audit_log.read_text("utf-8").splitlines():
         event = json.loads(line)
@@ -51,7 +51,7 @@ def audited(audit_log: Path, settings: InstallSettings) -> Iterator[Mapping[str,
 
 
 def used(audit_log: Path, settings: InstallSettings) -> set[tuple[str, str, str]]:
-    """Which verbs it used on which resources: group, resource with its part, verb."""
+    """The used permissions: group, resource with its subresource, verb."""
     found = set()
     for event in audited(audit_log, settings):
         about = event.get("objectRef") or {}
@@ -62,7 +62,7 @@ def used(audit_log: Path, settings: InstallSettings) -> set[tuple[str, str, str]
 
 
 def refused(audit_log: Path, settings: InstallSettings) -> list[str]:
-    """What it asked for and was not allowed."""
+    """The forbidden requests of the account."""
     return [
         f"{event['verb']} {event['requestURI']}"
         for event in audited(audit_log, settings)

@@ -1,4 +1,4 @@
-"""The guide on a platform whose controllers are operators beside it, with the rights that they are installed with."""
+"""The guide on a platform whose controllers are separate operators with their installed permissions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,20 +17,20 @@ SPEED = 60.0
 
 
 class Guided(NamedTuple):
-    """A platform without those controllers, and the kubeconfig of the operators' account."""
+    """A platform without these controllers, and the kubeconfig of the operators."""
 
     started: StartedPlatform
     kubeconfig: Path
     audit_log: Path
 
     def operator(self, *options: str) -> Operating:
-        """One more operator."""
+        """Another operator."""
         return Operating(self.kubeconfig, "--leader-elect-resource-name", SETTINGS.name, *options)
 
 
 @contextmanager
 def guided(guide: Guide, folder: Path, speed: float = SPEED) -> Iterator[Guided]:
-    """A platform for the guide, in which the account of operators has its rights."""
+    """A platform for the guide, with permissions for the account of the operators."""
     others = [group for group in GROUPS if group not in ON_KUBERNETES]
     audit_log = folder / "audit.log"
     with platform(guide.cluster, speed, others, audit_log) as started:

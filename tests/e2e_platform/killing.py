@@ -1,4 +1,4 @@
-"""Rounds of `kill -9` under concurrent writers, and what must be true of what they were answered."""
+"""Rounds of `kill -9` with concurrent writers, and checks of their acknowledged writes."""
 
 import http.client
 import json
@@ -23,19 +23,19 @@ _BROKEN = (OSError, http.client.HTTPException)
 
 @dataclass
 class Answers:
-    """What was answered, of all rounds so far: by revision, and how each object stands for whoever wrote it."""
+    """The responses of all rounds: by revision, and the expected state of each object."""
 
-    #: Revision -> the object written, and its word; None where it was deleted.
+    #: Revision -> the written object and its word, or None after a delete.
     acknowledged: dict[int, tuple[str, str | None]] = field(default_factory=dict)
-    #: What an object may hold: what was answered last, and what was asked for without an answer.
+    #: The possible words of an object: the last acknowledged word, and those of unanswered requests.
     expected: dict[str, list[str | None]] = field(default_factory=dict)
-    #: Revision -> what a watch told of it, in the order in which it was told.
+    #: Revision -> the events of a watch, in order.
     watched: list[tuple[int, str, str | None]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
 class Client:
-    """One connection without TLS."""
+    """A connection without TLS."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
@@ -43,7 +43,7 @@ class Client:
         self._connection = http.client.HTTPConnection(place.hostname, place.port, timeout=_ENDS_WITHIN)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """The code and the body of an answer."""
+        """The code and the body of a response."""
         sent = None if body is None else json.dumps(body)
         self._connection.request(method, path, sent, {"content-type": "application/json"})
         response = self._connection.getresponse()
@@ -60,7 +60,7 @@ class Client:
             yield json.loads(line)
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -71,20 +71,20 @@ class Client:
 
 
 def ask(url: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """The code and the body of one answer."""
+    """The code and the body of a single response."""
     with Client(url) as client:
         return client.ask(method, path, body)
 
 
 def kill_round(folder: Path, number: int, answers: Answers, *options: str) -> None:
-    """Let everybody write and two watch, kill the platform when so much was answered, and check what was."""
+    """Run writers and two watches, kill the platform after a number of responses, and check the result."""
     enough, stopped = threading.Event(), threading.Event()
     before = len(answers.acknowledged)
     wanted = before + 30 + 97 * number % 400
     first = max(answers.acknowledged, default=0)
     with Running(folder, "--insecure-loopback", *options) as running:
         _check_kept(running.url, answers)
-        watchers = (_watch, _watch_anew)
+        watchers = (_watch, _watch_from_start)
         threads = [threading.Thread(target=each, args=(running.url, answers, stopped)) for each in watchers]
         threads += [
             threading.Thread(target=_write, args=(running.url, f"w{writer}", number, answers, (wanted, enough)))
@@ -103,7 +103,7 @@ def kill_round(folder: Path, number: int, answers: Answers, *options: str) -> No
 
 
 def check_journal(folder: Path, answers: Answers) -> None:
-    """Hold what a watch was told against what the journal holds: each change once, as it was, and no revision twice."""
+    """Compare the events of a watch with the journal: each change once, unchanged, and no revision twice."""
     contents = read_journal(folder / JOURNAL).recovered
     numbers = [change.revision for change in contents.changes]
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
@@ -120,7 +120,7 @@ def check_journal(folder: Path, answers: Answers) -> None:
 
 
 def last_look(folder: Path, answers: Answers) -> None:
-    """Check what is there at the end, and that the watch was told all of it, once and in order."""
+    """Check the final objects, and that the watch got all changes once and in order."""
     with Running(folder, "--insecure-loopback") as running:
         kept = _check_kept(running.url, answers)
         _catch_up(running.url, answers)
@@ -144,7 +144,7 @@ def last_look(folder: Path, answers: Answers) -> None:
 
 
 def _write(url: str, writer: str, number: int, answers: Answers, until: tuple[int, threading.Event]) -> None:
-    """Create, change and delete objects of one's own, one after the other, until there is no answer."""
+    """Create, change and delete own objects, one after the other, until a request is not answered."""
     with Client(url) as client:
         _write_with(client, writer, number, answers, until)
 
@@ -172,7 +172,7 @@ def _write_with(client: Client, writer: str, number: int, answers: Answers, unti
 
 
 def _written(client: Client, name: str, word: str | None, *, is_there: bool) -> int:
-    """The revision of one change; 0 where the answer does not tell it."""
+    """The revision of a change, or 0 if the response does not contain it."""
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"word": word}}
     if word is None:
         code, answer = client.ask("DELETE", f"{_PLACE}/{name}")
@@ -185,7 +185,7 @@ def _written(client: Client, name: str, word: str | None, *, is_there: bool) -> 
 
 
 def _check_kept(url: str, answers: Answers) -> dict[str, str]:
-    """Hold what is there against what was answered; what was asked for without an answer is known from here on."""
+    """Compare the stored objects with the responses, and resolve unanswered requests."""
     _, listed = ask(url, "GET", _PLACE)
     kept = {item["metadata"]["name"]: item["data"]["word"] for item in listed["items"]}
     if int(listed["metadata"]["resourceVersion"]) < max(answers.acknowledged, default=0):
@@ -198,17 +198,17 @@ def _check_kept(url: str, answers: Answers) -> dict[str, str]:
 
 
 def _watch(url: str, answers: Answers, stopped: threading.Event) -> None:
-    """Follow the objects from the last revision known."""
+    """Watch the objects from the last known revision."""
     try:
         with Client(url) as client:
             for event in client.lines(_watched_from(answers)):
-                _take(event, answers)
+                _record_event(event, answers)
     except _BROKEN:
         assert stopped.wait(_ENDS_WITHIN), "a watch broke before its platform was killed"
 
 
-def _watch_anew(url: str, answers: Answers, stopped: threading.Event) -> None:
-    """Begin with what is there, up to a bookmark; from there on each change is later than the one before."""
+def _watch_from_start(url: str, answers: Answers, stopped: threading.Event) -> None:
+    """Watch from the initial events up to a bookmark; after that, revisions increase."""
     last, is_begun = 0, False
     try:
         with Client(url) as client:
@@ -225,14 +225,14 @@ def _watch_anew(url: str, answers: Answers, stopped: threading.Event) -> None:
 
 
 def _catch_up(url: str, answers: Answers) -> None:
-    """Follow the objects until one that is made for it is told."""
+    """Watch the objects until an object created for this purpose arrives."""
     with Client(url) as client:
         events = client.lines(_watched_from(answers))
         ask(url, "POST", _PLACE, {"metadata": {"name": "last"}, "data": {"word": "last"}})
         for event in events:
             if event["object"]["metadata"]["name"] == "last":
                 break
-            _take(event, answers)
+            _record_event(event, answers)
 
 
 def _watched_from(answers: Answers) -> str:
@@ -240,7 +240,7 @@ def _watched_from(answers: Answers) -> str:
     return f"{_PLACE}?watch=1&resourceVersion={last}"
 
 
-def _take(event: dict[str, Any], answers: Answers) -> None:
+def _record_event(event: dict[str, Any], answers: Answers) -> None:
     metadata = event["object"]["metadata"]
     word = None if event["type"] == "DELETED" else event["object"]["data"]["word"]
     answers.watched.append((int(metadata["resourceVersion"]), metadata["name"], word))

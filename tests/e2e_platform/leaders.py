@@ -1,4 +1,4 @@
-"""The guide beside operators whose leader is killed again and again: nothing is decided twice, and nothing is lost."""
+"""The guide with operators whose leader is killed repeatedly: no decision is lost or made twice."""
 
 import threading
 from collections import Counter
@@ -25,24 +25,24 @@ ELECTION = (
     *("--leader-elect-renew-deadline", "2s"),
     *("--leader-elect-retry-period", "500ms"),
 )
-#: However slow the machine is: a lease, and a start.
+#: Time for a lease and a start, even on a slow machine.
 _LEADS_WITHIN = 60.0
 
 
 @dataclass
 class Outcome:
-    """What has become of a guide."""
+    """The outcome of a guide."""
 
     kills: int = 0
     workloads: int = 0
     evictions: int = 0
     faults: list[str] = field(default_factory=list)
-    #: What had not come to its end when the guide had.
+    #: The objects that are unfinished at the end of the guide.
     left: list[str] = field(default_factory=list)
 
 
 class Killer:
-    """Two operators, of which one leads; whoever leads is killed, the other takes over, and a third waits then."""
+    """Kills the leader of two operators repeatedly; the standby takes over, and a new standby starts."""
 
     def __init__(self, place: Guided, started: ExitStack, kills: int) -> None:
         self._place = place
@@ -56,11 +56,11 @@ class Killer:
         self._thread = threading.Thread(target=self._kill)
 
     def start(self) -> None:
-        """Begin to kill."""
+        """Start to kill leaders."""
         self._thread.start()
 
     def end(self) -> None:
-        """Kill nobody any more."""
+        """Stop to kill leaders."""
         self._is_over.set()
         self._thread.join()
 
@@ -79,7 +79,7 @@ class Killer:
 
 
 def killed_guide(guide: Guide, steps: Sequence[GuideStep], folder: Path, kills: int, speed: float) -> Outcome:
-    """Play steps of a guide while leaders are killed, so often at most; what must not be is in the outcome."""
+    """Play steps of a guide while leaders are killed, up to a number of kills; the outcome contains the faults."""
     with guided(guide, folder, speed) as place, ExitStack() as started:
         killer = Killer(place, started, kills)
         killer.start()
@@ -96,7 +96,7 @@ def killed_guide(guide: Guide, steps: Sequence[GuideStep], folder: Path, kills: 
 
 
 def _look_at_workloads(changes: Sequence[WatchEvent], found: Outcome) -> None:
-    """Each got quota once, and once more for each eviction; each job has one."""
+    """Check that each Workload got quota once plus once for each eviction, and that each job has one Workload."""
     given, evicted, owners = Counter[str](), Counter[str](), Counter[str]()
     for change in changes:
         if change.key.kind != scheme.WORKLOAD or change.type is EventType.DELETED:
@@ -114,7 +114,7 @@ def _look_at_workloads(changes: Sequence[WatchEvent], found: Outcome) -> None:
 
 
 def _left(changes: Sequence[WatchEvent]) -> Iterator[str]:
-    """What has not come to its end."""
+    """The unfinished objects."""
     last = {
         change.key: change for change in changes if change.key.kind in {scheme.JOB, scheme.JOB_SET, scheme.WORKLOAD}
     }
@@ -125,7 +125,7 @@ def _left(changes: Sequence[WatchEvent]) -> Iterator[str]:
 
 
 def _made_twice(changes: Sequence[WatchEvent]) -> Iterator[str]:
-    """Jobs and Workloads that were made more than once, and jobs with more than one Workload."""
+    """Jobs and Workloads that were created more than once, and jobs with more than one Workload."""
     kinds = {scheme.WORKLOAD, scheme.JOB}
     made = [change for change in changes if change.type is EventType.ADDED and change.key.kind in kinds]
     for key, count in Counter(change.key for change in made).items():
@@ -137,7 +137,7 @@ def _made_twice(changes: Sequence[WatchEvent]) -> Iterator[str]:
 
 
 def _quota_faults(changes: Sequence[WatchEvent]) -> Iterator[str]:
-    """Revisions at which more of a flavor was given than all queues have."""
+    """Revisions at which the usage of a flavor exceeds the quota of all queues."""
     quotas: dict[str, Mapping[tuple[str, str], int]] = {}
     held: dict[str, Mapping[tuple[str, str], int]] = {}
     for change in changes:

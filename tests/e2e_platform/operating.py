@@ -1,4 +1,4 @@
-"""An operator that really runs, in a process of its own, beside a platform."""
+"""A real operator of a platform in a separate process."""
 
 import http.client
 import os
@@ -37,23 +37,23 @@ class Operating(Child):
         self._reader.start()
 
     def log(self) -> str:
-        """All it has told so far."""
+        """The log so far."""
         with self._news:
             return "".join(self._lines)
 
     def wait_until(self, words: str, within: float = 30) -> Self:
-        """Wait until it has told that, or has ended."""
+        """Wait until the log contains a text, or the operator has ended."""
         with self._news:
             found = self._news.wait_for(lambda: any(words in line for line in self._lines), within)
         assert found, f"it has not told {words!r}: {self.log()}"
         return self
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal."""
         self.process.send_signal(number)
 
     def ended(self) -> int:
-        """Its exit code, once it has ended and told all."""
+        """Wait for the end and the whole log; return the exit code."""
         code = super().ended()
         self._reader.join()
         return code
@@ -66,7 +66,7 @@ class Operating(Child):
 
 
 def free_port() -> int:
-    """A port at which nobody listens."""
+    """A free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -74,7 +74,7 @@ def free_port() -> int:
 
 
 def ask_text(port: int, path: str, token: str = "") -> tuple[int, str]:
-    """Code and text of an answer at a port of this machine."""
+    """Code and text of a response at a port of this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
     response = connection.getresponse()

@@ -1,4 +1,4 @@
-"""An API server that has none of our parts: all else is a platform's, which it asks."""
+"""An API server without the subresources of batchyard: it forwards all other requests to a platform."""
 
 import http.client
 import threading
@@ -6,12 +6,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 from urllib.parse import urlsplit
 
-#: What only a platform of ours answers.
+#: Paths that only batchyard serves.
 _OURS = ("/why", "/eta", "/batchyard/status")
 
 
 class OtherServer:
-    """See the module. Listens as long as it is open."""
+    """The server; it listens within the context."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
@@ -34,7 +34,7 @@ class OtherServer:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Passing)
         self.url = f"http://127.0.0.1:{self._server.server_port}"

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes a platform, and the expressions of dashboards to ask it for."""
+"""A real Prometheus that scrapes a platform, and the expressions of dashboards."""
 
 import json
 import re
@@ -25,19 +25,19 @@ _VARIABLE: Final = re.compile(r"\$\{?(\w+)\}?")
 
 
 class PrometheusQueries:
-    """Asks a Prometheus at a URL, as long as a process runs."""
+    """Queries a Prometheus at a URL while its process runs."""
 
     def __init__(self, url: str, process: "subprocess.Popen[Any]") -> None:
         self._url = f"{url}/api/v1/"
         self.process = process
 
     def get(self, path: str, **query: str) -> Any:
-        """What it answers."""
+        """The data of a response."""
         with urlopen(f"{self._url}{path}?{urlencode(query)}", timeout=_ENDS_WITHIN) as answer:
             return json.load(answer)["data"]
 
     def query(self, expression: str) -> list[Any]:
-        """What an expression gives now; nothing while nobody listens yet."""
+        """The current result of an expression; empty before Prometheus listens."""
         try:
             result: list[Any] = self.get("query", query=expression)["result"]
         except URLError as error:
@@ -47,7 +47,7 @@ class PrometheusQueries:
         return result
 
     def rounds(self, count: int) -> Iterator[int]:
-        """So many looks, one after the other; fails where it ends meanwhile."""
+        """A number of polling rounds; fails if the process ends meanwhile."""
         for number in range(count):
             yield number
             try:
@@ -56,7 +56,7 @@ class PrometheusQueries:
                 continue
 
     def answers(self, expressions: list[str], count: int) -> dict[str, list[Any]]:
-        """What expressions give: each is asked for until it gives anything, in so many rounds."""
+        """The results of expressions: polls until each has a result, for a number of rounds."""
         found: dict[str, list[Any]] = {expression: [] for expression in expressions}
         for _ in self.rounds(count):
             for expression in [each for each, result in found.items() if not result]:
@@ -67,7 +67,7 @@ class PrometheusQueries:
 
 
 class Prometheus(PrometheusQueries):
-    """A process of Prometheus with our configuration, but for how often it scrapes."""
+    """A process of Prometheus with the shipped configuration and a shorter scrape interval."""
 
     def __init__(self, folder: Path, platform: Running) -> None:
         config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))
@@ -98,12 +98,12 @@ class Prometheus(PrometheusQueries):
 
 
 def expressions_of(dashboard: Path) -> list[str]:
-    """All expressions of a dashboard, variables put in."""
+    """All expressions of a dashboard with their variables replaced."""
     return [_VARIABLE.sub(_put_in, text) for text in _texts(json.loads(dashboard.read_text("utf-8")))]
 
 
 def _put_in(variable: re.Match[str]) -> str:
-    """A time for intervals and ranges, everything for what else there is to choose."""
+    """A time for interval and range variables, a match of everything for other variables."""
     return "30s" if variable[1].endswith(("interval", "range")) else ".*"
 
 

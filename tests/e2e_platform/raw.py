@@ -1,4 +1,4 @@
-"""Requests as they are, over TLS: whatever a client may send that no client library would."""
+"""Raw requests over TLS, including those that no client library would send."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ _WITHIN = 30
 
 
 class Answer(NamedTuple):
-    """What came back: the code, and the body, an object where it is JSON."""
+    """A response: the code and the body, parsed if it is JSON."""
 
     code: int
     body: Any
@@ -24,14 +24,14 @@ class Answer(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The reason of a Status; of a page that is not there, what clients make of it; what else was said."""
+        """The reason of a Status, or `NotFound` for a missing page, or the text of the response."""
         if (self.code, self.body) == (404, "404 page not found\n"):
             return "NotFound"
         return str(self.body.get("reason", "")) if isinstance(self.body, dict) else str(self.body)
 
 
 class Caller:
-    """Somebody with a kubeconfig, or with a token, or with nothing."""
+    """A client with a certificate, a token or no credentials."""
 
     def __init__(self, kubeconfig: Path, *, token: str = "", certificate: Path | None = None) -> None:
         config = yaml.safe_load(kubeconfig.read_text("utf-8"))
@@ -43,14 +43,14 @@ class Caller:
             self._context.load_cert_chain(certificate)
 
     def with_tls(self, version: ssl.TLSVersion) -> Self:
-        """Somebody who knows no newer version of TLS; who goes as low as the library lets him."""
+        """Limit the client to a version of TLS, with the lowest security level of the library."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             self._context.minimum_version = self._context.maximum_version = version
         return self
 
     def ask(self, method: str, path: str | bytes, body: Any = None, **headers: str) -> Answer:
-        """Send a request, and read the answer."""
+        """Send a request, and read the response."""
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         reported = {"host": "batchyard", "content-type": "application/json", "content-length": str(len(sent))}
         reported |= {"authorization": f"Bearer {self._token}"} if self._token else {}

@@ -1,4 +1,4 @@
-"""A platform that really runs, in a process of its own, and the kubectl that talks to it."""
+"""A real platform in a separate process, and kubectl for it."""
 
 import os
 import signal
@@ -14,35 +14,35 @@ _ANSWERS_WITHIN = 60
 
 
 class Child:
-    """A process of the command `batchyard`, which does not outlive its test."""
+    """A process of the command `batchyard` that ends with its test."""
 
-    #: What Python runs as that command.
+    #: The Python arguments that run the command.
     program: Sequence[str] = ("-m", "batchyard")
 
     def __init__(self, *arguments: str, printed: Path = Path(os.devnull)) -> None:
-        """What it prints goes to a file."""
+        """Its stdout goes to a file."""
         command = [sys.executable, *self.program, *arguments]
         with printed.open("wb") as stream:
             self.process = subprocess.Popen(command, stdout=stream, stderr=subprocess.PIPE, text=True)
 
     @property
     def reported(self) -> IO[str]:
-        """What it tells."""
+        """Its stderr."""
         assert self.process.stderr is not None
         return self.process.stderr
 
     def kill(self) -> None:
-        """End it without a word of warning."""
+        """Kill the process."""
         self.process.kill()
         self.ended()
 
     def end(self) -> int:
-        """Ask it to end; its exit code."""
+        """Terminate the process; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the end; return the exit code."""
         return self.process.wait(_ENDS_WITHIN)
 
     def __enter__(self) -> Self:
@@ -70,18 +70,18 @@ class Running(Child):
         self.kubeconfig = folder / "kubeconfig"
 
     def ended(self) -> int:
-        """Its exit code, once it has ended; what it told meanwhile is lost."""
+        """Wait for the end; return the exit code and discard stderr."""
         code = super().ended()
         self.reported.close()
         return code
 
     def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:
-        """What kubectl prints to the owner; with `fails`, what it says of its failure."""
+        """The output of kubectl for the owner; with `fails`, its error."""
         return kubectl(self.kubeconfig, *arguments, sent=sent, fails=fails)
 
 
 def kubectl(kubeconfig: Path, *arguments: str, sent: str = "", fails: bool = False) -> str:
-    """What kubectl prints to somebody; with `fails`, what it says of its failure too."""
+    """The output of kubectl with a kubeconfig; with `fails`, also its error."""
     done = subprocess.run(
         ["kubectl", *arguments],
         input=sent,

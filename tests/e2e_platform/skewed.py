@@ -1,6 +1,6 @@
-"""The command `batchyard` on a machine whose clock is wrong: by so many seconds it is ahead, or behind.
+"""The command `batchyard` with a clock that is a number of seconds ahead or behind.
 
-Instead of a number a file can be named that has it, which is read each time: so the clock is set meanwhile.
+Instead of a number, a file can contain it. The file is read at each use, so that a test can set the clock.
 """
 
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
 
-#: What runs it; the seconds come next, or their file.
+#: The program; the next argument is the seconds or their file.
 PROGRAM: Final = str(Path(__file__))
 
 
 def _run(skew: str) -> None:
-    from batchyard.cli.main import main  # noqa: PLC0415 - whoever imports this wants to start it only
+    from batchyard.cli.main import main  # noqa: PLC0415 - importers only start it
     from batchyard.server.clocks import wall  # noqa: PLC0415 - as above
 
     right, file = wall.__dict__["time"], Path(skew)

@@ -1,4 +1,4 @@
-"""Commands run to their end beside a platform."""
+"""Completed commands for a running platform."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Finished(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     code: int
     stdout: str
@@ -14,7 +14,7 @@ class Finished(NamedTuple):
 
 
 def batchyard(*arguments: str) -> Finished:
-    """Run a command of ours."""
+    """Run a batchyard command."""
     command = [sys.executable, "-m", "batchyard", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return Finished(done.returncode, done.stdout, done.stderr)

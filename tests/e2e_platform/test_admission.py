@@ -1,4 +1,4 @@
-"""Quotas, limits and disruption budgets, as kubectl's people meet them."""
+"""Quotas, limits and disruption budgets with kubectl."""
 
 import shutil
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def test_a_quota_is_told_of_and_holds(platform: Running) -> None:
+def test_resource_quota_limits_pods_and_is_described(platform: Running) -> None:
     platform.kubectl("apply", "-f", "-", sent=BOUNDS)
     platform.kubectl("apply", "-f", "-", sent=JOB)
     platform.kubectl("wait", "-n", "team", "job/wide", "--for=jsonpath={.status.active}=2", "--timeout=20s")
@@ -67,7 +67,7 @@ def test_a_quota_is_told_of_and_holds(platform: Running) -> None:
     assert "Default Limit" in platform.kubectl("describe", "namespace", "team")
 
 
-def test_a_pod_finds_the_token_of_its_account_and_the_certificate(platform: Running) -> None:
+def test_pod_mounts_service_account_token_and_certificate(platform: Running) -> None:
     platform.kubectl("run", "plain", "--image=i")
     reported = platform.kubectl("describe", "pod", "plain")
     assert "Service Account:  default" in reported
@@ -77,7 +77,7 @@ def test_a_pod_finds_the_token_of_its_account_and_the_certificate(platform: Runn
     assert 'error looking up service account default/no: serviceaccount "no" not found' in refused
 
 
-def test_a_pod_is_evicted_only_if_its_budget_lets_it_go(platform: Running) -> None:
+def test_eviction_respects_pod_disruption_budget(platform: Running) -> None:
     platform.kubectl("apply", "-f", "-", sent=GUARDED)
     platform.kubectl("wait", "pdb/web", "--for=jsonpath={.status.currentHealthy}=1", "--timeout=20s")
     eviction = '{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"web","namespace":"default"}}'

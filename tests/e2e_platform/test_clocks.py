@@ -1,6 +1,6 @@
-"""Platforms and operators on machines whose clocks are wrong, or become right.
+"""Platforms and operators on machines with wrong or adjusted clocks.
 
-Operators decide as if they were right, and go by the server's time. A platform goes by its machine's, but not back.
+Operators use the time of the server. A platform follows the clock of its machine, but never goes back.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ HOURS = 5 * HOUR // SECOND
 
 
 class Ahead(Operating):
-    """On a machine whose clock is hours ahead."""
+    """An operator on a machine with a clock that is hours ahead."""
 
     program = (PROGRAM, str(HOURS))
 
 
 class Behind(Operating):
-    """On a machine whose clock is hours behind."""
+    """An operator on a machine with a clock that is hours behind."""
 
     program = (PROGRAM, str(-HOURS))
 
@@ -47,7 +47,7 @@ def operated(platform: Running, by: type[Operating], *options: str) -> Operating
 
 
 @pytest.mark.parametrize("skewed", [Ahead, Behind])
-def test_what_is_written_is_the_servers_time(platform: Running, skewed: type[Operating]) -> None:
+def test_operator_with_skewed_clock_writes_times_of_server(platform: Running, skewed: type[Operating]) -> None:
     with operated(platform, skewed, "--no-leader-elect") as running:
         running.wait_until("runs admission")
         submit(platform, [0])
@@ -58,14 +58,14 @@ def test_what_is_written_is_the_servers_time(platform: Running, skewed: type[Ope
     assert all(0 <= wait < HOUR for wait in waits), waits
 
 
-def test_replicas_whose_clocks_differ_by_hours_lead_one_after_the_other(platform: Running) -> None:
+def test_replicas_with_skewed_clocks_lead_one_after_the_other(platform: Running) -> None:
     with operated(platform, Ahead, *ELECTION) as leader:
         leader.wait_until("runs admission")
         with operated(platform, Behind, *ELECTION) as standby:
             standby.wait_until("waiting to lead")
             submit(platform, range(2))
             finish(platform, 2)
-            assert "leads" not in standby.log()  # how long ago a Lease was renewed is seen, not read
+            assert "leads" not in standby.log()  # the age of a Lease is observed, not read from its times
             leader.kill()
             standby.wait_until("runs admission")
             submit(platform, range(2, 6))
@@ -73,8 +73,8 @@ def test_replicas_whose_clocks_differ_by_hours_lead_one_after_the_other(platform
     assert admissions(platform) == [1] * 6
 
 
-class Set(Running):
-    """A platform on a machine whose clock can be set: by the seconds that a file has."""
+class AdjustableClockPlatform(Running):
+    """A platform with a clock that is set by the seconds in a file."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "ahead"
@@ -83,24 +83,24 @@ class Set(Running):
         super().__init__(folder / "data", "--insecure-loopback", "--port", "0")
 
     def set(self, seconds: int) -> None:
-        """Set it so far ahead of what it was in the beginning."""
+        """Set the clock ahead of its initial time."""
         new = self.file.with_suffix(".new")
         new.write_text(str(seconds), "ascii")
         new.rename(self.file)
 
     def made_at(self) -> Instant:
-        """What time it is there: of something that is made now."""
+        """The time of the platform: the creation time of a new object."""
         body = {"metadata": {"generateName": "a-"}}
         return parse_time(ask(self.url, "POST", "/api/v1/namespaces", body)[1]["metadata"]["creationTimestamp"])
 
     def is_at(self, wanted: Instant, seen: list[Instant]) -> bool:
-        """Whether that time has come there; what time it is goes to those seen before."""
+        """Whether the platform has reached a time; appends the current time to `seen`."""
         seen.append(self.made_at())
         return seen[-1] >= wanted
 
 
-def test_a_platform_goes_by_its_machines_clock_but_not_back(tmp_path: Path) -> None:
-    with Set(tmp_path) as platform:
+def test_platform_follows_clock_of_machine_but_never_goes_back(tmp_path: Path) -> None:
+    with AdjustableClockPlatform(tmp_path) as platform:
         seen = [platform.made_at()]
         for seconds in (HOURS, 0, HOURS + 600):
             platform.set(seconds)
@@ -109,7 +109,7 @@ def test_a_platform_goes_by_its_machines_clock_but_not_back(tmp_path: Path) -> N
         assert seen[-1] < seen[0] + 6 * HOUR
 
 
-def test_the_lease_of_anybody_moves_no_clock(tmp_path: Path) -> None:
+def test_lease_with_future_renew_time_does_not_move_clock(tmp_path: Path) -> None:
     lease = {"metadata": {"name": "far"}, "spec": {"renewTime": "9999-12-31T23:59:59.000000Z"}}
     with Running(tmp_path, "--insecure-loopback") as platform:
         code, answer = ask(platform.url, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)

@@ -1,4 +1,4 @@
-"""An operator does not decide where somebody else decides about the same objects, before it begins or later."""
+"""An operator does not run beside another controller of the same objects, at its start or later."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def platform(started: Running) -> Iterator[Running]:
-    """A platform without a trace of others, before and after."""
+    """A platform without objects of other controllers."""
     yield started
     started.kubectl("delete", "--all", "--wait=false", "validatingwebhookconfigurations,clusterqueues")
     for name in started.kubectl("get", "clusterqueues", "-o", "name").split():
@@ -57,13 +57,13 @@ def operator(platform: Running, controllers: str, *options: str) -> Operating:
 
 
 def refused(platform: Running, controllers: str, *options: str) -> str:
-    """What an operator says that ends at once."""
+    """The log of an operator that ends at once."""
     with operator(platform, controllers, *options) as running:
         assert running.ended() == 1
         return running.log()
 
 
-def test_webhooks_are_a_sign_whatever_their_configuration_is_called(platform: Running) -> None:
+def test_webhooks_of_upstream_are_detected_under_any_configuration_name(platform: Running) -> None:
     create(platform, hooks("sets", "vjobset.kb.io"), hooks("team-queues", WORKLOAD, "vjobset.kb.io"))
     reported = refused(platform, "jobset")
     assert "JobSet's controller is on this cluster (its webhooks are sets)" in reported
@@ -72,19 +72,19 @@ def test_webhooks_are_a_sign_whatever_their_configuration_is_called(platform: Ru
         assert "Kueue is on this cluster (its webhooks are team-queues)" in refused(platform, group)
 
 
-def test_webhooks_for_job_sets_do_not_say_that_kueue_runs_them(platform: Running) -> None:
+def test_kueue_webhook_for_job_sets_does_not_block_job_set_controller(platform: Running) -> None:
     create(platform, hooks("kueue-validating-webhook-configuration", WORKLOAD, "vjobset.kb.io"))
     for options in (("jobset",), ("hotswap",), ("admission,jobset", "--beside-upstream")):
         with operator(platform, *options) as running:
             running.wait_until("runs ")
 
 
-def test_what_kueue_wrote_a_moment_ago_is_a_sign(platform: Running) -> None:
+def test_recent_write_by_kueue_is_detected(platform: Running) -> None:
     written_by_kueue(platform, QUEUE)
     assert "Kueue is on this cluster (it wrote a ClusterQueue " in refused(platform, "admission")
 
 
-def test_another_installation_of_ours_is_one_too_many(platform: Running) -> None:
+def test_second_installation_of_batchyard_is_rejected(platform: Running) -> None:
     create(platform, hooks("mine", WORKLOAD, service="mine", ours=True))
     own = ("--webhook-service", "mine", "--webhook-certificates", "mine", "--webhook-port", str(free_port()))
     with operator(platform, "admission", *own) as running:
@@ -92,7 +92,7 @@ def test_another_installation_of_ours_is_one_too_many(platform: Running) -> None
     assert "another batchyard is on this cluster (its webhooks are mine)" in refused(platform, "admission")
 
 
-def test_who_decides_ends_when_kueue_begins(platform: Running) -> None:
+def test_operator_ends_when_kueue_writes_objects(platform: Running) -> None:
     with operator(platform, "admission") as running:
         running.wait_until("runs admission")
         written_by_kueue(platform, QUEUE)
@@ -100,7 +100,7 @@ def test_who_decides_ends_when_kueue_begins(platform: Running) -> None:
         assert "Kueue is on this cluster (it wrote ClusterQueue a)" in running.log()
 
 
-def test_who_decides_ends_when_kueue_is_installed(platform: Running) -> None:
+def test_operator_ends_when_webhooks_of_kueue_are_created(platform: Running) -> None:
     with operator(platform, "admission") as running:
         running.wait_until("runs admission")
         create(platform, hooks("team-queues", WORKLOAD))
@@ -108,7 +108,7 @@ def test_who_decides_ends_when_kueue_is_installed(platform: Running) -> None:
         assert "its webhooks are team-queues" in running.log()
 
 
-def test_who_answers_webhooks_waits_until_kueue_is_gone(platform: Running) -> None:
+def test_operator_with_webhooks_waits_until_kueue_is_removed(platform: Running) -> None:
     create(platform, hooks("team-queues", WORKLOAD))
     own = ("--webhook-service", "mine", "--webhook-certificates", "mine", "--webhook-port", str(free_port()))
     with operator(platform, "admission", *own) as running:
@@ -117,7 +117,7 @@ def test_who_answers_webhooks_waits_until_kueue_is_gone(platform: Running) -> No
         running.wait_until("runs admission")
 
 
-def test_a_platform_that_decides_itself_needs_nobody_else(platform: Running) -> None:
+def test_operator_rejects_controllers_that_platform_runs_itself(platform: Running) -> None:
     reported = refused(platform, "admission,namespaces")
     assert "this platform runs namespaces itself" in reported
     assert "--controllers '*,-namespaces'" in reported

@@ -1,4 +1,4 @@
-"""Kueue's Configuration, given to an operator and to a platform that really run."""
+"""The Configuration of Kueue, with a running operator and a running platform."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from e2e_platform.operating import Operating, plain_kubeconfig
 from e2e_platform.running import Child, Running
 from e2e_platform.test_crashes import WORKLOADS, submitted
 
-#: Pods are made, and nobody runs them.
+#: Pods are created, but no kubelet runs them.
 IDLE = ("--insecure-loopback", "--speed", "60x")
 HEAD = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
 LIMITED = f"""{HEAD}metrics: {{bindAddress: ":8443"}}
@@ -30,7 +30,7 @@ def started() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def operated(started: ExitStack, tmp_path: Path) -> Callable[[str], tuple[Running, Operating]]:
-    """A platform without kubelets that an operator decides for, by a Configuration, and one Job."""
+    """A platform without kubelets, an operator with a Configuration, and one Job."""
 
     def begun(text: str) -> tuple[Running, Operating]:
         platform = started.enter_context(Running(tmp_path, *IDLE, "--controllers", "*,-admission,-runtime"))
@@ -62,7 +62,7 @@ def conditions(workload: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Iterator[Mapping[str, Any]]:
-    """The one Workload after each change, from the first on, until it is so."""
+    """The Workload after each change, until it satisfies a condition."""
     with Client(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1"):
             yield event["object"]
@@ -70,7 +70,7 @@ def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Ite
                 return
 
 
-def test_an_operator_evicts_who_is_never_ready_later_and_later_and_at_last_for_good(
+def test_operator_requeues_with_backoff_and_deactivates_job_without_ready_pods(
     operated: Callable[[str], tuple[Running, Operating]],
 ) -> None:
     platform, operator = operated(LIMITED)
@@ -86,7 +86,7 @@ def test_an_operator_evicts_who_is_never_ready_later_and_later_and_at_last_for_g
     assert "kueue.yaml: ignored, for Kueue's own deployment: metrics" in operator.log()
 
 
-def test_an_operator_without_a_word_tells_whether_pods_are_ready_as_kueue_does(
+def test_operator_without_configuration_reports_pods_ready_condition(
     operated: Callable[[str], tuple[Running, Operating]],
 ) -> None:
     platform, _ = operated("")
@@ -94,7 +94,7 @@ def test_an_operator_without_a_word_tells_whether_pods_are_ready_as_kueue_does(
     assert conditions(last)["PodsReady"] == ("False", "WaitForStart")
 
 
-def test_an_operator_whose_waiting_is_turned_off_says_nothing_of_pods(
+def test_operator_with_disabled_waiting_reports_no_pods_ready_condition(
     operated: Callable[[str], tuple[Running, Operating]],
 ) -> None:
     platform, _ = operated(f"{HEAD}featureGates: {{DisableWaitForPodsReady: true}}\n")
@@ -102,7 +102,7 @@ def test_an_operator_whose_waiting_is_turned_off_says_nothing_of_pods(
     assert "PodsReady" not in conditions(last)
 
 
-def test_a_platform_decides_by_it_too(started: ExitStack, tmp_path: Path) -> None:
+def test_platform_evicts_by_configured_pods_ready_timeout(started: ExitStack, tmp_path: Path) -> None:
     options = ("--config", str(written(tmp_path, LIMITED)), "--controllers", "*,-runtime")
     platform = started.enter_context(Running(tmp_path, *IDLE, *options))
     one_job(platform)
@@ -110,7 +110,7 @@ def test_a_platform_decides_by_it_too(started: ExitStack, tmp_path: Path) -> Non
     assert last["status"]["requeueState"]["count"] == 1
 
 
-def test_ready_pods_are_told_of_a_platform(started: ExitStack, tmp_path: Path) -> None:
+def test_platform_reports_pods_ready_condition(started: ExitStack, tmp_path: Path) -> None:
     platform = started.enter_context(Running(tmp_path, *IDLE, "--config", str(written(tmp_path, HEAD))))
     one_job(platform)
     *_, last = states(platform, lambda w: conditions(w).get("PodsReady") == ("True", "Started"))
@@ -118,7 +118,7 @@ def test_ready_pods_are_told_of_a_platform(started: ExitStack, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", [("up", "--data-dir", "data"), ("operator",)])
-def test_a_bad_file_ends_it_before_it_does_anything(
+def test_command_rejects_invalid_configuration_before_any_change(
     started: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)

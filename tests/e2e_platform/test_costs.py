@@ -1,4 +1,4 @@
-"""What a live platform costs: recorded to the microsecond through `kill -9`, told to each as far as it is his."""
+"""Costs of a live platform: exact to the microsecond after `kill -9`, and visible only to their own team."""
 
 import json
 import shutil
@@ -71,7 +71,7 @@ spec: {dollars: "0", period: Day}
 
 
 def cost(*arguments: str) -> Any:
-    """What `batchyard cost` says, and what it tells besides."""
+    """The output of `batchyard cost`."""
     command = (sys.executable, "-m", "batchyard", "cost", *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -79,7 +79,7 @@ def cost(*arguments: str) -> Any:
 
 
 def machines(platform: Running) -> tuple[int, int]:
-    """Microseconds that were recorded of machines, and microseconds that there were such, to the second."""
+    """Recorded microseconds of machines, and their actual microseconds with the precision of a second."""
     records = json.loads(platform.kubectl("get", "costrecords", "-n", "kube-system", "-o", "json"))["items"]
     hours = [each["spec"] for each in records if each["metadata"]["name"] != "open"]
     instances = json.loads(platform.kubectl("get", "instances", "-o", "json"))["items"]
@@ -90,7 +90,7 @@ def machines(platform: Running) -> tuple[int, int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data directory whose platform was killed while two teams worked."""
+    """A data directory of a platform that was killed while two teams ran Jobs."""
     described = tmp_path / "cluster.yaml"
     described.write_text(CLUSTER, "utf-8")
     data = tmp_path / "data"
@@ -102,7 +102,7 @@ def folder(tmp_path: Path) -> Path:
     return data
 
 
-def test_nothing_is_lost_or_counted_twice_when_it_is_killed(folder: Path) -> None:
+def test_costs_are_recorded_exactly_once_across_kill(folder: Path) -> None:
     with Running(folder, "--speed", "600x") as platform:
         for team in ("red", "blue"):
             platform.kubectl("wait", "--for=condition=Complete", "job/train", "-n", team, "--timeout=50s")
@@ -110,7 +110,7 @@ def test_nothing_is_lost_or_counted_twice_when_it_is_killed(folder: Path) -> Non
             "wait", "--for=jsonpath={.spec.closed}=true", "costrecord", "--all", "-n", "red", "--timeout=50s"
         )
         recorded, there = machines(platform)
-        assert abs(recorded - there) <= 2 * SECOND  # instances tell whole seconds
+        assert abs(recorded - there) <= 2 * SECOND  # instances have times of whole seconds
         found = cost("--data-dir", str(folder), "-o", "json")
         rows = {row["name"]: row for row in found["rows"]}
         assert rows["red"]["nodeHours"] == pytest.approx(rows["blue"]["nodeHours"], rel=0.05)
@@ -119,7 +119,7 @@ def test_nothing_is_lost_or_counted_twice_when_it_is_killed(folder: Path) -> Non
         assert rows["red"]["running"] == rows["red"]["lost"] == "0.00"
 
 
-def test_a_team_sees_its_own_costs_alone(folder: Path) -> None:
+def test_team_sees_only_its_own_costs(folder: Path) -> None:
     with Running(folder, "--speed", "600x") as platform:
         platform.kubectl("create", "rolebinding", "view", "-n", "red", "--clusterrole=view", "--group=red")
         command = [sys.executable, "-m", "batchyard", "user", "ann", "--group", "red", "-n", "red"]
@@ -133,7 +133,7 @@ def test_a_team_sees_its_own_costs_alone(folder: Path) -> None:
         assert "Forbidden" in kubectl(ann, "apply", "-f", "-", sent=BUDGET, fails=True)
 
 
-def test_a_budget_holds_the_queues_of_its_namespace(folder: Path) -> None:
+def test_exceeded_budget_holds_queues_of_its_namespace(folder: Path) -> None:
     with Running(folder, "--speed", "600x") as platform:
         platform.kubectl("apply", "-f", "-", sent=BUDGET)
         stopped = "--for=jsonpath={.spec.stopPolicy}=Hold"

@@ -1,4 +1,4 @@
-"""Whoever was answered keeps it, however suddenly the platform ends; and what was under way goes on."""
+"""Acknowledged writes survive a kill of the platform, and running work continues."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ COUNT = 12
 OPTIONS = ("--insecure-loopback", "--speed", "60x")
 
 
-def test_what_was_answered_is_kept_and_told_once_through_sudden_ends(tmp_path: Path) -> None:
+def test_acknowledged_writes_survive_kills_and_are_watched_once(tmp_path: Path) -> None:
     answers = Answers()
     for number in range(3):
         kill_round(tmp_path, number, answers)
@@ -25,13 +25,13 @@ def test_what_was_answered_is_kept_and_told_once_through_sudden_ends(tmp_path: P
     assert len(answers.acknowledged) > 300
 
 
-def test_jobs_come_to_the_same_end_through_sudden_ends(tmp_path: Path) -> None:
+def test_jobs_reach_same_result_with_and_without_kills(tmp_path: Path) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "killed").mkdir()
     assert end_of(tmp_path / "killed", [1, 5, 9]) == end_of(tmp_path / "calm", [])
 
 
-def test_teams_that_preempt_come_to_the_same_end_and_quota_holds_at_every_revision(tmp_path: Path) -> None:
+def test_preempting_teams_reach_same_result_within_quota_across_kills(tmp_path: Path) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "killed").mkdir()
     calm = converging.end_of(tmp_path / "calm", 0)
@@ -41,7 +41,7 @@ def test_teams_that_preempt_come_to_the_same_end_and_quota_holds_at_every_revisi
 
 
 def end_of(folder: Path, kills: Sequence[int]) -> dict[str, Any]:
-    """How Jobs that queue for two places stand when all are done, the platform killed after so many of them."""
+    """The final state of Jobs in a queue for two, with a kill of the platform after each count in `kills`."""
     with ExitStack() as started:
         running = started.enter_context(Running(folder, *OPTIONS))
         for path, obj in submitted():
@@ -85,7 +85,7 @@ def submitted() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def wait_for(url: str, complete: int) -> None:
-    """Watch until so many Jobs are complete."""
+    """Watch until a number of Jobs is complete."""
     done = set()
     with Client(url) as client:
         for event in client.lines(f"{JOBS}?watch=1"):
@@ -96,7 +96,7 @@ def wait_for(url: str, complete: int) -> None:
 
 
 def wait_for_quota(url: str) -> None:
-    """Watch until all quota was given back."""
+    """Watch until all quota is released."""
     with Client(url) as client:
         for event in client.lines(f"{QUEUE}/clusterqueues?watch=1"):
             status = event["object"].get("status", {})

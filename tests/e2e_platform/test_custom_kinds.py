@@ -1,4 +1,4 @@
-"""A kind of one's own, as kubectl shows it: defined, used, kept over a restart, and gone with all its objects."""
+"""A custom resource with kubectl: defined, used, kept over a restart, and deleted with all its objects."""
 
 import json
 import shutil
@@ -31,19 +31,19 @@ def rocket(name: str, namespace: str = "default", **spec: Any) -> str:
     return json.dumps({"apiVersion": "space.example.com/v1", "kind": "Rocket", "metadata": metadata, "spec": spec})
 
 
-def test_a_kind_is_defined_used_and_gone(tmp_path: Path) -> None:
+def test_custom_resource_is_defined_used_and_deleted(tmp_path: Path) -> None:
     with Running(tmp_path) as first:
-        _defined(first)
-        _good_and_bad(first)
-        _parts(first)
+        _define_kind(first)
+        _check_validation(first)
+        _check_subresources(first)
         first.kill()
     with Running(tmp_path) as second:
-        _still_there(second)
-        _gone(second)
+        _check_after_restart(second)
+        _delete_kind(second)
         assert second.end() == 0
 
 
-def _defined(platform: Running) -> None:
+def _define_kind(platform: Running) -> None:
     platform.kubectl("apply", "--server-side", "-f", DEFINITION)
     platform.kubectl("wait", "--for=condition=Established", "--timeout=10s", f"crd/{NAME}")
     header, row = platform.kubectl("get", f"crd/{NAME}").splitlines()
@@ -54,7 +54,7 @@ def _defined(platform: Running) -> None:
     assert "How far up it goes." in reported
 
 
-def _good_and_bad(platform: Running) -> None:
+def _check_validation(platform: Running) -> None:
     reported = platform.kubectl("apply", "-f", "-", sent=rocket("ariane", **GOOD), fails=True)
     assert 'strict decoding error: unknown field "spec.unknown"' in reported
     platform.kubectl("apply", "--validate=ignore", "-f", "-", sent=rocket("ariane", **GOOD))
@@ -70,7 +70,7 @@ def _good_and_bad(platform: Running) -> None:
     assert "spec.orbit: Forbidden: the orbit is fixed" in reported
 
 
-def _parts(platform: Running) -> None:
+def _check_subresources(platform: Running) -> None:
     platform.kubectl("scale", "rocket/ariane", "--replicas=3")
     reported = platform.kubectl("scale", "rocket/ariane", "--replicas=8", fails=True)
     assert "engines must be at most 4" in reported
@@ -82,7 +82,7 @@ def _parts(platform: Running) -> None:
     assert row.split()[-1] == "True"
 
 
-def _still_there(platform: Running) -> None:
+def _check_after_restart(platform: Running) -> None:
     assert "ariane" in platform.kubectl("get", "spacecraft")
     assert platform.kubectl("get", "rk", "--field-selector=spec.orbit=low", "-o", "name") == ""
     platform.kubectl("create", "namespace", "moon")
@@ -101,7 +101,7 @@ def _owner(platform: Running) -> dict[str, str]:
     return {"apiVersion": "space.example.com/v1", "kind": "Rocket", "name": "ariane", "uid": uid}
 
 
-def _gone(platform: Running) -> None:
+def _delete_kind(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=rocket("last", orbit="low"))
     platform.kubectl("delete", "crd", NAME, "--timeout=10s")
     assert "NotFound" in platform.kubectl("get", "rockets", fails=True)

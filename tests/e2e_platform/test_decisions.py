@@ -1,4 +1,4 @@
-"""The decision ledger of a platform: what was decided can be asked for, after `kill -9` too."""
+"""The decision ledger of a platform: decisions can be listed, even after `kill -9`."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ NAMESPACES = "".join(
 
 
 def decisions(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """What `batchyard decisions` lists."""
+    """The entries that `batchyard decisions` lists."""
     reported = (sys.executable, "-m", "batchyard", "decisions", "--data-dir", str(folder), "-o", "json", *arguments)
     done = subprocess.run(reported, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -27,12 +27,12 @@ def decisions(folder: Path, *arguments: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data directory whose platform saw a preemption, and was killed once that was told."""
+    """A data directory of a platform that was killed after it recorded a preemption."""
     with Running(tmp_path) as platform:
         platform.kubectl("apply", "-f", "-", sent=NAMESPACES)
         platform.kubectl("apply", "-f", str(EXAMPLE / "platform.yaml"))
         *studies, release, deadline = (EXAMPLE / "jobs.yaml").read_text("utf-8").split("\n---\n")
-        platform.kubectl("apply", "-f", "-", sent="\n---\n".join(studies))  # all have quota before others want it
+        platform.kubectl("apply", "-f", "-", sent="\n---\n".join(studies))  # they reserve quota before the other Jobs
         study = ("job/study-4", "--namespace", "research", "--timeout=30s")
         platform.kubectl("wait", "--for=jsonpath={.status.active}=2", *study)
         platform.kubectl("apply", "-f", "-", sent=f"{release}\n---\n{deadline}")
@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_was_decided_is_told_after_a_crash_and_goes_on(folder: Path) -> None:
+def test_ledger_keeps_decisions_and_continues_numbering_after_kill(folder: Path) -> None:
     before = json.loads((folder / "before.json").read_text("utf-8"))
     with Running(folder) as platform:
         after = decisions(folder, "-A", "--until", before[-1]["time"])
@@ -55,7 +55,7 @@ def test_what_was_decided_is_told_after_a_crash_and_goes_on(folder: Path) -> Non
         assert numbers == sorted(set(numbers))
 
 
-def test_a_preemption_says_for_whom_and_by_which_rule(folder: Path) -> None:
+def test_preemption_decision_names_preemptor_and_rule(folder: Path) -> None:
     with Running(folder):
         preempted = decisions(folder, "-A", "--reason", "Preempted")
         released = decisions(folder, "job/release", "-n", "production", "--reason", "QuotaReserved")
@@ -69,7 +69,7 @@ def test_a_preemption_says_for_whom_and_by_which_rule(folder: Path) -> None:
     assert reserved["details"]["podSets"][0]["flavors"] == {"cpu": "default-flavor"}
 
 
-def test_the_log_tells_each_decision_with_its_number(tmp_path: Path) -> None:
+def test_log_entry_contains_number_of_decision(tmp_path: Path) -> None:
     with Running(tmp_path, "--log-level", "info", "--log-format", "json") as platform:
         platform.kubectl("create", "job", "one", "--image", "busybox")
         lines = (json.loads(line) for line in platform.reported if line.startswith("{"))

@@ -1,4 +1,4 @@
-"""Disks that are full, or may not be written: a clear refusal, and no damage. Needs the right to mount."""
+"""Full and read-only disks: a clear error and no damage. Needs permission to mount."""
 
 import shutil
 import subprocess
@@ -18,13 +18,13 @@ GENEROUS = "size=64m"
 
 
 def mount(*arguments: str) -> bool:
-    """Whether it could be mounted so."""
+    """Whether the mount succeeds."""
     return subprocess.run(["mount", "-t", "tmpfs", *arguments], capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own."""
+    """A separate disk."""
     place = tmp_path / "disk"
     place.mkdir()
     if shutil.which("mount") is None or not mount("-o", GENEROUS, "none", str(place)):
@@ -42,13 +42,13 @@ def config_map(number: int) -> dict[str, Any]:
 
 
 def refusal(folder: Path, *options: str) -> tuple[int, str]:
-    """Code and words of a platform that does not start."""
+    """Exit code and stderr of a platform that does not start."""
     command = [sys.executable, "-m", "batchyard", "up", "--data-dir", str(folder), PLAIN, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     return done.returncode, done.stderr
 
 
-def test_a_disk_that_is_full_ends_the_platform_with_all_that_was_acknowledged(disk: Path) -> None:
+def test_platform_ends_on_full_disk_and_keeps_acknowledged_writes(disk: Path) -> None:
     answered = []
     with Running(disk / "data", PLAIN) as running, Client(running.url) as client:
         assert mount("-o", "remount,size=4m", str(disk))
@@ -67,7 +67,7 @@ def test_a_disk_that_is_full_ends_the_platform_with_all_that_was_acknowledged(di
     assert answered
 
 
-def test_a_disk_that_may_not_be_written_is_told_and_left_as_it_is(disk: Path) -> None:
+def test_read_only_disk_is_reported_and_stays_unchanged(disk: Path) -> None:
     with Running(disk / "data", PLAIN) as running:
         ask(running.url, "POST", MAPS, config_map(1))
         running.kill()
@@ -82,7 +82,7 @@ def test_a_disk_that_may_not_be_written_is_told_and_left_as_it_is(disk: Path) ->
         assert kept(again.url) == ["m0001"]
 
 
-def test_one_in_the_background_that_has_no_room_to_say_so_is_told_of(disk: Path) -> None:
+def test_detached_platform_without_space_for_its_log_is_reported(disk: Path) -> None:
     assert mount("-o", "remount,size=64k", str(disk))
     code, reported = refusal(disk / "data", "--detach")
     assert (code, "Traceback" in reported) == (1, False)

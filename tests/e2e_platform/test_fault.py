@@ -1,4 +1,4 @@
-"""`batchyard fault node`: a machine of a platform that runs crashes, is reclaimed, or is drained."""
+"""`batchyard fault node`: crashes, reclaims or drains a machine of a running platform."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ spec:
 
 
 class Broken(Running):
-    """A platform whose nodes break."""
+    """A platform with faults of nodes."""
 
     def fault(self, *arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "batchyard", "fault", "node", *arguments]
@@ -50,14 +50,14 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
         yield started
 
 
-def test_a_machine_crashes(platform: Broken) -> None:
+def test_crash_option_crashes_machine(platform: Broken) -> None:
     node = platform.first("fixed")
     assert f"the machine of node {node} crashed at " in platform.fault(node, "--crash")
     assert platform.phase(node) == "Crashed"
     assert "is in phase Crashed" in platform.fault(node, "--crash", code=1)
 
 
-def test_the_cloud_reclaims_spot_machines_alone(platform: Broken) -> None:
+def test_reclaim_option_applies_to_spot_machines_only(platform: Broken) -> None:
     node = platform.first("spot")
     assert "is being reclaimed: it stops at " in platform.fault(node, "--reclaim")
     assert platform.phase(node) == "Stopping"
@@ -65,7 +65,7 @@ def test_the_cloud_reclaims_spot_machines_alone(platform: Broken) -> None:
     assert "is not a Spot machine" in platform.fault(fixed, "--reclaim", code=1)
 
 
-def test_a_node_is_drained(platform: Broken) -> None:
+def test_drain_option_evicts_pods_and_cordons_node(platform: Broken) -> None:
     node = platform.kubectl("get", "nodes", "-o", "jsonpath={.items[1].metadata.name}")
     overrides = json.dumps({"spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}})
     platform.kubectl("run", "busy", "--image=c", f"--overrides={overrides}")
@@ -73,21 +73,21 @@ def test_a_node_is_drained(platform: Broken) -> None:
     assert platform.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
 
 
-def test_what_cannot_be_broken_is_refused(platform: Broken) -> None:
+def test_fault_rejects_unknown_node_and_wrong_options(platform: Broken) -> None:
     assert "node other not found" in platform.fault("other", "--crash", code=1)
     assert "node other not found" in platform.fault("other", "--drain", code=1)
     assert "give one of --crash, --reclaim and --drain" in platform.fault("other", code=2)
     assert "give one of --crash, --reclaim and --drain" in platform.fault("other", "--crash", "--drain", code=2)
 
 
-def test_a_node_that_is_not_simulated_has_no_machine(platform: Broken) -> None:
+def test_fault_rejects_crash_of_node_without_simulated_machine(platform: Broken) -> None:
     node = '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "real"}}'
     platform.kubectl("apply", "-f", "-", sent=node)
     assert "has no simulated machine" in platform.fault("real", "--crash", code=1)
     assert "0 of 0 pods were evicted" in platform.fault("real", "--drain")
 
 
-def test_nothing_is_broken_where_nothing_runs(tmp_path: Path) -> None:
+def test_fault_fails_without_running_platform(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "batchyard", "fault", "node", "n", "--crash", "--data-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, "no platform runs in" in done.stderr) == (1, True)

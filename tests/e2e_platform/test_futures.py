@@ -1,4 +1,4 @@
-"""What a platform that runs tells of its future: when somebody starts, and what a change would do."""
+"""Forecasts of a running platform: the start of a Workload, and the effect of a change."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def sent(*objects: Any) -> str:
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A platform on which one runs for long, and another waits."""
+    """A platform with a long-running Workload and a pending Workload."""
     with Running(tmp_path_factory.mktemp("platform")) as started:
         started.kubectl("create", "-f", "-", sent=sent(TEAM))
         started.kubectl("create", "-f", "-", sent=sent(*queue(1), workload("a", 3600)))
@@ -35,13 +35,13 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def test_the_server_tells_when_somebody_starts(platform: Running) -> None:
+def test_server_forecasts_start_of_workload(platform: Running) -> None:
     reported = json.loads(platform.kubectl("get", "--raw", WAITING))
     assert (reported["kind"], reported["basis"], reported["within"]) == ("Forecast", "manifest", 1)
     assert 3000 < reported["waitSeconds"]["p50"] <= 3600
 
 
-def test_many_who_ask_at_once_are_all_answered(platform: Running) -> None:
+def test_concurrent_forecast_requests_are_all_answered(platform: Running) -> None:
     command = ["kubectl", "--kubeconfig", str(platform.kubeconfig), "get", "--raw"]
     asking = [
         subprocess.Popen([*command, f"{WAITING}?seed={seed % 4}"], stdout=subprocess.PIPE, text=True)
@@ -51,43 +51,43 @@ def test_many_who_ask_at_once_are_all_answered(platform: Running) -> None:
     assert [each["seed"] for each in answers] == [0, 1, 2, 3] * 2
 
 
-def test_once_somebody_has_asked_it_asks_itself_and_keeps_what_came_of_it(platform: Running) -> None:
-    for seed in (11, 12):  # one is answered after the other, and what it asks itself in between
+def test_platform_stores_its_forecast_samples_after_first_request(platform: Running) -> None:
+    for seed in (11, 12):  # requests are answered in order, with those of the platform itself in between
         platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
     known = json.loads((platform.kubeconfig.parent / "forecasts.json").read_text("utf-8"))
-    assert known == {"tracks": {}, "pending": []}  # what is certain is no sample
+    assert known == {"tracks": {}, "pending": []}  # a certain forecast is not a sample
 
 
-def test_no_child_is_left_behind(platform: Running) -> None:
+def test_forecasts_leave_no_child_process(platform: Running) -> None:
     for seed in (13, 14):
         platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
     children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children")
     running = process_in(platform.kubeconfig.parent)
     assert running is not None
-    assert children.read_text("utf-8").split() == [str(running.guard)]  # which runs as long as the platform does
+    assert children.read_text("utf-8").split() == [str(running.guard)]  # it runs as long as the platform
 
 
-def test_of_who_is_not_there_nothing_is_told(platform: Running) -> None:
+def test_forecast_rejects_unknown_workload_and_invalid_seed(platform: Running) -> None:
     reported = platform.kubectl("get", "--raw", WAITING.replace("/b/", "/x/"), fails=True)
     assert 'workloads.kueue.x-k8s.io "x" not found' in reported
     assert "not a number" in platform.kubectl("get", "--raw", f"{WAITING}?seed=x", fails=True)
 
 
-def test_the_command_asks_the_server(platform: Running) -> None:
+def test_eta_command_uses_server(platform: Running) -> None:
     command = [sys.executable, "-m", "batchyard", "eta", "workload/b", "-n", "team", "-o", "json"]
     folder = ["--data-dir", str(platform.kubeconfig.parent)]
     done = subprocess.run([*command, *folder], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["subject"] == {"kind": "Workload", "namespace": "team", "name": "b"}
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(platform: Running) -> None:
+def test_dry_run_warns_of_admission_and_changes_nothing(platform: Running) -> None:
     env = ["kubectl", "--kubeconfig", str(platform.kubeconfig), "replace", "--dry-run=server", "-f", "-"]
     done = subprocess.run(env, input=json.dumps(queue(2)[1]), capture_output=True, text=True, check=True)
     assert done.stderr == "Warning: team/b would be admitted at once\n"
     assert platform.kubectl("get", "-n", "team", "workload/b", "-o", "jsonpath={.status.admission}") == ""
 
 
-def test_those_who_may_not_look_are_told_no_names(platform: Running, tmp_path: Path) -> None:
+def test_forecasts_hide_names_from_user_without_permission(platform: Running, tmp_path: Path) -> None:
     folder = platform.kubeconfig.parent
     command = [sys.executable, "-m", "batchyard", "user", "eve", "--data-dir", str(folder)]
     subprocess.run(command, capture_output=True, check=True)

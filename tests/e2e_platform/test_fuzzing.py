@@ -1,4 +1,4 @@
-"""Whatever comes over the wire: it is answered or refused, others are served, and nothing of it stays."""
+"""Any input over the network is answered or rejected, without effect on other clients."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from e2e_platform.killing import ask
 from fuzz.platform import MAPS, Fuzzed, Stalled
 
-#: Megabytes that all that was sent may leave behind: objects that were made, and history.
+#: Maximum growth of memory in megabytes, for created objects and history.
 GROWTH_MAX = 80
 
 
@@ -17,25 +17,25 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
         yield under_test
 
 
-def test_requests_that_nobody_should_send_are_answered(fuzzed: Fuzzed) -> None:
+def test_random_requests_are_answered_with_bounded_memory(fuzzed: Fuzzed) -> None:
     before = fuzzed.resident()
     fuzzed.send(800, "over the wire")
     assert fuzzed.faults == []
     assert fuzzed.resident() - before < GROWTH_MAX
 
 
-def test_what_the_schemas_allow_is_answered(fuzzed: Fuzzed) -> None:
+def test_requests_allowed_by_schema_are_answered(fuzzed: Fuzzed) -> None:
     fuzzed.send_by_schema("apis/coordination.k8s.io/v1", examples=5)
     assert fuzzed.faults == []
 
 
-def test_what_is_no_request_is_refused(fuzzed: Fuzzed) -> None:
+def test_garbled_requests_are_rejected(fuzzed: Fuzzed) -> None:
     fuzzed.send_shapes()
     fuzzed.send_garbled(60, "garbled")
     assert fuzzed.faults == []
 
 
-def test_those_who_stall_keep_nobody_waiting(fuzzed: Fuzzed) -> None:
+def test_stalled_connections_do_not_block_other_clients(fuzzed: Fuzzed) -> None:
     with Stalled(fuzzed.url, 20):
         for number in range(100):
             code, _ = ask(
@@ -45,6 +45,6 @@ def test_those_who_stall_keep_nobody_waiting(fuzzed: Fuzzed) -> None:
     assert ask(fuzzed.url, "GET", "/version")[0] == 200
 
 
-def test_it_recovers_and_its_log_tells_of_no_defect(fuzzed: Fuzzed) -> None:
+def test_platform_recovers_without_errors_in_its_log(fuzzed: Fuzzed) -> None:
     fuzzed.end()
     assert fuzzed.faults == []

@@ -1,4 +1,4 @@
-"""The guide of the reference architecture, played by kubectl against a platform that runs: its first two steps."""
+"""The first two steps of the guide of the reference architecture, played by kubectl on a running platform."""
 
 import shutil
 import signal
@@ -19,7 +19,7 @@ Rows = Mapping[str, str]
 
 @pytest.fixture(scope="module")
 def played() -> Iterator[tuple[Guide, Rows, LiveGuide, Rows]]:
-    """The guide and its rows, simulated and live; the latter can still be asked."""
+    """The guide and its rows, simulated and live."""
     folder, steps = examples_folder(), played_steps("high-priority")
     assert folder is not None
     guide = Guide(folder, steps)
@@ -30,18 +30,18 @@ def played() -> Iterator[tuple[Guide, Rows, LiveGuide, Rows]]:
         yield guide, simulated, live, rows_of(seen, live)
 
 
-def test_what_is_to_be_seen_is_what_the_simulation_shows(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
+def test_live_guide_shows_same_rows_as_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
     _, simulated, _, live = played
     assert live == simulated
     assert live["high-priority: cq-team-a-hp"] == "team-a-b StrictFIFO 2 2"
 
 
-def test_no_timing_is_missed(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
+def test_live_guide_misses_no_timing(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
     _, _, live, _ = played
     assert live.timings.missed == []
 
 
-def test_a_time_that_runs_on_faster_than_the_machine_is_told_with_each_row_that_differs() -> None:
+def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
     folder, steps = examples_folder(), played_steps("low-priority")
     assert folder is not None
     guide = Guide(folder, steps)
@@ -53,17 +53,17 @@ def test_a_time_that_runs_on_faster_than_the_machine_is_told_with_each_row_that_
         assert all(row.is_explained for row in live.timings.differences(simulated, found))
 
 
-def test_it_begins_with_the_same_nodes(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
+def test_live_guide_starts_with_same_nodes_as_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
     guide, _, live, _ = played
     assert live.initial == guide.initial
 
 
-def test_steps_come_when_they_are_due(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
+def test_live_guide_plays_steps_no_earlier_than_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
     guide, _, live, _ = played
     assert live.now() - live.began >= guide.now() - guide.began
 
 
-def test_one_that_is_told_to_end_takes_its_platform_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_guide_stops_its_platform_on_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with Child("guide", "--live", "--step", "low-priority") as playing:
         states = iter(lambda: next(tmp_path.glob("*/data/kubeconfig"), None), 0)

@@ -1,4 +1,4 @@
-"""What people do with kubectl, against a platform that runs."""
+"""Common kubectl commands on a running platform."""
 
 import shutil
 from collections.abc import Iterator
@@ -32,27 +32,27 @@ data: {who: somebody, when: now}
 """
 
 
-def test_what_was_applied_is_unchanged_when_applied_again(platform: Running) -> None:
+def test_repeated_apply_keeps_generations(platform: Running) -> None:
     generations = ("get", "clusterqueues,localqueues", "-A", "-o", "jsonpath={.items[*].metadata.generation}")
     before = platform.kubectl(*generations)
     reported = platform.kubectl("apply", "-R", *PLATFORM)
-    # As with Kueue, kubectl sends quotas that are written as numbers again: they are kept as texts.
+    # As with Kueue, kubectl sends numeric quotas again, because they are stored as strings.
     assert {line.rpartition(" ")[2] for line in reported.splitlines()} == {"unchanged", "configured"}
     assert platform.kubectl(*generations) == before
 
 
-def test_the_reserved_nodes_are_ready(platform: Running) -> None:
+def test_kubectl_lists_reserved_nodes(platform: Running) -> None:
     header, *nodes = platform.kubectl("get", "nodes", "-l", "cloud.google.com/gke-nodepool=reserved-np").splitlines()
     assert header.split() == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
     assert len(nodes) == 4
 
 
-def test_cluster_queues_have_kueues_columns(platform: Running) -> None:
+def test_cluster_queues_have_columns_of_kueue(platform: Running) -> None:
     header = platform.kubectl("get", "clusterqueues", "-o", "wide").splitlines()[0]
     assert header.split() == ["NAME", "COHORT", "STRATEGY", "PENDING", "WORKLOADS", "ADMITTED", "WORKLOADS"]
 
 
-def test_an_object_is_made_changed_and_deleted(platform: Running) -> None:
+def test_kubectl_creates_changes_and_deletes_object(platform: Running) -> None:
     assert platform.kubectl("create", "-f", "-", sent=CONFIG_MAP) == "configmap/told created\n"
     platform.kubectl("label", "-n", "team-a", "configmap", "told", "colour=green")
     platform.kubectl("patch", "-n", "team-a", "configmap", "told", "--type", "merge", "-p", '{"data":{"when":null}}')
@@ -62,7 +62,7 @@ def test_an_object_is_made_changed_and_deleted(platform: Running) -> None:
     assert "NotFound" in platform.kubectl("get", "-n", "team-a", "configmap", "told", fails=True)
 
 
-def test_jobs_run_under_quota_to_their_end(platform: Running) -> None:
+def test_jobs_complete_under_quota(platform: Running) -> None:
     steps = EXAMPLES / "first-steps"
     platform.kubectl("apply", "-f", str(steps / "platform.yaml"), "-f", str(steps / "jobs.yaml"))
     platform.kubectl("wait", "-n", "team", "--for=condition=Complete", "--timeout=50s", "job", "--all")
@@ -72,7 +72,7 @@ def test_jobs_run_under_quota_to_their_end(platform: Running) -> None:
     assert shown.split().count("Finished") == 3
 
 
-def test_a_drained_node_has_no_pods_left(platform: Running) -> None:
+def test_drained_node_has_no_pods(platform: Running) -> None:
     platform.kubectl("run", "held", "--image=python:3.12", "--restart=Never", "--", "sleep", "1000000")
     platform.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "pod/held")
     node = platform.kubectl("get", "pod", "held", "-o", "jsonpath={.spec.nodeName}")
@@ -81,7 +81,7 @@ def test_a_drained_node_has_no_pods_left(platform: Running) -> None:
     platform.kubectl("uncordon", node)
 
 
-def test_what_was_answered_survives_a_sudden_end(tmp_path: Path) -> None:
+def test_acknowledged_object_survives_kill(tmp_path: Path) -> None:
     with Running(tmp_path) as first:
         first.kubectl("create", "namespace", "kept")
         version = first.kubectl("get", "namespace", "kept", "-o", "jsonpath={.metadata.resourceVersion}")
@@ -92,7 +92,7 @@ def test_what_was_answered_survives_a_sudden_end(tmp_path: Path) -> None:
         assert second.end() == 0
 
 
-def test_what_typed_clients_send_is_understood(platform: Running) -> None:
+def test_protobuf_objects_of_kubectl_generators_are_stored(platform: Running) -> None:
     platform.kubectl("create", "configmap", "typed", "--from-literal=a=1", "--from-literal=b=2")
     assert platform.kubectl("get", "configmap", "typed", "-o", "jsonpath={.data}") == '{"a":"1","b":"2"}'
     platform.kubectl("create", "secret", "generic", "hidden", "--from-literal=word=hush")
@@ -105,7 +105,7 @@ def test_what_typed_clients_send_is_understood(platform: Running) -> None:
     platform.kubectl("delete", "job/counted", "pod/alone", "configmap/typed", "secret/hidden")
 
 
-def test_fields_are_explained(platform: Running) -> None:
+def test_kubectl_explains_fields(platform: Running) -> None:
     reported = platform.kubectl("explain", "clusterqueue.spec.queueingStrategy")
     assert reported.splitlines()[:2] == ["GROUP:      kueue.x-k8s.io", "KIND:       ClusterQueue"]
     assert "ENUM:\n    StrictFIFO\n    BestEffortFIFO\n" in reported

@@ -1,4 +1,4 @@
-"""kubectl's verbs, one after another, against a platform that runs: what is asked, and what is printed."""
+"""The commands of kubectl on a running platform, with their output."""
 
 import os
 import re
@@ -42,12 +42,12 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def run(platform: Running, command: str, sent: str = "") -> str:
-    """What a command prints; with `!` before it, what it says of its failure."""
+    """The output of a command, or its error if the command begins with `!`."""
     fails = command.startswith("!")
     return platform.kubectl(*shlex.split(command.removeprefix("!")), sent=sent, fails=fails)
 
 
-#: Each command with what its output has to match, from the start of a line.
+#: Each command with a pattern that its output must match at the start of a line.
 READS = [
     ("get nodes -o wide", r"NAME .*INTERNAL-IP +EXTERNAL-IP +OS-IMAGE +KERNEL-VERSION +CONTAINER-RUNTIME"),
     ("get jobs --all-namespaces", r"team-a +team-a-low-priority-job-0 +\w+ +\d/2"),
@@ -102,12 +102,12 @@ READS = [
 
 
 @pytest.mark.parametrize(("command", "wanted"), READS, ids=[command for command, _ in READS])
-def test_what_is_read(platform: Running, command: str, wanted: str) -> None:
+def test_read_command_prints_expected_output(platform: Running, command: str, wanted: str) -> None:
     reported = run(platform, command)
     assert re.search(f"^{wanted}", reported, re.MULTILINE), reported
 
 
-#: Each generator of `kubectl create` with the object that it makes.
+#: Each generator of `kubectl create` with the object that it creates.
 GENERATORS = [
     ("namespace made", "namespace/made"),
     ("quota made --hard=count/jobs.batch=1000", "resourcequota/made"),
@@ -128,7 +128,7 @@ GENERATORS = [
 ]
 
 
-def test_generators_make_what_they_say(platform: Running) -> None:
+def test_generators_create_their_objects(platform: Running) -> None:
     reported = [run(platform, f"create {words}") for words, _ in GENERATORS]
     assert reported == [f"{made} created\n" for _, made in GENERATORS]
     assert run(platform, "create token made").count(".") == 2
@@ -136,7 +136,7 @@ def test_generators_make_what_they_say(platform: Running) -> None:
     assert deleted.count('"made') == len(GENERATORS) - 1
 
 
-def test_a_map_is_applied_compared_and_replaced(platform: Running) -> None:
+def test_config_map_is_applied_compared_and_replaced(platform: Running) -> None:
     assert run(platform, "apply -f -", MAP) == "configmap/told created\n"
     assert run(platform, "apply -f -", MAP) == "configmap/told unchanged\n"
     assert run(platform, "diff -f -", MAP) == ""
@@ -149,7 +149,7 @@ def test_a_map_is_applied_compared_and_replaced(platform: Running) -> None:
     assert run(platform, "get configmap told -o jsonpath={.metadata.annotations}") == ""
 
 
-def test_a_conflict_is_told_and_taken_by_force(platform: Running) -> None:
+def test_apply_conflict_is_reported_and_forced(platform: Running) -> None:
     shared = MAP.replace("told", "shared")
     assert run(platform, "apply --server-side -f -", shared) == "configmap/shared serverside-applied\n"
     other = "apply --server-side --field-manager=other -f -"
@@ -163,21 +163,21 @@ def test_a_conflict_is_told_and_taken_by_force(platform: Running) -> None:
     assert managers.split() == ["kubectl", "other"]
 
 
-def test_what_is_no_longer_applied_is_pruned(platform: Running) -> None:
+def test_apply_prunes_objects_missing_from_manifest(platform: Running) -> None:
     both = MAP.replace("told", "first") + "---" + MAP.replace("told", "second")
     run(platform, "apply -f -", both.replace("app: first", "app: pruned").replace("app: second", "app: pruned"))
     one = MAP.replace("told", "first").replace("app: first", "app: pruned")
     assert "configmap/second pruned\n" in run(platform, "apply --prune -l app=pruned -f -", one)
 
 
-def test_a_kustomization_is_applied(platform: Running, tmp_path: Path) -> None:
+def test_kustomization_is_applied_and_deleted(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "map.yaml").write_text(MAP, "utf-8")
     (tmp_path / "kustomization.yaml").write_text("namePrefix: more-\nresources: [map.yaml]\n", "utf-8")
     assert run(platform, f"apply -k {tmp_path}") == "configmap/more-told created\n"
     assert run(platform, f"delete -k {tmp_path}") == 'configmap "more-told" deleted\n'
 
 
-def test_an_object_is_patched_labelled_annotated_and_edited(platform: Running, tmp_path: Path) -> None:
+def test_object_is_patched_labelled_annotated_and_edited(platform: Running, tmp_path: Path) -> None:
     run(platform, "create -f -", MAP.replace("told", "worked"))
     patches = (
         """--type=strategic -p '{"data":{"b":"2"}}'""",
@@ -200,7 +200,7 @@ def test_an_object_is_patched_labelled_annotated_and_edited(platform: Running, t
     assert run(platform, "delete configmap worked") == 'configmap "worked" deleted\n'
 
 
-def test_what_runs_is_set_and_rolled_out_as_far_as_it_is_kept(platform: Running) -> None:
+def test_deployment_is_set_and_restarted_without_rollout_history(platform: Running) -> None:
     run(platform, "create deployment set --image=nginx")
     for words in ("image deploy/set nginx=nginx:2", "env deploy/set A=B", "resources deploy/set --limits=cpu=1000m"):
         assert "deployment.apps/set" in run(platform, f"set {words}")
@@ -235,7 +235,7 @@ spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]
 
 
 @pytest.mark.parametrize(("cascade", "left"), [("background", 0), ("foreground", 0), ("orphan", 1)])
-def test_pods_go_with_their_job_as_the_cascade_says(platform: Running, cascade: str, left: int) -> None:
+def test_delete_of_job_cascades_to_pods(platform: Running, cascade: str, left: int) -> None:
     run(platform, "create -f -", JOB.replace("NAME", cascade))
     run(platform, f"wait --for=create pod -l job-name={cascade} --timeout=20s")
     assert f'job.batch "{cascade}" deleted' in run(platform, f"delete job {cascade} --cascade={cascade}")
@@ -244,7 +244,7 @@ def test_pods_go_with_their_job_as_the_cascade_says(platform: Running, cascade: 
     assert len(run(platform, f"get pods -l job-name={cascade} -o name").split()) == left
 
 
-def test_waits_end_when_it_happens(platform: Running) -> None:
+def test_wait_ends_when_condition_is_met(platform: Running) -> None:
     run(platform, "create -f -", JOB.replace("NAME", "awaited").replace("10m", "30s"))
     assert run(platform, "wait --for=create job/awaited") == "job.batch/awaited condition met\n"
     assert (
@@ -258,7 +258,7 @@ def test_waits_end_when_it_happens(platform: Running) -> None:
     assert "awaited" in run(platform, "get events --field-selector reason=Completed --sort-by=.lastTimestamp")
 
 
-def test_a_watch_shows_what_happens(platform: Running) -> None:
+def test_watch_prints_events(platform: Running) -> None:
     command = [
         "kubectl",
         "--kubeconfig",
@@ -270,7 +270,7 @@ def test_a_watch_shows_what_happens(platform: Running) -> None:
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
-        # It may begin to watch after the first of these.
+        # The watch may begin after the first of these.
         for number in range(2):
             run(platform, f"create configmap watched-{number}")
         seen = [watching.stdout.readline().split() for _ in range(2)]
@@ -279,7 +279,7 @@ def test_a_watch_shows_what_happens(platform: Running) -> None:
     assert (seen[1][0], seen[1][1][:8]) == ("ADDED", "watched-")
 
 
-def test_all_is_dumped(platform: Running, tmp_path: Path) -> None:
+def test_cluster_info_is_dumped(platform: Running, tmp_path: Path) -> None:
     reported = run(platform, f"cluster-info dump --namespaces=default --output-directory={tmp_path}")
     assert reported == f"Cluster info dumped to {tmp_path}\n"
     assert '"kind": "NodeList"' in (tmp_path / "nodes.json").read_text("utf-8")

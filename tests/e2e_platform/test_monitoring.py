@@ -1,4 +1,4 @@
-"""What is told at /metrics, as a real Prometheus takes it; and every expression of every dashboard."""
+"""The metrics of a platform in a real Prometheus, and all expressions of all dashboards."""
 
 import re
 import shutil
@@ -61,17 +61,17 @@ def job(name: str, queue: str, cpu: str, runtime: str, *, priority: str = "", **
 
 
 class Monitored(NamedTuple):
-    """A platform in which a little of everything has happened, and who watched."""
+    """A platform after events of many kinds, and the Prometheus that scrapes it."""
 
     platform: Running
     prometheus: Prometheus
-    #: What each expression of the dashboards gave.
+    #: The result of each expression of the dashboards.
     answers: dict[str, list[Any]]
 
 
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
-    """Research borrows, is preempted, waits, and asks for machines that nobody has."""
+    """Research borrows quota, is preempted, waits, and requests machines that do not exist."""
     folder, cluster = tmp_path_factory.mktemp("platform"), str(HERE / "monitored.yaml")
     with (
         Running(folder, "--speed", "30x", "--cluster", cluster) as platform,
@@ -90,8 +90,8 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         platform.kubectl("create", "-f", "-", sent="".join(second))
         platform.kubectl("get", "--raw", "/apis/batch/v1/namespaces/default/jobs/waits/eta")
         platform.kubectl("create", "--dry-run=server", "-f", "-", sent=FLAVOR)
-        answers = prometheus.answers([text for text in every_expression() if not is_said(text)], 150)
-        answers |= {text: prometheus.query(text) for text in every_expression() if is_said(text)}
+        answers = prometheus.answers([text for text in every_expression() if not is_documented_without_data(text)], 150)
+        answers |= {text: prometheus.query(text) for text in every_expression() if is_documented_without_data(text)}
         yield Monitored(platform, prometheus, answers)
 
 
@@ -101,46 +101,48 @@ def every_expression() -> list[str]:
 
 
 def without_data() -> list[str]:
-    """The metrics of which docs/metrics.md says that they have no data here."""
+    """The metrics that docs/metrics.md lists as metrics without data."""
     text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     part = text.partition("## Metrics without data\n")[2].partition("\n## ")[0]
     return re.findall(r"^\| `(\w+)`", part, re.MULTILINE)
 
 
-def is_said(expression: str) -> bool:
-    """Whether it is said to give nothing."""
+def is_documented_without_data(expression: str) -> bool:
+    """Whether the documentation lists a metric of the expression as without data."""
     return any(name in expression for name in without_data())
 
 
-def test_dashboards_ask_for_something() -> None:
+def test_dashboards_contain_expressions() -> None:
     assert len(every_expression()) > 60
     assert len(without_data()) > 3
 
 
-def test_every_expression_gives_data_or_is_said_not_to(monitored: Monitored) -> None:
-    missing = [text for text, result in monitored.answers.items() if not result and not is_said(text)]
+def test_dashboard_expressions_return_data_unless_documented_otherwise(monitored: Monitored) -> None:
+    missing = [
+        text for text, result in monitored.answers.items() if not result and not is_documented_without_data(text)
+    ]
     assert not missing, "\n".join(missing)
 
 
-def test_what_is_said_to_have_no_data_has_none(monitored: Monitored) -> None:
+def test_metrics_documented_without_data_return_none(monitored: Monitored) -> None:
     assert [name for name in without_data() if monitored.prometheus.query(name)] == []
 
 
-def test_the_reference_architecture_asks_for_nothing_that_is_not_there(monitored: Monitored) -> None:
+def test_reference_architecture_expressions_return_data(monitored: Monitored) -> None:
     if not THEIRS.exists():
         pytest.skip("the reference architecture is not beside the repository")
     missing = [text for text in expressions_of(THEIRS) if not monitored.answers[text]]
     assert not missing, "\n".join(missing)
 
 
-def test_what_a_budget_has_spent_is_told(monitored: Monitored) -> None:
+def test_budget_metrics_report_spent_and_remaining_amounts(monitored: Monitored) -> None:
     of = '{budget="dollars",unit="dollars"}'
     spent, left = f"batchyard_budget_spent{of}", f"batchyard_budget_remaining{of}"
     wanted = [f"{spent} > 0", f"abs({spent} + {left} - batchyard_budget_amount{of}) < 0.02"]
     assert all(monitored.prometheus.answers(wanted, 150).values())
 
 
-def test_answers_that_come_later_count_with_their_codes(monitored: Monitored) -> None:
+def test_deferred_responses_are_counted_by_code(monitored: Monitored) -> None:
     labels = ('resource="jobs",subresource="eta"', 'resource="resourceflavors",dry_run="All"')
     asked = [f"sum by (code) (apiserver_request_total{{{each}}})" for each in labels]
     found = monitored.prometheus.answers(asked, 150)
@@ -148,7 +150,7 @@ def test_answers_that_come_later_count_with_their_codes(monitored: Monitored) ->
     assert reported == [[("200", "1")], [("201", "1")]]
 
 
-def test_who_was_given_no_right_is_refused(monitored: Monitored) -> None:
+def test_metrics_require_permission(monitored: Monitored) -> None:
     platform = monitored.platform
     refused = platform.kubectl("get", "--raw", "/metrics", "--as=anna", fails=True)
     assert 'User "anna" cannot get path "/metrics"' in refused
@@ -156,7 +158,7 @@ def test_who_was_given_no_right_is_refused(monitored: Monitored) -> None:
     assert "kueue_pending_workloads{" in reported
 
 
-def test_groups_can_be_asked_for_alone(monitored: Monitored) -> None:
+def test_metrics_can_be_limited_to_groups(monitored: Monitored) -> None:
     reported = monitored.platform.kubectl("get", "--raw", "/metrics?collect[]=gpus&collect[]=batchyard")
     names = set(re.findall(r"^# TYPE (\w+)", reported, re.MULTILINE))
     assert {name.partition("_")[0] for name in names} == {"DCGM", "batchyard"}
@@ -164,14 +166,14 @@ def test_groups_can_be_asked_for_alone(monitored: Monitored) -> None:
     assert "not nodes" in wrong
 
 
-def test_no_rule_fails(monitored: Monitored) -> None:
+def test_rules_are_healthy(monitored: Monitored) -> None:
     groups = monitored.prometheus.get("rules")["groups"]
     reported = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
     assert len(reported) > 8
     assert set(reported.values()) == {"ok"}
 
 
-def test_what_is_served_is_in_the_table(monitored: Monitored) -> None:
+def test_served_metrics_match_table(monitored: Monitored) -> None:
     table = {metric.name: metric for group in GROUPS.values() for metric in group}
     text = monitored.platform.kubectl("get", "--raw", "/metrics")
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
@@ -181,7 +183,7 @@ def test_what_is_served_is_in_the_table(monitored: Monitored) -> None:
 
 
 def samples(text: str, kinds: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """Of each sample its family and the names of its labels, but for that of buckets."""
+    """The family and the label names of each sample, without the label of buckets."""
     for line in text.splitlines():
         if not line.startswith("#"):
             name = line.partition("{")[0].partition(" ")[0]
@@ -189,7 +191,7 @@ def samples(text: str, kinds: dict[str, str]) -> Iterator[tuple[str, list[str]]]
             yield family, [label for label in _LABEL.findall(line) if label != "le"]
 
 
-def test_promtool_takes_all_of_it(monitored: Monitored) -> None:
+def test_promtool_accepts_metrics(monitored: Monitored) -> None:
     text = monitored.platform.kubectl("get", "--raw", "/metrics")
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     ours = [line for line in checked.stderr.splitlines() if line.startswith(("kueue_", "batchyard_", "error"))]
@@ -199,7 +201,7 @@ def test_promtool_takes_all_of_it(monitored: Monitored) -> None:
 @pytest.mark.parametrize(
     "command", [("check", "rules", "batchyard.rules.yml"), ("test", "rules", "batchyard.rules_test.yml")]
 )
-def test_the_rules_are_sound_and_do_what_they_say(command: tuple[str, ...]) -> None:
+def test_promtool_accepts_rules_and_their_tests(command: tuple[str, ...]) -> None:
     done = subprocess.run(
         ["promtool", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""`batchyard monitoring`: a real Prometheus beside a platform that runs, and a program in Grafana's place."""
+"""`batchyard monitoring`: a real Prometheus for a running platform, and a stand-in for Grafana."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from e2e_platform.running import Child, Running, kubectl
 
 HERE: Final = Path(__file__).parent
 RATIO: Final = "cluster_queue:kueue_reserved:ratio"
-#: Serves what Grafana's settings say, as far as the command looks at it.
+#: Serves the health endpoint at the address in the settings of Grafana.
 FAKE_GRAFANA: Final = """#!{python}
 import configparser, http.server, sys
 options = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:] if "=" in word)
@@ -39,7 +39,7 @@ needs_prometheus = pytest.mark.skipif(not FOUND, reason=NONE)
 
 
 class Watched(NamedTuple):
-    """A platform, and what the command said of its monitoring."""
+    """A platform and the output of the monitoring command."""
 
     platform: Running
     folder: Path
@@ -81,7 +81,7 @@ def batchyard(*arguments: str | Path, **environment: str) -> "subprocess.Complet
 
 @needs_kubectl
 @needs_prometheus
-def test_the_platform_is_scraped_and_our_rules_are_recorded(watched: Watched) -> None:
+def test_prometheus_scrapes_platform_and_records_rules(watched: Watched) -> None:
     target = 'up{job="batchyard"} == 1'
     found = watched.queries.answers([target, RATIO], 300)
     assert found[target][0]["metric"]["instance"] == watched.platform.url.partition("://")[2]
@@ -92,7 +92,7 @@ def test_the_platform_is_scraped_and_our_rules_are_recorded(watched: Watched) ->
 
 @needs_kubectl
 @needs_prometheus
-def test_prometheus_listens_on_the_loopback_and_may_read_nothing_but_metrics(watched: Watched) -> None:
+def test_prometheus_listens_on_loopback_and_may_read_metrics_only(watched: Watched) -> None:
     assert watched.stated["prometheus"]["url"].startswith("http://127.0.0.1:")
     own = Path(watched.stated["prometheus"]["configuration"]).parent
     assert {(own / name).stat().st_mode & 0o077 for name in ("client.key", "prometheus.yml")} == {0}
@@ -108,7 +108,7 @@ def test_prometheus_listens_on_the_loopback_and_may_read_nothing_but_metrics(wat
 
 @needs_kubectl
 @needs_prometheus
-def test_grafana_is_given_its_data_source_and_dashboards(watched: Watched) -> None:
+def test_grafana_is_provisioned_with_data_source_and_dashboards(watched: Watched) -> None:
     grafana = watched.stated["grafana"]
     assert (grafana["url"], grafana["pid"]) == (None, None)
     provisioning = Path(grafana["provisioning"])
@@ -123,7 +123,7 @@ def test_grafana_is_given_its_data_source_and_dashboards(watched: Watched) -> No
 
 @needs_kubectl
 @needs_prometheus
-def test_it_runs_once_for_a_data_directory(watched: Watched) -> None:
+def test_monitoring_rejects_second_run_for_data_directory(watched: Watched) -> None:
     done = batchyard("monitoring", "--data-dir", watched.folder, "--port", "0")
     assert done.returncode == 1
     assert "already runs" in done.stderr
@@ -131,7 +131,7 @@ def test_it_runs_once_for_a_data_directory(watched: Watched) -> None:
 
 
 @needs_prometheus
-def test_in_the_background_with_grafana_until_it_is_ended(tmp_path: Path) -> None:
+def test_detached_monitoring_runs_with_grafana_until_end(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "grafana"
     program.write_text(FAKE_GRAFANA.format(python=sys.executable))
@@ -159,7 +159,7 @@ def test_in_the_background_with_grafana_until_it_is_ended(tmp_path: Path) -> Non
 
 
 @needs_prometheus
-def test_a_prometheus_that_ends_ends_the_command_with_its_log(tmp_path: Path) -> None:
+def test_monitoring_ends_and_names_log_when_prometheus_ends(tmp_path: Path) -> None:
     with (
         Running(tmp_path / "data", "--insecure-loopback"),
         Child("monitoring", "--data-dir", str(tmp_path / "data"), "--port", "0", "--no-grafana") as monitoring,
@@ -171,18 +171,18 @@ def test_a_prometheus_that_ends_ends_the_command_with_its_log(tmp_path: Path) ->
         assert "Prometheus ended with code -9; see" in monitoring.reported.read()
 
 
-def test_it_needs_a_platform_that_runs(tmp_path: Path) -> None:
+def test_monitoring_fails_without_running_platform(tmp_path: Path) -> None:
     done = batchyard("monitoring", "--data-dir", tmp_path)
     assert (done.returncode, "no platform runs in" in done.stderr) == (1, True)
 
 
-def test_it_says_how_to_install_prometheus(running: Running, tmp_path: Path) -> None:
+def test_monitoring_reports_how_to_install_prometheus(running: Running, tmp_path: Path) -> None:
     done = batchyard("monitoring", "--data-dir", running.kubeconfig.parent, PATH=str(tmp_path))
     assert (done.returncode, "apt-get install prometheus" in done.stderr) == (1, True)
 
 
 @needs_prometheus
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_monitoring_reports_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, Running(tmp_path / "data", "--insecure-loopback"):
         port = str(other.getsockname()[1])
         done = batchyard("monitoring", "--data-dir", tmp_path / "data", "--port", port)

@@ -1,4 +1,4 @@
-"""Operators beside a platform: one decides, and when it is gone or stopped another does, and nothing twice."""
+"""Operators of a platform: a standby takes over from the leader, and no decision is made twice."""
 
 import json
 import signal
@@ -52,7 +52,7 @@ def waiting(platform: Running, *options: str) -> Operating:
 
 
 def submit(platform: Running, numbers: Sequence[int]) -> None:
-    """A queue of two CPUs, if it is not there yet, and Jobs of one."""
+    """Create a queue of two CPUs if it does not exist, and Jobs of one CPU."""
     objects = list(submitted())
     for path, obj in [*objects[:3], *[objects[3 + number] for number in numbers]]:
         code, answer = ask(platform.url, "POST", path, obj)
@@ -60,7 +60,7 @@ def submit(platform: Running, numbers: Sequence[int]) -> None:
 
 
 def finish(platform: Running, count: int) -> None:
-    """Wait until so many Workloads have finished."""
+    """Wait until a number of Workloads has finished."""
     done = set()
     with Client(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1"):
@@ -71,7 +71,7 @@ def finish(platform: Running, count: int) -> None:
 
 
 def admissions(platform: Running) -> list[int]:
-    """How often each Workload got quota, by all that was ever written to it."""
+    """How often each Workload got quota, by all its versions."""
     given: dict[str, list[bool]] = {}
     with Client(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1&timeoutSeconds=1"):
@@ -86,7 +86,7 @@ def lease(platform: Running) -> dict[str, Any]:
     return spec
 
 
-def test_another_takes_over_from_one_that_is_killed(platform: Running) -> None:
+def test_standby_takes_over_from_killed_leader(platform: Running) -> None:
     with leading(platform, *ELECTION) as leader, waiting(platform, *ELECTION) as standby:
         submit(platform, range(4))
         finish(platform, 2)
@@ -99,7 +99,7 @@ def test_another_takes_over_from_one_that_is_killed(platform: Running) -> None:
     assert admissions(platform) == [1] * 6
 
 
-def test_a_leader_that_slept_ends_and_writes_nothing_more(platform: Running) -> None:
+def test_suspended_leader_ends_without_further_writes(platform: Running) -> None:
     with leading(platform, *ELECTION) as leader, waiting(platform, *ELECTION) as standby:
         submit(platform, range(3))
         leader.signal(signal.SIGSTOP)
@@ -113,13 +113,13 @@ def test_a_leader_that_slept_ends_and_writes_nothing_more(platform: Running) -> 
     assert admissions(platform) == [1] * 6
 
 
-def test_one_that_is_told_to_end_lets_the_next_lead_at_once(platform: Running) -> None:
+def test_terminated_leader_releases_lease_at_once(platform: Running) -> None:
     with leading(platform) as leader, waiting(platform) as standby:
         assert leader.end() == 0
         standby.wait_until("runs admission", within=10)
 
 
-def test_health_and_figures_are_told(platform: Running) -> None:
+def test_operator_serves_health_and_metrics(platform: Running) -> None:
     port = free_port()
     with operator(platform, "--no-leader-elect", "--port", str(port)) as running:
         running.wait_until("runs admission")
@@ -137,7 +137,7 @@ def test_health_and_figures_are_told(platform: Running) -> None:
     assert [figures[name] for name in figures if name.startswith("kueue_finished_workloads_total{")] == ["2"]
 
 
-def test_the_page_shows_each_what_the_api_server_would_list_for_him(tmp_path: Path) -> None:
+def test_page_shows_user_only_objects_that_user_may_list(tmp_path: Path) -> None:
     port, options = free_port(), ("--controllers", "admission", "--no-leader-elect")
     with (
         Running(tmp_path, "--controllers", "*,-admission") as platform,
@@ -160,7 +160,7 @@ def test_the_page_shows_each_what_the_api_server_would_list_for_him(tmp_path: Pa
         assert [queue["namespace"] for queue in json.loads(text)["model"]["localQueues"]] == ["team-a"]
 
 
-def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+def test_operator_connects_with_tls_client_certificate(tmp_path: Path) -> None:
     with Running(tmp_path, "--controllers", "*,-jobset") as platform:
         with Operating(platform.kubeconfig, "--controllers", "jobset") as running:
             running.wait_until("runs jobset")
@@ -169,7 +169,7 @@ def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--shadow",)])
-def test_one_that_waits_for_credentials_ends_when_it_is_told_to(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_operator_waiting_for_credentials_ends_on_signal(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "plugin").write_text("#!/bin/sh\necho waiting for somebody >&2\nexec sleep 60\n")
     (tmp_path / "plugin").chmod(0o700)
     kubeconfig = plain_kubeconfig(tmp_path, "http://127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""The guide beside operators whose leader is killed: a small version of tools/operator_kills.py."""
+"""The guide with operators whose leader is killed: a small version of tools/operator_kills.py."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from e2e_platform.leaders import killed_guide
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
-def test_nothing_is_decided_twice_or_asked_for_without_a_right_though_leaders_are_killed(tmp_path: Path) -> None:
+def test_guide_has_no_double_decisions_or_denied_requests_with_killed_leaders(tmp_path: Path) -> None:
     folder, steps = examples_folder(), played_steps("low-priority")
     assert folder is not None
     found = killed_guide(Guide(folder, steps), steps, tmp_path, 2, 60.0)

@@ -1,4 +1,4 @@
-"""The rights that an operator is installed with are enforced, suffice, and are all needed."""
+"""The installed permissions of an operator are enforced, sufficient and all needed."""
 
 import json
 import shutil
@@ -18,14 +18,14 @@ from e2e_platform.running import Running
 SETTINGS = InstallSettings(webhooks=False, page=False)
 OTHERS = ",".join(group for group in GROUPS if group not in ON_KUBERNETES)
 WORK = Path(__file__).with_name("rights.yaml")
-_LOOKS_MAX = 600
+_ATTEMPTS_MAX = 600
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
 
 def allowed() -> set[tuple[str, str, str]]:
-    """What the roles of the account allow, by group, resource and verb.
+    """The permissions of the account, by group, resource and verb.
 
-    Rights over finalizers are used by no request: an admission plugin of other API servers asks for them.
+    No request uses permissions on finalizers: an admission plugin of other API servers checks them.
     """
     rules = [
         rule
@@ -38,27 +38,27 @@ def allowed() -> set[tuple[str, str, str]]:
 
 
 def wait_for(is_so: Callable[[], bool], reported: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    for _ in range(_LOOKS_MAX):
+    """Wait until a condition holds."""
+    for _ in range(_ATTEMPTS_MAX):
         if is_so():
             return
         threading.Event().wait(0.1)
     raise AssertionError(reported())
 
 
-class Story:
-    """A platform, an operator beside it with its rights, and what it used of them."""
+class OperatedPlatform:
+    """A platform, an operator with its permissions, and those that it has used."""
 
     def __init__(self, platform: Running, audit_log: Path) -> None:
         self.platform = platform
         self.audit_log = audit_log
 
     def until_used(self, *wanted: tuple[str, str, str]) -> None:
-        """Wait until it has used rights."""
+        """Wait until the operator has used permissions."""
         wait_for(lambda: set(wanted) <= self.used(), lambda: sorted(set(wanted) - self.used()))
 
     def used(self) -> set[tuple[str, str, str]]:
-        """The rights it has used."""
+        """The permissions that the operator has used."""
         return used(self.audit_log, SETTINGS)
 
     def workload_of(self, job: str) -> Mapping[str, Any]:
@@ -68,11 +68,11 @@ class Story:
         return found
 
     def create(self, obj: Mapping[str, Any]) -> None:
-        """Make an object as the platform's owner."""
+        """Create an object as the owner of the platform."""
         self.platform.kubectl("create", "-f", "-", sent=json.dumps(obj))
 
     def disturb(self) -> None:
-        """A second Workload of a Job, a template that somebody did not get to hand over, queues that are drained."""
+        """Create a second Workload of a Job and a leftover template, and drain the queues."""
         workload = self.workload_of("asks")
         metadata = {"name": "left", "namespace": "default", "labels": {"kueue.x-k8s.io/managed": "true"}}
         owner = {"apiVersion": workload["apiVersion"], "kind": "Workload", "name": workload["metadata"]["name"]}
@@ -98,11 +98,11 @@ class Story:
         asks = workload["metadata"]["name"]
         self.platform.kubectl("patch", "workload", asks, "--type=merge", "-p", '{"spec": {"active": false}}')
 
-    def tell_again(self) -> None:
-        """Have a check say something of one that waits for it until an Event of its Job is told again."""
+    def repeat_event(self) -> None:
+        """Update the message of an admission check until an Event of its Job is repeated."""
         asks = self.workload_of("asks")["metadata"]["name"]
         check = {"name": "capacity", "state": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-        for number in range(_LOOKS_MAX):
+        for number in range(_ATTEMPTS_MAX):
             if ("", "events", "patch") in self.used():
                 return
             stated = json.dumps({"status": {"admissionChecks": [{**check, "message": f"{number}"}]}})
@@ -110,22 +110,22 @@ class Story:
         raise AssertionError("no Event was told again")
 
     def stop_queue(self, policy: str) -> None:
-        """Stop a queue, or let it go on."""
+        """Set the stop policy of a queue."""
         stop = json.dumps({"spec": {"stopPolicy": policy}})
         self.platform.kubectl("patch", "clusterqueue", "plain", "--type=merge", "-p", stop)
 
 
-def test_every_right_is_used_and_every_use_is_allowed(tmp_path: Path) -> None:
+def test_operator_uses_exactly_its_granted_permissions(tmp_path: Path) -> None:
     audit_log = tmp_path / "audit.log"
     options = ("--speed", "60x", "--controllers", OTHERS, "--audit-log", str(audit_log))
     with Running(tmp_path / "data", *options) as platform:
         kubeconfig = granted(platform.kubeconfig, tmp_path, SETTINGS)
         named = ("--leader-elect-resource-name", SETTINGS.name, "--fair-sharing")
         with Operating(kubeconfig, *named).wait_until("runs admission") as operator:
-            story = Story(platform, audit_log)
+            story = OperatedPlatform(platform, audit_log)
             platform.kubectl("create", "-f", str(WORK))
             story.until_used(("", "podtemplates", "patch"), ("jobset.x-k8s.io", "jobsets", "delete"))
-            story.tell_again()
+            story.repeat_event()
             story.disturb()
             story.until_used(("", "podtemplates", "delete"), ("batch", "jobs/status", "patch"))
             story.stop_queue("None")

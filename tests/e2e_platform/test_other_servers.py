@@ -1,4 +1,4 @@
-"""why, eta and whatif of a cluster on which nothing of ours is installed: answered from a snapshot in memory."""
+"""why, eta and whatif for a cluster without batchyard: computed from a snapshot in memory."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ API = "/apis/kueue.x-k8s.io/v1beta2"
 
 @pytest.fixture(scope="module")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One runs for an hour, and another waits."""
+    """The kubeconfig of a cluster with a running Workload and a pending Workload."""
     folder = tmp_path_factory.mktemp("platform")
     with Running(folder, "--insecure-loopback") as platform, OtherServer(platform.url) as other:
         assert ask(platform.url, "POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})[0] == 201
@@ -35,25 +35,25 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(plain_kubeconfig(folder, other.url))
 
 
-def test_why_is_worked_out_here(kubeconfig: str) -> None:
+def test_why_is_computed_locally(kubeconfig: str) -> None:
     done = batchyard("why", "workload/b", "-n", "team", "--kubeconfig", kubeconfig, "-o", "json")
     assert done.code == 0, done.stderr
     assert json.loads(done.stdout)["binding"]["limit"] == "nominal"
 
 
-def test_eta_is_worked_out_here(kubeconfig: str) -> None:
+def test_eta_is_computed_locally(kubeconfig: str) -> None:
     done = batchyard("eta", "workload/b", "-n", "team", "--kubeconfig", kubeconfig, "-o", "json")
     assert done.code == 0, done.stderr
     assert 3000 < json.loads(done.stdout)["waitSeconds"]["p50"] <= 3600
 
 
-def test_whatif_is_worked_out_here(kubeconfig: str, tmp_path: Path) -> None:
+def test_whatif_is_computed_locally(kubeconfig: str, tmp_path: Path) -> None:
     change = tmp_path / "change.yaml"
     change.write_text(json.dumps(queue(2)[1]), "utf-8")
     done = batchyard("whatif", "-f", str(change), "--kubeconfig", kubeconfig)
     assert done.stdout.startswith("1 starts sooner") or "sooner" in done.stdout.splitlines()[0], done.stderr
 
 
-def test_of_who_is_not_there_the_nearest_is_told(kubeconfig: str) -> None:
+def test_unknown_workload_error_suggests_similar_names(kubeconfig: str) -> None:
     done = batchyard("why", "workload/bb", "-n", "team", "--kubeconfig", kubeconfig)
     assert (done.code, "similar names: b" in done.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""The page of a platform that plays something, looked at with a real Chromium."""
+"""The page of a running platform in a real Chromium."""
 
 import json
 import shutil
@@ -77,25 +77,25 @@ def job(team: str, name: str) -> str:
 
 
 class Site(NamedTuple):
-    """A platform with work of two teams, and a browser."""
+    """A platform with Jobs of two teams, and a browser."""
 
     platform: Running
     folder: Path
     browser: Browser
 
     def link(self, *options: str) -> str:
-        """A link to the page, as the command prints it."""
+        """The link to the page that the command prints."""
         command = [sys.executable, "-m", "batchyard", "page", "--data-dir", str(self.folder), *options]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     def get(self, *arguments: str) -> Any:
-        """What kubectl gets, as JSON."""
+        """The JSON output of kubectl get."""
         return json.loads(self.platform.kubectl("get", *arguments, "-o", "json"))
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Two teams: of each one Job runs and two wait."""
+    """Two teams, each with a running Job and two pending Jobs."""
     folder = tmp_path_factory.mktemp("platform")
     cluster = folder / "cluster.yaml"
     cluster.write_text(CLUSTER)
@@ -112,7 +112,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def looking(site: Site) -> Iterator[Looking]:
-    """The owner's browser, with the overview open."""
+    """The browser of the owner with the overview open."""
     with Looking(site.browser) as looking:
         yield looking.open(site.link(), "queue-of-team-a")
 
@@ -123,7 +123,7 @@ def workload(site: Site, name: str) -> Any:
     return next(each for each in found if each["metadata"]["ownerReferences"][0]["name"] == name)
 
 
-def test_every_view_opens_and_nothing_goes_wrong(site: Site, looking: Looking) -> None:
+def test_page_opens_every_view_without_errors(site: Site, looking: Looking) -> None:
     one = workload(site, "team-a-one")["metadata"]
     node = site.get("nodes")["items"][0]["metadata"]["name"]
     looking.go("#/cohorts", "all resources")
@@ -140,7 +140,7 @@ def test_every_view_opens_and_nothing_goes_wrong(site: Site, looking: Looking) -
     assert {url.split("/")[2] for url in looking.asked} == {site.platform.url.split("/")[2]}
 
 
-def test_what_it_shows_is_what_the_api_says(site: Site, looking: Looking) -> None:
+def test_page_shows_same_counts_and_messages_as_api(site: Site, looking: Looking) -> None:
     for queue in site.get("clusterqueues")["items"]:
         row = looking.page.locator(f"tr[data-key='{queue['metadata']['name']}']")
         cells = row.locator("td").all_inner_texts()
@@ -152,7 +152,7 @@ def test_what_it_shows_is_what_the_api_says(site: Site, looking: Looking) -> Non
     assert message in looking.text()
 
 
-def test_a_change_arrives_without_a_reload(site: Site, looking: Looking) -> None:
+def test_page_shows_changes_without_reload(site: Site, looking: Looking) -> None:
     looking.go("#/workloads?namespace=team-b", "team-b-one")
     looking.page.evaluate("() => { window.stays = true }")
     site.platform.kubectl("apply", "-f", "-", sent=job("team-b", "latecomer"))
@@ -162,7 +162,7 @@ def test_a_change_arrives_without_a_reload(site: Site, looking: Looking) -> None
     assert looking.page.evaluate("() => window.stays")
 
 
-def test_the_keyboard_goes_everywhere(looking: Looking) -> None:
+def test_page_supports_keyboard_navigation(looking: Looking) -> None:
     keys = looking.page.keyboard
     keys.type("gn")
     looking.sees("requested, of allocatable")
@@ -183,7 +183,7 @@ def test_the_keyboard_goes_everywhere(looking: Looking) -> None:
     looking.page.wait_for_selector("dialog", state="detached")
 
 
-def test_the_time_line_is_zoomed_and_its_bars_are_links(looking: Looking) -> None:
+def test_timeline_zooms_and_its_bars_are_links(looking: Looking) -> None:
     looking.go("#/timeline", "Wheel or")
     looking.page.wait_for_function("() => document.querySelector('#gantt').gantt.hits.length === 2")
     looking.page.focus("#gantt")
@@ -198,7 +198,7 @@ def test_the_time_line_is_zoomed_and_its_bars_are_links(looking: Looking) -> Non
     looking.sees("was admitted")
 
 
-def test_text_of_others_is_text(site: Site, looking: Looking) -> None:
+def test_page_escapes_text_of_objects(site: Site, looking: Looking) -> None:
     found = workload(site, "team-a-two")["metadata"]
     about = {"kind": "Workload", "namespace": "team-a", "name": found["name"], "uid": found["uid"]}
     event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "told", "namespace": "team-a"}}
@@ -211,7 +211,7 @@ def test_text_of_others_is_text(site: Site, looking: Looking) -> None:
     assert looking.page.evaluate("() => window.taken === undefined")
 
 
-def test_a_team_sees_its_own(site: Site) -> None:
+def test_page_shows_team_only_its_own_objects(site: Site) -> None:
     with Looking(site.browser) as looking:
         looking.open(site.link("--user", "ann", "--group", "team-a"), "Your queues")
         assert "token" not in looking.page.url
@@ -222,7 +222,7 @@ def test_a_team_sees_its_own(site: Site) -> None:
         looking.go(f"#/workload/team-b/{workload(site, 'team-b-one')['metadata']['name']}", "Not found")
 
 
-def test_without_a_token_it_asks_for_one(site: Site) -> None:
+def test_page_asks_for_missing_token(site: Site) -> None:
     link = site.link()
     with Looking(site.browser) as looking:
         looking.open(link.partition("#")[0], "Sign in")
@@ -232,7 +232,7 @@ def test_without_a_token_it_asks_for_one(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1280, "dark")])
-def test_it_fits_small_and_dark_screens(site: Site, width: int, scheme: Any) -> None:
+def test_page_fits_small_screens_and_dark_scheme(site: Site, width: int, scheme: Any) -> None:
     with Looking(site.browser, viewport={"width": width, "height": 800}, color_scheme=scheme) as looking:
         looking.open(site.link(), "queue-of-team-a")
         for route in ("#/", "#/cohorts", "#/queue/queue-of-team-a", "#/workloads", "#/timeline", "#/nodes"):
@@ -243,7 +243,7 @@ def test_it_fits_small_and_dark_screens(site: Site, width: int, scheme: Any) -> 
         assert dark.strip() == str(int(scheme == "dark"))
 
 
-def test_a_report_has_the_same_views_and_asks_nobody(site: Site, tmp_path: Path) -> None:
+def test_report_has_same_views_and_sends_no_requests(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     command = ["guide", "--step", "high-priority", "--report", str(file), "-o", "json"]
     subprocess.run([sys.executable, "-m", "batchyard", *command], check=True, capture_output=True)
@@ -269,26 +269,26 @@ def test_a_report_has_the_same_views_and_asks_nobody(site: Site, tmp_path: Path)
         assert {url.partition(":")[0] for url in looking.asked} == {"file"}
 
 
-def test_a_token_that_is_none_is_told_and_another_one_taken(site: Site) -> None:
-    with Looking(site.browser) as nobody:
-        nobody.open(f"{site.platform.url}/ui/", "Sign in")
-        assert "token is invalid" not in nobody.text()
-        assert not nobody.page.inner_text("#clock").startswith("1970")
+def test_page_rejects_invalid_token_and_accepts_valid_token_afterwards(site: Site) -> None:
+    with Looking(site.browser) as visitor:
+        visitor.open(f"{site.platform.url}/ui/", "Sign in")
+        assert "token is invalid" not in visitor.text()
+        assert not visitor.page.inner_text("#clock").startswith("1970")
         for wrong in ("rubbish", "not\u2603in a header"):
-            nobody.page.fill("input", wrong)
-            nobody.page.keyboard.press("Enter")
-            nobody.sees("The token is invalid or has expired.").sees("signed out")
-        nobody.page.fill("input", f" {site.link().partition('token=')[2]} ")
-        nobody.page.keyboard.press("Enter")
-        nobody.sees("queue-of-team-a")
+            visitor.page.fill("input", wrong)
+            visitor.page.keyboard.press("Enter")
+            visitor.sees("The token is invalid or has expired.").sees("signed out")
+        visitor.page.fill("input", f" {site.link().partition('token=')[2]} ")
+        visitor.page.keyboard.press("Enter")
+        visitor.sees("queue-of-team-a")
 
 
-def test_an_address_that_was_written_by_hand_is_taken_as_it_is(looking: Looking) -> None:
+def test_page_handles_invalid_percent_encoding_in_address(looking: Looking) -> None:
     looking.go("#/queue/%zz", "Not found")
     assert [reported for reported in looking.wrong if "404" not in reported] == []
 
 
-def test_where_one_is_can_be_seen_on_a_small_screen(site: Site) -> None:
+def test_current_navigation_link_is_visible_on_small_screen(site: Site) -> None:
     with Looking(site.browser, viewport={"width": 380, "height": 800}) as looking:
         looking.open(site.link(), "queue-of-team-a").go("#/costs", "By team")
         box = looking.page.locator("nav [aria-current]").bounding_box()

@@ -1,4 +1,4 @@
-"""What a platform is rendered as, applied by the real kubectl to a platform that really runs."""
+"""Rendered platform files, applied by the real kubectl to a running platform."""
 
 import shutil
 import subprocess
@@ -17,14 +17,14 @@ from e2e_platform.running import Running, kubectl
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 
 TEXT = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
-#: Rules for Prometheus are of a kind that Google's managed Prometheus brings.
-UNWATCHED = TEXT.replace("engine: batchyard", "engine: batchyard\n  monitoring: {collector: None}")
+#: Without rules for Prometheus, because their kind is a CRD of Google's managed Prometheus.
+WITHOUT_MONITORING = TEXT.replace("engine: batchyard", "engine: batchyard\n  monitoring: {collector: None}")
 
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rendered")
-    write(render(read_platform(PlatformSource("refarch.yaml", UNWATCHED))), folder, overwrite=False)
+    write(render(read_platform(PlatformSource("refarch.yaml", WITHOUT_MONITORING))), folder, overwrite=False)
     return folder
 
 
@@ -38,7 +38,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, rendered: Path) -> Iterat
         yield running
 
 
-def test_all_of_it_is_sound_for_the_server(platform: Running, rendered: Path) -> None:
+def test_server_accepts_all_rendered_manifests(platform: Running, rendered: Path) -> None:
     built = kubectl(platform.kubeconfig, "kustomize", str(rendered / "manifests"))
     objects = [f"{each['kind']}/{each['metadata']['name']}" for each in yaml.safe_load_all(built)]
     checked = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
@@ -47,7 +47,7 @@ def test_all_of_it_is_sound_for_the_server(platform: Running, rendered: Path) ->
     assert all(line.endswith("serverside-applied (server dry run)") for line in reported)
 
 
-def test_every_queue_admits_and_every_team_has_its_rights(platform: Running, rendered: Path) -> None:
+def test_queues_become_active_and_team_members_have_their_permissions(platform: Running, rendered: Path) -> None:
     platform.kubectl("apply", "--server-side", "-k", str(rendered / "manifests"))
     platform.kubectl("wait", "--for=condition=Active", "clusterqueue", "--all", "--timeout=60s")
     platform.kubectl("wait", "--for=condition=Active", "localqueue", "--all", "-A", "--timeout=60s")
@@ -60,7 +60,7 @@ def test_every_queue_admits_and_every_team_has_its_rights(platform: Running, ren
         assert "no" in platform.kubectl(*can, *asked, *member, fails=True).splitlines()
 
 
-def test_the_whole_is_built_with_rules_and_dashboards(platform: Running, tmp_path: Path) -> None:
+def test_kustomize_builds_rules_and_dashboards(platform: Running, tmp_path: Path) -> None:
     write(render(read_platform(PlatformSource("refarch.yaml", TEXT))), tmp_path, overwrite=False)
     built = kubectl(platform.kubeconfig, "kustomize", str(tmp_path / "manifests"))
     kinds = [each["kind"] for each in yaml.safe_load_all(built)]
@@ -68,7 +68,7 @@ def test_the_whole_is_built_with_rules_and_dashboards(platform: Running, tmp_pat
 
 
 @pytest.mark.parametrize(("engine", "count"), [("batchyard", 2), ("kueue", 3)])
-def test_prometheus_and_grafana_in_the_cluster_are_taken(
+def test_server_accepts_monitoring_stack_and_grants_prometheus_access(
     platform: Running, tmp_path: Path, engine: str, count: int
 ) -> None:
     stated = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
@@ -90,7 +90,7 @@ def test_prometheus_and_grafana_in_the_cluster_are_taken(
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on this machine")
 @pytest.mark.parametrize("engine", ["batchyard", "kueue"])
-def test_prometheus_takes_its_configuration(tmp_path: Path, engine: str) -> None:
+def test_promtool_accepts_rendered_prometheus_configuration(tmp_path: Path, engine: str) -> None:
     stated = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
     files = render(read_platform(PlatformSource("refarch.yaml", TEXT.replace("engine: batchyard", stated))))
     objects = yaml.safe_load_all(files["manifests/80-monitoring-stack.yaml"])

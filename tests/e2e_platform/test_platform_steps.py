@@ -1,4 +1,4 @@
-"""`batchyard platform create` and `destroy` on a Kubernetes cluster that is there, by the real kubectl."""
+"""`batchyard platform create` and `destroy` on an existing Kubernetes cluster, with the real kubectl."""
 
 import json
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield platform
 
 
-class Place:
-    """A platform's file, its rendered folder, and the cluster that it is for."""
+class PlatformFolder:
+    """A platform file, its rendered folder, and its cluster."""
 
     def __init__(self, folder: Path, running: Running) -> None:
         document = yaml.safe_load(PLATFORM)
@@ -47,12 +47,12 @@ class Place:
         self.reported = folder / "told"
 
     def create(self, is_pruning: bool = False) -> str:
-        """What it tells."""
+        """Create the platform; return the output."""
         request = replace(self.request, is_pruning=is_pruning)
         return self._reported(in_a_process(lambda: drive.run_create(drive.work_of(request), request), self.reported))
 
     def destroy(self) -> str:
-        """What it tells."""
+        """Destroy the platform; return the output."""
 
         def work() -> None:
             drive.run_destroy(drive.work_of(self.request), self.request, is_unprotecting=False)
@@ -66,8 +66,8 @@ class Place:
         return reported
 
 
-def test_a_platform_comes_and_goes_on_a_cluster_that_is_there(tmp_path: Path, running: Running) -> None:
-    place = Place(tmp_path, running)
+def test_platform_is_created_and_destroyed_on_existing_cluster(tmp_path: Path, running: Running) -> None:
+    place = PlatformFolder(tmp_path, running)
     assert "cluster-queues: ok: 1 Active" in place.create()
     running.kubectl("apply", "--filename=-", sent=JOB)
     running.kubectl("wait", "--namespace=team-a", "workloads", "--all", "--for=condition=Admitted", "--timeout=30s")
@@ -79,8 +79,8 @@ def test_a_platform_comes_and_goes_on_a_cluster_that_is_there(tmp_path: Path, ru
     assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
 
 
-def test_queues_that_a_destroy_had_stopped_go_on_with_the_next_create(tmp_path: Path, running: Running) -> None:
-    place = Place(tmp_path, running)
+def test_create_resumes_queues_stopped_by_destroy(tmp_path: Path, running: Running) -> None:
+    place = PlatformFolder(tmp_path, running)
     place.create()
     patch = {"metadata": {"annotations": {"platform.batchyard.dev/stopped-by": "destroy"}}}
     stopped = json.dumps({**patch, "spec": {"stopPolicy": "HoldAndDrain"}})
@@ -90,8 +90,8 @@ def test_queues_that_a_destroy_had_stopped_go_on_with_the_next_create(tmp_path: 
     place.destroy()
 
 
-def test_what_the_file_says_no_longer_is_told_and_removed_when_that_is_wanted(tmp_path: Path, running: Running) -> None:
-    place = Place(tmp_path, running)
+def test_create_reports_removed_teams_and_prune_deletes_them(tmp_path: Path, running: Running) -> None:
+    place = PlatformFolder(tmp_path, running)
     place.create()
     running.kubectl("apply", "--filename=-", sent=JOB)
     running.kubectl("wait", "--namespace=team-a", "workloads", "--all", "--for=condition=Admitted", "--timeout=30s")
@@ -108,10 +108,8 @@ def test_what_the_file_says_no_longer_is_told_and_removed_when_that_is_wanted(tm
     assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
 
 
-def test_a_queue_that_is_stopped_stays_so_and_rights_that_are_no_longer_said_go(
-    tmp_path: Path, running: Running
-) -> None:
-    place = Place(tmp_path, running)
+def test_create_keeps_configured_stop_policy_and_prunes_removed_roles(tmp_path: Path, running: Running) -> None:
+    place = PlatformFolder(tmp_path, running)
     held = "stopPolicy: Hold, flavors: [{name: spot, resources: {cpu: {nominalQuota: 1}}}]"
     text = place.file.read_text("utf-8").replace("  teams:", f"  queues: [{{name: held, {held}}}]\n  teams:")
     place.file.write_text(text.replace("name: team-a,", "name: team-a, admins: {users: [ann]},"), "utf-8")

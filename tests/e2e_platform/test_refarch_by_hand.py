@@ -1,4 +1,4 @@
-"""The manifests of the reference architecture, unmodified, applied by hand on a platform at some speed."""
+"""The unmodified manifests of the reference architecture on an accelerated platform."""
 
 import shutil
 from collections.abc import Callable
@@ -19,11 +19,11 @@ pytestmark = [
 
 
 def until(look: Callable[[], str], text: str) -> str:
-    """What is seen once it holds a text."""
+    """The first output that contains a text."""
     return next(seen for seen in iter(look, None) if text in seen)
 
 
-def test_work_of_high_priority_preempts_work_of_low_priority(tmp_path: Path) -> None:
+def test_high_priority_jobs_preempt_low_priority_jobs(tmp_path: Path) -> None:
     cluster = ROOT / "examples/refarch/cluster.yaml"
     with Running(tmp_path / "data", "--cluster", str(cluster), "--speed", "5x") as platform:
         for part in ("teams", "priorityclass", "kueue"):
@@ -40,7 +40,7 @@ def test_work_of_high_priority_preempts_work_of_low_priority(tmp_path: Path) -> 
         assert all("-low-priority-job-" in victim for victim in victims)
 
 
-def test_a_container_that_sleeps_takes_its_argument(tmp_path: Path) -> None:
+def test_simulated_sleep_container_runs_for_its_argument(tmp_path: Path) -> None:
     cluster = ROOT / "examples/dws/cluster.yaml"
     with Running(tmp_path / "data", "--cluster", str(cluster), "--speed", "60x") as platform:
         platform.kubectl("apply", "-f", str(ROOT / "examples/dws/platform.yaml"))
@@ -54,7 +54,7 @@ def test_a_container_that_sleeps_takes_its_argument(tmp_path: Path) -> None:
         assert (minutes[1] - minutes[0]) % 3600 == 120
 
 
-def test_a_run_time_that_is_asked_for_counts_where_nothing_else_does(tmp_path: Path) -> None:
+def test_runtime_option_applies_only_without_other_run_time(tmp_path: Path) -> None:
     with Running(tmp_path / "data", "--speed", "60x", "--runtime", "1000h") as platform:
         platform.kubectl("run", "long", "--image=pytorch", "--restart=Never")
         platform.kubectl("run", "short", "--image=busybox", "--restart=Never", "--command", "--", "sleep", "1")

@@ -1,6 +1,6 @@
-"""The kubectl commands of the texts that batchyard began with, as they stand there, run by a shell.
+"""The unmodified kubectl commands of the seed texts, run by a shell.
 
-Those that are not run are in docs/compatibility.md, each with why.
+docs/compatibility.md lists the commands that are not run, each with the reason.
 """
 
 import os
@@ -20,8 +20,8 @@ TEXTS = sorted((ROOT.parent / "shared" / "seeds").glob("*.txt"))
 NO_KUBECTL = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
 SECRET = "kubectl create secret generic hf-secret --from-literal=hf_api_token=${HF_TOKEN} --dry-run=client -o yaml"
-#: Each command that is run, in an order in which it makes sense, with what it prints; `watch` alone is left out.
-RUN = {
+#: Each executed command with its expected output, in a working order; `watch` itself is omitted.
+EXECUTED_COMMANDS = {
     f"{SECRET} | kubectl -n team-a apply -f -": "secret/hf-secret created",
     f"{SECRET} | kubectl -n team-b apply -f -": "secret/hf-secret created",
     "kubectl apply -f kueue-dws-config.yaml": "clusterqueue.kueue.x-k8s.io/dws-cluster-queue created",
@@ -34,7 +34,7 @@ RUN = {
     "watch kubectl get clusterqueues": "COHORT     PENDING WORKLOADS\n",
     "watch kubectl get clusterqueues -o wide": "PENDING WORKLOADS   ADMITTED WORKLOADS\n",
     "watch kubectl get nodes": "STATUS   ROLES    AGE",
-    # Their names were left out; kubectl itself says so.
+    # These commands lack names; kubectl reports that.
     "kubectl delete -n team-a localqueue": "no name was specified",
     "kubectl delete -n team-b localqueue": "no name was specified",
     "kubectl delete clusterqueue": "no name was specified",
@@ -54,7 +54,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the commands name."""
+    """A folder with the files of the commands."""
     folder = tmp_path_factory.mktemp("files")
     shutil.copy(EXAMPLES / "refarch/dws/kueue-dws-config.yaml", folder)
     shutil.copy(EXAMPLES / "multislice/platform.yaml", folder / "kueue.yaml")
@@ -66,9 +66,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @NO_KUBECTL
-def test_the_commands_do_what_they_say(platform: Running, files: Path) -> None:
+def test_seed_commands_print_expected_output(platform: Running, files: Path) -> None:
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), "HF_TOKEN": "hush"}
-    for command, wanted in RUN.items():
+    for command, wanted in EXECUTED_COMMANDS.items():
         shell = ["bash", "-c", command.removeprefix("watch ")]
         done = subprocess.run(shell, cwd=files, env=environment, capture_output=True, text=True, check=False)
         assert wanted in done.stdout + done.stderr, (command, done)
@@ -76,15 +76,15 @@ def test_the_commands_do_what_they_say(platform: Running, files: Path) -> None:
 
 
 @pytest.mark.skipif(not TEXTS, reason="the texts are not in ../shared/seeds")
-def test_each_command_of_the_texts_is_run_or_told_of() -> None:
+def test_seed_commands_are_run_or_documented() -> None:
     reported = (ROOT / "docs/compatibility.md").read_text("utf-8")
     found = [command for text in TEXTS for command in commands_of(text.read_text("utf-8"))]
     assert len(found) == 28
-    assert [command for command in found if command not in RUN and f"`{command}`" not in reported] == []
+    assert [command for command in found if command not in EXECUTED_COMMANDS and f"`{command}`" not in reported] == []
 
 
 def commands_of(text: str) -> Iterator[str]:
-    """The lines that begin with kubectl, in one line each, without what ties them to the next."""
+    """The kubectl commands of a text, each on one line, without the operators that join them."""
     joined = re.sub(r" \\\n\s+", " ", text)
     for line in re.findall(r"^\s*((?:watch )?kubectl .*)$", joined, re.MULTILINE):
         yield re.sub(r"( ?&& \\|\s*```)$", "", line.replace(" \\ ", " ")).strip()

@@ -1,4 +1,4 @@
-"""A shadow beside a platform that admits nobody, and upstream's decisions written there as if upstream were at work."""
+"""A shadow of a platform without admission, with recorded decisions of upstream written to the platform."""
 
 import json
 import re
@@ -22,13 +22,13 @@ from e2e_platform.running import Running
 from e2e_platform.snapshots import batchyard
 
 SPEED = 60
-_LOOKS_EVERY = 0.05  # seconds
-_LOOKS_MAX = 600
+_RETRY_INTERVAL = 0.05  # seconds
+_ATTEMPTS_MAX = 600
 OPTIONS = ("--controllers", "*,-admission,-runtime")
 QUEUE_MODEL = "/apis/ui.batchyard.dev/v1alpha1/queue?name=theirs"
 DOCS = Path(__file__).parents[2] / "docs" / "shadow.md"
 
-#: What of an object its server says.
+#: The metadata that the server sets.
 _OF_SERVER = ("uid", "resourceVersion", "creationTimestamp")
 
 
@@ -42,7 +42,7 @@ FAIR = {
 
 
 class OverHttp:
-    """Objects of an API server, whose own it is which uid they have."""
+    """Objects of an API server, which sets their uids."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -90,7 +90,7 @@ def platform(tmp_path: Path) -> Iterator[Running]:
 
 
 def play(platform: Running, name: str, left_out: str = "") -> None:
-    """Let upstream decide what it decided; a Workload may be left waiting in spite of it."""
+    """Replay the decisions of upstream; a Workload may be left pending."""
     scenario, log = read_case(name, *packed_cases()[name])
     kept: list[Record] = [record for record in log if record.get("workload") != left_out]
     start = ask(platform.url, "GET", "/batchyard/status")[1]["instant"]
@@ -108,16 +108,16 @@ def shadow(platform: Running, *options: str) -> Operating:
 
 
 def reported(platform: Running) -> list[dict[str, Any]]:
-    """What a shadow printed, once it has printed something."""
-    for _ in range(_LOOKS_MAX):
+    """The output of a shadow, as soon as it exists."""
+    for _ in range(_ATTEMPTS_MAX):
         text = (platform.kubeconfig.parent / "printed").read_text("utf-8")
         if text.endswith("\n"):
             return [json.loads(line) for line in text.splitlines()]
-        threading.Event().wait(_LOOKS_EVERY)
+        threading.Event().wait(_RETRY_INTERVAL)
     raise AssertionError("it has told nothing")
 
 
-def test_a_shadow_of_upstream_foresees_all_it_decides(platform: Running) -> None:
+def test_shadow_agrees_with_all_upstream_decisions(platform: Running) -> None:
     with shadow(platform) as beside:
         play(platform, "single-1")
         assert beside.end() == 0
@@ -125,7 +125,7 @@ def test_a_shadow_of_upstream_foresees_all_it_decides(platform: Running) -> None
         assert summary["agreed"] == {"admission": 7, "preemption": 1}
 
 
-def test_a_shadow_tells_of_one_who_is_left_waiting_and_ends_with_1(platform: Running) -> None:
+def test_shadow_reports_workload_left_pending_and_exits_with_1(platform: Running) -> None:
     _, log = read_case("single-1", *packed_cases()["single-1"])
     left_out = next(record["workload"] for record in log if record["event"] == "QuotaReserved")
     with shadow(platform, "--patience", "200ms") as beside:
@@ -155,7 +155,7 @@ spec: {queueName: jobs, podSets: [{name: main, count: 1, template: {spec: {conta
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
-def test_the_page_shows_what_another_kueue_decides_about(tmp_path: Path) -> None:
+def test_page_of_shadow_shows_queues_of_another_kueue(tmp_path: Path) -> None:
     port = free_port()
     with (
         Running(tmp_path, *OPTIONS) as running,
@@ -168,16 +168,16 @@ def test_the_page_shows_what_another_kueue_decides_about(tmp_path: Path) -> None
         running.kubectl("create", "serviceaccount", "ann")
         token = running.kubectl("create", "token", "ann").strip()
         assert (ask_text(port, "/ui/")[0], ask_text(port, QUEUE_MODEL)[0]) == (200, 401)
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             code, text = ask_text(port, QUEUE_MODEL, token)
             if code == 200 and "waits" in text:
                 break
-            threading.Event().wait(_LOOKS_EVERY)
+            threading.Event().wait(_RETRY_INTERVAL)
         assert (code, "default/waits" in text or '"waits"' in text) == (200, True)
         assert beside.end() == 0
 
 
-def test_it_goes_by_the_configuration_that_the_cluster_has(platform: Running, tmp_path: Path) -> None:
+def test_shadow_uses_configuration_of_cluster(platform: Running, tmp_path: Path) -> None:
     for path, obj in (
         ("namespaces", {"name": "kueue-system"}),
         ("namespaces/kueue-system/configmaps", FAIR["metadata"]),
@@ -191,7 +191,7 @@ def test_it_goes_by_the_configuration_that_the_cluster_has(platform: Running, tm
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
-def test_the_rights_that_the_documentation_gives_suffice(tmp_path: Path) -> None:
+def test_documented_permissions_suffice_for_shadow(tmp_path: Path) -> None:
     (rights,) = re.findall(r"```yaml\n(apiVersion: rbac.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
     with Running(tmp_path, *OPTIONS) as running:
         running.kubectl("create", "namespace", "batchyard")

@@ -1,4 +1,4 @@
-"""The page of a shadow tells where another Kueue decides otherwise, and why, looked at with a real Chromium."""
+"""The page of a shadow in a real Chromium: it reports different decisions of another Kueue, with the reasons."""
 
 import shutil
 from pathlib import Path
@@ -17,14 +17,14 @@ pytestmark = [
 
 
 def token_of(platform: Running, name: str) -> str:
-    """What a ServiceAccount that may see everything shows."""
+    """The token of a ServiceAccount with all permissions."""
     of_it = ("--clusterrole=cluster-admin", f"--serviceaccount=default:{name}")
     platform.kubectl("create", "serviceaccount", name)
     platform.kubectl("create", "clusterrolebinding", name, *of_it)
     return platform.kubectl("create", "token", name).strip()
 
 
-def test_the_page_tells_of_one_who_is_left_waiting_and_where_to_look(tmp_path: Path) -> None:
+def test_page_of_shadow_reports_workload_left_pending_with_hints(tmp_path: Path) -> None:
     port = free_port()
     options = ("--shadow", "--patience", "500ms", "--port", str(port))
     with Running(tmp_path, *OPTIONS) as platform, Operating(platform.kubeconfig, *options) as beside:

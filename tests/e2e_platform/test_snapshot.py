@@ -1,4 +1,4 @@
-"""`batchyard snapshot` of a platform that runs, and what the other commands make of its file."""
+"""`batchyard snapshot` of a running platform, and the use of its file by other commands."""
 
 import json
 import os
@@ -37,7 +37,7 @@ CONFIGURATION = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\
 
 
 def manager_config(lines: str) -> list[dict[str, object]]:
-    """The ConfigMap of Kueue's manager, and its Namespace."""
+    """The ConfigMap of the manager of Kueue, and its Namespace."""
     text = CONFIGURATION + lines.replace("%s", "[LessThanInitialShare]")
     where = {"name": "kueue-manager-config", "namespace": "kueue-system"}
     data = {"controller_manager_config.yaml": text}
@@ -53,7 +53,7 @@ def sent(*objects: object) -> str:
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A platform on which one runs for long, and another waits."""
+    """A platform with a long-running Workload and a pending Workload."""
     with Running(tmp_path_factory.mktemp("platform")) as started:
         started.kubectl("create", "-f", "-", sent=sent(TEAM, *queue(1), workload("a", 3600)))
         started.kubectl("wait", "-n", "team", "--for=condition=Admitted", "--timeout=60s", "workload/a")
@@ -66,7 +66,7 @@ def taken(platform: Running, *options: str) -> Finished:
     return batchyard("snapshot", "--kubeconfig", str(platform.kubeconfig), *options)
 
 
-def test_the_file_holds_what_there_is_and_is_its_owners_alone(platform: Running, tmp_path: Path) -> None:
+def test_snapshot_contains_workloads_and_file_is_private(platform: Running, tmp_path: Path) -> None:
     file = tmp_path / "state.yaml"
     done = taken(platform, "-o", str(file))
     listed = json.loads(file.read_text("utf-8"))
@@ -76,7 +76,7 @@ def test_the_file_holds_what_there_is_and_is_its_owners_alone(platform: Running,
     assert not {"Secret", "ConfigMap", "Event"} & {item["kind"] for item in listed["items"]}
 
 
-def test_who_may_not_read_all_is_told_what_that_costs(platform: Running) -> None:
+def test_snapshot_reports_effect_of_missing_permissions(platform: Running) -> None:
     folder = platform.kubeconfig.parent
     assert batchyard("user", "looker", "--data-dir", str(folder)).code == 0
     done = batchyard("snapshot", "--kubeconfig", str(folder / "users" / "looker.kubeconfig"))
@@ -86,7 +86,7 @@ def test_who_may_not_read_all_is_told_what_that_costs(platform: Running) -> None
     assert {"PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io", "Job.batch"} <= set(kinds)
 
 
-def test_what_kueue_decides_by_is_in_it(platform: Running, tmp_path: Path) -> None:
+def test_snapshot_contains_configuration_of_kueue(platform: Running, tmp_path: Path) -> None:
     file = tmp_path / "state.yaml"
     platform.kubectl(
         "create", "-f", "-", sent=sent(*manager_config("metrics: {}\nfairSharing: {preemptionStrategies: %s}"))
@@ -103,7 +103,7 @@ def test_what_kueue_decides_by_is_in_it(platform: Running, tmp_path: Path) -> No
     assert "Kueue's Configuration is that of ConfigMap kueue-manager-config of kueue-system" in done.stderr
 
 
-def test_a_configuration_that_cannot_be_read_is_told_and_left_out(platform: Running) -> None:
+def test_snapshot_reports_and_omits_invalid_configuration(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=sent(*manager_config("foo: 1")))
     try:
         done = taken(platform)
@@ -114,7 +114,7 @@ def test_a_configuration_that_cannot_be_read_is_told_and_left_out(platform: Runn
     assert "Configuration" not in {item["kind"] for item in json.loads(done.stdout)["items"]}
 
 
-def test_a_platform_tells_its_own_configuration(tmp_path: Path) -> None:
+def test_snapshot_contains_configuration_of_platform(tmp_path: Path) -> None:
     file = tmp_path / "kueue.yaml"
     file.write_text(CONFIGURATION + "waitForPodsReady: {timeout: 5m}\n")
     with Running(tmp_path / "data", "--config", str(file)) as started:
@@ -123,14 +123,14 @@ def test_a_platform_tells_its_own_configuration(tmp_path: Path) -> None:
     assert found["waitForPodsReady"]["timeout"] == "5m"
 
 
-def test_a_server_without_queues_is_no_cluster_to_take(tmp_path: Path) -> None:
+def test_snapshot_fails_without_running_platform(tmp_path: Path) -> None:
     done = batchyard("snapshot", "--data-dir", str(tmp_path), "-o", str(tmp_path / "x"))
     assert done.code == 1
     assert "no platform runs in" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pipe_is_written_to_and_stays_one(platform: Running, tmp_path: Path) -> None:
+def test_snapshot_writes_to_named_pipe_without_replacing_it(platform: Running, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "batchyard", "snapshot", "--kubeconfig", str(platform.kubeconfig)]
@@ -140,7 +140,7 @@ def test_a_pipe_is_written_to_and_stays_one(platform: Running, tmp_path: Path) -
     assert pipe.is_fifo()
 
 
-def test_what_cannot_be_written_is_said_and_nothing_is_left(platform: Running, tmp_path: Path) -> None:
+def test_snapshot_reports_write_errors_and_leaves_no_file(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     for name, why in (("full", "No space left on device"), ("gone/x", "No such file"), (".", "Is a directory")):
         done = taken(platform, "-o", str(tmp_path / name))

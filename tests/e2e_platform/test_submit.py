@@ -1,4 +1,4 @@
-"""`batchyard submit` against a platform that runs: what is told meanwhile, and how it ends."""
+"""`batchyard submit` on a running platform: its messages, and its exit code."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ _ENDS_WITHIN = 60
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A platform with the queues of the training example, each of one CPU, and two in both."""
+    """A platform with the queues of the training example: one CPU each, two CPUs in total."""
     folder = tmp_path_factory.mktemp("platform")
     with Running(folder, "--speed", "10x", "--sync", "process") as started:
         started.kubectl("apply", "-f", "-", sent=QUEUES)
@@ -32,26 +32,26 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
-    """The command, under way, for the platform of that data directory."""
+    """The running command for a platform."""
     command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
     piped = subprocess.PIPE
     return subprocess.Popen([*command, *arguments], stdout=piped, stderr=piped, text=True)
 
 
 def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
-    """Its exit code, and what it printed and told."""
+    """Exit code, stdout and stderr of the command."""
     with submitting(platform, *arguments) as process:
         printed, reported = process.communicate(timeout=_ENDS_WITHIN)
         return process.returncode, printed, reported
 
 
 def runs(seconds: int, code: int = 0) -> tuple[str, ...]:
-    """How long its simulated pods run, and how they end."""
+    """Options for the run time and the exit code of simulated pods."""
     ends = ("--annotation", f"batchyard.dev/exit-code={code}")
     return "--annotation", f"batchyard.dev/runtime={seconds}s", *ends
 
 
-def test_a_job_is_followed_to_its_end(platform: Running) -> None:
+def test_submit_follows_job_until_it_completes(platform: Running) -> None:
     code, printed, reported = submitted(platform, *TEAM, *runs(3), "--name", "well", "--", "python", "train.py")
     assert (code, [line.split()[1] for line in printed.splitlines()]) == (0, ["started:", "finished:"])
     lines = reported.splitlines()
@@ -60,7 +60,7 @@ def test_a_job_is_followed_to_its_end(platform: Running) -> None:
     assert lines[-1] == "batchyard: complete in 3 s"
 
 
-def test_its_exit_code_is_that_of_its_container_and_each_line_says_whose_it_is(platform: Running) -> None:
+def test_submit_returns_exit_code_of_container_and_prefixes_lines_with_pod(platform: Running) -> None:
     several = ("--completions", "2", "--cpu", "500m")
     code, printed, reported = submitted(platform, *TEAM, *runs(3, 7), *several, "--name", "ill", "--", "false")
     assert code == 7
@@ -80,13 +80,15 @@ def test_its_exit_code_is_that_of_its_container_and_each_line_says_whose_it_is(p
         ((*TEAM, "--priority", "none"), "WorkloadPriorityClass none not found; available: high-priority, low-priority"),
     ],
 )
-def test_who_names_what_is_not_there_is_told_what_is(platform: Running, arguments: tuple[str, ...], why: str) -> None:
+def test_submit_rejects_unknown_name_and_lists_available_names(
+    platform: Running, arguments: tuple[str, ...], why: str
+) -> None:
     code, printed, reported = submitted(platform, *arguments, "--", "true")
     assert (code, printed) == (1, "")
     assert why in reported
 
 
-def test_who_waits_is_told_why_and_who_interrupts_how_to_find_it_again(platform: Running) -> None:
+def test_submit_reports_reason_for_waiting_and_prints_hint_on_interrupt(platform: Running) -> None:
     with submitting(platform, *TEAM, "--cpu", "3", "--name", "large", "--", "true") as process:
         assert process.stderr is not None
         next(line for line in process.stderr if "waits: couldn't assign flavors" in line)
@@ -97,7 +99,7 @@ def test_who_waits_is_told_why_and_who_interrupts_how_to_find_it_again(platform:
     platform.kubectl("delete", "job", "large", "--namespace", "team-a")
 
 
-def test_programs_are_told_as_json_also_of_preemptions(platform: Running) -> None:
+def test_submit_prints_json_events_including_preemption(platform: Running) -> None:
     low = (*TEAM, *runs(36_000), "--cpu", "2", "--priority", "low-priority", "--name", "low", "-o", "json")
     with submitting(platform, *low, "--", "true") as process:
         assert process.stdout is not None
@@ -111,7 +113,7 @@ def test_programs_are_told_as_json_also_of_preemptions(platform: Running) -> Non
         assert list(events)[-1] == {"event": "Deleted", "exitCode": 1}
 
 
-def test_what_is_shipped_goes_when_the_job_goes(platform: Running, tmp_path: Path) -> None:
+def test_shipped_files_are_deleted_with_job(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / ".git").mkdir()
     arguments = (*TEAM, "--detach", "--name", "along", str(tmp_path), "--", "python", "train.py")
@@ -124,7 +126,7 @@ def test_what_is_shipped_goes_when_the_job_goes(platform: Running, tmp_path: Pat
     platform.kubectl("wait", "--for=delete", "configmap/along-files-0", "-n", "team-a", "--timeout=30s")
 
 
-def test_what_is_refused_leaves_nothing(platform: Running, tmp_path: Path) -> None:
+def test_rejected_submit_creates_no_job(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     platform.kubectl("create", "configmap", "twice-files-0", "-n", "team-a")
     code, _, reported = submitted(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
@@ -132,7 +134,7 @@ def test_what_is_refused_leaves_nothing(platform: Running, tmp_path: Path) -> No
     assert "not found" in platform.kubectl("get", "job", "twice", "-n", "team-a", fails=True)
 
 
-def test_a_job_that_lacks_its_files_is_deleted(platform: Running, tmp_path: Path) -> None:
+def test_job_is_deleted_when_its_files_cannot_be_shipped(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "hard.bin").write_bytes(b"".join(sha256(b"%d" % each).digest() for each in range(40_000)))
     platform.kubectl("create", "configmap", "half-files-1", "-n", "team-a")
     code, _, reported = submitted(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
@@ -140,7 +142,7 @@ def test_a_job_that_lacks_its_files_is_deleted(platform: Running, tmp_path: Path
     platform.kubectl("wait", "--for=delete", "job/half", "-n", "team-a", "--timeout=30s")
 
 
-def test_a_job_that_somebody_deletes_ends_the_command(platform: Running) -> None:
+def test_submit_ends_when_job_is_deleted(platform: Running) -> None:
     with submitting(platform, *TEAM, *runs(3600), "--name", "gone", "--", "true") as process:
         assert process.stderr is not None
         next(line for line in process.stderr if "runs" in line)
@@ -149,7 +151,7 @@ def test_a_job_that_somebody_deletes_ends_the_command(platform: Running) -> None
         assert process.wait(_ENDS_WITHIN) == 1
 
 
-def test_kubectl_applies_what_a_dry_run_prints(platform: Running, tmp_path: Path) -> None:
+def test_dry_run_output_is_accepted_by_kubectl_apply(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     arguments = (*TEAM, "--name", "applied", "--dry-run", str(tmp_path), "--", "python", "train.py")
     code, printed, _ = submitted(platform, *arguments)
@@ -158,7 +160,7 @@ def test_kubectl_applies_what_a_dry_run_prints(platform: Running, tmp_path: Path
     assert [line.split()[0] for line in applied.splitlines()] == ["configmap/applied-files-0", "job.batch/applied"]
 
 
-def test_a_member_of_a_team_submits_by_a_kubeconfig(platform: Running) -> None:
+def test_team_member_submits_with_kubeconfig(platform: Running) -> None:
     folder = platform.kubeconfig.parent
     platform.kubectl("create", "rolebinding", "anna", "--clusterrole=edit", "--user=anna", "--namespace=team-a")
     user = [sys.executable, "-m", "batchyard", "user", "anna", "--namespace", "team-a", "--data-dir", str(folder)]

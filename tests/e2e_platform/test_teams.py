@@ -1,4 +1,4 @@
-"""Teams on one platform: what kubectl tells the people of one of what is another's."""
+"""Teams on one platform: kubectl keeps objects of one team from members of another."""
 
 import shutil
 import subprocess
@@ -54,8 +54,8 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """The kubeconfigs of one person of each team, and of the owner, of one platform."""
+def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """The kubeconfigs of a member of each team and of the owner of a platform."""
     folder = tmp_path_factory.mktemp("platform")
     with Running(folder) as platform:
         platform.kubectl(
@@ -76,30 +76,34 @@ def job(name: str, queue: str) -> str:
     return JOB.replace("NAME", name).replace("QUEUE", queue)
 
 
-def test_people_work_in_their_own_team(people: dict[str, Path]) -> None:
-    assert kubectl(people["team-a"], "create", "-f", "-", sent=job("mine", "of-team-a")) == "job.batch/mine created\n"
-    kubectl(people["team-a"], "wait", "--for=condition=Admitted", "workloads", "--all", "--timeout=20s")
-    assert "mine" in kubectl(people["team-a"], "get", "jobs,workloads")
-    assert kubectl(people["team-a"], "auth", "can-i", "create", "jobs") == "yes\n"
+def test_member_creates_and_lists_jobs_in_own_team(kubeconfigs: dict[str, Path]) -> None:
+    assert (
+        kubectl(kubeconfigs["team-a"], "create", "-f", "-", sent=job("mine", "of-team-a")) == "job.batch/mine created\n"
+    )
+    kubectl(kubeconfigs["team-a"], "wait", "--for=condition=Admitted", "workloads", "--all", "--timeout=20s")
+    assert "mine" in kubectl(kubeconfigs["team-a"], "get", "jobs,workloads")
+    assert kubectl(kubeconfigs["team-a"], "auth", "can-i", "create", "jobs") == "yes\n"
 
 
-def test_people_see_nothing_of_another_team(people: dict[str, Path]) -> None:
-    reported = kubectl(people["team-b"], "get", "jobs", "-n", "team-a", fails=True)
+def test_member_cannot_read_objects_of_another_team(kubeconfigs: dict[str, Path]) -> None:
+    reported = kubectl(kubeconfigs["team-b"], "get", "jobs", "-n", "team-a", fails=True)
     wanted = 'cannot list resource "jobs" in API group "batch" in the namespace "team-a"'
     assert reported == f'Error from server (Forbidden): jobs.batch is forbidden: User "of-team-b" {wanted}\n'
-    assert "Forbidden" in kubectl(people["team-b"], "get", "secrets", "--all-namespaces", fails=True)
-    assert kubectl(people["team-b"], "auth", "can-i", "get", "workloads", "-n", "team-a", fails=True) == "no\n"
+    assert "Forbidden" in kubectl(kubeconfigs["team-b"], "get", "secrets", "--all-namespaces", fails=True)
+    assert kubectl(kubeconfigs["team-b"], "auth", "can-i", "get", "workloads", "-n", "team-a", fails=True) == "no\n"
 
 
-def test_a_queue_of_another_team_takes_nothing(people: dict[str, Path]) -> None:
+def test_queue_of_another_team_does_not_admit_job(kubeconfigs: dict[str, Path]) -> None:
     intruder = job("x", "of-team-a")
-    assert "Forbidden" in kubectl(people["team-b"], "create", "-n", "team-a", "-f", "-", sent=intruder, fails=True)
-    kubectl(people["team-b"], "create", "-f", "-", sent=job("astray", "of-team-a"))
-    found = kubectl(people["owner"], "get", "workloads", "-n", "team-b", "-o", "jsonpath={.items[*].status.admission}")
+    assert "Forbidden" in kubectl(kubeconfigs["team-b"], "create", "-n", "team-a", "-f", "-", sent=intruder, fails=True)
+    kubectl(kubeconfigs["team-b"], "create", "-f", "-", sent=job("astray", "of-team-a"))
+    found = kubectl(
+        kubeconfigs["owner"], "get", "workloads", "-n", "team-b", "-o", "jsonpath={.items[*].status.admission}"
+    )
     assert found == ""
 
 
-def test_rights_are_not_to_be_taken(people: dict[str, Path]) -> None:
+def test_member_cannot_escalate_permissions(kubeconfigs: dict[str, Path]) -> None:
     for attempt in (
         ("create", "rolebinding", "more", "--clusterrole=admin", "--user=of-team-b"),
         ("create", "clusterrolebinding", "more", "--clusterrole=cluster-admin", "--user=of-team-b"),
@@ -107,19 +111,19 @@ def test_rights_are_not_to_be_taken(people: dict[str, Path]) -> None:
         ("create", "token", "default", "-n", "team-a"),
         ("delete", "clusterqueue", "shared"),
     ):
-        assert "forbidden" in kubectl(people["team-b"], *attempt, fails=True)
+        assert "forbidden" in kubectl(kubeconfigs["team-b"], *attempt, fails=True)
 
 
-def test_tokens_of_accounts_have_the_rights_of_their_accounts(people: dict[str, Path]) -> None:
-    token = kubectl(people["team-a"], "create", "token", "default", "--duration=10m").strip()
-    nobody = people["owner"].with_name("nobody")
-    lines = (line for line in people["owner"].read_text("utf-8").splitlines() if "client-" not in line)
-    nobody.write_text("\n".join(lines).replace("user:\n", "user: {}\n"), "utf-8")
+def test_service_account_token_has_permissions_of_its_account(kubeconfigs: dict[str, Path]) -> None:
+    token = kubectl(kubeconfigs["team-a"], "create", "token", "default", "--duration=10m").strip()
+    anonymous = kubeconfigs["owner"].with_name("nobody")
+    lines = (line for line in kubeconfigs["owner"].read_text("utf-8").splitlines() if "client-" not in line)
+    anonymous.write_text("\n".join(lines).replace("user:\n", "user: {}\n"), "utf-8")
     with_token = ("--token", token, "-n", "team-a")
-    assert "system:serviceaccount:team-a:default" in kubectl(nobody, *with_token, "auth", "whoami")
-    assert "Forbidden" in kubectl(nobody, *with_token, "get", "jobs", fails=True)
+    assert "system:serviceaccount:team-a:default" in kubectl(anonymous, *with_token, "auth", "whoami")
+    assert "Forbidden" in kubectl(anonymous, *with_token, "get", "jobs", fails=True)
     kubectl(
-        people["owner"],
+        kubeconfigs["owner"],
         "create",
         "rolebinding",
         "it",
@@ -128,6 +132,6 @@ def test_tokens_of_accounts_have_the_rights_of_their_accounts(people: dict[str, 
         "--clusterrole=view",
         "--serviceaccount=team-a:default",
     )
-    assert "mine" in kubectl(nobody, *with_token, "get", "jobs")
-    kubectl(people["owner"], "delete", "serviceaccount", "default", "-n", "team-a")
-    assert "logged in" in kubectl(nobody, *with_token, "get", "jobs", fails=True)
+    assert "mine" in kubectl(anonymous, *with_token, "get", "jobs")
+    kubectl(kubeconfigs["owner"], "delete", "serviceaccount", "default", "-n", "team-a")
+    assert "logged in" in kubectl(anonymous, *with_token, "get", "jobs", fails=True)

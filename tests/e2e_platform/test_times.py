@@ -1,4 +1,4 @@
-"""Times as clients of a server see them, and as an operator sends them: whole seconds, where Kubernetes has those."""
+"""Times in responses of a server and in writes of an operator are whole seconds, as in Kubernetes."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from e2e_platform.running import Running
 from e2e_platform.test_operator import OPTIONS, finish, operator, submit
 
 _FRACTION: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d)")
-#: What Kubernetes has as MicroTime.
+#: Fields of type MicroTime in Kubernetes.
 _FINE: Final = {"Event.eventTime", "Event.lastObservedTime", "Lease.acquireTime", "Lease.renewTime"}
 
 
 def fractions(value: Any, place: str) -> Iterator[str]:
-    """The places of the times that are finer than a second."""
+    """The places of times with fractions of a second."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from fractions(each, f"{place}.{name}")
@@ -30,7 +30,7 @@ def fractions(value: Any, place: str) -> Iterator[str]:
 
 
 def lists(url: str) -> Iterator[Any]:
-    """All objects, list by list, but for kinds of our own."""
+    """The lists of all objects, except kinds of batchyard."""
     with Client(url) as client:
         groups = client.ask("GET", "/apis")[1]["groups"]
         versions = [each["groupVersion"] for group in groups for each in group["versions"]]
@@ -41,7 +41,7 @@ def lists(url: str) -> Iterator[Any]:
 
 
 class Ran(NamedTuple):
-    """What was seen and stored of two Jobs that an operator admitted."""
+    """The served and stored objects after an operator admitted two Jobs."""
 
     #: By kind, in every group that serves it.
     seen: list[tuple[str, list[Any]]]
@@ -59,13 +59,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return Ran(seen, [change.obj for change in read_journal(folder / JOURNAL).recovered.changes])
 
 
-def test_clients_see_whole_seconds(ran: Ran) -> None:
+def test_served_times_are_whole_seconds_except_micro_times(ran: Ran) -> None:
     assert {"Workload", "Event", "Pod"} <= {kind for kind, items in ran.seen if items}
     places = {place for kind, items in ran.seen for place in fractions(items, kind)}
     assert {re.sub(r"\..*\.", ".", place) for place in places} <= _FINE
 
 
-def test_an_operator_sends_whole_seconds(ran: Ran) -> None:
+def test_operator_writes_times_in_whole_seconds(ran: Ran) -> None:
     workloads = [obj for obj in ran.stored if obj["kind"] == "Workload" and obj.get("status")]
     assert {each["type"] for obj in workloads for each in obj["status"]["conditions"]} >= {"Admitted", "Finished"}
     assert not [place for obj in workloads for place in fractions(obj["status"], "status")]

@@ -1,4 +1,4 @@
-"""What `up`, `status`, `down` and `backup` do to a platform that runs, and what the disk may do to it."""
+"""`up`, `status`, `down` and `backup` with a running platform, and disk errors."""
 
 import json
 import resource
@@ -43,7 +43,7 @@ def config_map(name: str, size: int = 1) -> dict[str, Any]:
     return {"metadata": {"name": name}, "data": {"x": "y" * size}}
 
 
-def test_all_that_a_platform_keeps_is_private(platform: Running) -> None:
+def test_data_directory_and_files_are_private(platform: Running) -> None:
     folder = folder_of(platform)
     assert folder.stat().st_mode & 0o777 == 0o700
     modes = {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
@@ -51,13 +51,15 @@ def test_all_that_a_platform_keeps_is_private(platform: Running) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_a_second_one_in_the_same_folder_says_who_runs(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_platform_in_same_folder_is_rejected_with_pid_of_first(
+    platform: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="1"):
         start(UpOptions(PlatformOptions(folder_of(platform)), None, 1.0), detach=True)
     assert f"a platform already runs here, pid {platform.process.pid}, {platform.url}" in capsys.readouterr().err
 
 
-def test_a_port_that_is_in_use_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(SystemExit, match="1"):
@@ -67,12 +69,12 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no socket here listens for IPv6 and IPv4 at once")
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "::1"])
-def test_whoever_follows_its_kubeconfig_reaches_it_wherever_it_listens(tmp_path: Path, address: str) -> None:
+def test_kubeconfig_reaches_platform_at_any_listen_address(tmp_path: Path, address: str) -> None:
     with Running(tmp_path, "--listen", address) as running:
         assert "default" in running.kubectl("get", "namespaces", "-o", "name")
 
 
-def test_status_says_how_it_is(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_reports_health_and_counts(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
     print_status(folder_of(platform), Output.JSON)
     reported = json.loads(capsys.readouterr().out)
     assert (reported["health"], reported["speed"], reported["sync"]) == ("ok", 60.0, "full")
@@ -82,7 +84,7 @@ def test_status_says_how_it_is(platform: Running, capsys: pytest.CaptureFixture[
     assert f"{platform.url}  pid {platform.process.pid}" in capsys.readouterr().out
 
 
-def test_a_backup_of_a_running_platform_is_restored_elsewhere(platform: Running, tmp_path: Path) -> None:
+def test_backup_of_running_platform_restores_in_another_folder(platform: Running, tmp_path: Path) -> None:
     write_backup(tmp_path / "kept", folder_of(platform))
     restore_backup(tmp_path / "kept", tmp_path / "new")
     with Running(tmp_path / "new", PLAIN) as restored:
@@ -91,9 +93,7 @@ def test_a_backup_of_a_running_platform_is_restored_elsewhere(platform: Running,
     assert (code, answer["reason"]) == (410, "Expired")
 
 
-def test_in_the_background_it_listens_until_it_is_told_to_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_detached_platform_runs_until_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-m", "batchyard", "up", "--data-dir", str(tmp_path), PLAIN, "--detach"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     running = process_in(tmp_path)
@@ -108,7 +108,7 @@ def test_in_the_background_it_listens_until_it_is_told_to_end(
     assert process_in(tmp_path) is None
 
 
-def test_a_disk_that_takes_no_more_ends_the_platform_and_loses_nothing(tmp_path: Path) -> None:
+def test_platform_ends_on_write_error_and_keeps_acknowledged_writes(tmp_path: Path) -> None:
     with Running(tmp_path, PLAIN) as running:
         assert ask(running.url, "POST", CONFIG_MAPS, config_map("a"))[0] == 201
         most = (tmp_path / "journal.db-wal").stat().st_size + 20_000
@@ -123,7 +123,7 @@ def test_a_disk_that_takes_no_more_ends_the_platform_and_loses_nothing(tmp_path:
     assert [item["metadata"]["name"] for item in items] == ["a"]
 
 
-def test_files_that_cannot_be_opened_do_not_end_it(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_platform_survives_exhausted_file_descriptors(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
     pid = platform.process.pid
     taken = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (taken + 3, taken + 200))
@@ -138,14 +138,14 @@ def test_files_that_cannot_be_opened_do_not_end_it(platform: Running, capsys: py
 
 @pytest.fixture
 def hung_up() -> Iterator[None]:
-    """Whoever is begun here hears that the terminal is closed, though the tests may run under nohup."""
+    """Restore the default SIGHUP handler for child processes, because the tests may run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.usefixtures("hung_up")
-def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
+def test_platform_ends_cleanly_on_sighup(tmp_path: Path) -> None:
     with Running(tmp_path, PLAIN) as running:
         running.process.send_signal(signal.SIGHUP)
         assert running.process.wait(20) == 0
@@ -153,7 +153,7 @@ def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
         assert "ended, its data is kept" in running.process.stderr.read()
 
 
-def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+def test_platform_ends_at_once_on_second_interrupt(tmp_path: Path) -> None:
     with Running(tmp_path, PLAIN) as running:
         place = ("127.0.0.1", int(running.url.rpartition(":")[2]))
         with socket.create_connection(place) as slow:
@@ -171,6 +171,6 @@ def _refuses(place: tuple[str, int]) -> bool:
         socket.create_connection(place).close()
     except ConnectionRefusedError:
         return True
-    except ConnectionResetError:  # Accepted by a listener that closed before anybody spoke.
+    except ConnectionResetError:  # accepted by a listener that closed before a request
         return False
     return False

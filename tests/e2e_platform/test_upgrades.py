@@ -1,4 +1,4 @@
-"""Definitions go to another stored version and back again, as docs/operator.md says, and no object is lost."""
+"""CRDs change to another stored version and back, as in docs/operator.md, without loss of objects."""
 
 import json
 import shutil
@@ -27,35 +27,35 @@ def definition(stored: str, versions: Sequence[str]) -> str:
 
 
 class Upgraded:
-    """A platform, and a definition that goes from version to version."""
+    """A platform, and a CRD with changing versions."""
 
     def __init__(self, platform: Running) -> None:
         self.kubectl = platform.kubectl
 
     def apply(self, stored: str, *versions: str) -> None:
-        """Apply the definition with these versions."""
+        """Apply the CRD with versions."""
         self.kubectl("apply", "--server-side", "-f", "-", sent=definition(stored, versions))
         self.kubectl("wait", "--for=condition=Established", f"crd/{NAME}", "--timeout=30s")
 
     def stored_versions(self) -> list[str]:
-        """In which versions objects may be stored."""
+        """The stored versions of the CRD."""
         found: list[str] = json.loads(self.kubectl("get", "crd", NAME, "-o", "json"))["status"]["storedVersions"]
         return found
 
     def rewrite(self, version: str) -> None:
-        """Write every object again, and say that none is left in another version."""
+        """Rewrite all objects, and set the stored versions to a single version."""
         objects = self.kubectl("get", f"queues.{version}.example.dev", "-o", "json")
         self.kubectl("replace", "-f", "-", sent=objects)
         left = json.dumps({"status": {"storedVersions": [version]}})
         self.kubectl("patch", "crd", NAME, "--subresource=status", "--type=merge", "-p", left)
 
     def sizes(self, version: str) -> list[int]:
-        """What the objects hold, read in a version."""
+        """The sizes of the objects, read in a version."""
         items = json.loads(self.kubectl("get", f"queues.{version}.example.dev", "-o", "json"))["items"]
         return [item["size"] for item in items]
 
 
-def test_a_stored_version_is_replaced_and_brought_back(tmp_path: Path) -> None:
+def test_stored_version_of_crd_is_upgraded_and_downgraded(tmp_path: Path) -> None:
     with Running(tmp_path) as platform:
         upgraded = Upgraded(platform)
         upgraded.apply("v1", "v1")
@@ -66,7 +66,7 @@ def test_a_stored_version_is_replaced_and_brought_back(tmp_path: Path) -> None:
         assert upgraded.sizes("v1") == upgraded.sizes("v2") == [3]
         reported = platform.kubectl("apply", "--server-side", "-f", "-", sent=definition("v2", ["v2"]), fails=True)
         assert 'status.storedVersions[0]: Invalid value: "v1": must appear in spec.versions' in reported
-        upgraded.apply("v1", "v1", "v2")  # back: nothing was lost by trying
+        upgraded.apply("v1", "v1", "v2")  # back: the failed attempt lost nothing
         assert upgraded.sizes("v1") == [3]
         upgraded.apply("v2", "v1", "v2")
         upgraded.rewrite("v2")

@@ -1,4 +1,4 @@
-"""Webhooks over HTTPS by operators that run, with certificates that replace themselves under calls."""
+"""HTTPS webhooks of running operators, with certificate rotation during calls."""
 
 import base64
 import http.client
@@ -26,7 +26,7 @@ SETTINGS = InstallSettings(controllers=("admission", "jobset"), page=False)
 HOST = f"{SETTINGS.webhook_service}.{SETTINGS.namespace}.svc"
 HOOKS = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{SETTINGS.webhook_service}"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusterqueues.kueue.x-k8s.io"
-#: Begun a quarter of this before its end, and shown a twelfth later.
+#: A new certificate is issued a quarter of this before expiry, and served a twelfth later.
 LIFETIME = 12
 OPTIONS = (
     *("--controllers", ",".join(SETTINGS.controllers), "--leader-elect-resource-name", SETTINGS.name),
@@ -42,11 +42,11 @@ class Served(NamedTuple):
     ports: tuple[int, int]
     audit_log: Path
     operators: tuple[Operating, Operating]
-    #: Where the first tells its figures.
+    #: The metrics port of the first operator.
     figures: int
 
     def raw(self, path: str) -> Any:
-        """An object as the platform has it."""
+        """An object of the platform."""
         folder = self.platform.kubeconfig.parent
         place = urlsplit(self.platform.url)
         connection = http.client.HTTPSConnection(place.netloc, context=tls_of_owner(folder), timeout=10)
@@ -56,7 +56,7 @@ class Served(NamedTuple):
         return found
 
     def bundle(self) -> bytes:
-        """The authorities that whoever calls is to trust."""
+        """The CA bundle of the webhooks."""
         found = self.raw(HOOKS)["webhooks"]
         (bundle,) = {hook["clientConfig"]["caBundle"] for hook in found}
         return base64.b64decode(bundle)
@@ -94,14 +94,14 @@ def free_port() -> int:
 
 
 def ask(port: int, bundle: bytes, path: str, review: Any) -> Any:
-    """What is answered, from whoever shows a certificate of these authorities for the Service."""
+    """The response of a webhook with a certificate of the CA bundle."""
     code, body = posted(port, bundle, path, review)
     assert code == 200, body
     return json.loads(body)["response"]
 
 
 def posted(port: int, bundle: bytes, path: str, review: Any) -> tuple[int, bytes]:
-    """The code and the body of an answer."""
+    """The code and the body of a response."""
     context = ssl.create_default_context(cadata=bundle.decode())
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         connection = http.client.HTTPConnection(HOST)
@@ -124,7 +124,7 @@ def job(**labels: str) -> Any:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "labels": labels}, "spec": spec}
 
 
-def test_a_job_of_a_namespace_with_a_default_queue_is_queued_by_either(served: Served) -> None:
+def test_both_operators_queue_job_in_namespace_with_default_queue(served: Served) -> None:
     queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default"}}
     served.platform.kubectl("apply", "-f", "-", sent=json.dumps({**queue, "spec": {"clusterQueue": "none"}}))
     for port in served.ports:
@@ -135,20 +135,20 @@ def test_a_job_of_a_namespace_with_a_default_queue_is_queued_by_either(served: S
         ]
 
 
-def test_what_breaks_rules_is_refused(served: Served) -> None:
+def test_webhook_rejects_invalid_queue_name(served: Served) -> None:
     answer = ask(served.ports[0], served.bundle(), "/validate", admission(job(**{"kueue.x-k8s.io/queue-name": "No"})))
     assert answer["allowed"] is False
     assert answer["status"]["message"].startswith("metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value")
 
 
 def asked(served: Served) -> dict[str, float]:
-    """The figures of what webhooks were asked."""
+    """The metrics of webhook requests."""
     text = ask_text(served.figures, "/metrics")[1]
     lines = [line for line in text.splitlines() if line.startswith("controller_runtime_webhook_")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def test_what_is_asked_is_counted_by_path_and_code(served: Served) -> None:
+def test_webhook_requests_are_counted_by_path_and_code(served: Served) -> None:
     before = asked(served)
     ask(served.ports[0], served.bundle(), "/mutate", admission(job(a="b")))
     assert posted(served.ports[0], served.bundle(), "/validate", {"kind": "Other"})[0] == 400
@@ -163,7 +163,7 @@ def test_what_is_asked_is_counted_by_path_and_code(served: Served) -> None:
     assert after[f'{total}{{webhook="/convert",code="500"}}'] == 0
 
 
-def test_definitions_know_who_converts(served: Served) -> None:
+def test_conversion_webhook_in_crd_converts_objects(served: Served) -> None:
     webhook = served.raw(CRD)["spec"]["conversion"]["webhook"]
     bundle = base64.b64decode(webhook["clientConfig"]["caBundle"])
     queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "a"}}
@@ -173,13 +173,13 @@ def test_definitions_know_who_converts(served: Served) -> None:
     assert answer["convertedObjects"][0]["spec"] == {"cohort": "all"}
 
 
-def test_no_call_fails_while_certificates_replace_themselves(served: Served) -> None:
+def test_webhook_calls_succeed_during_certificate_rotation(served: Served) -> None:
     bundles, certificates = dict.fromkeys([served.bundle()]), dict[bytes, None]()
     for _ in range(10 * LIFETIME):
         bundle = served.bundle()
         for port in served.ports:
             assert ask(port, bundle, "/validate", admission(job(a="b")))["allowed"] is True
-            certificates[shown(port)] = None
+            certificates[certificate_of(port)] = None
         bundles[bundle] = None
         if len(bundles) > 2 and len(certificates) > 1:
             break
@@ -190,8 +190,8 @@ def test_no_call_fails_while_certificates_replace_themselves(served: Served) -> 
     assert refused(served.audit_log, SETTINGS) == [], served.operators[0].log()
 
 
-def shown(port: int) -> bytes:
-    """The certificate that somebody shows."""
+def certificate_of(port: int) -> bytes:
+    """The certificate of a server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, context.wrap_socket(plain) as wrapped:

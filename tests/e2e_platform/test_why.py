@@ -1,4 +1,4 @@
-"""`batchyard why` against a platform that runs: the situations of the examples, and what others are not told."""
+"""`batchyard why` on a running platform: the situations of the examples, and hidden names."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A platform with seven of the situations, each Job applied once the one before it was decided upon."""
+    """A platform with seven situations, applied one after the other."""
     folder = tmp_path_factory.mktemp("platform")
     with Running(folder, "--sync", "process") as started:
         for name in SITUATIONS:
@@ -46,7 +46,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def asked(platform: Running, *arguments: str, kubeconfig: str = "") -> "subprocess.CompletedProcess[str]":
-    """The command and what it said."""
+    """The result of the command."""
     where = ("--kubeconfig", kubeconfig) if kubeconfig else ("--data-dir", str(platform.kubeconfig.parent))
     command = [sys.executable, "-m", "batchyard", "why", *arguments, *where]
     return subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
@@ -71,14 +71,14 @@ def document(platform: Running, *arguments: str) -> dict[str, Any]:
         ("rank", "equal", "priority", "priority"),
     ],
 )
-def test_situations_are_explained(platform: Running, namespace: str, job: str, limit: str, change: str) -> None:
+def test_example_situations_are_explained(platform: Running, namespace: str, job: str, limit: str, change: str) -> None:
     platform.kubectl("wait", "--for=create", f"job/{job}", "-n", namespace, "--timeout=30s")
     found = document(platform, f"job/{job}", "-n", namespace)
     assert (found["state"], found["binding"]["limit"]) == ("Pending", limit)
     assert change in [each["kind"] for each in found["changes"]]
 
 
-def test_a_change_that_is_applied_as_it_is_told_admits(platform: Running) -> None:
+def test_suggested_change_admits_workload_when_applied(platform: Running) -> None:
     found = document(platform, "job/burst", "-n", "red")
     (patch,) = found["changes"][0]["apply"]
     reported = (
@@ -94,18 +94,18 @@ def test_a_change_that_is_applied_as_it_is_told_admits(platform: Running) -> Non
     platform.kubectl("wait", "--for=condition=Admitted", "workloads", "--all", "-n", "red", "--timeout=30s")
 
 
-def test_the_table_is_plain_text_and_a_queue_can_be_asked(platform: Running) -> None:
+def test_why_prints_plain_text_for_cluster_queue(platform: Running) -> None:
     done = asked(platform, "clusterqueue/strict-queue")
     assert done.stdout.startswith("ClusterQueue strict-queue: Active\n2 pending; at the head strict/job-large-")
 
 
-def test_what_is_not_there_is_told_with_what_is(platform: Running) -> None:
+def test_unknown_job_error_suggests_similar_names(platform: Running) -> None:
     done = asked(platform, "job/repor", "-n", "lab")
     assert (done.returncode, 'jobs.batch "repor" not found; similar names: report' in done.stderr) == (1, True)
     assert asked(platform, "node/x").returncode == 2
 
 
-def test_a_member_of_a_team_is_not_told_the_names_of_others(platform: Running) -> None:
+def test_why_hides_names_of_other_namespaces_from_team_member(platform: Running) -> None:
     platform.kubectl("apply", "-f", "-", sent=HIDDEN)
     platform.kubectl("create", "rolebinding", "anna", "--clusterrole=view", "--user=anna", "--namespace=neighbour")
     folder = platform.kubeconfig.parent
@@ -120,6 +120,6 @@ def test_a_member_of_a_team_is_not_told_the_names_of_others(platform: Running) -
     assert (refused.returncode, "cannot get resource" in refused.stderr) == (1, True)
 
 
-def test_kubectl_can_ask_for_the_part(platform: Running) -> None:
+def test_kubectl_reads_why_subresource(platform: Running) -> None:
     path = "/apis/batch/v1/namespaces/lab/jobs/report/why"
     assert json.loads(kubectl(platform.kubeconfig, "get", "--raw", path))["kind"] == "Explanation"

@@ -1,4 +1,4 @@
-"""How people change objects with kubectl: apply of either kind, edit, patch, diff, set."""
+"""Changes of objects with kubectl: client-side and server-side apply, edit, patch, diff and set."""
 
 import shutil
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def config_map(**data: str) -> str:
-    """A ConfigMap as it is applied."""
+    """The manifest of a ConfigMap."""
     metadata = {"name": "shared", "namespace": "team"}
     return msgspec.json.encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}).decode()
 
@@ -44,7 +44,7 @@ def seen(platform: Running, what: str, path: str) -> str:
     return platform.kubectl("get", "-n", "team", what, "-o", f"jsonpath={{{path}}}")
 
 
-def test_applied_twice_a_list_is_what_was_applied_last(platform: Running) -> None:
+def test_repeated_apply_replaces_list_items(platform: Running) -> None:
     platform.kubectl("apply", "-f", "-", sent=SERVICE)
     assert "unchanged" in platform.kubectl("apply", "-f", "-", sent=SERVICE)
     changed = SERVICE.replace("{name: a, port: 80}", "{name: c, port: 82}")
@@ -55,14 +55,14 @@ def test_applied_twice_a_list_is_what_was_applied_last(platform: Running) -> Non
     assert sorted(seen(platform, "service/web", ".spec.ports[*].port").split()) == ["81", "82"]
 
 
-def test_kinds_of_others_are_applied_again_too(platform: Running) -> None:
+def test_custom_resource_is_applied_again_but_rejects_strategic_merge_patch(platform: Running) -> None:
     platform.kubectl("apply", "-f", "-", sent=QUEUE)
     assert "configured" in platform.kubectl("apply", "-f", "-", sent=QUEUE.replace("size: big", "size: huge"))
     reported = platform.kubectl("patch", "resourceflavor", "big", "--type", "strategic", "-p", "{}", fails=True)
     assert "the body of the request was in an unknown format" in reported
 
 
-def test_two_who_apply_server_side_conflict(platform: Running) -> None:
+def test_server_side_apply_conflicts_between_two_managers(platform: Running) -> None:
     apply = ("apply", "--server-side", "-f", "-")
     platform.kubectl(*apply, sent=config_map(x="1", y="2"))
     reported = platform.kubectl(*apply, "--field-manager=other", sent=config_map(x="9"), fails=True)
@@ -82,13 +82,13 @@ def test_two_who_apply_server_side_conflict(platform: Running) -> None:
         ("json", '[{"op": "replace", "path": "/data/k", "value": "json"}]'),
     ],
 )
-def test_patches_of_each_type(platform: Running, kind: str, patch: str) -> None:
+def test_patch_of_each_type_is_applied(platform: Running, kind: str, patch: str) -> None:
     platform.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", sent=config_map(k="v"))
     platform.kubectl("patch", "-n", "team", "configmap", "shared", "--type", kind, "-p", patch)
     assert seen(platform, "configmap/shared", ".data.k") == kind
 
 
-def test_an_editor_changes_what_is_there(platform: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubectl_edit_changes_object(platform: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i "s/before/after/" "$1"\n')
     editor.chmod(0o755)
@@ -98,7 +98,7 @@ def test_an_editor_changes_what_is_there(platform: Running, tmp_path: Path, monk
     assert seen(platform, "configmap/shared", ".data.word") == "after"
 
 
-def test_misspelt_fields_are_refused_or_told(platform: Running) -> None:
+def test_misspelt_fields_are_rejected_unless_validation_only_warns(platform: Running) -> None:
     sent = config_map().replace('"data"', '"dada"')
     reported = platform.kubectl("apply", "-f", "-", sent=sent, fails=True)
     assert 'strict decoding error: unknown field "dada"' in reported
@@ -106,7 +106,7 @@ def test_misspelt_fields_are_refused_or_told(platform: Running) -> None:
     assert "created" in platform.kubectl("apply", "--validate=warn", "-f", "-", sent=sent)
 
 
-def test_labels_annotations_and_images_are_set(platform: Running) -> None:
+def test_kubectl_sets_labels_annotations_and_images(platform: Running) -> None:
     pod = '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}'
     platform.kubectl("create", "-n", "team", "-f", "-", sent=pod)
     platform.kubectl("label", "-n", "team", "pod", "p", "colour=green")

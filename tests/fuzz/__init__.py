@@ -1,1 +1,1 @@
-"""Requests that nobody should send: made from a seed, so that each can be sent again."""
+"""Malformed requests, generated from a seed, so that each is reproducible."""

@@ -1,4 +1,4 @@
-"""Chance for fuzzing: the same throws for the same seed, wherever it runs."""
+"""Random numbers for fuzzing: the same for the same seed on each machine."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -9,25 +9,25 @@ T = TypeVar("T")
 
 
 class Dice:
-    """Throws that follow from a seed and nothing else."""
+    """Random numbers that follow only from a seed."""
 
     def __init__(self, *seed: object) -> None:
         self._numbers = _numbers(repr(seed).encode())
 
     def below(self, bound: int) -> int:
-        """A number from 0 to before the bound."""
+        """Return a number from 0 to below the bound."""
         return next(self._numbers) % bound
 
     def one_of(self, choices: Sequence[T]) -> T:
-        """One of some."""
+        """Return one of the choices."""
         return choices[self.below(len(choices))]
 
     def happens(self, percent: int) -> bool:
-        """True in so many of a hundred throws."""
+        """Return true with this probability in percent."""
         return self.below(100) < percent
 
     def content(self, length: int) -> bytes:
-        """So many bytes."""
+        """Return this number of bytes."""
         return bytes(self.below(256) for _ in range(length))
 
 

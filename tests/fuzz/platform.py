@@ -1,4 +1,4 @@
-"""A platform that really runs, under requests that nobody should send; and what must be true of it all the while."""
+"""A running platform under malformed requests, and the checks of its behavior."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ import yaml
 from e2e_platform.killing import ask
 from e2e_platform.running import Running
 from fuzz.dice import Dice
-from fuzz.requests import Asked, Fuzz, Place
+from fuzz.requests import Fuzz, FuzzRequest, Place
 from fuzz.wire import codes, dialer, garbled, shapes
 
 ROCKETS: Final = Path(__file__).parents[1] / "e2e_platform" / "rockets.yaml"
@@ -25,14 +25,14 @@ MAPS: Final = "/api/v1/namespaces/default/configmaps"
 _OPTIONS: Final = ("--insecure-loopback", "--speed", "60x", "--cluster", "examples/refarch/cluster.yaml")
 _WITHIN: Final = 60
 _BROKEN: Final = (OSError, http.client.HTTPException)
-#: What the server may say of itself: overload, and revisions that are yet to come.
+#: Allowed server errors: overload, and future revisions.
 _OWN: Final = (503, 504)
-#: Nor is what is said under overload, for schemathesis.
+#: The same for schemathesis.
 _STATUSES: Final = '[checks]\nnot_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]\n'
 
 
 class Fuzzed:
-    """See the module; `faults` tells what was not so."""
+    """A platform under malformed requests; `faults` lists failed checks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,23 +47,23 @@ class Fuzzed:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the platform."""
         return self._running.url
 
     def send(self, count: int, *seed: object) -> None:
-        """Send so many requests, the good ones first."""
+        """Send `count` requests after the valid ones."""
         fuzz = Fuzz(self._places, *seed)
         place = urlsplit(self.url)
         with closing(http.client.HTTPConnection(str(place.hostname), place.port, timeout=_WITHIN)) as connection:
             for asked in _with_good(fuzz, count):
                 try:
                     self._take(_code(connection, asked), asked.reported)
-                except _BROKEN:  # it goes on with another connection
+                except _BROKEN:  # continue with another connection
                     connection.close()
                     self._check_answers(asked.reported)
 
     def send_shapes(self) -> None:
-        """Send what is no good request."""
+        """Send invalid requests."""
         dial = dialer(self.url)
         for shape in shapes():
             found = codes(dial, shape.sent)
@@ -74,7 +74,7 @@ class Fuzzed:
             self._check_answers(shape.what)
 
     def send_garbled(self, count: int, *seed: object) -> None:
-        """Send so many requests with other bytes in them."""
+        """Send `count` requests with changed bytes."""
         fuzz, dice, dial = Fuzz(self._places, *seed), Dice(*seed), dialer(self.url)
         for _ in range(count):
             asked = fuzz.next()
@@ -83,7 +83,7 @@ class Fuzzed:
         self._check_answers("garbled requests")
 
     def send_by_schema(self, document: str, examples: int, phases: str = "fuzzing") -> None:
-        """Send what schemathesis makes of an OpenAPI document, unless its kinds were deleted meanwhile."""
+        """Send the requests that schemathesis derives from an OpenAPI document, unless its kinds are deleted."""
         if document not in self.documents():
             return
         (self._folder / "schemathesis.toml").write_text(_STATUSES, "ascii")
@@ -95,7 +95,7 @@ class Fuzzed:
                 *("--url", self.url, "--checks", "not_a_server_error", "--phases", phases, "--seed", "1"),
                 *("--max-examples", str(examples), "--suppress-health-check", "all", "--no-color", "--warnings", "off"),
             ],
-            cwd=self._folder,  # it keeps a cache where it runs
+            cwd=self._folder,  # schemathesis writes a cache to its working directory
             capture_output=True,
             text=True,
             check=False,
@@ -104,16 +104,16 @@ class Fuzzed:
             self.faults.append(f"schemathesis of {document}: {done.stdout[-3000:]}{done.stderr[-1000:]}")
 
     def documents(self) -> list[str]:
-        """The OpenAPI documents there are."""
+        """Return the paths of the OpenAPI documents."""
         return list(ask(self.url, "GET", "/openapi/v3")[1]["paths"])
 
     def resident(self) -> int:
-        """How much memory it has, in megabytes."""
+        """Return the resident memory in megabytes."""
         status = Path(f"/proc/{self._running.process.pid}/status").read_text("ascii")
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) // 1024
 
     def end(self) -> None:
-        """Kill it, see that it recovers, and let it end in order; look at what it told."""
+        """Kill the platform, check its recovery, stop it, and check its log."""
         last = ask(self.url, "GET", MAPS)[1]["metadata"]["resourceVersion"]
         self._running.kill()
         self._begin()
@@ -137,7 +137,7 @@ class Fuzzed:
             self.faults.append(f"{code} to {reported}")
 
     def _check_answers(self, reported: str) -> None:
-        """Whatever was sent, it answers whoever asks for what is there."""
+        """Check that the platform still answers a valid request."""
         code = ask(self.url, "GET", f"{MAPS}?limit=1")[0]
         if code != 200:
             self.faults.append(f"{code} to a good request after {reported}")
@@ -150,7 +150,7 @@ class Fuzzed:
 
 
 class Stalled:
-    """Connections on which something is missing for good, and watches whose events nobody takes."""
+    """Incomplete requests that never end, and watches whose clients read nothing."""
 
     def __init__(self, url: str, count: int) -> None:
         place = urlsplit(url)
@@ -179,14 +179,14 @@ class Stalled:
 
 
 def _generable(schema: Any) -> Any:
-    """A document without the patterns of Go that nothing is generated from: those of Kueue's that begin with flags."""
+    """Return a document without the patterns of Go that schemathesis does not support: those with flags."""
     if isinstance(schema, dict):
         return {k: _generable(v) for k, v in schema.items() if k != "pattern" or "(?" not in v}
     return [_generable(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def places(url: str) -> Iterator[Place]:
-    """All that is served, as it tells itself."""
+    """Yield all resources that the platform's discovery lists."""
     versions = ["v1"] + [
         version["groupVersion"] for group in ask(url, "GET", "/apis")[1]["groups"] for version in group["versions"]
     ]
@@ -198,14 +198,14 @@ def places(url: str) -> Iterator[Place]:
                 yield Place(version, each["kind"], each["name"], each["namespaced"], parts)
 
 
-def _with_good(fuzz: Fuzz, count: int) -> Iterator[Asked]:
+def _with_good(fuzz: Fuzz, count: int) -> Iterator[FuzzRequest]:
     yield from fuzz.good()
     for _ in range(count):
         yield fuzz.next()
 
 
-def _code(connection: http.client.HTTPConnection, asked: Asked) -> int:
-    """The code of the answer; 0 where the client library would not send that."""
+def _code(connection: http.client.HTTPConnection, asked: FuzzRequest) -> int:
+    """Send a request; return the code of the response, or 0 if the client library rejects the request."""
     try:
         headers = {"host": "localhost", **asked.headers}
         connection.request(asked.method, asked.target, asked.body, {k: v.encode("latin-1") for k, v in headers.items()})

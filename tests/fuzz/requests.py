@@ -1,4 +1,4 @@
-"""Requests made from a seed: good ones with something wrong in path, query, headers or body."""
+"""Requests made from a seed: valid requests with faults in path, query, headers or body."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -112,8 +112,8 @@ _HEADERS: Mapping[str, Sequence[str]] = {
 }
 
 
-class Asked(NamedTuple):
-    """One request."""
+class FuzzRequest(NamedTuple):
+    """A request."""
 
     method: str
     path: str
@@ -123,13 +123,13 @@ class Asked(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Path and query as they go over the wire."""
+        """Path and query as sent."""
         text = "&".join(f"{quote(name)}={quote(value)}" for name, value in self.query.items())
         return quote(self.path, safe="/%") + (f"?{text}" if text else "")
 
     @property
     def reported(self) -> str:
-        """For whoever wants to send it again."""
+        """The request as text, to reproduce it."""
         return f"{self.method} {self.target[:300]} {dict(self.headers)!s:.300} {self.body[:2000]!r}"
 
 
@@ -143,14 +143,14 @@ class Place(NamedTuple):
     parts: tuple[str, ...]
 
     def path(self, namespace: str, name: str = "", part: str = "") -> str:
-        """Where its objects are."""
+        """Return the path of its objects."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return "/".join((root + within, self.plural, *filter(None, (name, part))))
 
 
 class Fuzz:
-    """Requests for some places, from objects that are good."""
+    """Requests for some places, from valid objects."""
 
     def __init__(self, places: Sequence[Place], *seed: object) -> None:
         self._dice = Dice(*seed)
@@ -161,8 +161,8 @@ class Fuzz:
             kind: [obj for obj in self._good if (obj["apiVersion"], obj["kind"]) == kind] for kind in self._places
         }
 
-    def next(self) -> Asked:
-        """Another request."""
+    def next(self) -> FuzzRequest:
+        """Return another request."""
         dice = self._dice
         place = dice.one_of(self._all)
         good = self._of[place.api_version, place.kind] or [
@@ -178,45 +178,47 @@ class Fuzz:
         asked = make(place, obj)
         return asked._replace(query={**asked.query, **self._query()}, headers={**asked.headers, **self._headers()})
 
-    def good(self) -> list[Asked]:
-        """Requests that make the good objects themselves."""
+    def good(self) -> list[FuzzRequest]:
+        """Return requests that create the valid objects."""
         return [
-            Asked("POST", self._places[o["apiVersion"], o["kind"]].path(_namespace_of(o)), {}, {}, _json(o))
+            FuzzRequest("POST", self._places[o["apiVersion"], o["kind"]].path(_namespace_of(o)), {}, {}, _json(o))
             for o in self._good
         ]
 
     # --- kinds of requests ---
 
-    def _created(self, place: Place, obj: dict[str, Any]) -> Asked:
+    def _created(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
         sent = obj if self._dice.happens(10) else mutated(obj, self._dice)
-        return Asked("POST", place.path(_namespace_of(obj)), {}, {}, _json(sent))
+        return FuzzRequest("POST", place.path(_namespace_of(obj)), {}, {}, _json(sent))
 
-    def _changed(self, place: Place, obj: dict[str, Any]) -> Asked:
+    def _changed(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
         part = self._dice.one_of(("", "", "status", *place.parts))
         sent = self._with_status(obj) if part == "status" else obj
-        return Asked("PUT", self._path(place, obj, part), {}, {}, _json(mutated(sent, self._dice)))
+        return FuzzRequest("PUT", self._path(place, obj, part), {}, {}, _json(mutated(sent, self._dice)))
 
-    def _patched(self, place: Place, obj: dict[str, Any]) -> Asked:
+    def _patched(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
         dice = self._dice
         path = self._path(place, obj, dice.one_of(("", "", "", "status", *place.parts)))
         if dice.happens(40):
             sent: Any = [self._operation(obj) for _ in range(1 + dice.below(4))]
-            return Asked("PATCH", path, {}, {"content-type": _JSON_PATCH}, _json(mutated(sent, dice, dice.below(2))))
-        return Asked(
+            return FuzzRequest(
+                "PATCH", path, {}, {"content-type": _JSON_PATCH}, _json(mutated(sent, dice, dice.below(2)))
+            )
+        return FuzzRequest(
             "PATCH", path, {}, {"content-type": dice.one_of(_MERGES)}, _json(mutated(self._with_status(obj), dice))
         )
 
-    def _applied(self, place: Place, obj: dict[str, Any]) -> Asked:
+    def _applied(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
         path = self._path(place, obj, self._dice.one_of(("", "", "status")))
         query = {"fieldManager": self._dice.one_of(("a", "b", "kubectl")), "force": "true"}
-        return Asked("PATCH", path, query, {"content-type": _APPLY}, _json(mutated(obj, self._dice)))
+        return FuzzRequest("PATCH", path, query, {"content-type": _APPLY}, _json(mutated(obj, self._dice)))
 
-    def _read(self, place: Place, obj: dict[str, Any]) -> Asked:
+    def _read(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
         name = self._dice.one_of(("", "", obj["metadata"].get("name") or "a"))
         namespace = self._dice.one_of(("", _namespace_of(obj)))
-        return Asked("GET", place.path(namespace, name), {}, {}, b"")
+        return FuzzRequest("GET", place.path(namespace, name), {}, {}, b"")
 
-    def _deleted(self, place: Place, obj: dict[str, Any]) -> Asked:
+    def _deleted(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
         options = {
             "gracePeriodSeconds": 0,
             "propagationPolicy": "Orphan",
@@ -226,10 +228,10 @@ class Fuzz:
         body = _json(mutated(options, self._dice)) if self._dice.happens(50) else b""
         whole = self._dice.happens(2) and place.kind != "Namespace"
         path = place.path(_namespace_of(obj)) if whole else self._path(place, obj, "")
-        return Asked("DELETE", path, {}, {}, body)
+        return FuzzRequest("DELETE", path, {}, {}, body)
 
-    def _raw(self, place: Place, obj: dict[str, Any]) -> Asked:
-        """A body that is no object."""
+    def _raw(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
+        """Return a request whose body is no object."""
         dice = self._dice
         good = _json(obj)
         cut = dice.below(len(good))
@@ -267,9 +269,9 @@ class Fuzz:
                 ("DELETE", self._path(place, obj, "")),
             )
         )
-        return Asked(method, path, {}, {"content-type": dice.one_of(_TYPES)}, body)
+        return FuzzRequest(method, path, {}, {"content-type": dice.one_of(_TYPES)}, body)
 
-    def _anything(self, place: Place, obj: dict[str, Any]) -> Asked:
+    def _anything(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
         dice = self._dice
         method = dice.one_of(
             ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT", "get", "A")
@@ -291,7 +293,7 @@ class Fuzz:
             "/",
         )
         path = "/".join(parts) if dice.happens(80) else dice.one_of(other)
-        return Asked(method, path, {}, {}, b"" if dice.happens(50) else _json(obj))
+        return FuzzRequest(method, path, {}, {}, b"" if dice.happens(50) else _json(obj))
 
     # --- their parts ---
 
@@ -327,7 +329,7 @@ class Fuzz:
 
 
 def good_objects() -> list[dict[str, Any]]:
-    """Objects of every kind."""
+    """Return objects of each kind."""
     files = [path for path in sorted(_ROOT.glob("examples/**/*.yaml")) if path.name != "scenario.yaml"]
     texts = [path.read_text("utf-8") for path in (_SEEDS, _ROOT / "tests/e2e_platform/rockets.yaml", *files)]
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -336,7 +338,7 @@ def good_objects() -> list[dict[str, Any]]:
 
 
 def _plain(obj: Any) -> Any:
-    """An object without YAML's dates."""
+    """Return an object without YAML's dates."""
     return json.loads(json.dumps(obj, default=str))
 
 

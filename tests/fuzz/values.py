@@ -1,11 +1,11 @@
-"""Objects with something wrong in them: what is good, changed in a few places."""
+"""Malformed objects: valid objects, changed in a few places."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fuzz.dice import Dice
 
-#: Values that something may not be ready for.
+#: Values that are likely to cause faults.
 NASTY: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**31, -(2**31) - 1, 2**53, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30),
     *(0.5, -0.0, 1e308, -1e308, 1e-320, 1e15),
@@ -65,7 +65,7 @@ _DEPTHS = (20, 90, 101, 5_000)
 
 
 def mutated(value: Any, dice: Dice, changes: int | None = None) -> Any:
-    """A value with some places of it changed."""
+    """Return a value with some changed places."""
     for _ in range(changes or 1 + dice.below(4)):
         places = list(_places(value))
         value = _changed(value, dice.one_of(places), dice)
@@ -73,7 +73,7 @@ def mutated(value: Any, dice: Dice, changes: int | None = None) -> Any:
 
 
 def deep(levels: int, of: str) -> bytes:
-    """A text nested so deep."""
+    """Return a text with this depth of nesting."""
     begin, end = {"list": (b"[", b"]"), "object": (b'{"a":', b"}"), "mixed": (b'[{"a":', b"}]")}[of]
     return begin * levels + b"1" + end * levels
 
@@ -104,7 +104,7 @@ def _changed(value: Any, path: tuple[Any, ...], dice: Dice) -> Any:
 
 
 def _another(value: Any, dice: Dice) -> Any:
-    """Another value in the place of one."""
+    """Return a replacement of a value."""
     throw = dice.below(100)
     if isinstance(value, dict) and throw < 50:
         return {**value, dice.one_of(_NAMES): dice.one_of(NASTY)}

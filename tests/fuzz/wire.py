@@ -1,4 +1,4 @@
-"""Bytes on a socket that are no request, or several, or none that ends; and what may come back."""
+"""Invalid, multiple and endless requests as bytes on a socket, and their allowed responses."""
 
 import re
 import socket
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from fuzz.dice import Dice
-from fuzz.requests import Asked
+from fuzz.requests import FuzzRequest
 
 Dial = Callable[[], socket.socket]
 """Makes a connection."""
@@ -27,7 +27,7 @@ _SECOND: Final = b"DELETE /api/v1/namespaces/default/configmaps/kept HTTP/1.1\r\
 
 
 class Shape(NamedTuple):
-    """Bytes that are sent, and how many answers may come at most."""
+    """Sent bytes, and the maximum number of responses."""
 
     what: str
     sent: bytes
@@ -35,7 +35,7 @@ class Shape(NamedTuple):
 
 
 def shapes() -> Iterator[Shape]:
-    """What is no good request, or only almost."""
+    """Yield invalid and nearly valid requests."""
     yield Shape("nothing", b"")
     yield Shape("HTTP/0.9", b"GET /\r\n")
     yield Shape("HTTP/1.0", b"GET /healthz HTTP/1.0\r\n\r\n")
@@ -75,7 +75,7 @@ def shapes() -> Iterator[Shape]:
 
 
 def _lengths() -> Iterator[Shape]:
-    """Bodies whose length is said in two ways, or in none that is one."""
+    """Yield bodies with contradictory or invalid lengths."""
     chunks = b"5\r\nhello\r\n0\r\n\r\n"
     yield Shape("chunks", _POST + b"transfer-encoding: chunked\r\n\r\n" + chunks)
     both = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -105,8 +105,8 @@ def _lengths() -> Iterator[Shape]:
     yield Shape("trailers", _POST + b"transfer-encoding: chunked\r\n\r\n" + trailers)
 
 
-def garbled(asked: Asked, dice: Dice) -> bytes:
-    """A request whose bytes are changed in a few places."""
+def garbled(asked: FuzzRequest, dice: Dice) -> bytes:
+    """Return a request with changed bytes in a few places."""
     reported = {"host": "localhost", "content-length": str(len(asked.body)), **asked.headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in reported.items())
     sent = bytearray(f"{asked.method} {asked.target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1", "replace") + asked.body)
@@ -117,12 +117,12 @@ def garbled(asked: Asked, dice: Dice) -> bytes:
 
 
 def codes(dial: Dial, sent: bytes, within: float = _SILENCE) -> Sequence[int]:
-    """The codes of what is answered to some bytes until the end, or until nothing more comes."""
+    """Send bytes; return the codes of the responses until the end or a timeout."""
     return [int(code) for code in _STATUS.findall(answered(dial, sent, within))]
 
 
 def answered(dial: Dial, sent: bytes, within: float = _SILENCE) -> bytes:
-    """All that comes back for some bytes, until nothing has come for a while."""
+    """Send bytes; return all received bytes until the end or a timeout."""
     received = bytearray()
     with suppress(*_GONE), dial() as wire:
         wire.settimeout(within)
@@ -134,7 +134,7 @@ def answered(dial: Dial, sent: bytes, within: float = _SILENCE) -> bytes:
 
 
 def dialer(url: str, context: ssl.SSLContext | None = None) -> Dial:
-    """Makes connections to a platform."""
+    """Return a function that connects to a platform."""
     place = urlsplit(url)
     host, port = str(place.hostname), int(place.port or 0)
 

@@ -1,4 +1,4 @@
-"""An API with all controllers behind it, in this process, for requests that nobody should send."""
+"""An API with all controllers, in this process, for malformed requests."""
 
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.wiring import PlatformSettings, Ports, build_platform
-from fuzz.requests import Asked, Place
+from fuzz.requests import FuzzRequest, Place
 from unit.apiserver.api import OWNER, Api, body_bytes
 
 ROCKETS: Final = Path(__file__).parents[1] / "e2e_platform" / "rockets.yaml"
@@ -23,7 +23,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class FuzzedApi(Api):
-    """An API whose controllers are at work, and raise what they must not."""
+    """An API with running controllers whose exceptions are raised."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class FuzzedApi(Api):
         self.pass_time(1)
 
     def places(self) -> list[Place]:
-        """All that is served."""
+        """Return all served resources."""
         return [
             Place(info.api_version_for(version), info.kind, info.plural, info.namespaced, _parts(resource))
             for resource in self.resources.all()
@@ -43,8 +43,8 @@ class FuzzedApi(Api):
             for version in info.versions
         ]
 
-    def meet(self, asked: Asked) -> int:
-        """The code of the answer, whole as it would be sent, when all that follows at once has happened."""
+    def meet(self, asked: FuzzRequest) -> int:
+        """Handle a request completely, run all due work, and return the code of the response."""
         request = ApiRequest(asked.method, asked.path, asked.query, asked.headers, asked.body, OWNER)
         answer = self.server.handle(request)
         if isinstance(answer, Response):
@@ -57,13 +57,13 @@ class FuzzedApi(Api):
 
 
 class Noted:
-    """Whatever is raised within has a note of what was asked."""
+    """Adds a note with the request to each exception."""
 
     def __init__(self, reported: str) -> None:
         self._reported = reported
 
     def __enter__(self) -> None:
-        """Nothing yet."""
+        """Do nothing."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
         if error is not None:

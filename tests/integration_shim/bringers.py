@@ -1,4 +1,4 @@
-"""Engines that bring images, for tests: a docker of their own, and podman of an ordinary user."""
+"""Engines that pull images for tests: a separate docker, and podman of an ordinary user."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from integration_shim.machine import ORDINARY_USER, Machine, until
 
 @contextmanager
 def docker() -> Iterator[Mapping[str, str]]:
-    """The variables by which docker is asked; skips where there is none, or it does not start."""
+    """The environment for docker; skips if docker is missing or does not start."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None or shutil.which("docker") is None:
         pytest.skip("no docker is here, or it may not be started: apt-get install docker.io, and be root")
     with TemporaryDirectory(prefix="docker-") as made:
@@ -49,7 +49,7 @@ def _answers(variables: Mapping[str, str]) -> bool:
 
 
 def insecure_registries(folder: Path) -> Mapping[str, str]:
-    """The variables with which podman asks registries of this machine without TLS."""
+    """The environment with which podman uses registries of this machine without TLS."""
     registries = folder / "registries.conf"
     registries.write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
     registries.chmod(0o644)
@@ -57,8 +57,8 @@ def insecure_registries(folder: Path) -> Mapping[str, str]:
 
 
 @contextmanager
-def home_of_a_user() -> Iterator[Mapping[str, str]]:
-    """The variables of a user with a home of his own, as which podman keeps images; skips where there is no podman."""
+def user_home() -> Iterator[Mapping[str, str]]:
+    """The environment of a user with a home folder for images of podman; skips without podman."""
     if shutil.which("podman") is None:
         pytest.skip("no podman is here: apt-get install podman")
     with TemporaryDirectory(prefix="home-") as made:
@@ -69,11 +69,11 @@ def home_of_a_user() -> Iterator[Mapping[str, str]]:
             os.chown(made, user, user)
             os.chown(runtime, user, user)
         variables = {"HOME": made, "XDG_RUNTIME_DIR": str(runtime), **insecure_registries(Path(made))}
-        asked("podman", variables, user, "info")  # leaves a process, which is to be no node's
+        asked("podman", variables, user, "info")  # leaves a process, which must not belong to a node
         try:
             yield variables
         finally:
-            asked("podman", variables, user, "system", "reset", "--force")  # and the process that it leaves there
+            asked("podman", variables, user, "system", "reset", "--force")  # and its leftover process
             _end_pause(runtime)
 
 
@@ -86,20 +86,20 @@ def _end_pause(runtime: Path) -> None:
 
 
 def ordinary_user() -> int | None:
-    """An ordinary user; None where who runs the tests is one."""
+    """An ordinary user, or None if the tests run as an ordinary user."""
     return ORDINARY_USER if os.geteuid() == 0 else None
 
 
-class Bringer(NamedTuple):
-    """An engine, the variables by which it is asked, and an image that it has."""
+class EngineImage(NamedTuple):
+    """An engine, its environment, and one of its images."""
 
     engine: str
     variables: Mapping[str, str]
     image: str
 
 
-class Brings(NamedTuple):
-    """A node whose engine brings images, and one of busybox that it has."""
+class ImageNode(NamedTuple):
+    """A node with an engine that pulls images, and a busybox image of the engine."""
 
     node: Machine
     engine: str
@@ -107,24 +107,24 @@ class Brings(NamedTuple):
 
 
 @contextmanager
-def brought_image(engine: str, variables: Mapping[str, str], user: int | None) -> Iterator[Bringer]:
-    """An image of busybox that an engine has as long as it is wanted; no container of it may be left."""
+def engine_with_image(engine: str, variables: Mapping[str, str], user: int | None) -> Iterator[EngineImage]:
+    """A temporary busybox image of an engine; no container of it may be left."""
     name = name_of_image()
-    if engine == "docker":  # whose `import` lets an image say less
+    if engine == "docker":  # its `import` supports fewer settings of an image
         built = {"DOCKER_BUILDKIT": "0", **variables}
         asked(engine, built, user, "build", "--quiet", "--tag", name, "-", given=_context(*SAYS))
     else:
         changes = [part for line in SAYS for part in ("--change", line)]
         asked(engine, variables, user, "import", *changes, "-", name, given=archive_of_busybox())
     try:
-        yield Bringer(engine, variables, name)
+        yield EngineImage(engine, variables, name)
         assert asked(engine, variables, user, "ps", "--all", "--quiet") == ""
     finally:
         asked(engine, variables, user, "image", "rm", "--force", name)
 
 
 def _context(*says: str) -> bytes:
-    """What docker builds an image of."""
+    """The build context of an image for docker."""
     lines = ["FROM scratch", "ADD root.tar /", *says]
     written = BytesIO()
     with tarfile.open(fileobj=written, mode="w") as archive:
@@ -136,7 +136,7 @@ def _context(*says: str) -> bytes:
 
 
 def asked(engine: str, variables: Mapping[str, str], user: int | None, *stated: str, given: bytes = b"") -> str:
-    """What an engine answers to a user."""
+    """The output of an engine command for a user."""
     environment = {"PATH": os.environ["PATH"], **variables}
     done = subprocess.run(
         [engine, *stated],

@@ -1,4 +1,4 @@
-"""An image for the tests of containers of an engine: busybox, imported and not pulled."""
+"""An image for tests of engine containers: busybox, imported instead of pulled."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ COMMANDS = ("sh", "id", "env", "cat", "sleep", "pwd", "ls", "hostname", "touch",
 
 @contextmanager
 def busybox_image(*says: str) -> Iterator[str]:
-    """The name of an image that says that, as long as it is wanted; skips where there is no engine for it."""
+    """The name of a temporary image with these settings; skips without an engine."""
     if shutil.which("podman") is None or os.geteuid() != 0:
         pytest.skip("no podman is here, or it may not be used: apt-get install podman runc, and be root")
     name = name_of_image()
@@ -40,13 +40,13 @@ def busybox_image(*says: str) -> Iterator[str]:
 
 
 def name_of_image() -> str:
-    """A name that no other has."""
+    """A unique image name."""
     with TemporaryDirectory() as made:
         return f"localhost/batchyard/busybox:{Path(made).name}"
 
 
 def archive_of_busybox() -> bytes:
-    """A root filesystem with little more than busybox, as a tar archive; skips where there is none."""
+    """A root filesystem with busybox as a tar archive; skips without busybox."""
     busybox = shutil.which("busybox")
     if busybox is None:
         pytest.skip("no busybox to make an image of is here: apt-get install busybox-static")
@@ -55,18 +55,18 @@ def archive_of_busybox() -> bytes:
         for folder in ("bin", "etc", "tmp", "srv", "run", "var"):
             (root / folder).mkdir()
         (root / "tmp").chmod(0o1777)
-        (root / "var/run").symlink_to("/run")  # as Debian has it
+        (root / "var/run").symlink_to("/run")  # as in Debian
         (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nworker:x:1234:50:Worker:/srv:/bin/sh\n")
         (root / "etc/group").write_text("root:x:0:\nstaff:x:50:\n")
         shutil.copy(busybox, root / "bin/busybox")
         for command in COMMANDS:
             (root / "bin" / command).symlink_to("busybox")
-        # Everything is root's: who has no range of users may unpack nothing else.
+        # Root owns all files, because users without a range of ids can unpack no other owners.
         owned = ["--owner", "0", "--group", "0", "--mode", "a+rX"]
         return subprocess.run(["tar", "-C", made, *owned, "-c", "."], capture_output=True, check=True).stdout
 
 
 def image_id(name: str) -> str:
-    """What an engine calls an image for good."""
+    """The permanent id of an image."""
     asked = ["podman", "image", "inspect", "--format", "{{.Id}}", name]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()

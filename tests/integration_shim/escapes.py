@@ -1,4 +1,4 @@
-"""What a container tries in order to leave it: a program of Python's standard library that runs inside.
+"""Attempts to escape from a container: a program that needs only the standard library of Python.
 
 `attempts` is prepended with the numbers of system calls, as `NUMBERS`. It prints one JSON object: the results by name.
 """
@@ -25,7 +25,7 @@ NAMESPACES = {
     "mnt": 0x00020000,
     "time": 0x00000080,
 }
-#: Dangerous calls with arguments that do no harm where a call is let through.
+#: Dangerous calls with harmless arguments.
 CALLS: dict[str, tuple[object, ...]] = {
     "acct": (b"/nowhere",),
     "add_key": (b"user", b"batchyard-test", b"x", 1, -1),
@@ -104,7 +104,7 @@ MASKED = (
 
 
 def called(number: int, *arguments: object) -> str:
-    """The name of the error that a system call ends with; '' where it succeeds."""
+    """The error name of a system call, or '' for success."""
     ctypes.set_errno(0)
     result = LIBC.syscall(ctypes.c_long(number), *(wide(argument) for argument in arguments))
     return errno.errorcode.get(ctypes.get_errno(), "?") if result == -1 else ""
@@ -115,7 +115,7 @@ def wide(argument: object) -> object:
 
 
 def calls() -> dict[str, str]:
-    """How each dangerous call ends, in a child."""
+    """The result of each dangerous call, in a child process."""
     found = {}
     for name, arguments in CALLS.items():
         number = NUMBERS.get(name.partition(" ")[0])
@@ -125,7 +125,7 @@ def calls() -> dict[str, str]:
 
 
 def in_child(act: object) -> str:
-    """What a function returns, in a process of its own: the call may have changed that."""
+    """The result of a function in a separate process, because a call may change its process."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -141,7 +141,7 @@ def in_child(act: object) -> str:
 
 
 def foreign_calls() -> dict[str, str]:
-    """How calls of other ABIs of an x86_64 machine end: x32, and int 0x80 of i386 (its getpid)."""
+    """The results of calls of other ABIs of an x86_64 machine: x32, and int 0x80 of i386 (its getpid)."""
     if os.uname().machine != "x86_64":
         return {}
     code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -155,13 +155,13 @@ def foreign_calls() -> dict[str, str]:
 
 
 def new_namespaces() -> dict[str, str]:
-    """How making each namespace ends."""
+    """The result of each unshare call."""
     flags = NAMESPACES.items()
     return {name: in_child(lambda flag=flag: called(NUMBERS["unshare"], flag)) for name, flag in flags}
 
 
 def writable() -> list[str]:
-    """The paths below /proc and /sys that can be opened to be written to, but those of processes."""
+    """The writable paths below /proc and /sys, except those of processes."""
     found = []
     for top in ("/proc", "/sys"):
         for folder, folders, files in os.walk(top):
@@ -193,7 +193,7 @@ def can_create(path: str) -> bool:
 
 
 def masked() -> dict[str, bool]:
-    """Whether nothing is to be seen of each masked path."""
+    """Whether each masked path is hidden."""
     found = {}
     for path in MASKED:
         try:
@@ -204,7 +204,7 @@ def masked() -> dict[str, bool]:
 
 
 def handler() -> str:
-    """Whether the machine's handler of crashes can be set to a program in the folder of a volume."""
+    """Whether the core pattern of the machine can be set to a program in a volume."""
     with open("/proc/self/mountinfo", encoding="utf-8") as file:
         roots = [line.split()[3] for line in file if line.split()[4] == "/volume"]
     program = f"{roots[0] if roots else '/volume'}/handler"
@@ -223,7 +223,7 @@ def handler() -> str:
 
 
 def keys() -> dict[str, object]:
-    """What of keyrings is to be seen, for a process that may use them."""
+    """The visible keys, for a process with access to keyrings."""
     search = [
         called(NUMBERS["keyctl"], 10, keyring, b"user", b"batchyard-of-the-machine", 0) for keyring in (-3, -4, -5)
     ]
@@ -233,7 +233,7 @@ def keys() -> dict[str, object]:
 
 
 def identity() -> dict[str, object]:
-    """Who this is, inside and outside, and in which namespaces."""
+    """The user inside and outside of the container, and its namespaces."""
     with open("/proc/self/uid_map", encoding="utf-8") as file:
         rows = [line.split() for line in file]
     with open("/proc/self/status", encoding="utf-8") as file:
@@ -249,7 +249,7 @@ def identity() -> dict[str, object]:
 
 
 def attempts() -> dict[str, object]:
-    """All of it."""
+    """The results of all attempts."""
     return {
         "identity": identity(),
         "calls": calls(),

@@ -1,4 +1,4 @@
-"""A node as the platform sees it: it writes wishes, sends their names, and reads what became of them."""
+"""A node from the view of the platform, which writes wishes, sends their names, and reads their states."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from typing import Any
 from batchyard.shim import linux, state_dir
 
 PATIENCE_SECONDS = 20.0
-#: Somebody without any privilege, and without an account.
+#: A user without privileges and without an account.
 ORDINARY_USER = 54321
 POD = {"uid": "u", "namespace": "default", "name": "p"}
 
@@ -71,12 +71,12 @@ def sandbox(**fields: Any) -> dict[str, Any]:
 
 
 def shell(script: str, **fields: Any) -> dict[str, Any]:
-    """The wish for a container that runs a script of the shell."""
+    """The wish for a container that runs a shell script."""
     return container("sh", "-c", script, **fields)
 
 
 def until(is_so: Callable[[], Any], what: str = "it", seconds: float = PATIENCE_SECONDS) -> Any:
-    """What a function says once it says something."""
+    """The first true result of a function."""
     end = linux.monotonic() + seconds
     while linux.monotonic() < end:
         found = is_so()
@@ -87,7 +87,7 @@ def until(is_so: Callable[[], Any], what: str = "it", seconds: float = PATIENCE_
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and more than a zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
     except OSError:
@@ -95,7 +95,7 @@ def is_alive(pid: int) -> bool:
 
 
 class Machine:
-    """The folder of a node, and the spawner at work in it."""
+    """The folder of a node, and its running spawner."""
 
     def __init__(
         self, root: Path, without: str, user: int | None = None, variables: Mapping[str, str] | None = None
@@ -114,12 +114,12 @@ class Machine:
         self.spawner = self.start_spawner()
 
     def _listen(self) -> None:
-        """Hear what the keepers announce."""
+        """Receive the announcements of the keepers."""
         while path := self.events.recv(4096).decode():
             self.heard.append(path)
 
     def start_spawner(self) -> subprocess.Popen[bytes]:
-        """A spawner that is ready to take wishes."""
+        """Start a spawner that is ready for wishes."""
         (self.root / "features.json").unlink(missing_ok=True)
         environment = {"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": self.without, "NODE": str(self.root)}
         environment |= self.variables
@@ -128,9 +128,9 @@ class Machine:
         return started
 
     def _program(self) -> list[str]:
-        """The spawner. An ordinary user may not be let at this interpreter, so he takes over what has been read.
+        """The arguments of the spawner. An ordinary user may lack access to this interpreter, so it imports first.
 
-        Linux takes from who changed his user the right to his own files in /proc; an exec would give it back.
+        Linux denies a process that changed its user access to its own files in /proc; an exec would restore it.
         """
         if self.user is None:
             return ["-m", "batchyard.shim.spawner"]
@@ -140,7 +140,7 @@ class Machine:
 
     @property
     def features(self) -> dict[str, Any]:
-        """What the spawner says that it can do here."""
+        """The features that the spawner reports."""
         reported = json.loads((self.root / "features.json").read_text())
         assert isinstance(reported, dict)
         return reported
@@ -151,13 +151,13 @@ class Machine:
             sender.sendto(path.encode(), state_dir.address(self.folder, "spawner"))
 
     def wish(self, path: str, spec: dict[str, Any]) -> Path:
-        """Write a wish, and ask for it; the run's folder."""
+        """Write a wish, and send its name; return the folder of the run."""
         run = self.write(path, spec)
         self.ask(path)
         return run
 
     def write(self, path: str, spec: dict[str, Any]) -> Path:
-        """Write a wish; the run's folder."""
+        """Write a wish; return the folder of the run."""
         pod = "/".join(path.split("/")[:2])
         run = self.make(path)
         self.make(f"{pod}/logs")
@@ -167,7 +167,7 @@ class Machine:
         return run
 
     def make(self, path: str, mode: int = 0o700) -> Path:
-        """Make a folder, and those it lies in, as the user's who the node works as."""
+        """Create a folder and its parents, owned by the user of the node."""
         made = self.root / path
         if not made.exists():
             self.make(str(made.parent.relative_to(self.root)))
@@ -181,17 +181,17 @@ class Machine:
             os.chown(place, self.user, self.user)
 
     def sandbox(self, pod: str = "u", **fields: Any) -> Path:
-        """A sandbox that is ready; its folder."""
+        """Start a sandbox, and wait until it is ready; return its folder."""
         run = self.wish(f"pods/{pod}/sandbox", sandbox(**fields))
         assert reached(run, "Ready")
         return run
 
     def start(self, spec: dict[str, Any], pod: str = "u") -> Path:
-        """Ask for a container's run; its folder."""
+        """Start the run of a container; return its folder."""
         return self.wish(f"pods/{pod}/runs/{spec['container']}/{spec['attempt']}", spec)
 
     def ended(self, spec: dict[str, Any], pod: str = "u") -> dict[str, Any]:
-        """What became of a container, once it has ended."""
+        """Run a container to its end; return its state."""
         return reached(self.start(spec, pod), "Exited")
 
     def log(self, pod: str = "u", name: str = "main/0.log") -> list[tuple[str, str, str]]:
@@ -201,33 +201,33 @@ class Machine:
         return [(row[1], row[2], row[3]) for row in rows]
 
     def texts(self, pod: str = "u") -> list[str]:
-        """The texts of a log's lines."""
+        """The texts of the lines of a log."""
         return [text for _, _, text in self.log(pod)]
 
     def stop(self, run: Path, grace: float = 30.0) -> None:
-        """Tell a run to end."""
+        """Stop a run."""
         self.wish_for_end(run, grace)
         os.kill(state(run)["keeper"], signal.SIGTERM)
 
     def wish_for_end(self, run: Path, grace: float) -> None:
-        """Write that a run is to end."""
+        """Write the wish to end a run."""
         (run / "stop.json.new").write_text(json.dumps({"at": linux.now(), "grace": grace, "why": "test"}))
         self._hand_over(run / "stop.json.new")
         (run / "stop.json.new").rename(run / "stop.json")
 
     def processes(self) -> list[int]:
-        """The processes that are the node's, and those of its containers: all know the name of its folder."""
+        """The processes of the node and its containers: all refer to its folder."""
         name = f"NODE={self.root}\0".encode()
         return [pid for pid in map(int, filter(str.isdigit, names_in("/proc"))) if name in bytes_of(pid, "environ")]
 
     def left(self) -> list[str]:
-        """What there is of the node's pods: processes, mounts, control groups."""
+        """The leftovers of pods: processes, mounts and control groups."""
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{self.root}/" in line]
         processes = [f"process {pid}" for pid in self.processes() if not self._is_resident(pid)]
         return processes + mounts + [str(group) for group in self.groups()] + self._containers()
 
     def _containers(self) -> list[str]:
-        """The containers of an engine that are the node's."""
+        """The engine containers of the node."""
         engines = self.features.get("engines") or [] if (self.root / "features.json").exists() else []
         if not any(engine["runs"] for engine in engines):
             return []
@@ -236,19 +236,19 @@ class Machine:
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
 
     def _is_resident(self, pid: int) -> bool:
-        """Whether a process is the spawner or the switch, which have no pod's folder open."""
+        """Whether a process is the spawner or the switch, which have no folder of a pod open."""
         files = [link_of(f"/proc/{pid}/fd/{name}") for name in names_in(f"/proc/{pid}/fd")]
         is_spawners = bytes_of(pid, "cmdline") == bytes_of(self.spawner.pid, "cmdline")
         return is_spawners and not any(file.startswith(f"{self.root}/pods/") for file in files)
 
     def groups(self) -> list[Path]:
-        """The control groups of the node's pods, and of their runs."""
+        """The control groups of pods and their runs."""
         identity = self.root / "id"
         name = f"batchyard-{identity.read_text() if identity.exists() else 'none'}-"
         return [Path(path) for path, _, _ in os.walk("/sys/fs/cgroup") if name in path]
 
     def settle(self) -> None:
-        """End all that still runs. Nothing of it may be left."""
+        """End all runs; nothing may be left."""
         for run in sorted(self.root.glob("pods/*/runs/*/*")) + sorted(self.root.glob("pods/*/sandbox")):
             if is_kept(run):
                 with suppress(ProcessLookupError):
@@ -259,13 +259,13 @@ class Machine:
         self.heard.clear()
 
     def end(self) -> None:
-        """End the spawner. Nothing of it may be left."""
+        """End the spawner; nothing may be left."""
         self.spawner.terminate()
         self.spawner.wait()
         until(lambda: not self.processes(), f"the end of {self.processes()}")
 
     def close(self) -> None:
-        """Let go of the folder, and of all that a failed test has left. Once more is nothing more."""
+        """Close the folder, and remove the leftovers of a failed test. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -286,7 +286,7 @@ class Machine:
 
 
 def names_in(folder: str) -> list[str]:
-    """The names in a folder of /proc, as long as it is there."""
+    """The names in a folder of /proc, or none if it is gone."""
     try:
         return [place.name for place in Path(folder).iterdir()]
     except OSError:
@@ -294,7 +294,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def link_of(path: str) -> str:
-    """Where a link of /proc leads, as long as it is there."""
+    """The target of a link of /proc, or '' if it is gone."""
     try:
         return str(Path(path).readlink())
     except OSError:
@@ -302,7 +302,7 @@ def link_of(path: str) -> str:
 
 
 def bytes_of(pid: int, name: str) -> bytes:
-    """A file of a process, as long as it is there."""
+    """The content of a file of a process, or nothing if it is gone."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
@@ -310,7 +310,7 @@ def bytes_of(pid: int, name: str) -> bytes:
 
 
 def is_kept(run: Path) -> bool:
-    """Whether a run's keeper lives."""
+    """Whether the keeper of a run is alive."""
     held = state_dir.open_folder(str(run))
     try:
         return state_dir.is_locked(held)
@@ -319,7 +319,7 @@ def is_kept(run: Path) -> bool:
 
 
 def state(run: Path) -> dict[str, Any]:
-    """What a run's keeper tells of it; nothing where there is nothing yet."""
+    """The state of a run from its keeper; empty before the first state."""
     try:
         reported = json.loads((run / "state.json").read_text())
     except OSError:
@@ -329,7 +329,7 @@ def state(run: Path) -> dict[str, Any]:
 
 
 def reached(run: Path, phase: str) -> dict[str, Any]:
-    """What a run's keeper tells once the run is in a phase."""
+    """Wait until a run is in a phase; return its state."""
     found: dict[str, Any] = until(
         lambda: (reported := state(run)).get("phase") == phase and reported, f"{run} is {phase}"
     )
@@ -343,7 +343,7 @@ def machine(
     root: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Machine]:
-    """A node in a folder of its own; when it is given back it is ended, and nothing of it may be left."""
+    """A node in a separate folder; it is ended afterwards, and nothing may be left."""
     if root is None:
         root = Path(mkdtemp(prefix="node-"))
     root.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A registry of images that asks who is there, on a port of this machine."""
+"""An image registry with authentication on a port of this machine."""
 
 import base64
 import json
@@ -14,42 +14,42 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from integration_shim.bringers import Bringer, asked, ordinary_user
+from integration_shim.bringers import EngineImage, asked, ordinary_user
 from integration_shim.machine import until
 
-#: Of the password `secret`, as htpasswd -B writes it.
+#: The hash of the password `secret` from htpasswd -B.
 _ACCOUNTS = "puller:$2b$05$BATCHYARDBATCHYARDBATOoKPx/mP8eDW4va7I79MGoWn59hgtS7a\n"
 _AUTH = base64.b64encode(b"puller:secret").decode()
 _LISTENS = re.compile(rb"listening on 127\.0\.0\.1:(\d+)")
 
 
 class Registry(NamedTuple):
-    """Where it is, and what to say to it."""
+    """The address and the credentials of a registry."""
 
     host: str
     folder: Path
 
     @property
     def auth(self) -> dict[str, Any]:
-        """Who may have its images, as engines read it."""
+        """The credentials in the format of engines."""
         return {"auths": {self.host: {"auth": _AUTH}}}
 
-    def push(self, bringer: Bringer) -> str:
-        """Have it an image, which its engine has no more under that name; the name."""
-        name = f"{self.host}/team/{bringer.engine}:1"
-        user = None if bringer.engine == "docker" else ordinary_user()
+    def push(self, engine_image: EngineImage) -> str:
+        """Push an image and remove its tag from the engine; return the name."""
+        name = f"{self.host}/team/{engine_image.engine}:1"
+        user = None if engine_image.engine == "docker" else ordinary_user()
         stated = self.folder / "config.json"
         stated.write_text(json.dumps(self.auth))
         stated.chmod(0o644)
-        known = {**bringer.variables, "DOCKER_CONFIG": str(self.folder), "REGISTRY_AUTH_FILE": str(stated)}
-        for words in (("tag", bringer.image, name), ("push", name), ("image", "rm", name)):
-            asked(bringer.engine, known, user, *words)
+        known = {**engine_image.variables, "DOCKER_CONFIG": str(self.folder), "REGISTRY_AUTH_FILE": str(stated)}
+        for words in (("tag", engine_image.image, name), ("push", name), ("image", "rm", name)):
+            asked(engine_image.engine, known, user, *words)
         return name
 
 
 @contextmanager
 def registry() -> Iterator[Registry]:
-    """A registry, as long as it is wanted; skips where there is none."""
+    """A temporary registry; skips if the program is missing."""
     if shutil.which("docker-registry") is None:
         pytest.skip("no registry is here: apt-get install docker-registry")
     with TemporaryDirectory(prefix="registry-") as made:

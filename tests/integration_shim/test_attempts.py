@@ -1,4 +1,4 @@
-"""Answers of servers, as a kubelet takes them."""
+"""Probe outcomes for responses of servers, as with a kubelet."""
 
 import http.server
 import socket
@@ -10,11 +10,11 @@ import pytest
 from batchyard.shim.container_exec import RunningContainer
 from batchyard.shim.probes import ProbeOutcome, run_handler
 
-HERE = RunningContainer("main", 1, False, {}, {}, "/", None, None, None, "127.0.0.1")
+CONTAINER = RunningContainer("main", 1, False, {}, {}, "/", None, None, None, "127.0.0.1")
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    """Answers with the code that the path says; redirects to where it says."""
+    """Responds with the status code, and the redirect target, in the path."""
 
     def do_GET(self) -> None:
         """Answer."""
@@ -28,12 +28,12 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.wfile.write(f"{self.headers['User-Agent']} {self.headers.get('X-Mine')}".encode())
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """The port of a server that answers as it is asked to."""
+    """The port of a server with responses that its clients select."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         serving = Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
@@ -44,36 +44,36 @@ def port() -> Iterator[int]:
 
 def asked(port: int, path: str) -> ProbeOutcome:
     headers = [{"name": "X-Mine", "value": "mine"}]
-    return run_handler({"httpGet": {"path": path, "port": port, "httpHeaders": headers}}, HERE, 5)
+    return run_handler({"httpGet": {"path": path, "port": port, "httpHeaders": headers}}, CONTAINER, 5)
 
 
-def test_a_good_answer_is_a_success_with_its_body(port: int) -> None:
+def test_http_probe_succeeds_with_response_body(port: int) -> None:
     assert asked(port, "200") == ProbeOutcome("success", "kube-probe/1.32 mine")
 
 
-def test_a_bad_answer_is_a_failure_without_its_body(port: int) -> None:
+def test_http_probe_fails_on_error_status_without_body(port: int) -> None:
     assert asked(port, "/404") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 404")
 
 
-def test_a_redirect_on_the_same_host_is_followed(port: int) -> None:
+def test_http_probe_follows_redirect_on_same_host(port: int) -> None:
     assert asked(port, "/302//503") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 503")
 
 
-def test_a_redirect_elsewhere_is_a_success_with_a_warning(port: int) -> None:
+def test_http_probe_warns_of_redirect_to_another_host(port: int) -> None:
     found = asked(port, "/302/http://elsewhere/200")
     assert found == ProbeOutcome("warning", "Probe terminated redirects, Response body: kube-probe/1.32 mine")
 
 
-def test_a_server_that_says_nothing_takes_too_long(port: int) -> None:
+def test_http_probe_times_out_on_silent_server(port: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         number = silent.getsockname()[1]
-        found = run_handler({"httpGet": {"path": "/", "port": number}}, HERE, 0.05)
+        found = run_handler({"httpGet": {"path": "/", "port": number}}, CONTAINER, 0.05)
     text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
     assert found == ProbeOutcome("failure", f'Get "http://127.0.0.1:{number}/": {text}')
 
 
-def test_a_port_that_somebody_listens_to_is_a_success(port: int) -> None:
-    assert run_handler({"tcpSocket": {"port": port}}, HERE, 5) == ProbeOutcome("success", "")
+def test_tcp_probe_succeeds_on_open_port(port: int) -> None:
+    assert run_handler({"tcpSocket": {"port": port}}, CONTAINER, 5) == ProbeOutcome("success", "")
 
 
 def frame(kind: int, flags: int, payload: bytes, stream: int = 1) -> bytes:
@@ -99,16 +99,16 @@ SERVING, NOT_SERVING = (frame(0, 0, b"\0\0\0\0\x02\x08" + bytes([status])) for s
         ),
     ],
 )
-def test_health_is_asked_for_by_grpc(frames: list[bytes], outcome: ProbeOutcome) -> None:
+def test_grpc_probe_reports_serving_status(frames: list[bytes], outcome: ProbeOutcome) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         serving = Thread(target=answer, args=(server, [frame(4, 0, b"", 0), frame(6, 0, b"12345678", 0), *frames]))
         serving.start()
-        assert run_handler({"grpc": {"port": server.getsockname()[1], "service": "mine"}}, HERE, 10) == outcome
+        assert run_handler({"grpc": {"port": server.getsockname()[1], "service": "mine"}}, CONTAINER, 10) == outcome
         serving.join()
 
 
 def answer(server: socket.socket, frames: list[bytes]) -> None:
-    """Answer one request whose headers and message are as they must be."""
+    """Answer one health request."""
     connection, _ = server.accept()
     with connection:
         asked = b""
@@ -120,8 +120,8 @@ def answer(server: socket.socket, frames: list[bytes]) -> None:
             pass
 
 
-def test_a_grpc_server_that_is_not_there_takes_too_long() -> None:
+def test_grpc_probe_times_out_without_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     text = f'timeout: failed to connect service "127.0.0.1:{port}" within 1s: context deadline exceeded'
-    assert run_handler({"grpc": {"port": port}}, HERE, 1) == ProbeOutcome("failure", text)
+    assert run_handler({"grpc": {"port": port}}, CONTAINER, 1) == ProbeOutcome("failure", text)

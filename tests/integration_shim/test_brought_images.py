@@ -1,4 +1,4 @@
-"""Images that an engine brings and bubblewrap runs: docker's, and podman's of an ordinary user."""
+"""Images that docker, or podman of an ordinary user, pulls and bubblewrap runs."""
 
 import json
 import os
@@ -11,96 +11,100 @@ import pytest
 
 from batchyard.shim.images import rootfs_store
 from batchyard.shim.stop import stop_signal
-from integration_shim.bringers import Bringer, Brings, ordinary_user
+from integration_shim.bringers import EngineImage, ImageNode, ordinary_user
 from integration_shim.conftest import Pool
 from integration_shim.machine import container, is_alive, is_kept, reached, shell, state, until
 from integration_shim.registry import Registry
 
 
-def asked_for(brings: Brings, number: int = 0, **fields: Any) -> Path:
-    """The run of the wish that an image be there."""
-    names = dict.fromkeys(("image", "named", "reference"), fields.pop("name", brings.image))
+def write_image_wish(image_node: ImageNode, number: int = 0, **fields: Any) -> Path:
+    """The folder of an image wish."""
+    names = dict.fromkeys(("image", "named", "reference"), fields.pop("name", image_node.image))
     wish = {"kind": "image", "for": "main", "policy": "IfNotPresent", "pod": {"uid": "u"}, "cacheBytes": 1 << 30}
-    return brings.node.wish(f"pods/u/images/main/{number}", {**wish, "engine": brings.engine, **names, **fields})
+    return image_node.node.wish(
+        f"pods/u/images/main/{number}", {**wish, "engine": image_node.engine, **names, **fields}
+    )
 
 
-def brought(brings: Brings) -> dict[str, Any]:
-    """The image as a container's wish has it."""
-    reported = reached(asked_for(brings), "Exited")
+def image_of(image_node: ImageNode) -> dict[str, Any]:
+    """The image for the spec of a container."""
+    reported = reached(write_image_wish(image_node), "Exited")
     assert reported["exitCode"] == 0, reported
     found = reported["image"]
-    return {"name": brings.image, "engine": brings.engine, "id": found["id"], "unpacked": found["unpacked"]}
+    return {"name": image_node.image, "engine": image_node.engine, "id": found["id"], "unpacked": found["unpacked"]}
 
 
-def stated(brings: Brings, script: str, **fields: Any) -> list[str]:
-    """What a script writes in a container of the image."""
-    brings.node.sandbox(hostname="a-pod")
-    brings.node.ended(shell(script, image=brought(brings), **fields))
-    return brings.node.texts()
+def output_of(image_node: ImageNode, script: str, **fields: Any) -> list[str]:
+    """The output lines of a script in a container of the image."""
+    image_node.node.sandbox(hostname="a-pod")
+    image_node.node.ended(shell(script, image=image_of(image_node), **fields))
+    return image_node.node.texts()
 
 
-def test_a_container_sees_its_images_files_and_what_the_pod_shares(brings: Brings) -> None:
+def test_container_sees_files_of_image_and_shared_files_of_pod(image_node: ImageNode) -> None:
     text = "ls /; hostname; cat /etc/hosts; echo $WHO $KEPT; test -e /usr || echo alone; echo err >&2"
-    found = stated(brings, text, environment={"WHO": "pod"}, workingDir="/srv", user="1234")
+    found = output_of(image_node, text, environment={"WHO": "pod"}, workingDir="/srv", user="1234")
     assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "alone"} <= set(found)
-    assert ("stderr", "F", "err") in brings.node.log()
+    assert ("stderr", "F", "err") in image_node.node.log()
 
 
-def test_who_runs_is_looked_up_in_the_image_and_has_no_privileges(brings: Brings) -> None:
-    found = stated(brings, "id -u; id -g; echo $HOME; grep -E 'CapEff|NoNewPrivs' /proc/self/status", user="worker")
+def test_container_user_is_looked_up_in_image_and_has_no_privileges(image_node: ImageNode) -> None:
+    found = output_of(
+        image_node, "id -u; id -g; echo $HOME; grep -E 'CapEff|NoNewPrivs' /proc/self/status", user="worker"
+    )
     assert found[:3] == ["1234", "50", "/srv"]
     assert [line.split()[1].strip("0") for line in found[3:]] == ["", "1"]
 
 
-def test_a_user_that_the_image_does_not_know_is_told(brings: Brings) -> None:
-    brings.node.sandbox()
-    reported = brings.node.ended(shell("true", image=brought(brings), user="nobody-here"))
+def test_user_unknown_to_image_is_reported_as_start_error(image_node: ImageNode) -> None:
+    image_node.node.sandbox()
+    reported = image_node.node.ended(shell("true", image=image_of(image_node), user="nobody-here"))
     assert reported["reason"] == "StartError"
     assert reported["message"].endswith("unable to find user nobody-here: no matching entries in passwd file")
 
 
-def test_what_a_container_writes_is_its_own_and_goes_with_it(brings: Brings) -> None:
-    assert stated(brings, "echo x > /srv/x && echo y > /bin/y && cat /srv/x /bin/y", user="1234") == ["x", "y"]
-    again = shell("ls /srv; test -e /bin/y || echo as it was", image=brought(brings), attempt=1)
-    brings.node.ended(again)
-    assert [text for _, _, text in brings.node.log(name="main/1.log")] == ["as it was"]
-    run = brings.node.root / "pods/u/runs/main/1"
+def test_container_writes_are_private_and_removed_with_its_run(image_node: ImageNode) -> None:
+    assert output_of(image_node, "echo x > /srv/x && echo y > /bin/y && cat /srv/x /bin/y", user="1234") == ["x", "y"]
+    again = shell("ls /srv; test -e /bin/y || echo as it was", image=image_of(image_node), attempt=1)
+    image_node.node.ended(again)
+    assert [text for _, _, text in image_node.node.log(name="main/1.log")] == ["as it was"]
+    run = image_node.node.root / "pods/u/runs/main/1"
     until(lambda: not is_kept(run), "the end of the keeper")
     assert not (run / "root").exists()
 
 
-def test_a_mount_goes_where_the_links_of_the_image_lead(brings: Brings) -> None:
-    (brings.node.make("pods/u/volumes/token", 0o755) / "ca.crt").write_text("trusted")
+def test_mount_follows_symlinks_of_image(image_node: ImageNode) -> None:
+    (image_node.node.make("pods/u/volumes/token", 0o755) / "ca.crt").write_text("trusted")
     mount = {"source": "volumes/token", "target": "/var/run/secrets/token", "readOnly": True}
-    found = stated(brings, "cat /var/run/secrets/token/ca.crt; ls /run/secrets", mounts=[mount])
+    found = output_of(image_node, "cat /var/run/secrets/token/ca.crt; ls /run/secrets", mounts=[mount])
     assert found == ["trustedtoken"]
     assert not Path("/run/secrets/token").exists()
 
 
-def test_its_command_and_its_end_are_told_as_those_of_others(brings: Brings) -> None:
-    image = brought(brings)
-    brings.node.sandbox()
-    reported = brings.node.ended(container("nosuch", image=image))
+def test_container_reports_missing_command_and_ends_by_stop_signal(image_node: ImageNode) -> None:
+    image = image_of(image_node)
+    image_node.node.sandbox()
+    reported = image_node.node.ended(container("nosuch", image=image))
     assert reported["message"].endswith('exec: "nosuch": executable file not found in $PATH')
     trap = "trap 'echo told; exit 4' USR1; echo up; while :; do sleep 0.01; done"
-    run = brings.node.start(shell(trap, image=image, stopSignal="SIGUSR1", attempt=1))
-    until(lambda: reached(run, "Running") and brings.node.log(name="main/1.log"), "it is up")
-    brings.node.stop(run)
+    run = image_node.node.start(shell(trap, image=image, stopSignal="SIGUSR1", attempt=1))
+    until(lambda: reached(run, "Running") and image_node.node.log(name="main/1.log"), "it is up")
+    image_node.node.stop(run)
     assert reached(run, "Exited")["exitCode"] == 4
 
 
-def test_probes_run_in_it_as_its_user_with_its_variables(brings: Brings) -> None:
+def test_probes_run_with_user_and_variables_of_container(image_node: ImageNode) -> None:
     ready = {"exec": {"command": ["sh", "-c", "echo $WHO $HOME $(id -u) > /tmp/probed"]}}
     times = {"periodSeconds": 1, "timeoutSeconds": 5, "successThreshold": 1, "failureThreshold": 3}
     script = "while ! test -e /tmp/probed; do sleep 0.01; done; sleep 0.1; cat /tmp/probed"
-    found = stated(brings, script, user="1234", probes={"readiness": ready | times})
+    found = output_of(image_node, script, user="1234", probes={"readiness": ready | times})
     assert found == ["image /srv 1234"]
 
 
-def test_an_image_is_told_with_what_it_says(brings: Brings) -> None:
-    reported = reached(asked_for(brings), "Exited")
+def test_image_wish_reports_configuration_of_image(image_node: ImageNode) -> None:
+    reported = reached(write_image_wish(image_node), "Exited")
     assert [row["message"] for row in reported["warnings"]] == [
-        f'Container image "{brings.image}" already present on machine'
+        f'Container image "{image_node.image}" already present on machine'
     ]
     found = reported["image"]
     assert (found["user"], found["workingDir"]) == ("1234", "/srv")
@@ -109,80 +113,80 @@ def test_an_image_is_told_with_what_it_says(brings: Brings) -> None:
     assert "sha256:" in found["digest"]
 
 
-def test_one_that_is_not_there_fails_as_its_policy_says(brings: Brings) -> None:
+def test_missing_image_fails_according_to_pull_policy(image_node: ImageNode) -> None:
     missing = "localhost:1/no/such:1"
-    reported = reached(asked_for(brings, name=missing, policy="Never"), "Exited")
+    reported = reached(write_image_wish(image_node, name=missing, policy="Never"), "Exited")
     assert reported["message"] == f'Container image "{missing}" is not present with pull policy of Never'
-    reported = reached(asked_for(brings, 1, name=missing, policy="Always"), "Exited")
+    reported = reached(write_image_wish(image_node, 1, name=missing, policy="Always"), "Exited")
     assert (reported["reason"], reported["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
     assert "connection refused" in reported["message"]
 
 
-def test_an_image_is_pulled_by_who_may_have_it(
-    brings: Brings, images: Registry, request: pytest.FixtureRequest
+def test_private_image_is_pulled_only_with_credentials(
+    image_node: ImageNode, images: Registry, request: pytest.FixtureRequest
 ) -> None:
-    name = images.push(request.getfixturevalue("docker_image" if brings.engine == "docker" else "users_image"))
-    refused = reached(asked_for(brings, name=name), "Exited")
+    name = images.push(request.getfixturevalue("docker_image" if image_node.engine == "docker" else "users_image"))
+    refused = reached(write_image_wish(image_node, name=name), "Exited")
     assert refused["reason"] == "ErrImagePull"
     assert re.search("no basic auth credentials|authentication required|unauthorized", refused["message"])
-    reported = reached(asked_for(brings, 1, name=name, auth=images.auth), "Exited")
+    reported = reached(write_image_wish(image_node, 1, name=name, auth=images.auth), "Exited")
     assert re.match(f'Successfully pulled image "{name}" in [0-9.]+m?s', reported["warnings"][-1]["message"])
-    image = {"name": name, "engine": brings.engine, "unpacked": reported["image"]["unpacked"]}
-    brings.node.sandbox()
-    brings.node.ended(shell("echo $WHO", image=image))
-    assert brings.node.texts() == ["image"]
+    image = {"name": name, "engine": image_node.engine, "unpacked": reported["image"]["unpacked"]}
+    image_node.node.sandbox()
+    image_node.node.ended(shell("echo $WHO", image=image))
+    assert image_node.node.texts() == ["image"]
 
 
-def test_who_asks_at_once_has_it_unpacked_once(brings: Brings) -> None:
-    runs = [asked_for(brings, number) for number in range(4)]
+def test_concurrent_image_wishes_unpack_image_once(image_node: ImageNode) -> None:
+    runs = [write_image_wish(image_node, number) for number in range(4)]
     names = {reached(run, "Exited")["image"]["unpacked"] for run in runs}
     assert len(names) == 1
-    assert names <= {path.name for path in (brings.node.root / "roots").iterdir()}
-    assert not list((brings.node.root / "roots").glob("*.new"))
+    assert names <= {path.name for path in (image_node.node.root / "roots").iterdir()}
+    assert not list((image_node.node.root / "roots").glob("*.new"))
 
 
-def test_what_nobody_uses_goes_first_where_there_is_too_much(brings: Brings) -> None:
-    image = brought(brings)
-    place = brings.node.root / "roots" / image["unpacked"]
-    brings.node.sandbox()
-    go = brings.node.make("pods/u/volumes/data", 0o755) / "go"
+def test_trim_removes_unused_image_only(image_node: ImageNode) -> None:
+    image = image_of(image_node)
+    place = image_node.node.root / "roots" / image["unpacked"]
+    image_node.node.sandbox()
+    go = image_node.node.make("pods/u/volumes/data", 0o755) / "go"
     mount = {"source": "volumes/data", "target": "/data", "readOnly": True}
     script = "while ! test -e /data/go; do sleep 0.01; done; cat /etc/group"
-    run = brings.node.start(shell(script, image=image, mounts=[mount]))
+    run = image_node.node.start(shell(script, image=image, mounts=[mount]))
     reached(run, "Running")
     os.utime(place / "lock", (0, 0))
-    rootfs_store.trim(brings.node.folder, 0)
+    rootfs_store.trim(image_node.node.folder, 0)
     assert place.exists()  # it is in use
     go.touch()
     assert reached(run, "Exited")["exitCode"] == 0
     until(lambda: not is_kept(run), "the end of the keeper")
     os.utime(place / "lock", (0, 0))
-    rootfs_store.trim(brings.node.folder, 0)
+    rootfs_store.trim(image_node.node.folder, 0)
     assert not place.exists()
-    assert reached(asked_for(brings, 3), "Exited")["image"]["unpacked"] == image["unpacked"]
+    assert reached(write_image_wish(image_node, 3), "Exited")["image"]["unpacked"] == image["unpacked"]
     assert place.exists()
 
 
-def test_a_pull_that_nobody_wants_any_more_leaves_nothing(brings: Brings) -> None:
-    run = asked_for(brings, policy="Always", name="localhost:1/no/such:1")
+def test_cancelled_pull_ends_its_keeper(image_node: ImageNode) -> None:
+    run = write_image_wish(image_node, policy="Always", name="localhost:1/no/such:1")
     until(lambda: state(run).get("keeper"), "a keeper")
-    brings.node.wish_for_end(run, 0)
+    image_node.node.wish_for_end(run, 0)
     os.kill(state(run)["keeper"], signal.SIGTERM)
     assert reached(run, "Exited")["reason"] == "ErrImagePull"
     until(lambda: not is_alive(state(run)["keeper"]), "the end of the keeper")
 
 
-def test_a_spawner_that_begins_forgets_what_was_begun(brings: Brings) -> None:
-    begun = brings.node.make("roots/0123.new/root")
-    brings.node.spawner.kill()
-    brings.node.spawner.wait()
-    brings.node.spawner = brings.node.start_spawner()
+def test_new_spawner_removes_incomplete_root(image_node: ImageNode) -> None:
+    begun = image_node.node.make("roots/0123.new/root")
+    image_node.node.spawner.kill()
+    image_node.node.spawner.wait()
+    image_node.node.spawner = image_node.node.start_spawner()
     until(lambda: not begun.exists(), "what was begun is gone")
-    features = json.loads((brings.node.root / "features.json").read_text())
-    assert [engine["name"] for engine in features["engines"]] == [brings.engine]
+    features = json.loads((image_node.node.root / "features.json").read_text())
+    assert [engine["name"] for engine in features["engines"]] == [image_node.engine]
 
 
-def test_an_ordinary_user_who_may_ask_docker_has_its_images(pool: Pool, docker_image: Bringer) -> None:
+def test_ordinary_user_with_access_to_docker_runs_its_images(pool: Pool, docker_image: EngineImage) -> None:
     with pool.lend("podman", ordinary_user(), docker_image.variables) as node:
         assert [engine["name"] for engine in node.features["engines"]] == ["docker"]
-        assert stated(Brings(node, "docker", docker_image.image), "id -u; echo $WHO", user="7") == ["7", "image"]
+        assert output_of(ImageNode(node, "docker", docker_image.image), "id -u; echo $WHO", user="7") == ["7", "image"]

@@ -1,4 +1,4 @@
-"""Containers of an engine: what the others have they have too, and nothing of them is left, whoever was killed."""
+"""Containers of an engine: same features as other containers, and no leftovers after kills."""
 
 import json
 import os
@@ -16,24 +16,24 @@ from integration_shim.machine import Machine, container, is_alive, is_kept, reac
 EngineNode = tuple[Machine, dict[str, str]]
 
 
-def stated(script: str, engine: EngineNode, **fields: Any) -> list[str]:
-    """What a script writes in a container of the image."""
+def output_of(script: str, engine: EngineNode, **fields: Any) -> list[str]:
+    """The output lines of a script in a container of the image."""
     node, image = engine
     node.sandbox(hostname="a-pod")
     node.ended(shell(script, image=image, **fields))
     return node.texts()
 
 
-def test_a_container_has_its_images_files_and_what_the_pod_shares(engine: EngineNode) -> None:
+def test_container_sees_files_of_image_and_shared_files_of_pod(engine: EngineNode) -> None:
     node, _ = engine
     text = "ls /; hostname; cat /etc/hosts; echo $WHO $KEPT; id -u; echo err >&2"
-    found = stated(text, engine, environment={"WHO": "pod"}, workingDir="/srv")
+    found = output_of(text, engine, environment={"WHO": "pod"}, workingDir="/srv")
     assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "1234"} <= set(found)
     assert "usr" not in found
     assert ("stderr", "F", "err") in node.log()
 
 
-def test_variables_come_as_they_are(engine: EngineNode) -> None:
+def test_environment_variables_are_passed_unchanged(engine: EngineNode) -> None:
     node, image = engine
     values = {"LINES": "a\nb ", "QUOTED": "#'\"$X\\ ", "with.dot": "1", "EMPTY": "", "LONG": "x" * 70000}
     node.sandbox()
@@ -42,14 +42,14 @@ def test_variables_come_as_they_are(engine: EngineNode) -> None:
     assert "x" * 4096 in "".join(node.texts())
 
 
-def test_who_runs_is_who_was_said_and_has_no_privileges(engine: EngineNode) -> None:
+def test_container_runs_as_given_user_without_privileges(engine: EngineNode) -> None:
     script = "id -u; id -G; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status"
-    found = stated(script, engine, user="7:8", groups=[9])
+    found = output_of(script, engine, user="7:8", groups=[9])
     assert found[:2] == ["7", "8 9"]
     assert [line.split()[1].strip("0") for line in found[2:]] == ["", "", "1"]
 
 
-def test_volumes_are_seen_at_their_places(engine: EngineNode) -> None:
+def test_volumes_are_mounted_at_their_targets(engine: EngineNode) -> None:
     node, image = engine
     for name in ("disk/part", "mem"):
         node.make(f"pods/u/volumes/{name}", 0o777)
@@ -66,14 +66,14 @@ def test_volumes_are_seen_at_their_places(engine: EngineNode) -> None:
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 7", 7), ("(sleep 600 &); exit 3", 3), ("kill -9 $PPID; exit 0", 0)]
 )
-def test_its_exit_code_is_that_of_its_command(script: str, code: int, engine: EngineNode) -> None:
+def test_container_reports_exit_code_of_command(script: str, code: int, engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     reported = node.ended(shell(script, image=image))
     assert (reported["exitCode"], reported["reason"]) == (code, "Error" if code else "Completed")
 
 
-def test_who_eats_memory_is_told_so(engine: EngineNode) -> None:
+def test_container_over_memory_limit_is_oom_killed(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     limits = {"cpu": 500, "memory": 32 << 20, "pids": 50}
@@ -81,7 +81,7 @@ def test_who_eats_memory_is_told_so(engine: EngineNode) -> None:
     assert (reported["exitCode"], reported["reason"]) == (137, "OOMKilled")
 
 
-def test_who_forks_is_bounded_and_ended_with_all_that_he_forked(engine: EngineNode) -> None:
+def test_forking_container_is_limited_and_ended_with_its_children(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     limits = {"cpu": None, "memory": None, "pids": 20}
@@ -91,7 +91,7 @@ def test_who_forks_is_bounded_and_ended_with_all_that_he_forked(engine: EngineNo
     assert reached(run, "Exited")["exitCode"] in {137, 143, 1, 2}
 
 
-def test_what_cannot_be_started_is_said_as_runtimes_do(engine: EngineNode) -> None:
+def test_missing_command_is_reported_as_start_error_of_runtime(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     reported = node.ended(container("nosuch", image=image))
@@ -100,7 +100,7 @@ def test_what_cannot_be_started_is_said_as_runtimes_do(engine: EngineNode) -> No
     assert node.texts() == []
 
 
-def test_it_ends_by_the_signal_of_its_image_or_by_force(engine: EngineNode) -> None:
+def test_container_ends_by_stop_signal_of_image_or_is_killed(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     trap = "trap 'echo told; exit 4' USR1; echo up; while :; do sleep 0.01; done"
@@ -114,7 +114,7 @@ def test_it_ends_by_the_signal_of_its_image_or_by_force(engine: EngineNode) -> N
     assert reached(other, "Exited")["exitCode"] == 137
 
 
-def test_probes_and_hooks_run_in_it(engine: EngineNode) -> None:
+def test_probes_and_hooks_run_in_container(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     ready = {"exec": {"command": ["sh", "-c", "test -e /tmp/hooked && echo $WHO >> /tmp/probed"]}}
@@ -126,7 +126,7 @@ def test_probes_and_hooks_run_in_it(engine: EngineNode) -> None:
     assert node.texts() == ["1234", "image"]
 
 
-def test_it_has_a_terminal_where_it_is_to_have_one(engine: EngineNode) -> None:
+def test_container_has_requested_terminal(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     reported = node.ended(
@@ -135,7 +135,7 @@ def test_it_has_a_terminal_where_it_is_to_have_one(engine: EngineNode) -> None:
     assert (reported["exitCode"], node.texts()) == (6, ["yes"])
 
 
-def test_the_death_of_its_keeper_ends_it(engine: EngineNode) -> None:
+def test_container_ends_when_its_keeper_is_killed(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("sleep 600", image=image))
@@ -145,7 +145,7 @@ def test_the_death_of_its_keeper_ends_it(engine: EngineNode) -> None:
     assert not is_kept(run)
 
 
-def test_so_does_that_of_all_who_look_after_it_and_of_the_spawner(engine: EngineNode) -> None:
+def test_container_ends_when_keeper_its_children_and_spawner_are_killed(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("sleep 600", image=image))
@@ -160,7 +160,7 @@ def test_so_does_that_of_all_who_look_after_it_and_of_the_spawner(engine: Engine
     assert state(run)["phase"] == "Running"
 
 
-def test_it_goes_on_when_the_engines_watcher_is_killed(engine: EngineNode) -> None:
+def test_container_survives_kill_of_engine_monitor(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("while ! test -e /tmp/go; do sleep 0.01; done; exit 8", image=image))
@@ -173,7 +173,7 @@ def test_it_goes_on_when_the_engines_watcher_is_killed(engine: EngineNode) -> No
     assert reached(run, "Exited")["exitCode"] == 8
 
 
-def test_it_outlives_the_spawner(engine: EngineNode) -> None:
+def test_container_survives_restart_of_spawner(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("while ! test -e /tmp/go; do sleep 0.01; done; exit 8", image=image))
@@ -186,23 +186,23 @@ def test_it_outlives_the_spawner(engine: EngineNode) -> None:
 
 
 def image_wish(name: str, policy: str, **fields: Any) -> dict[str, Any]:
-    """The wish that an image be there."""
+    """The spec of an image wish."""
     names = {"image": name, "named": name, "reference": name}
     wish = {"kind": "image", "for": "main", "policy": policy, "pod": {"uid": "u"}, "engine": "podman"}
     return {**wish, **names, **fields}
 
 
-def looked_for(node: Machine, number: int, wish: dict[str, Any]) -> dict[str, Any]:
-    """What became of such a wish."""
+def find_image(node: Machine, number: int, wish: dict[str, Any]) -> dict[str, Any]:
+    """The state of a finished image wish."""
     run = node.make(f"pods/u/images/main/{number}")
     (run / "spec.json").write_text(json.dumps(wish))
     node.ask(f"pods/u/images/main/{number}")
     return reached(run, "Exited")
 
 
-def test_an_image_that_is_there_is_told_with_what_it_says(engine: EngineNode) -> None:
+def test_image_wish_reports_configuration_of_image(engine: EngineNode) -> None:
     node, image = engine
-    reported = looked_for(node, 0, image_wish(image["name"], "IfNotPresent"))
+    reported = find_image(node, 0, image_wish(image["name"], "IfNotPresent"))
     assert [row["message"] for row in reported["warnings"]] == [
         f'Container image "{image["name"]}" already present on machine'
     ]
@@ -212,13 +212,13 @@ def test_an_image_that_is_there_is_told_with_what_it_says(engine: EngineNode) ->
     assert stop_signal(found["stopSignal"]) == signal.SIGUSR1
 
 
-def test_one_that_is_not_there_fails_as_its_policy_says(engine: EngineNode) -> None:
+def test_missing_image_fails_according_to_pull_policy(engine: EngineNode) -> None:
     node, _ = engine
     missing = "localhost:1/no/such:1"
-    reported = looked_for(node, 0, image_wish(missing, "Never"))
+    reported = find_image(node, 0, image_wish(missing, "Never"))
     assert reported["reason"] == "ErrImageNeverPull"
     assert reported["message"] == f'Container image "{missing}" is not present with pull policy of Never'
-    reported = looked_for(node, 1, image_wish(missing, "Always"))
+    reported = find_image(node, 1, image_wish(missing, "Always"))
     assert (reported["reason"], reported["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
     assert "connection refused" in reported["message"]
 

@@ -1,4 +1,4 @@
-"""No container leaves its isolation: all that `escapes.py` tries inside is denied, however a process came inside."""
+"""No container leaves its isolation: all attempts of `escapes.py` fail in commands, hooks and sessions."""
 
 import ctypes
 import json
@@ -20,7 +20,7 @@ from integration_shim.machine import ORDINARY_USER, Machine, container, reached,
 
 POD: dict[str, Any] = {"network": "pod", "address": "10.99.0.9/16", "gateway": "10.99.0.1"}
 VOLUME = [{"source": "volumes/data", "target": "/volume", "readOnly": False}]
-#: Files of /proc that every process may open to be written to, and that change nothing but what that process sees.
+#: Files of /proc that every process may open for writing, with effect on that process only.
 HARMLESS = {f"/proc/pressure/{name}" for name in ("cpu", "io", "irq", "memory")}
 PROCESSOR = seccomp.processor()
 NUMBERS = dict(PROCESSOR.numbers) if PROCESSOR else {}
@@ -31,22 +31,22 @@ CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the numbers of this processor's calls are not known")
 
 
-def by_itself(node: Machine, **fields: Any) -> dict[str, Any]:
+def run_as_command(node: Machine, **fields: Any) -> dict[str, Any]:
     """Run the program as the command of a container."""
     reported = node.ended(container(*PROGRAM, mounts=VOLUME, network="pod", **fields))
     assert reported["exitCode"] == 0, node.texts()
     return found_in("".join(text for _, _, text in node.log()))
 
 
-def by_hook(node: Machine, **fields: Any) -> dict[str, Any]:
+def run_as_hook(node: Machine, **fields: Any) -> dict[str, Any]:
     """Run the program as a postStart hook."""
     hook = {"exec": {"command": ["sh", "-c", '"$@" > /volume/found', "sh", *PROGRAM]}}
     node.start(container("sleep", "600", mounts=VOLUME, network="pod", hooks={"postStart": hook}, **fields))
     return found_in(until(lambda: (text := text_of(node, "found")).endswith("\n") and text, "the end of the hook"))
 
 
-def by_session(node: Machine, **fields: Any) -> dict[str, Any]:
-    """Run the program as one more command, as `kubectl exec` does."""
+def run_in_session(node: Machine, **fields: Any) -> dict[str, Any]:
+    """Run the program in a session, as `kubectl exec` does."""
     run = node.start(container("sleep", "600", mounts=VOLUME, network="pod", **fields))
     reached(run, "Running")
     reads, writes = os.pipe()
@@ -73,23 +73,27 @@ def found_in(text: str) -> dict[str, Any]:
     return found
 
 
-WAYS: Mapping[str, Callable[..., dict[str, Any]]] = {"command": by_itself, "hook": by_hook, "session": by_session}
+WAYS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "command": run_as_command,
+    "hook": run_as_hook,
+    "session": run_in_session,
+}
 USERS: Mapping[str, Mapping[str, int] | None] = {"as root": None, "as 1000": {"uid": 1000, "gid": 1000}}
 
 
-class Tried(NamedTuple):
-    """What came of all that was tried, and where."""
+class AttemptResults(NamedTuple):
+    """The results of all attempts, and the user of the container."""
 
     found: dict[str, Any]
     user: Mapping[str, int] | None
 
 
-_TRIED: dict[tuple[str, str, str], Tried] = {}
+_RESULTS: dict[tuple[str, str, str], AttemptResults] = {}
 
 
 @pytest.fixture(params=["node of root", "node of a user"])
 def owner(request: pytest.FixtureRequest) -> str:
-    """Whose the node is."""
+    """The owner of the node."""
     if os.geteuid() != 0 and request.param == "node of root":
         pytest.skip("only root can be root")
     return str(request.param)
@@ -97,7 +101,7 @@ def owner(request: pytest.FixtureRequest) -> str:
 
 @contextmanager
 def lent(pool: Pool, owner: str) -> Iterator[Machine]:
-    """A node with the sandbox of a pod that has a volume. The machine's handler of crashes stays what it was."""
+    """A node with the sandbox of a pod with a volume. Restores the core pattern of the machine."""
     ordinary = ORDINARY_USER if owner == "node of a user" and os.geteuid() == 0 else None
     with pool.lend("podman,docker", ordinary) as node:
         if not node.features["bubblewrap"]:
@@ -114,67 +118,69 @@ def lent(pool: Pool, owner: str) -> Iterator[Machine]:
 
 @pytest.fixture(params=USERS)
 def user(request: pytest.FixtureRequest) -> str:
-    """Who the container runs as."""
+    """The user of the container."""
     return str(request.param)
 
 
 @pytest.fixture(params=WAYS)
-def tried(request: pytest.FixtureRequest, pool: Pool, owner: str, user: str) -> Tried:
-    """What came of all that was tried."""
+def tried(request: pytest.FixtureRequest, pool: Pool, owner: str, user: str) -> AttemptResults:
+    """The results of all attempts."""
     key = (request.param, owner, user)
-    if key not in _TRIED:
+    if key not in _RESULTS:
         remember_key()
         with lent(pool, owner) as node:
             before = CORE_PATTERN.read_text()
             reported = WAYS[request.param](node, user=USERS[user])
             reported |= {"core_pattern": [before, CORE_PATTERN.read_text()], "ran": handlers_of(node)}
-            _TRIED[key] = Tried(reported, USERS[user])
-    return _TRIED[key]
+            _RESULTS[key] = AttemptResults(reported, USERS[user])
+    return _RESULTS[key]
 
 
 @pytest.fixture
-def found(tried: Tried) -> dict[str, Any]:
+def found(tried: AttemptResults) -> dict[str, Any]:
     """The results by name."""
     return tried.found
 
 
 def remember_key() -> None:
-    """Put a key into the session keyring of the machine, which the node's programs inherit."""
+    """Add a key to the session keyring of the machine, which the programs of the node inherit."""
     libc = ctypes.CDLL(None)
     libc.syscall(NUMBERS["add_key"], b"user", b"batchyard-of-the-machine", b"x", 1, ctypes.c_long(-3))
 
 
 def handlers_of(node: Machine) -> list[str]:
-    """The files that a handler of crashes wrote which ran on the machine."""
-    return [place for place, _, names in os.walk(node.root) if "handler.ran" in names]  # folders may be going
+    """The folders with files that a core pattern handler wrote on the machine."""
+    return [
+        place for place, _, names in os.walk(node.root) if "handler.ran" in names
+    ]  # folders may disappear meanwhile
 
 
-def test_sixty_dangerous_calls_are_denied(found: dict[str, Any]) -> None:
+def test_dangerous_system_calls_are_denied(found: dict[str, Any]) -> None:
     assert len(found["calls"]) >= 60
     allowed = {name: error for name, error in found["calls"].items() if error not in {"EPERM", "EACCES", "ENOSYS"}}
     assert allowed == {}
 
 
-def test_calls_of_other_abis_are_denied(found: dict[str, Any]) -> None:
+def test_system_calls_of_other_abis_are_denied(found: dict[str, Any]) -> None:
     assert set(found["foreign"].values()) <= {"EPERM", "ENOSYS"}
 
 
-def test_nothing_of_proc_and_sys_can_be_written_to(found: dict[str, Any]) -> None:
+def test_proc_and_sys_are_not_writable(found: dict[str, Any]) -> None:
     assert set(found["writable"]) - HARMLESS == set()
 
 
-def test_masked_paths_show_nothing(found: dict[str, Any]) -> None:
+def test_masked_paths_are_hidden(found: dict[str, Any]) -> None:
     assert [path for path, is_hidden in found["masked"].items() if not is_hidden] == []
 
 
-def test_every_namespace_is_another_than_the_machines_and_none_can_be_made(found: dict[str, Any]) -> None:
+def test_container_has_separate_namespaces_and_cannot_create_others(found: dict[str, Any]) -> None:
     own = found["identity"]["namespaces"]
     shared = [name for name in own if name != "time" and own[name] == str(Path(f"/proc/self/ns/{name}").readlink())]
     assert shared == []
     assert set(found["unshare"].values()) == {"EPERM"}
 
 
-def test_the_user_is_nobody_of_the_machine(tried: Tried) -> None:
+def test_container_user_is_mapped_and_has_no_capabilities(tried: AttemptResults) -> None:
     identity = tried.found["identity"]
     ((inside, _, count),) = identity["map"]
     uid = tried.user["uid"] if tried.user else 0
@@ -183,7 +189,7 @@ def test_the_user_is_nobody_of_the_machine(tried: Tried) -> None:
     assert (identity["seccomp"], identity["no_new_privs"]) == ("2", "1")
 
 
-def test_outside_it_is_a_user_without_an_account_or_the_ordinary_user(pool: Pool, owner: str, user: str) -> None:
+def test_container_runs_as_unprivileged_user_of_machine(pool: Pool, owner: str, user: str) -> None:
     with lent(pool, owner) as node:
         run = node.start(container("sleep", "600", network="pod", user=USERS[user]))
         uid, gid, groups = user_of(reached(run, "Running")["pid"])
@@ -192,18 +198,18 @@ def test_outside_it_is_a_user_without_an_account_or_the_ordinary_user(pool: Pool
         assert 0 not in {uid, gid, *groups}
 
 
-def test_a_crash_runs_no_program_of_the_container_on_the_machine(found: dict[str, Any]) -> None:
+def test_crash_runs_no_core_pattern_handler_on_machine(found: dict[str, Any]) -> None:
     assert (found["handler"], found["ran"]) == ("", [])
     assert found["core_pattern"][0] == found["core_pattern"][1]
 
 
-def test_no_keyring_of_the_machine_is_reached(found: dict[str, Any]) -> None:
+def test_container_cannot_reach_keyrings_of_machine(found: dict[str, Any]) -> None:
     assert found["keys"] == {"search": ["EPERM"] * 3, "seen": False}
 
 
-def test_without_a_filter_keyrings_are_still_the_containers_own(pool: Pool, owner: str, user: str) -> None:
+def test_unconfined_container_has_separate_keyrings(pool: Pool, owner: str, user: str) -> None:
     remember_key()
     with lent(pool, owner) as node:
-        found = by_itself(node, user=USERS[user], seccomp={"type": "Unconfined"})
+        found = run_as_command(node, user=USERS[user], seccomp={"type": "Unconfined"})
     assert found["identity"]["seccomp"] == "0"
     assert found["keys"] == {"search": ["ENOKEY"] * 3, "seen": False}

@@ -1,4 +1,4 @@
-"""What the spawner says that a machine can do."""
+"""The features of a machine that the spawner reports."""
 
 import os
 import shutil
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from batchyard.shim.isolation.capabilities import Features, missing
-from integration_shim.bringers import Bringer, ordinary_user
+from integration_shim.bringers import EngineImage, ordinary_user
 from integration_shim.conftest import Pool
 from integration_shim.machine import Machine, machine, shell
 
 NOTHING = "bubblewrap,network,cgroups,userns,podman,docker"
 
 
-def test_who_does_without_everything_is_told_what_that_means(plain: Machine) -> None:
+def test_features_explain_effect_of_all_missing_tools(plain: Machine) -> None:
     reported = plain.features
     assert reported["spawner"] == plain.spawner.pid
     assert (reported["bubblewrap"], reported["podNetwork"], reported["cgroups"]) == (None, False, None)
@@ -23,7 +23,7 @@ def test_who_does_without_everything_is_told_what_that_means(plain: Machine) -> 
     assert all(row["means"] and row["remedy"] for row in reported["missing"])
 
 
-def test_a_machine_that_can_do_all_misses_nothing(grouped: Machine) -> None:
+def test_features_of_fully_equipped_machine_are_complete(grouped: Machine) -> None:
     reported = grouped.features
     assert (reported["isRoot"], reported["userNamespaces"], reported["podNetwork"]) == (True, False, True)
     missing_here = {row["what"] for row in reported["missing"]}
@@ -31,19 +31,19 @@ def test_a_machine_that_can_do_all_misses_nothing(grouped: Machine) -> None:
     assert "memory" in reported["cgroups"]["controllers"]
 
 
-def test_an_ordinary_user_has_a_user_namespace(node: Machine) -> None:
+def test_ordinary_user_has_user_namespace(node: Machine) -> None:
     reported = node.features
     assert reported["userNamespaces"] == (not reported["isRoot"])
     assert reported["podNetwork"]
 
 
-def test_why_there_is_no_network_is_told() -> None:
+def test_missing_pod_network_is_reported_with_reason() -> None:
     nothing: dict[str, Any] = dict.fromkeys(Features._fields)
     found = missing(Features(**nothing | {"network_failure": "Operation not supported"}))
     assert "(Operation not supported)" in next(row["means"] for row in found if row["what"] == "pod network")
 
 
-def test_mounts_are_refused_where_nothing_can_be_mounted(plain: Machine) -> None:
+def test_mounts_are_rejected_without_bubblewrap(plain: Machine) -> None:
     mount = {"source": "volumes/x", "target": "/x", "readOnly": False}
     reported = plain.ended(shell("true", mounts=[mount]))
     assert (reported["reason"], "/x cannot be mounted without bubblewrap" in reported["message"]) == (
@@ -52,14 +52,14 @@ def test_mounts_are_refused_where_nothing_can_be_mounted(plain: Machine) -> None
     )
 
 
-def test_plain_processes_are_an_ordinary_users_too() -> None:
+def test_plain_processes_run_as_ordinary_user() -> None:
     user = ordinary_user()
     with machine(without=NOTHING, user=user) as node:
         node.ended(shell("id -u"))
         assert node.texts() == [str(os.geteuid() if user is None else user)]
 
 
-def test_an_engine_that_does_not_answer_is_told_and_not_used(pool: Pool) -> None:
+def test_unreachable_engine_is_reported_and_not_used(pool: Pool) -> None:
     if shutil.which("docker") is None:
         pytest.skip("no docker is here: apt-get install docker.io")
     with pool.lend("podman", variables={"DOCKER_HOST": "unix:///nowhere"}) as node:
@@ -69,14 +69,14 @@ def test_an_engine_that_does_not_answer_is_told_and_not_used(pool: Pool) -> None
         assert "docker: Cannot connect to the Docker daemon at unix:///nowhere" in row["means"]
 
 
-def test_who_only_brings_images_is_not_used_where_nothing_runs_them(pool: Pool, docker_image: Bringer) -> None:
+def test_pull_only_engine_is_not_used_without_bubblewrap(pool: Pool, docker_image: EngineImage) -> None:
     with pool.lend("podman,bubblewrap", variables=docker_image.variables) as node:
         assert node.features["engines"] == []
         (row,) = [row for row in node.features["missing"] if row["what"] == "container engine"]
         assert "there is no bubblewrap to run what it brings" in row["means"]
 
 
-def test_an_engine_that_never_answers_keeps_nobody_waiting(pool: Pool, tmp_path: Path) -> None:
+def test_hanging_engine_times_out(pool: Pool, tmp_path: Path) -> None:
     place = tmp_path / "docker"
     place.write_text("#!/bin/sh\nexec sleep 600\n")
     place.chmod(0o755)

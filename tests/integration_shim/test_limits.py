@@ -1,4 +1,4 @@
-"""What bounds a container: control groups, or what Linux has for a process."""
+"""Limits of a container: control groups, or limits of a Linux process."""
 
 import os
 import signal
@@ -14,26 +14,26 @@ EATER = "x = bytearray(300 << 20); print('ate')"
 LIMITS = {"cpu": None, "memory": 64 << 20, "pids": 1000}
 
 
-def test_who_eats_more_memory_than_he_may_is_oom_killed(grouped: Machine) -> None:
+def test_container_over_memory_limit_is_oom_killed(grouped: Machine) -> None:
     grouped.sandbox()
     reported = grouped.ended(container("python3", "-c", EATER, limits=LIMITS))
     assert (reported["exitCode"], reported["reason"], grouped.texts()) == (137, "OOMKilled", [])
 
 
 @pytest.mark.parametrize("goes_on", ["exit 0", "sleep 600"])
-def test_a_container_is_killed_with_its_child_that_had_no_memory_left(grouped: Machine, goes_on: str) -> None:
+def test_container_is_oom_killed_with_child_over_memory_limit(grouped: Machine, goes_on: str) -> None:
     grouped.sandbox()
     reported = grouped.ended(shell(f'python3 -c "{EATER}"; {goes_on}', limits=LIMITS))
     assert (reported["exitCode"], reported["reason"]) == (137, "OOMKilled")
 
 
-def test_who_keeps_to_his_limit_is_left_alone(grouped: Machine) -> None:
+def test_container_within_memory_limit_completes(grouped: Machine) -> None:
     grouped.sandbox()
     reported = grouped.ended(container("python3", "-c", EATER, limits=LIMITS | {"memory": 600 << 20}))
     assert (reported["reason"], grouped.texts()) == ("Completed", ["ate"])
 
 
-def test_a_user_without_control_groups_is_refused_the_memory(node: Machine) -> None:
+def test_memory_limit_without_cgroups_raises_memory_error(node: Machine) -> None:
     if node.features["cgroups"]:
         pytest.skip("there are control groups")
     node.sandbox()
@@ -41,14 +41,14 @@ def test_a_user_without_control_groups_is_refused_the_memory(node: Machine) -> N
     assert (reported["exitCode"], node.texts()) == (1, [*node.texts()[:-1], "MemoryError"])
 
 
-def test_a_container_has_no_more_processes_than_it_may(node: Machine) -> None:
+def test_container_has_process_limit(node: Machine) -> None:
     node.sandbox()
     forks = "import os\nn = 0\ntry:\n while os.fork(): n += 1\n os._exit(0)\nexcept OSError: print(n)"
     node.ended(container("python3", "-c", forks, limits={"cpu": None, "memory": None, "pids": 20}))
     assert 10 < int(node.texts()[0]) <= 20
 
 
-def test_limits_of_processor_time_are_as_kubelets_set_them() -> None:
+def test_cpu_limits_become_same_cgroup_settings_as_with_kubelet() -> None:
     limits, requests = {"cpu": 1500, "memory": 1 << 30, "pids": 100}, {"cpu": 250}
     first, second = (cgroups.settings(version, limits, requests) for version in (1, 2))
     assert first["cpu"] == {"cpu.shares": "256", "cpu.cfs_quota_us": "150000"}
@@ -56,13 +56,13 @@ def test_limits_of_processor_time_are_as_kubelets_set_them() -> None:
     assert second["memory"] == {"memory.max": str(1 << 30), "memory.swap.max": "0", "memory.oom.group": "1"}
 
 
-def test_who_asks_for_nothing_gets_the_least_share_and_no_limit() -> None:
+def test_container_without_cpu_request_gets_minimum_shares() -> None:
     nothing = {"cpu": None, "memory": None, "pids": 100}
     found = cgroups.settings(1, nothing, {"cpu": None})
     assert found == {"cpu": {"cpu.shares": "2"}, "memory": {}, "pids": {"pids.max": "102"}}
 
 
-def test_the_group_of_a_keeper_that_was_killed_is_removed(grouped: Machine) -> None:
+def test_cgroup_of_killed_keeper_is_removed(grouped: Machine) -> None:
     grouped.sandbox()
     run = grouped.start(container("sleep", "600"))
     reached(run, "Running")
@@ -71,7 +71,7 @@ def test_the_group_of_a_keeper_that_was_killed_is_removed(grouped: Machine) -> N
     until(lambda: not any(group.name == "main-0" for group in grouped.groups()), "its group is gone")
 
 
-def test_a_new_spawner_removes_the_groups_that_were_left(grouped: Machine) -> None:
+def test_new_spawner_removes_leftover_cgroups(grouped: Machine) -> None:
     run = grouped.sandbox()
     grouped.spawner.kill()
     grouped.spawner.wait()
@@ -81,7 +81,7 @@ def test_a_new_spawner_removes_the_groups_that_were_left(grouped: Machine) -> No
     assert not grouped.groups()
 
 
-def test_groups_of_version_two_are_entered_and_removed_with_what_is_in_them() -> None:
+def test_cgroup_v2_is_joined_and_removed_with_its_processes() -> None:
     group = {"memory": f"/sys/fs/cgroup/unified/batchyard-test-{os.getpid()}"}
     try:
         cgroups.make(group, {})
@@ -97,7 +97,7 @@ def test_groups_of_version_two_are_entered_and_removed_with_what_is_in_them() ->
     assert not Path(group["memory"]).exists()
 
 
-def test_a_volume_that_holds_more_than_it_may_is_told(node: Machine) -> None:
+def test_volume_over_size_limit_is_reported(node: Machine) -> None:
     node.make("pods/u/volumes/scratch", 0o777)
     pause = node.sandbox(limited=[{"volume": "scratch", "bytes": 1 << 20}])
     mount = {"source": "volumes/scratch", "target": "/scratch", "readOnly": False}
@@ -105,7 +105,7 @@ def test_a_volume_that_holds_more_than_it_may_is_told(node: Machine) -> None:
     assert until(lambda: state(pause).get("exceeded"), "the volume is measured")["volume"] == "scratch"
 
 
-def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:
+def test_disk_usage_counts_hard_links_once(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "below/a").write_bytes(b"x" * 600_000)
     (tmp_path / "below/b").hardlink_to(tmp_path / "below/a")

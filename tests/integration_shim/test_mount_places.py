@@ -1,4 +1,4 @@
-"""No place of a mount, and no source, leads out of a container: what links a container may put into its volumes."""
+"""Targets and sources of mounts stay inside the container, even with malicious symlinks in volumes."""
 
 import json
 import os
@@ -15,7 +15,7 @@ OUTER = {"source": "volumes/outer", "target": "/outer", "readOnly": False}
 
 
 def with_volumes(node: Machine) -> Path:
-    """The outer one of two volumes, in a pod that is ready."""
+    """The outer one of two volumes in a ready pod."""
     outer = node.make("pods/u/volumes/outer", 0o777)
     node.make("pods/u/volumes/inner", 0o777)
     node.sandbox()
@@ -33,7 +33,7 @@ def inner(target: str, *, is_read_only: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("target", ["/proc/self/root/oldroot/tmp", "/proc/1", "/proc", "/", "/proc/self/cwd/x"])
-def test_nothing_is_mounted_in_proc_or_at_the_root(node: Machine, target: str) -> None:
+def test_mount_in_proc_or_at_root_is_rejected(node: Machine, target: str) -> None:
     with_volumes(node)
     reported = node.ended(shell("true", mounts=[inner(target)]))
     assert reported["reason"] == "StartError"
@@ -45,14 +45,14 @@ def test_nothing_is_mounted_in_proc_or_at_the_root(node: Machine, target: str) -
 @pytest.mark.parametrize(
     "target", ["/oldroot", "/oldroot/tmp", "/proc/self/root/oldroot/var/tmp", "../../oldroot", "/"]
 )
-def test_a_link_of_a_volume_is_no_place_to_mount_at(node: Machine, target: str) -> None:
+def test_mount_through_symlink_of_another_volume_is_rejected(node: Machine, target: str) -> None:
     link(node, with_volumes(node) / "link", target)
     for attempt, place in enumerate(("/outer/link", "/outer/link/x")):
         reported = node.ended(shell("true", attempt=attempt, mounts=[OUTER, inner(place)]))
         assert (reported["reason"], "through a link of another volume" in reported["message"]) == ("StartError", True)
 
 
-def test_a_link_of_the_machine_leads_to_no_other_volume_unnoticed(node: Machine) -> None:
+def test_mount_through_symlinks_of_machine_and_volume_is_rejected(node: Machine) -> None:
     link(node, with_volumes(node) / "link", "/oldroot")
     outer = OUTER | {"target": "/usr/bin/outer"}
     reported = node.ended(shell("true", mounts=[outer, inner("/bin/outer/link/x")]))
@@ -60,7 +60,7 @@ def test_a_link_of_the_machine_leads_to_no_other_volume_unnoticed(node: Machine)
 
 
 @pytest.mark.parametrize("field", ["terminationMessagePath", "workingDir"])
-def test_neither_last_words_nor_a_working_directory_are_made_behind_a_link(node: Machine, field: str) -> None:
+def test_path_field_through_symlink_of_volume_is_rejected(node: Machine, field: str) -> None:
     link(node, with_volumes(node) / "link", f"/oldroot{node.root}")
     for attempt, place in enumerate(("/outer/link/made", f"/proc/self/root/oldroot{node.root}/made")):
         reported = node.ended(shell("true", attempt=attempt, mounts=[OUTER], **{field: place}))
@@ -69,14 +69,14 @@ def test_neither_last_words_nor_a_working_directory_are_made_behind_a_link(node:
 
 
 @pytest.mark.parametrize("field", ["terminationMessagePath", "workingDir"])
-def test_a_path_with_steps_back_stays_in_the_container(node: Machine, field: str) -> None:
+def test_path_field_with_parent_steps_stays_in_container(node: Machine, field: str) -> None:
     with_volumes(node)
     node.ended(shell("true", **{field: f"/usr/../../../oldroot{node.root}/made"}))
     node.ended(shell("true", attempt=1, **{field: f"/usr/../../../..{node.root}/made"}))
     assert not (node.root / "made").exists()
 
 
-def test_an_image_whose_proc_is_a_link_is_refused(node: Machine) -> None:
+def test_image_with_symlink_at_proc_is_rejected(node: Machine) -> None:
     node.make("image/usr")
     link(node, node.root / "image/proc", "usr")
     node.sandbox()
@@ -84,7 +84,7 @@ def test_an_image_whose_proc_is_a_link_is_refused(node: Machine) -> None:
     assert (reported["reason"], "/proc of the image is a link" in reported["message"]) == ("StartError", True)
 
 
-def test_volumes_lie_in_each_other_each_as_it_is_to_be(node: Machine) -> None:
+def test_nested_volumes_keep_their_own_access_mode(node: Machine) -> None:
     with_volumes(node)
     node.make("pods/u/volumes/third", 0o777)
     third = {"source": "volumes/third", "target": "/outer/a/inner/third", "readOnly": False}
@@ -106,7 +106,7 @@ def test_volumes_lie_in_each_other_each_as_it_is_to_be(node: Machine) -> None:
     assert [text for _, _, text in node.log(name="main/2.log")] == ["no", "writes", "writes"]
 
 
-def test_a_volume_in_another_is_seen_there_alone(node: Machine) -> None:
+def test_nested_volume_is_visible_at_its_target_only(node: Machine) -> None:
     outer = with_volumes(node)
     mounts = [OUTER, OUTER | {"target": "/again"}, inner("/outer/in")]
     node.ended(shell("touch /outer/in/x; ls /outer/in; ls /again/in; pwd", mounts=mounts, workingDir="/outer/in/here"))
@@ -115,7 +115,7 @@ def test_a_volume_in_another_is_seen_there_alone(node: Machine) -> None:
     assert not list((outer / "in").iterdir())
 
 
-def test_last_words_may_lie_in_a_volume(node: Machine) -> None:
+def test_termination_message_is_read_from_volume(node: Machine) -> None:
     with_volumes(node)
     reported = node.ended(shell("echo so > /outer/deep/words", mounts=[OUTER], terminationMessagePath="/outer/words"))
     assert reported["message"] == ""
@@ -125,7 +125,7 @@ def test_last_words_may_lie_in_a_volume(node: Machine) -> None:
     assert reported["message"] == "so\n"
 
 
-def test_a_folder_of_the_machine_with_a_link_in_its_path_is_refused(node: Machine) -> None:
+def test_host_path_with_symlink_is_rejected(node: Machine) -> None:
     with_volumes(node)
     real = node.make("real/below", 0o777)
     link(node, node.root / "link", "real")
@@ -136,13 +136,13 @@ def test_a_folder_of_the_machine_with_a_link_in_its_path_is_refused(node: Machin
     assert [path.name for path in real.iterdir()] == ["made"]
 
 
-def test_a_container_has_no_files_of_the_nodes_programs(node: Machine) -> None:
+def test_container_inherits_no_file_descriptors(node: Machine) -> None:
     node.sandbox()
     node.ended(container("python3", "-c", "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"))
-    assert node.texts() == ["[0, 1, 2, 3]"]  # the last is the folder that is listed
+    assert node.texts() == ["[0, 1, 2, 3]"]  # the last is the listed folder itself
 
 
-def test_a_working_directory_that_became_a_link_to_an_open_file_leads_nowhere(node: Machine) -> None:
+def test_working_directory_replaced_by_symlink_to_descriptor_is_rejected(node: Machine) -> None:
     """See CVE-2024-21626 of runc."""
     outer = with_volumes(node)
     command = ["sh", "-c", "ls .. > /outer/found"]
@@ -162,7 +162,7 @@ def test_a_working_directory_that_became_a_link_to_an_open_file_leads_nowhere(no
 
 
 def session(node: Machine, run: Path, argv: list[str]) -> dict[str, Any]:
-    """What is told of one more command in a container."""
+    """The reported state of another command in a container."""
     reported: dict[str, Any] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb+") as nothing:
         asks.connect(state_dir.address(node.folder, "sessions"))

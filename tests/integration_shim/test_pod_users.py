@@ -1,4 +1,4 @@
-"""The users of pods: their ids, and the files that are given to them where owners cannot be mapped."""
+"""The users of pods: their ids, and the change of file owners without mapped users."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from batchyard.shim.isolation import users
 
 
-def test_a_pod_has_an_id_of_its_own_that_stays() -> None:
+def test_pod_has_unique_and_stable_user_id() -> None:
     found = {users.id_of(f"pod-{number}") for number in range(100)}
     assert len(found) == 100
     assert min(found) > 1 << 12
@@ -16,7 +16,7 @@ def test_a_pod_has_an_id_of_its_own_that_stays() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_files_of_root_are_given_and_links_are_not_followed(tmp_path: Path) -> None:
+def test_files_of_root_change_owner_without_following_symlinks(tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     (own / "folder").mkdir(parents=True)
     other.mkdir()

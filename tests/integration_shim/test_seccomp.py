@@ -1,4 +1,4 @@
-"""Filters of system calls: what a profile decides is what Linux does."""
+"""System call filters: Linux enforces the rules of a profile."""
 
 import ctypes
 import errno
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the numbers of this p
 
 
 def outcomes(rules: bytes, *calls: tuple[str, Sequence[int]]) -> list[str]:
-    """How system calls end in a process with a filter: the name of the error, or ''."""
+    """The error names of system calls in a process with a filter, or '' for success."""
     assert PROCESSOR is not None
     reads, writes = os.pipe()
     child = os.fork()
@@ -54,7 +54,7 @@ def row(name: str, action: str, **fields: Any) -> dict[str, Any]:
     return {"names": [name], "action": action, **fields}
 
 
-def test_a_call_has_the_error_that_its_row_names(tmp_path: Path) -> None:
+def test_system_call_fails_with_errno_of_its_rule(tmp_path: Path) -> None:
     rows = [
         row("getppid", "SCMP_ACT_ERRNO", errnoRet=7),
         row("getuid", "SCMP_ACT_ERRNO"),
@@ -76,7 +76,7 @@ def test_a_call_has_the_error_that_its_row_names(tmp_path: Path) -> None:
         ("SCMP_CMP_GE", 1 << 32 | 5, [1 << 32 | 5, 1 << 33], [4, 1 << 32 | 4, 1 << 31]),
     ],
 )
-def test_arguments_are_compared_with_all_their_bits(
+def test_arguments_are_compared_with_all_64_bits(
     tmp_path: Path, operator: str, value: int, denied: list[int], allowed: list[int]
 ) -> None:
     tested = [{"index": 0, "op": operator, "value": value}]
@@ -86,7 +86,7 @@ def test_arguments_are_compared_with_all_their_bits(
     assert set(outcomes(rules, *(("umask", [each]) for each in allowed))) == {""}
 
 
-def test_bits_are_compared_under_a_mask_and_all_tests_of_a_row_must_pass(tmp_path: Path) -> None:
+def test_rule_applies_if_all_its_argument_tests_including_masks_pass(tmp_path: Path) -> None:
     masked = {"index": 0, "op": "SCMP_CMP_MASKED_EQ", "value": 0xF0, "valueTwo": 0x50}
     rows = [row("umask", "SCMP_ACT_ERRNO", args=[masked, {"index": 1, "op": "SCMP_CMP_EQ", "value": 1}])]
     rules = seccomp.filter_of_file(written(tmp_path, syscalls=rows))
@@ -94,7 +94,7 @@ def test_bits_are_compared_under_a_mask_and_all_tests_of_a_row_must_pass(tmp_pat
     assert found == ["EPERM", "", ""]
 
 
-def test_calls_that_are_newer_than_a_profile_do_not_exist_for_it(tmp_path: Path) -> None:
+def test_system_calls_newer_than_profile_fail_with_enosys(tmp_path: Path) -> None:
     assert outcomes(seccomp.default_filter(), ("nosuch", ())) == ["ENOSYS"]
 
 
@@ -107,14 +107,14 @@ def test_calls_that_are_newer_than_a_profile_do_not_exist_for_it(tmp_path: Path)
         ('{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 5000}', "invalid errno 5000"),
     ],
 )
-def test_a_malformed_profile_is_refused(tmp_path: Path, text: str, reported: str) -> None:
+def test_malformed_profile_is_rejected(tmp_path: Path, text: str, reported: str) -> None:
     path = tmp_path / "profile.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=reported):
         seccomp.filter_of_file(str(path))
 
 
-def test_a_profile_that_is_not_there_is_told_in_containerds_words(tmp_path: Path) -> None:
+def test_missing_profile_is_reported_with_containerd_error(tmp_path: Path) -> None:
     path = tmp_path / "no.json"
     with pytest.raises(
         ValueError, match=f'cannot load seccomp profile "{path}": open {path}: no such file or directory'
@@ -122,7 +122,7 @@ def test_a_profile_that_is_not_there_is_told_in_containerds_words(tmp_path: Path
         seccomp.filter_of_file(str(path))
 
 
-def test_a_container_has_the_profile_of_the_machine_that_it_names(node: Machine) -> None:
+def test_container_uses_its_localhost_profile(node: Machine) -> None:
     place = node.make("seccomp", 0o700)
     rows = [row("mkdir", "SCMP_ACT_ERRNO", errnoRet=28), row("mkdirat", "SCMP_ACT_ERRNO", errnoRet=28)]
     (place / "own.json").write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rows}))
@@ -132,13 +132,13 @@ def test_a_container_has_the_profile_of_the_machine_that_it_names(node: Machine)
     assert node.texts() == ["mkdir: cannot create directory '/tmp/x': No space left on device"]
 
 
-def test_a_container_without_a_profile_may_make_all_calls(node: Machine) -> None:
+def test_unconfined_container_has_no_filter(node: Machine) -> None:
     node.sandbox()
     node.ended(shell("grep Seccomp: /proc/self/status | tr -d '\\t'", seccomp={"type": "Unconfined"}))
     assert node.texts() == ["Seccomp:0"]
 
 
-def test_proc_is_masked_unless_it_is_asked_for(node: Machine) -> None:
+def test_proc_is_masked_by_default(node: Machine) -> None:
     node.sandbox()
     script = "grep -c ' /proc/' /proc/self/mountinfo; true"
     node.ended(shell(script, procMount="Unmasked"))

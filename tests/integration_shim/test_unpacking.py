@@ -1,4 +1,4 @@
-"""What becomes of archives that engines export, and what they could say to do harm."""
+"""Archives that engines export are unpacked safely, even if they are malicious."""
 
 import io
 import os
@@ -31,7 +31,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", **fie
 
 
 def unpacked(place: Path, *members: Member, cut: int | None = None) -> dict[str, Any]:
-    """What is told of an archive that is unpacked into a folder."""
+    """The result of unpacking an archive into a folder."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for info, content in members:
@@ -42,7 +42,7 @@ def unpacked(place: Path, *members: Member, cut: int | None = None) -> dict[str,
     return unpacking.unpack(os.open(file, os.O_RDONLY), str(place))
 
 
-def test_files_are_as_they_were_but_for_what_nobody_may(tmp_path: Path) -> None:
+def test_unpack_restores_files_with_safe_modes_and_without_devices(tmp_path: Path) -> None:
     root = tmp_path / "root"
     reported = unpacked(
         root,
@@ -61,7 +61,7 @@ def test_files_are_as_they_were_but_for_what_nobody_may(tmp_path: Path) -> None:
     assert reported == {"bytes": 5 + 1 + len(PASSWD) + 4, "passwd": PASSWD, "group": ""}
 
 
-def test_no_link_leads_out(tmp_path: Path) -> None:
+def test_unpack_writes_nothing_outside_its_root(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     root, outside = tmp_path / "root", f"{tmp_path}/outside"
     with pytest.raises(OSError, match=r"File exists|No such file"):
@@ -72,7 +72,7 @@ def test_no_link_leads_out(tmp_path: Path) -> None:
     assert (root / "abs").exists()
 
 
-def test_a_hard_link_is_to_a_file_of_the_archive_and_no_other(tmp_path: Path) -> None:
+def test_hard_link_target_must_be_inside_archive(tmp_path: Path) -> None:
     root = tmp_path / "root"
     unpacked(root, member("a", content=b"x"), member("b", tarfile.LNKTYPE, linkname="a"))
     assert (root / "a").stat().st_ino == (root / "b").stat().st_ino
@@ -80,7 +80,7 @@ def test_a_hard_link_is_to_a_file_of_the_archive_and_no_other(tmp_path: Path) ->
         unpacked(root, member("c", tarfile.LNKTYPE, linkname=f"{tmp_path}/archive"))
 
 
-def test_an_archive_that_is_none_is_said_to_be(tmp_path: Path) -> None:
+def test_truncated_or_invalid_archive_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="unexpected end of data"):
         unpacked(tmp_path / "root", member("a", content=b"x" * 5000), cut=2000)
     (tmp_path / "archive").write_bytes(b"nothing of the kind" * 100)
@@ -88,7 +88,7 @@ def test_an_archive_that_is_none_is_said_to_be(tmp_path: Path) -> None:
         unpacking.unpack(os.open(tmp_path / "archive", os.O_RDONLY), str(tmp_path / "root"))
 
 
-def test_what_could_not_be_unpacked_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_unpack_leaves_no_files(tmp_path: Path) -> None:
     node = open_folder(str(tmp_path))
 
     def fails(place: str) -> dict[str, Any]:
@@ -111,17 +111,17 @@ def test_what_could_not_be_unpacked_leaves_nothing(tmp_path: Path) -> None:
         ("7:8", (7, 8, "/")),
     ],
 )
-def test_a_user_is_whom_the_image_knows(named: str, found: Sequence[object]) -> None:
+def test_user_is_resolved_from_passwd_and_group_of_image(named: str, found: Sequence[object]) -> None:
     assert users.account(named, PASSWD, GROUP) == found
 
 
 @pytest.mark.parametrize(("named", "message"), [("who", "find user who"), ("0:who", "find group who")])
-def test_who_is_nobody_is_told(named: str, message: str) -> None:
+def test_unknown_user_or_group_is_reported(named: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         users.account(named, PASSWD, GROUP)
 
 
-def test_links_of_a_root_lead_into_it(tmp_path: Path) -> None:
+def test_symlinks_resolve_inside_root(tmp_path: Path) -> None:
     (tmp_path / "var").mkdir()
     for link, target in {"var/run": "/run", "var/up": "../../../etc", "loop": "loop", "lib": "usr/lib"}.items():
         (tmp_path / link).symlink_to(target)

@@ -1,4 +1,4 @@
-"""Worlds in which nobody leaves by himself, and what comes of the changes that `why` proposes in them."""
+"""Worlds whose Workloads never end, and the effects of the changes that `why` proposes in them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ Change = Mapping[str, Any]
 
 
 def lasting_scenario(draws: RandomSource, bounds: WorldBounds) -> Scenario:
-    """A random world whose Workloads run for ever."""
+    """Return a random world whose Workloads never end."""
     fair, objects = random_objects(draws, bounds)
     for obj in objects:
         annotations = obj["metadata"].get("annotations", {})
@@ -38,8 +38,8 @@ def lasting_scenario(draws: RandomSource, bounds: WorldBounds) -> Scenario:
     return scenario_of(objects, fair_sharing=fair)
 
 
-def asked(scenario: Scenario) -> World:
-    """The world at the moment of the question."""
+def world_at_query(scenario: Scenario) -> World:
+    """Return the world at the instant of the query."""
     world = World(scenario)
     world.run_until(ASKED_AT)
     world.settle()
@@ -47,14 +47,14 @@ def asked(scenario: Scenario) -> World:
 
 
 def waiting(world: World) -> list[Key]:
-    """The Workloads that wait, if the world has come to rest."""
+    """Return the pending Workloads, unless the world loops."""
     if world.loops:
         return []
     return [key_of(obj) for obj in world.objects(scheme.WORKLOAD) if not has_quota_reservation(obj)]
 
 
 def admits(scenario: Scenario, key: Key, patches: Sequence[Change]) -> bool:
-    """Whether a Workload is admitted in that world once it has been changed so."""
+    """Return whether a Workload is admitted in the world with these changes."""
     reserved: dict[str, None] = {}
 
     def sink(record: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ def admits(scenario: Scenario, key: Key, patches: Sequence[Change]) -> bool:
 
 
 def patched(obj: Obj, patch: Change) -> Obj:
-    """An object with a patch."""
+    """Return an object with an applied patch."""
     if patch["type"] == "merge":
         merged: Obj = _merged(obj, patch["patch"])
         return merged
@@ -85,7 +85,7 @@ def patched(obj: Obj, patch: Change) -> Obj:
 
 
 def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
-    """The patches of a change, each time with one unit less in one of its places."""
+    """Yield the patches of a change with one unit less in one place each."""
     patches = change["apply"]
     if change["kind"] == "end":
         yield from ([other for other in patches if other is not patch] for patch in patches)
@@ -113,7 +113,7 @@ def _key(patch: Change) -> Key:
 
 
 def _resource_at(path: Sequence[str], obj: Obj | None) -> str:
-    """Which resource the quota at a path is of: /spec/resourceGroups/G/flavors/F/resources/R/nominalQuota."""
+    """Return the resource of the quota at a path: /spec/resourceGroups/G/flavors/F/resources/R/nominalQuota."""
     assert obj is not None
     group, flavor, resource = (int(path[place]) for place in (3, 5, 7))
     name: str = obj["spec"]["resourceGroups"][group]["flavors"][flavor]["resources"][resource]["name"]

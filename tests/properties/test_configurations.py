@@ -1,4 +1,4 @@
-"""Comparing is honest: a configuration is no different from itself, and the other way round all differences turn."""
+"""Comparison is symmetric: a configuration equals itself, and a swapped comparison negates all differences."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from batchyard.sim.scenario import Scenario
 UNTIL = 3_600_000_000
 
 
-def compared(a: Scenario, b: Scenario) -> dict[str, Any]:
+def compare_scenarios(a: Scenario, b: Scenario) -> dict[str, Any]:
     return document_of(compare_configurations(("a", "b"), VariantPair(a, b, ()), ComparisonSettings(UNTIL)))
 
 
@@ -23,18 +23,18 @@ def rows(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_configuration_is_no_different_from_itself(seed: int) -> None:
+def test_configuration_compared_with_itself_shows_no_differences(seed: int) -> None:
     draws = SeededDraws(seed)
     scenario = random_cluster_scenario(draws) if seed % 2 else random_scenario(draws, WorldBounds())
-    found = compared(scenario, scenario)
+    found = compare_scenarios(scenario, scenario)
     assert all(not any(row["difference"].values()) for _, row in rows(found))
     assert (found["changes"]["better"], found["changes"]["worse"]) == ([], [])
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_other_way_round_all_differences_turn(seed: int) -> None:
+def test_swapped_comparison_negates_all_differences(seed: int) -> None:
     a, b = (random_scenario(SeededDraws(seed), WorldBounds(fair_sharing=fair)) for fair in (False, True))
-    there, back = compared(a, b), compared(b, a)
+    there, back = compare_scenarios(a, b), compare_scenarios(b, a)
     assert [(section, row["name"]) for section, row in rows(there)] == [(s, row["name"]) for s, row in rows(back)]
     for (_, one), (_, other) in zip(rows(there), rows(back), strict=True):
         assert (one["a"], one["b"]) == (other["b"], other["a"])

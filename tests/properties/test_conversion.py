@@ -1,4 +1,4 @@
-"""Conversion loses nothing: there and back again is where one was, on any object."""
+"""Conversion is lossless: a round trip returns the same object."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ ANYTHING = st.recursive(
 
 
 def fields(**choices: st.SearchStrategy[Any]) -> st.SearchStrategy[Obj]:
-    """A mapping with any of the fields."""
+    """Return mappings with any of the fields."""
     return st.fixed_dictionaries({}, optional=choices)
 
 
 def objects(kind: str, version: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Obj]:
-    """Objects of a kind with any of the parts."""
+    """Return objects of a kind with any of the parts."""
     metadata = st.fixed_dictionaries(
         {"name": NAME},
         optional={"annotations": st.dictionaries(NAME, TEXT, min_size=1, max_size=2), "labels": st.just({"a": "b"})},
@@ -34,7 +34,7 @@ def objects(kind: str, version: str, **parts: st.SearchStrategy[Any]) -> st.Sear
 
 
 def named(items: st.SearchStrategy[Obj]) -> st.SearchStrategy[list[Obj]]:
-    """Lists of items with names of their own."""
+    """Return lists of items with unique names."""
     numbered = st.lists(items, max_size=3)
     return numbered.map(lambda found: [{"name": f"n{i}", **item} for i, item in enumerate(found)])
 
@@ -50,7 +50,7 @@ PROFILE = st.fixed_dictionaries({"name": NAME})
 
 @st.composite
 def places(draw: st.DrawFn) -> tuple[list[str], list[Obj]]:
-    """Levels, and domains with a value for each."""
+    """Draw levels, and domains with a value for each level."""
     levels = draw(st.sampled_from([["rack"], ["rack", HOSTNAME], [HOSTNAME], ["a", "b", "c"]]))
     values = st.lists(TEXT, min_size=len(levels), max_size=len(levels))
     return levels, draw(st.lists(st.fixed_dictionaries({"values": values, "count": COUNT}), max_size=6))
@@ -61,14 +61,14 @@ DOMAINS = places().map(lambda found: {"levels": found[0], "domains": found[1]})
 
 @st.composite
 def slices(draw: st.DrawFn) -> Obj:
-    """Places in slices, cut in any way that is allowed."""
+    """Draw an assignment in slices, divided in any allowed way."""
     levels = draw(st.sampled_from([["rack"], ["rack", HOSTNAME]]))
     return {"levels": levels, "slices": [draw(one_slice(len(levels))) for _ in range(draw(st.integers(0, 3)))]}
 
 
 @st.composite
 def one_slice(draw: st.DrawFn, levels: int) -> Obj:
-    """A slice with values for that many levels."""
+    """Draw a slice with values for this number of levels."""
     count = draw(COUNT)
     roots = st.lists(TEXT, min_size=count, max_size=count)
     own = st.fixed_dictionaries({"roots": roots}, optional={"prefix": TEXT, "suffix": TEXT})
@@ -82,7 +82,7 @@ def one_slice(draw: st.DrawFn, levels: int) -> Obj:
 
 
 def admission(topology: st.SearchStrategy[Obj]) -> st.SearchStrategy[Obj]:
-    """Admissions with places of pods."""
+    """Return admissions with topology assignments."""
     return fields(clusterQueue=NAME, podSetAssignments=named(fields(count=COUNT, topologyAssignment=topology)))
 
 
@@ -168,23 +168,23 @@ NEW_OBJECTS = st.one_of(
 
 
 @given(OLD_OBJECTS)
-def test_old_to_storage_and_back_is_the_same(obj: Obj) -> None:
+def test_conversion_from_old_version_round_trips(obj: Obj) -> None:
     assert from_storage(to_storage(obj), OLD) == obj
 
 
 @given(NEW_OBJECTS)
-def test_storage_to_old_and_back_is_the_same(obj: Obj) -> None:
+def test_conversion_from_storage_version_round_trips(obj: Obj) -> None:
     assert to_storage(from_storage(obj, OLD)) == obj
 
 
 @given(OLD_OBJECTS)
-def test_what_is_stored_reads_the_same_however_often_it_goes_around(obj: Obj) -> None:
+def test_repeated_conversion_keeps_stored_object(obj: Obj) -> None:
     stored = to_storage(obj)
     assert to_storage(from_storage(stored, OLD)) == stored
 
 
 @given(OLD_OBJECTS)
-def test_nothing_of_the_old_version_is_left_in_what_is_stored(obj: Obj) -> None:
+def test_stored_object_contains_no_fields_of_old_version(obj: Obj) -> None:
     spec, status = (to_storage(obj).get(part) or {} for part in ("spec", "status"))
     gone = {"cohort", "admissionChecks", "priorityClassName", "priorityClassSource", "retryDelayMinutes", "kubeConfig"}
     assert not gone & set(spec if isinstance(spec, dict) else ())
@@ -194,6 +194,6 @@ def test_nothing_of_the_old_version_is_left_in_what_is_stored(obj: Obj) -> None:
 
 
 @given(places())
-def test_slices_hold_every_domain_in_order(found: tuple[list[str], list[Obj]]) -> None:
+def test_compressed_slices_keep_order_of_domains(found: tuple[list[str], list[Obj]]) -> None:
     levels, domains = found
     assert expanded(compressed(levels, domains)) == domains

@@ -1,4 +1,4 @@
-"""What is recorded of costs adds up in random clusters, whenever the platform crashes and starts anew."""
+"""Cost records add up in random clusters, also after crashes and restarts of the platform."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ SEEDS = range(4000, 4008)
 
 
 def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
-    """What a cluster broke whose platform records its costs, and crashes after so many writes each."""
+    """Return the violations of a cluster that records its costs, and crashes each `crash_every` writes."""
     scenario = random_cluster_scenario(SeededDraws(seed))
     scenario = replace(scenario, counts={**scenario.counts, "Budget": 1})
     trouble = WriteFaults(conflicts)
@@ -29,11 +29,11 @@ def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_records_come_to_what_the_machines_cost(seed: int) -> None:
+def test_cost_records_add_up_to_machine_costs(seed: int) -> None:
     assert with_records(seed) == ""
 
 
 @pytest.mark.parametrize("crash_every", [7, 31, 97])
 @pytest.mark.parametrize("seed", [*SEEDS][:4])
-def test_they_do_though_the_platform_starts_anew_again_and_again(seed: int, crash_every: int) -> None:
+def test_cost_records_add_up_despite_repeated_restarts(seed: int, crash_every: int) -> None:
     assert with_records(seed, conflicts=0.2, crash_every=crash_every) == ""

@@ -1,4 +1,4 @@
-"""The same world gives the same log, byte for byte: whatever the hash seed, and however its documents are ordered."""
+"""The same world gives the same log, byte for byte, for each hash seed and each order of documents."""
 
 import json
 import os
@@ -19,19 +19,19 @@ HASH_SEEDS = (0, 1, 2)
 
 
 def objects_of(seed: int) -> tuple[bool, list[dict[str, Any]]]:
-    """A world's objects; every second world shares fairly."""
+    """Return a world's objects; each second world uses fair sharing."""
     return random_objects(SeededDraws(seed), WorldBounds(fair_sharing=seed % 2 == 0))
 
 
 def log_of(seed: int) -> str:
-    """A world's event log as text."""
+    """Return a world's event log as text."""
     fair_sharing, objects = objects_of(seed)
     return "\n".join(map(json.dumps, event_log(scenario_of(objects, fair_sharing=fair_sharing))))
 
 
 @cache
 def logs_under(hash_seed: int) -> Sequence[str]:
-    """The logs of all seeds, made by another process."""
+    """Return the logs of all seeds, from another process."""
     code = (
         "import json, sys\n"
         "from properties.test_determinism import SEEDS, log_of\n"
@@ -44,20 +44,20 @@ def logs_under(hash_seed: int) -> Sequence[str]:
 
 
 @pytest.mark.parametrize("hash_seed", HASH_SEEDS)
-def test_the_log_does_not_depend_on_the_hash_seed(hash_seed: int) -> None:
+def test_log_is_independent_of_hash_seed(hash_seed: int) -> None:
     assert list(logs_under(hash_seed)) == [log_of(seed) for seed in SEEDS]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_log_does_not_depend_on_the_order_of_documents(seed: int) -> None:
+def test_log_is_independent_of_order_of_documents(seed: int) -> None:
     fair_sharing, objects = objects_of(seed)
-    apart = [_at_a_moment_of_its_own(obj, number) for number, obj in enumerate(objects)]
+    apart = [_with_unique_submit_time(obj, number) for number, obj in enumerate(objects)]
     logs = [event_log(scenario_of(order, fair_sharing=fair_sharing)) for order in (apart, apart[::-1])]
     assert logs[0] == logs[1]
 
 
-def _at_a_moment_of_its_own(obj: dict[str, Any], number: int) -> dict[str, Any]:
-    """The object with a submit time that no other has: what is due at once comes microseconds apart."""
+def _with_unique_submit_time(obj: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return the object with a unique submit time: simultaneous objects arrive microseconds apart."""
     metadata = obj["metadata"]
     annotations = metadata.get("annotations", {})
     due = annotations.get(SUBMIT_AT, "0s")
@@ -65,9 +65,9 @@ def _at_a_moment_of_its_own(obj: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _plus(moment: str, microseconds: int) -> str:
-    """A moment so much later: `12.07s` and 3 make `12.07s3us`."""
+    """Return a later instant: `12.07s` and 3 yield `12.07s3us`."""
     return f"{moment}{microseconds}us"
 
 
-def test_a_world_run_twice_gives_one_log() -> None:
+def test_repeated_run_gives_same_log() -> None:
     assert log_of(SEEDS[0]) == log_of(SEEDS[0])

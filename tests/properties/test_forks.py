@@ -1,7 +1,7 @@
-"""A world that goes on from a state does what the one it was taken from does; a what-if tells what doing it brings.
+"""A world that continues from a state behaves like the original; a what-if predicts the effect of a change.
 
-Records of one instant may come in another order: that of what nobody decides is the order of arrival, of which objects
-tell only their last change.
+Records of one instant may have another order: it follows the order of arrival, and objects record only their last
+change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,29 +25,29 @@ CLUSTER_CUTS = [20_500 * MILLISECOND, 400_500 * MILLISECOND]
 
 
 def queues_of(seed: int) -> Scenario:
-    """A world of queues; every second one shares fairly."""
+    """Return a world of queues; each second one uses fair sharing."""
     return random_scenario(SeededDraws(seed), WorldBounds(fair_sharing=seed % 2 == 0))
 
 
 def cluster_of(seed: int) -> Scenario:
-    """A world with machines, in which nothing goes wrong by itself."""
+    """Return a world with machines, without faults."""
     return replace(random_cluster_scenario(SeededDraws(seed)), faults=())
 
 
 def whole_log(scenario: Scenario, state: State | None = None, began: Duration = 0) -> list[dict[str, Any]]:
-    """What happens in a world, its times counted from so long before it began."""
+    """Return the log of a world; its times are later by `began`."""
     log: list[Any] = []
     World(scenario, sink=log.append, state=state).kernel.run(steps_max=STEPS_MAX)
     return [moved(record, began) for record in log]
 
 
 def moved(record: dict[str, Any], by: Duration) -> dict[str, Any]:
-    """A record so much later."""
+    """Return a record with a later time."""
     return {**record, "time": seconds(round(record["time"] * SECOND) + by)}
 
 
-def forked(scenario: Scenario, at: Duration) -> list[dict[str, Any]]:
-    """What happens after a moment in a world that begins there with the state of another."""
+def log_of_fork(scenario: Scenario, at: Duration) -> list[dict[str, Any]]:
+    """Return the log of a world that starts at an instant with the state of another world."""
     world = World(scenario)
     world.run_until(at)
     rest = [step._replace(at=step.at - at) for step in scenario.steps if step.at > at]
@@ -55,34 +55,34 @@ def forked(scenario: Scenario, at: Duration) -> list[dict[str, Any]]:
 
 
 def in_order(log: Iterable[Mapping[str, Any]], after: Duration) -> list[tuple[float, str]]:
-    """The records after a moment, those of one instant in one order."""
+    """Return the records after an instant, sorted within each instant."""
     return sorted((record["time"], repr(record)) for record in log if record["time"] > seconds(after))
 
 
 @pytest.mark.parametrize("seed", range(4000, 4020))
-def test_a_fork_of_queues_goes_on_as_they_do(seed: int) -> None:
+def test_fork_of_queue_world_continues_like_original(seed: int) -> None:
     scenario = queues_of(seed)
     log = whole_log(scenario)
     for at in CUTS:
-        assert in_order(forked(scenario, at), at) == in_order(log, at)
+        assert in_order(log_of_fork(scenario, at), at) == in_order(log, at)
 
 
 @pytest.mark.parametrize("seed", range(4100, 4110))
-def test_a_fork_of_a_cluster_goes_on_as_it_does(seed: int) -> None:
+def test_fork_of_cluster_continues_like_original(seed: int) -> None:
     scenario = cluster_of(seed)
     log = whole_log(scenario)
     for at in CLUSTER_CUTS:
-        assert in_order(forked(scenario, at), at) == in_order(log, at)
+        assert in_order(log_of_fork(scenario, at), at) == in_order(log, at)
 
 
 def change_of(seed: int) -> PlannedChange:
-    """What the users of another random world do, all at once, a while later."""
+    """Return all user actions of another random world as one change after 2 s."""
     steps = queues_of(seed).steps
     return PlannedChange([ScenarioStep(2 * SECOND, [obj for step in steps for obj in step.apply], ())])
 
 
 @pytest.mark.parametrize("seed", range(4200, 4210))
-def test_what_a_what_if_tells_is_what_doing_it_brings(seed: int) -> None:
+def test_whatif_predicts_effect_of_change(seed: int) -> None:
     scenario, change, at = queues_of(seed), change_of(seed + 1000), CUTS[1]
     done = {step.at: step for step in scenario.steps}
     for step in change.steps:
@@ -99,7 +99,7 @@ def test_what_a_what_if_tells_is_what_doing_it_brings(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4300, 4310))
-def test_a_what_if_of_a_state_tells_what_doing_it_there_brings(seed: int) -> None:
+def test_whatif_of_state_predicts_effect_of_change(seed: int) -> None:
     scenario, change, at = queues_of(seed), change_of(seed + 1000), CUTS[1]
     world = World(scenario)
     world.run_until(at)

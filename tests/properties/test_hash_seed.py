@@ -1,4 +1,4 @@
-"""A run is the same in every process."""
+"""A run is the same in each process."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 
-def test_events_do_not_depend_on_the_hash_seed() -> None:
+def test_events_are_independent_of_hash_seed() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, str(root / "benchmarks" / "store_events.py"), "--jobs", "60", "--repeat", "0"]
     printed = [

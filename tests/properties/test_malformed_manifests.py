@@ -1,6 +1,6 @@
-"""A thousand spoilt manifests: each is read as what it still says, or told what is wrong with it.
+"""A thousand malformed manifests: each is read, or its faults are reported.
 
-Every edit follows from its number, so that a failure is reproduced by its number alone.
+Each edit follows from its number, so the number is sufficient to reproduce a failure.
 """
 
 import copy
@@ -182,7 +182,7 @@ kind: Scenario
 metadata: {name: run}
 spec: {fairSharing: true, horizon: 1h}
 """
-SPOILT: Final[Sequence[Any]] = (
+MALFORMED: Final[Sequence[Any]] = (
     *(None, True, 0, -1, 3.5, 2**31, 2**63, 10**30, "", " ", "x", "1O", "10GB", "0x", "-5", "1e400", "9" * 400),
     *(
         [],
@@ -202,7 +202,7 @@ SPOILT: Final[Sequence[Any]] = (
         "&a",
     ),
 )
-#: More digits than Python reads, and deeper than msgspec goes.
+#: More digits than Python reads, and deeper nesting than msgspec reads.
 LONG: Final = "9" * 5000
 DEEP: Final = "[" * 100_000
 LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
@@ -240,7 +240,7 @@ LINES: Final = (
 
 
 class Chance:
-    """Draws that follow from a number."""
+    """Random draws that follow from a number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -256,7 +256,7 @@ class Chance:
 
 @cache
 def good_manifests() -> tuple[str, ...]:
-    """All documents to spoil: those above, and those of the folders that are there."""
+    """Return all documents to edit: those above, and those of the existing folders."""
     files = [path.read_text("utf-8") for folder in FOLDERS for path in sorted(folder.rglob("*.yaml"))]
     documents = [part.strip() for text in (GOOD, *files) for part in re.split(r"^---\s*$", text, flags=re.MULTILINE)]
     read = {text: read_manifests([("good.yaml", text)]) for text in documents if len(text) < 3000}
@@ -264,14 +264,14 @@ def good_manifests() -> tuple[str, ...]:
 
 
 def places(value: Any) -> Iterator[Place]:
-    """Every container and key in a document."""
+    """Yield each container and key in a document."""
     if isinstance(value, dict | list):
         for key in list(value) if isinstance(value, dict) else range(len(value)):
             yield value, key
             yield from places(value[key])
 
 
-def spoil_field(text: str, chance: Chance) -> str:
+def edit_field(text: str, chance: Chance) -> str:
     """Delete, rename, retype or double one field or item."""
     value = yaml.load(text, yaml.CSafeLoader)
     holder, key = chance.of(list(places(value)))
@@ -284,19 +284,19 @@ def spoil_field(text: str, chance: Chance) -> str:
     elif act == 2 and isinstance(holder, list):
         holder.append(copy.deepcopy(holder[key]))
     else:
-        holder[key] = copy.deepcopy(chance.of(SPOILT))
+        holder[key] = copy.deepcopy(chance.of(MALFORMED))
     return written(value, chance)
 
 
 def written(value: Any, chance: Chance) -> str:
-    """A document as JSON, as YAML in blocks, or as YAML in braces."""
+    """Return a document as JSON, as YAML in blocks, or as YAML in braces."""
     how = chance.below(3)
     if how == 0:
         return json.dumps(value)
     return yaml.dump(value, Dumper=yaml.CSafeDumper, default_flow_style=how == 1, allow_unicode=True)
 
 
-def spoil_line(text: str, chance: Chance) -> str:
+def edit_line(text: str, chance: Chance) -> str:
     """Shift, drop, double, replace or precede one line."""
     lines = text.split("\n")
     number = chance.below(len(lines))
@@ -317,7 +317,7 @@ def spoil_line(text: str, chance: Chance) -> str:
     return "\n".join(lines)
 
 
-def spoil_character(text: str, chance: Chance) -> str:
+def edit_character(text: str, chance: Chance) -> str:
     """Replace, insert or swap one character, or cut the text there."""
     at = chance.below(len(text))
     new = chance.of("\0\t\x85\ufeff\ud800{}[]\"'&*!%@`:-,#\\é日x0 \n")
@@ -326,17 +326,17 @@ def spoil_character(text: str, chance: Chance) -> str:
     )
 
 
-SPOILERS: Final[Sequence[Callable[[str, Chance], str]]] = (spoil_field, spoil_field, spoil_line, spoil_character)
+EDITORS: Final[Sequence[Callable[[str, Chance], str]]] = (edit_field, edit_field, edit_line, edit_character)
 
 
-def spoilt(number: int) -> str:
-    """The spoilt manifest of a number."""
+def malformed(number: int) -> str:
+    """Return the malformed manifest of a number."""
     chance = Chance(number)
-    return chance.of(SPOILERS)(chance.of(good_manifests()), chance)
+    return chance.of(EDITORS)(chance.of(good_manifests()), chance)
 
 
 def check(manifests: Manifests, number: int) -> None:
-    """Faults are said on one line each, with a remedy; what was accepted is accepted again as it is."""
+    """Check that each fault is one line with a remedy, and that accepted objects are accepted again unchanged."""
     for fault in manifests.faults:
         assert FAULT_LINE.fullmatch(str(fault)), (number, str(fault))
         assert str(fault).isprintable(), (number, str(fault))
@@ -350,16 +350,16 @@ def check(manifests: Manifests, number: int) -> None:
         assert again.obj == manifest.obj, number
 
 
-def test_the_manifests_to_spoil_are_good() -> None:
+def test_original_manifests_are_valid() -> None:
     manifests = read_manifests([("good.yaml", GOOD)])
     assert [str(fault) for fault in manifests.faults] == []
     assert len(manifests.objects) == len(re.findall("^kind:", GOOD, re.MULTILINE))
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_spoilt_manifests_are_read_or_told(batch: int) -> None:
+def test_malformed_manifests_are_read_or_reported(batch: int) -> None:
     for number in range(batch, EDITS, BATCHES):
-        check(read_manifests([("spoilt.yaml", spoilt(number))]), number)
+        check(read_manifests([("malformed.yaml", malformed(number))]), number)
 
 
 @pytest.mark.parametrize(
@@ -373,26 +373,26 @@ def test_spoilt_manifests_are_read_or_told(batch: int) -> None:
     ],
     ids=["parallelism", "slice size", "layers", "indexes", "end of indexes"],
 )
-def test_texts_that_no_reader_of_numbers_or_json_takes_are_told(old: str, new: str) -> None:
+def test_overlong_numbers_and_deep_json_are_reported(old: str, new: str) -> None:
     manifests = read_manifests([("long.yaml", GOOD.replace(old, new, 1))])
     assert [fault.name for fault in manifests.faults if "Invalid value" in fault.error.problem] == ["train"]
     check(manifests, 0)
 
 
-def test_a_kept_original_that_is_nested_too_deep_is_none() -> None:
+def test_deeply_nested_original_annotation_is_ignored() -> None:
     text = GOOD.replace("name: old,", f"name: old, annotations: {{batchyard.dev/v1beta2-only: '{DEEP}'}},", 1)
     manifests = read_manifests([("deep.yaml", text)])
     assert manifests.faults == []
 
 
-def test_most_edits_are_noticed_and_not_all_do_harm() -> None:
-    outcomes = [bool(read_manifests([("spoilt.yaml", spoilt(number))]).faults) for number in range(100)]
+def test_most_edits_cause_faults_and_some_do_not() -> None:
+    outcomes = [bool(read_manifests([("malformed.yaml", malformed(number))]).faults) for number in range(100)]
     assert 50 <= sum(outcomes) <= 95
 
 
-def test_a_spoilt_document_does_not_hide_the_others() -> None:
+def test_malformed_document_does_not_hide_valid_documents() -> None:
     for number in range(0, EDITS, 20):
-        text = f"{GOOD}\n---\n{spoilt(number)}"
+        text = f"{GOOD}\n---\n{malformed(number)}"
         manifests = read_manifests([("both.yaml", text)])
         assert len(manifests.objects) >= 8, number
         assert all(fault.document > 8 for fault in manifests.faults), number

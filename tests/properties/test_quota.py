@@ -1,4 +1,4 @@
-"""The arithmetic of quota over random trees: against its definition, and against itself."""
+"""Quota arithmetic over random trees: compared with its definition, and checked for consistency."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -43,19 +43,19 @@ class Forest(NamedTuple):
     defined: QuotaDefinition
 
     def use(self, queue: str, amounts: dict[Pair, int], key: str = "w") -> None:
-        """Let a ClusterQueue use so much more, in both."""
+        """Add usage to a ClusterQueue, in both."""
         for pair, amount in amounts.items():
             change_usage(self.snapshot.queues[queue].node, ((self.snapshot.id_of(*pair), amount),), 1)
         self.defined.holders.setdefault(f"queue/{queue}", {})[key] = amounts
 
     def nodes(self) -> dict[str, QuotaNode]:
-        """All nodes by the names that the definition gives them."""
+        """Return all nodes by their names in the definition."""
         cohorts = {f"cohort/{name}": node for name, node in self.snapshot.cohorts.items()}
         return {**cohorts, **{f"queue/{name}": queue.node for name, queue in self.snapshot.queues.items()}}
 
 
 def groups(draw: st.DrawFn, *, has_parent: bool) -> tuple[ResourceGroup, ...]:
-    """A resource group with quota for some flavors."""
+    """Draw a resource group with quota for some flavors."""
     limits = LIMIT if has_parent else st.none()
     chosen = [pair for pair in PAIRS if draw(st.booleans())]
     quotas = tuple(FlavorResourceQuota(*pair, draw(AMOUNT), draw(limits), draw(limits)) for pair in chosen)
@@ -64,7 +64,7 @@ def groups(draw: st.DrawFn, *, has_parent: bool) -> tuple[ResourceGroup, ...]:
 
 @st.composite
 def forests(draw: st.DrawFn) -> Forest:
-    """Up to four Cohorts in trees of any shape, up to four ClusterQueues below them or alone, and usage."""
+    """Draw up to four Cohorts in trees of any shape, up to four ClusterQueues below or outside them, and usage."""
     names = [f"c{n}" for n in range(draw(st.integers(0, 4)))]
     cohorts = []
     for number, name in enumerate(names):
@@ -93,13 +93,13 @@ def _queue(name: str, cohort: str, of: tuple[ResourceGroup, ...]) -> ClusterQueu
 
 
 def figures(forest: Forest) -> dict[str, Any]:
-    """Everything that changes of use may change."""
+    """Return all values that depend on usage."""
     return {name: list(node.usage) for name, node in forest.nodes().items()}
 
 
 @MORE
 @given(forests())
-def test_every_figure_is_as_defined(forest: Forest) -> None:
+def test_quota_values_match_definition(forest: Forest) -> None:
     defined = forest.defined
     for name, node in forest.nodes().items():
         for fr, pair in enumerate(PAIRS):
@@ -110,7 +110,7 @@ def test_every_figure_is_as_defined(forest: Forest) -> None:
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(-4, 9))
-def test_a_change_of_usage_and_its_opposite_change_nothing(forest: Forest, pair: Pair, amount: int) -> None:
+def test_usage_change_and_its_reverse_cancel_out(forest: Forest, pair: Pair, amount: int) -> None:
     before = figures(forest)
     for queue in forest.snapshot.queues.values():
         usage = ((forest.snapshot.id_of(*pair), amount),)
@@ -120,7 +120,7 @@ def test_a_change_of_usage_and_its_opposite_change_nothing(forest: Forest, pair:
 
 
 @given(forests())
-def test_a_tree_rebuilt_has_the_usage_it_had(forest: Forest) -> None:
+def test_rebuilt_tree_keeps_usage(forest: Forest) -> None:
     before, rebuilds = figures(forest), forest.snapshot.rebuilds
     forest.snapshot.id_of("f2", "cpu")
     forest.snapshot.settle()
@@ -129,7 +129,7 @@ def test_a_tree_rebuilt_has_the_usage_it_had(forest: Forest) -> None:
 
 
 @given(forests())
-def test_who_uses_nothing_may_use_what_could_ever_be_had(forest: Forest) -> None:
+def test_unused_tree_has_potential_available(forest: Forest) -> None:
     for name, queue in forest.snapshot.queues.items():
         for pair in PAIRS:
             forest.use(name, {pair: -queue.node.usage[forest.snapshot.id_of(*pair)]}, key=f"-{pair}")
@@ -139,9 +139,7 @@ def test_who_uses_nothing_may_use_what_could_ever_be_had(forest: Forest) -> None
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(1, 9))
-def test_what_is_taken_from_the_available_is_missing_there_and_leaves_nobody_short(
-    forest: Forest, pair: Pair, amount: int
-) -> None:
+def test_added_usage_reduces_available_quota_by_same_amount(forest: Forest, pair: Pair, amount: int) -> None:
     fr, nodes = forest.snapshot.id_of(*pair), forest.nodes()
     for queue in forest.snapshot.queues.values():
         before = {name: available(node, fr) for name, node in nodes.items()}
@@ -155,7 +153,7 @@ def test_what_is_taken_from_the_available_is_missing_there_and_leaves_nobody_sho
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
-def test_fitting_and_borrowing_are_told_by_the_quota_of_the_subtree(forest: Forest, pair: Pair, amount: int) -> None:
+def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: Pair, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, node in forest.nodes().items():
         used, subtree = defined.used(name, pair), defined.subtree(name, pair)
@@ -168,7 +166,7 @@ def test_fitting_and_borrowing_are_told_by_the_quota_of_the_subtree(forest: Fore
 
 
 @given(forests(), st.tuples(AMOUNT, AMOUNT))
-def test_several_requests_fit_if_each_of_them_does(forest: Forest, amounts: tuple[int, int]) -> None:
+def test_requests_fit_together_when_each_request_fits(forest: Forest, amounts: tuple[int, int]) -> None:
     frs = [forest.snapshot.id_of(*pair) for pair in PAIRS]
     requests = tuple(zip(frs, amounts, strict=True))
     for node in forest.nodes().values():
@@ -179,7 +177,7 @@ def test_several_requests_fit_if_each_of_them_does(forest: Forest, amounts: tupl
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
-def test_quota_is_found_in_the_lowest_subtree_that_holds_it(forest: Forest, pair: Pair, amount: int) -> None:
+def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: Pair, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, queue in forest.snapshot.queues.items():
         path = defined.path(f"queue/{name}")
@@ -195,7 +193,7 @@ def test_quota_is_found_in_the_lowest_subtree_that_holds_it(forest: Forest, pair
 
 @MORE
 @given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=4))
-def test_what_is_known_to_be_available_is_known_anew_after_every_change(
+def test_cached_available_quota_is_correct_after_each_change(
     forest: Forest, changes: list[tuple[int, Pair, int, bool]]
 ) -> None:
     snapshot, queues = forest.snapshot, list(forest.snapshot.queues.values())
@@ -212,7 +210,7 @@ def test_what_is_known_to_be_available_is_known_anew_after_every_change(
 
 
 def fill_in(forest: Forest) -> None:
-    """Have everybody add what is missing of the known, and see that nobody else's addition was wrong."""
+    """Fill in the missing cached values of each node, and check the existing ones."""
     for node in forest.nodes().values():
         known = known_available(node)
         for fr in range(len(PAIRS)):
@@ -220,7 +218,7 @@ def fill_in(forest: Forest) -> None:
 
 
 @given(forests(), st.integers(0, 9))
-def test_where_there_is_one_height_beyond_its_own_quota_it_is_found_there(forest: Forest, amount: int) -> None:
+def test_borrowing_fits_at_single_height_beyond_own_quota(forest: Forest, amount: int) -> None:
     for queue in forest.snapshot.queues.values():
         node = queue.node
         for fr in range(len(PAIRS)):
@@ -229,19 +227,19 @@ def test_where_there_is_one_height_beyond_its_own_quota_it_is_found_there(forest
 
 
 @given(forests())
-def test_what_could_ever_be_had_is_no_less_than_ones_own(forest: Forest) -> None:
+def test_potential_quota_is_at_least_subtree_quota(forest: Forest) -> None:
     for node in forest.nodes().values():
         assert all(most >= own for most, own in zip(node.potential, node.subtree, strict=True))
 
 
 def height(defined: QuotaDefinition, node: str) -> int:
-    """Steps to the furthest node below."""
+    """Return the number of steps to the deepest node below."""
     return max((height(defined, child) + 1 for child in defined.nodes[node].children), default=0)
 
 
 @MORE
 @given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=6))
-def test_what_was_tried_is_undone_exactly(forest: Forest, tries: list[tuple[int, Pair, int, bool]]) -> None:
+def test_what_if_changes_are_undone_exactly(forest: Forest, tries: list[tuple[int, Pair, int, bool]]) -> None:
     snapshot = forest.snapshot
     queues = list(snapshot.queues.values())
     before = figures(forest)
@@ -257,7 +255,7 @@ def test_what_was_tried_is_undone_exactly(forest: Forest, tries: list[tuple[int,
 
 
 @given(forests(), AMOUNT, LIMIT, LIMIT)
-def test_an_edit_of_quota_has_the_trees_follow(
+def test_quota_edit_updates_trees(
     forest: Forest, nominal: int, borrowing_limit: int | None, lending_limit: int | None
 ) -> None:
     snapshot, defined = forest.snapshot, forest.defined

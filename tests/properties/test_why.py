@@ -1,6 +1,6 @@
-"""What `why` proposes admits the Workload in a world that is changed so, and one unit less does not.
+"""Each change that `why` proposes admits the Workload, and one unit less does not.
 
-Also: whoever is asked about, whatever its state, there is an answer.
+There is an explanation for each Workload in each state.
 """
 
 from dataclasses import replace
@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 
 from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds
 from batchyard.sim.scenario import Scenario
-from properties.proposed import admits, asked, lasting_scenario, one_less, waiting
+from properties.proposed import admits, lasting_scenario, one_less, waiting, world_at_query
 from properties.worlds import Drawn, examples
 
 SMALL = WorldBounds(queues_max=4, workloads_max=12, edits_max=0)
-#: Of each world so many Workloads are asked about: each change is tried in worlds of its own.
+#: The number of explained Workloads of each world: each change runs in separate worlds.
 ASKED_MAX = 2
 CORPUS = [
-    pytest.param(2, id="one behind it preempts its way past"),
-    pytest.param(22, id="one admitted on the way is preempted and comes back smaller"),
-    pytest.param(54, id="of three that are to end one can be spared once another is"),
-    pytest.param(113, id="a Job whose Workload does not follow its node selector"),
-    pytest.param(146, id="a JobSet is changed itself, not its Workload"),
+    pytest.param(2, id="later Workload preempts and overtakes"),
+    pytest.param(22, id="admitted Workload is preempted and returns smaller"),
+    pytest.param(54, id="one of three proposed deletions is not needed"),
+    pytest.param(113, id="Job whose Workload ignores its node selector"),
+    pytest.param(146, id="change applies to JobSet instead of Workload"),
 ]
 
 
 def broken_promises(scenario: Scenario, most: int = ASKED_MAX) -> list[str]:
-    """The changes that do not do, and those of which less would."""
-    world, broken = asked(scenario), list[str]()
+    """Return the changes that do not admit, and those that are larger than necessary."""
+    world, broken = world_at_query(scenario), list[str]()
     for key in waiting(world)[:most]:
         reported = world.platform.explainer.why(key, world.kernel.now())
         assert reported is not None
@@ -46,18 +46,18 @@ def broken_promises(scenario: Scenario, most: int = ASKED_MAX) -> list[str]:
 
 @settings(max_examples=max(1, examples() // 6))
 @given(data=st.data())
-def test_every_proposed_change_admits_and_one_unit_less_does_not(data: st.DataObject) -> None:
+def test_proposed_change_admits_and_one_unit_less_does_not(data: st.DataObject) -> None:
     assert broken_promises(lasting_scenario(Drawn(data), SMALL)) == []
 
 
 @pytest.mark.parametrize("fair_sharing", [False, True])
 @pytest.mark.parametrize("seed", range(3000, 3008))
-def test_proposals_hold_in_worlds_of_a_seed(seed: int, fair_sharing: bool) -> None:
+def test_proposals_are_minimal_in_seeded_worlds(seed: int, fair_sharing: bool) -> None:
     bounds = replace(SMALL, fair_sharing=fair_sharing)
     assert broken_promises(lasting_scenario(SeededDraws(seed), bounds)) == []
 
 
 @pytest.mark.parametrize("seed", CORPUS)
-def test_worlds_in_which_a_proposal_once_failed(seed: int) -> None:
+def test_proposals_are_minimal_in_regression_worlds(seed: int) -> None:
     bounds = replace(SMALL, workloads_max=14)
     assert broken_promises(lasting_scenario(SeededDraws(seed), bounds), most=14) == []

@@ -1,4 +1,4 @@
-"""Random worlds, drawn by hypothesis, which shrinks what fails, or made from a seed; run to the end under all laws."""
+"""Random worlds, drawn by hypothesis or made from a seed, run to the end with checks of all invariants."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 
 STEPS_MAX = 200_000
-"""More work than any of these worlds needs: whoever does more spins."""
+"""An upper bound of the work of each of these worlds: more work means an endless loop."""
 
 CRASHES_MAX = 50
-"""More than any platform should suffer; whoever crashed so often is left in peace."""
+"""The maximum number of crashes of a platform."""
 
 
 class Drawn:
-    """Chance that hypothesis decides."""
+    """Random numbers that hypothesis draws."""
 
     def __init__(self, source: st.DataObject) -> None:
         self._source = source
@@ -32,13 +32,13 @@ class Drawn:
 
 
 def examples() -> int:
-    """How many examples a property is tried on, by the profile in use."""
+    """Return the number of examples of a property in the current profile."""
     assert settings.default is not None
     return settings.default.max_examples
 
 
 def troubled_laws(scenario: Scenario, *, conflicts: float, crash_every: int) -> str:
-    """The same where writes meet conflicts, and the platform crashes five times, each after so many more."""
+    """Run a world with write conflicts and five crashes, one each `crash_every` writes; return its violations."""
     trouble = WriteFaults()
     world = World(scenario, trouble=trouble)
     trouble.conflicts = conflicts
@@ -48,7 +48,7 @@ def troubled_laws(scenario: Scenario, *, conflicts: float, crash_every: int) -> 
 
 
 def broken_laws(scenario: Scenario) -> str:
-    """Run a world to the end; what it broke, told with the stories of the objects."""
+    """Run a world to the end; return its violations with the histories of the objects."""
     return _broken(World(scenario))
 
 
@@ -61,7 +61,7 @@ def _broken(world: World) -> str:
 
 
 def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
-    """What the random cluster of a seed broke, and how to see it again; with more trouble than it draws itself."""
+    """Run the random cluster of a seed with more faults; return its violations and the command to reproduce them."""
     trouble = WriteFaults(conflicts) if conflicts or crash_every else None
     world = World(random_cluster_scenario(SeededDraws(seed)), trouble=trouble)
     if trouble is not None and crash_every:
@@ -78,12 +78,12 @@ def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) 
 
 
 def reported(violations: Sequence[InvariantViolation]) -> str:
-    """The first few, in full."""
+    """Return the first five violations as text."""
     return "\n".join(map(str, violations[:5]))
 
 
 def event_log(scenario: Scenario) -> list[dict[str, Any]]:
-    """What happens in a world."""
+    """Return the event log of a world."""
     log: list[Any] = []
     world = World(scenario, sink=log.append)
     world.kernel.run(steps_max=STEPS_MAX)

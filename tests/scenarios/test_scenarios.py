@@ -1,7 +1,7 @@
-"""Small worlds, each with what must happen in it.
+"""Small worlds with their expected events.
 
-A scenario `NAME.yaml` is a list of manifests with the moments at which they are applied; beside it `NAME.expected.yaml`
-says for every instant what happens (in any order within it), and for the end who runs and who waits for what.
+A scenario `NAME.yaml` is a list of manifests with the times at which they are applied; `NAME.expected.yaml` beside it
+lists the events of each instant (in any order), and the running and pending Workloads at the end.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ SCENARIOS = {
 
 
 def run(path: Path) -> tuple[World, list[Mapping[str, Any]]]:
-    """The world after its scenario, and its event log."""
+    """Run a scenario; return the world and its event log."""
     records: list[Mapping[str, Any]] = []
     world = World(make_scenario(read_manifests([(path.name, path.read_text("utf-8"))])), sink=records.append)
     world.run_until(world.scenario.horizon)
@@ -36,7 +36,7 @@ def run(path: Path) -> tuple[World, list[Mapping[str, Any]]]:
 
 
 def line(record: Mapping[str, Any]) -> str:
-    """What a record tells, in short; '' if nothing that counts."""
+    """Return a record as a short text; '' if it is irrelevant."""
     name = record.get("workload", "").partition("/")[2]
     match record["event"]:
         case "QuotaReserved":
@@ -54,14 +54,14 @@ def line(record: Mapping[str, Any]) -> str:
 
 
 def _pod_set(pod_set: Mapping[str, Any]) -> str:
-    """`2 spot`, or `driver 2 spot` where the pod set is not the main one."""
+    """Return `2 spot`, or `driver 2 spot` if the pod set is not the main one."""
     flavors = "+".join(dict.fromkeys(pod_set["flavors"].values()))
     reported = f"{pod_set['count']} {flavors}"
     return reported if pod_set["name"] == "main" else f"{pod_set['name']} {reported}"
 
 
-def happenings(records: list[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """What happened at every instant."""
+def events_by_instant(records: list[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the events of each instant."""
     found: dict[str, list[str]] = {}
     for record in records:
         reported = line(record)
@@ -71,7 +71,7 @@ def happenings(records: list[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def ending(world: World) -> dict[str, Any]:
-    """Who runs at the end, and for what the others wait."""
+    """Return the running Workloads at the end, and the reasons of the pending ones."""
     views = [(obj, workload_view(obj)) for obj in world.objects(scheme.WORKLOAD)]
     runs = [view.name for _, view in views if view.quota_reserved and not view.finished]
     waits = {}
@@ -83,17 +83,17 @@ def ending(world: World) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_scenario_goes_as_expected(name: str) -> None:
+def test_scenario_matches_expectation(name: str) -> None:
     path = SCENARIOS[name]
     expected = yaml.safe_load(path.with_suffix(".expected.yaml").read_text("utf-8"))
     world, records = run(path)
-    found: dict[str, Any] = happenings(records)
+    found: dict[str, Any] = events_by_instant(records)
     if end := ending(world):
         found["end"] = end
     assert found == {when: sorted(what) if isinstance(what, list) else what for when, what in expected.items()}
     assert not world.refused
 
 
-def test_every_scenario_has_an_expectation_and_the_other_way_round() -> None:
+def test_each_scenario_has_expectation_and_vice_versa() -> None:
     expected = sorted(HERE.glob("*/*.expected.yaml"))
     assert expected == [path.with_suffix(".expected.yaml") for path in SCENARIOS.values()]

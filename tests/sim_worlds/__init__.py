@@ -1,1 +1,1 @@
-"""Whole clusters, from examples and from manifests that others wrote."""
+"""Whole clusters, from our examples and from external manifests."""

@@ -1,4 +1,4 @@
-"""Worlds with nodes, played to where they come to rest, and what was seen on the way. Times are seconds."""
+"""Worlds with nodes, run until no work is left, and the observed events. Times are seconds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,35 +24,35 @@ SHARED = ROOT.parent / "shared"
 
 
 def beside(name: str) -> pytest.MarkDecorator:
-    """The manifests of others are not part of this repository."""
+    """Skip a test without the external manifests, which are not part of this repository."""
     return pytest.mark.skipif(not (SHARED / name).is_dir(), reason=f"shared/{name} is not beside this repository")
 
 
 def read(*paths: Path) -> Manifests:
-    """Manifests, which must be in order."""
+    """Read manifests, which must have no faults."""
     found = read_manifests((path.name, path.read_text("utf-8")) for path in paths)
     assert [*map(str, found.faults)] == []
     return found
 
 
 def objects(*paths: Path) -> list[Obj]:
-    """Their objects."""
+    """Read the objects of manifests."""
     return [manifest.obj for manifest in read(*paths).objects]
 
 
 def then(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
-    """The scenario, and what users apply later."""
+    """Return the scenario with objects that users apply later."""
     later = [ScenarioStep(round(at * SECOND), objs, ()) for at, objs in steps]
     return replace(scenario, steps=[*scenario.steps, *later])
 
 
 def example(name: str) -> Scenario:
-    """One of ours."""
+    """Return the scenario of one of our examples."""
     return make_scenario(read(*sorted((EXAMPLES / name).glob("*.yaml"))))
 
 
 class Seat(NamedTuple):
-    """A pod that is on a node and has not ended."""
+    """An active pod on a node."""
 
     #: Its JobSet, or its Job if it has none.
     owner: str
@@ -61,8 +61,8 @@ class Seat(NamedTuple):
     runs: bool
 
 
-class Told(NamedTuple):
-    """A condition has another status or reason."""
+class ConditionChange(NamedTuple):
+    """A change of the status or reason of a condition."""
 
     at: float
     type: str
@@ -71,13 +71,13 @@ class Told(NamedTuple):
 
 
 class Chronicle:
-    """See the module."""
+    """A world run to its end, and its history."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.records: list[Record] = []
-        #: Who was on which pool, after every change.
+        #: The pods on each pool, after each change.
         self.seats: list[tuple[float, list[Seat]]] = []
-        self._reported: dict[Key, list[Told]] = {}
+        self._reported: dict[Key, list[ConditionChange]] = {}
         self._pools: dict[str, str] = {}
         self._sizes: dict[str, list[tuple[float, int]]] = {}
         self._recoveries = Recoveries()
@@ -89,27 +89,27 @@ class Chronicle:
 
     @property
     def losses(self) -> list[Loss]:
-        """What machines that were lost meant for gangs."""
+        """The losses of gangs through lost machines."""
         return self._recoveries.losses
 
     def happened(self, event: str, owner: str) -> list[float]:
-        """When something happened to the Workload of a Job or JobSet."""
+        """Return the times of an event of the Workload of a Job or JobSet."""
         return [r["time"] for r in self.records if r["event"] == event and _owner(r) == owner]
 
-    def conditions(self, kind: str, name: str) -> list[Told]:
-        """How the conditions of an object in the default namespace came to be."""
+    def conditions(self, kind: str, name: str) -> list[ConditionChange]:
+        """Return the changes of the conditions of an object in the default namespace."""
         return self._reported.get(Key(kind, "default", name), [])
 
     def names(self, kind: str) -> list[str]:
-        """The names that objects of a kind had."""
+        """Return the names of all past objects of a kind."""
         return [key.name for key in self._reported if key.kind == kind]
 
     def sizes(self, pool: str) -> list[int]:
-        """How many nodes a pool had, one after the other."""
+        """Return the successive numbers of nodes of a pool."""
         return [0, *(size for _, size in self._sizes.get(pool, []))]
 
     def together(self, owner: str, pods: int) -> list[tuple[float, float]]:
-        """From when until when so many pods of a Job or JobSet ran at the same time."""
+        """Return the periods in which this many pods of a Job or JobSet ran at the same time."""
         spans: list[tuple[float, float]] = []
         begun: float | None = None
         for at, seats in self.seats:
@@ -122,12 +122,12 @@ class Chronicle:
         return spans
 
     def pools(self, owner: str, at: float) -> list[str]:
-        """On which pools a Job or JobSet was at a moment."""
+        """Return the pools of a Job or JobSet at an instant."""
         seats = [seats for since, seats in self.seats if since <= at][-1]
         return sorted({seat.pool for seat in seats if seat.owner == owner})
 
     def jobs_by_pool(self) -> Iterator[dict[str, list[str]]]:
-        """The Jobs on each pool, after every change."""
+        """Yield the Jobs on each pool, after each change."""
         for _, seats in self.seats:
             pools: dict[str, list[str]] = {}
             for seat in sorted(seats):
@@ -149,7 +149,7 @@ class Chronicle:
             self.seats.append((at, [self._seat(pod) for pod in placed]))
 
     def _count(self, event: WatchEvent, at: float) -> None:
-        """A node comes or goes."""
+        """Count an added or deleted node."""
         pool = label(event.obj, well_known.NODE_POOL) or ""
         self._pools[event.key.name] = pool
         step = {EventType.ADDED: 1, EventType.DELETED: -1}.get(event.type, 0)
@@ -157,11 +157,11 @@ class Chronicle:
             self._sizes.setdefault(pool, []).append((at, self.sizes(pool)[-1] + step))
 
     def _note(self, event: WatchEvent, at: float) -> None:
-        """Keep what conditions say anew."""
+        """Record changed conditions."""
         reported = self._reported.setdefault(event.key, [])
         known = {each.type: each for each in reported}
         for each in (event.obj.get("status") or {}).get("conditions") or ():
-            new = Told(at, each["type"], each["status"], each.get("reason", ""))
+            new = ConditionChange(at, each["type"], each["status"], each.get("reason", ""))
             last = known.get(new.type)
             if last is None or last[2:] != new[2:]:
                 reported.append(new)
@@ -173,6 +173,6 @@ class Chronicle:
 
 
 def _owner(record: Record) -> str:
-    """The Job or JobSet of a record: its Workload is named `job-...-<hash>` or `jobset-...-<hash>`."""
+    """Return the Job or JobSet of a record: its Workload is named `job-...-<hash>` or `jobset-...-<hash>`."""
     name = str(record.get("workload", "")).rpartition("/")[2]
     return name.partition("-")[2].rpartition("-")[0]

@@ -1,4 +1,4 @@
-"""Small worlds with nodes, one for each way in which machines come and go, and how they end if the platform crashes."""
+"""Small worlds with nodes, one for each way of machine creation and loss, and their outcomes after crashes."""
 
 from collections.abc import Container
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
 STEPS_MAX: Final = 50_000
-"""More work than any of these worlds needs."""
+"""An upper bound of the work of each of these worlds."""
 
 _CLUSTER: Final = """
 apiVersion: cloud.batchyard.dev/v1alpha1
@@ -166,20 +166,20 @@ def _queue(resource: str, checks: str = "") -> str:
 
 WORLDS: Final = {
     "a Job on a pool with an autoscaler": (_pools(_ELASTIC) + _queue("cpu") + _job("elastic", "cpu", 3)),
-    "a Job whose Spot machine is taken back": (
+    "a Job whose Spot machine is reclaimed": (
         _pools(f"{_ELASTIC}, provisioning: spot")
         + _queue("cpu")
         + _job("elastic", "cpu", 3)
         + _FAULT.replace("FAULT", "reclaimSpot: {pool: elastic, count: 1}")
     ),
-    "a Job for which a pool is made": (
+    "a Job on an auto-provisioned pool": (
         _pools("name: fixed, machineType: e2-standard-4, nodeCount: 1")
         + _MAKING
         + _queue("nvidia.com/gpu")
         + _job("", "nvidia.com/gpu", 1).replace("gke-nodepool: ", "gke-accelerator: nvidia-l4")
     ),
-    "a JobSet whose Jobs come in turn, and that loses a machine": (_pools(_ELASTIC) + _queue("cpu") + _IN_TURN + _LOSS),
-    "a JobSet on a slice that comes when it is asked for": (
+    "a JobSet of sequential Jobs that loses a machine": (_pools(_ELASTIC) + _queue("cpu") + _IN_TURN + _LOSS),
+    "a JobSet on an autoscaled slice": (
         _pools(f"name: slice, {_SLICE}, autoscaling: {{totalMin: 0, totalMax: 2}}")
         + _queue("google.com/tpu")
         + _JOB_SET.replace("NAME", "high")
@@ -204,7 +204,7 @@ WORLDS: Final = {
 
 
 class End(NamedTuple):
-    """How a world ended: the laws it broke, who is not done, of which pools the nodes are, and who was preempted."""
+    """The outcome of a world: violated invariants, unfinished objects, the pools of nodes, and preempted Workloads."""
 
     broken: list[str]
     unfinished: list[str]
@@ -213,7 +213,7 @@ class End(NamedTuple):
 
 
 def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
-    """The end of a world whose platform crashes after these writes, and how many writes there were."""
+    """Run a world whose platform crashes after these writes; return its outcome and the number of writes."""
     written, trouble = [0], WriteFaults()
     world = World(make_scenario(read_manifests([(name, WORLDS[name])])), trouble=trouble)
 
@@ -237,7 +237,7 @@ def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
 
 
 def _unfinished(world: World) -> list[str]:
-    """Who has not come to a good end."""
+    """Return the objects that did not complete."""
     ends = ((scheme.JOB, "Complete"), (scheme.JOB_SET, "Completed"))
     jobs = [obj["metadata"]["name"] for kind, end in ends for obj in world.objects(kind) if not is_true(obj, end)]
     return [*jobs, *(obj["metadata"]["name"] for obj in world.objects(scheme.WORKLOAD) if not is_finished(obj))]

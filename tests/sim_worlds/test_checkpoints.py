@@ -1,4 +1,4 @@
-"""Work that was saved is not done again, however its pods were stopped. Times are seconds."""
+"""Saved work is not repeated after its pods stop for any reason. Times are seconds."""
 
 import pytest
 
@@ -52,7 +52,7 @@ spec:
       priorityClassName: high
       containers: [{name: c, image: i, resources: {requests: {cpu: 4}}}]
 """
-#: What its Jobs are in a JobSet.
+#: The spec of its Jobs in a JobSet.
 JOB_SPEC = f"{{MODE, parallelism: 2, completions: 2, template: {{spec: {TEMPLATE}}}}}"
 JOB = f"""
 apiVersion: batch/v1
@@ -89,7 +89,7 @@ SAVES = "batchyard.dev/runtime: 60s, batchyard.dev/checkpoint-every: 10s"
 
 
 def world(*texts: str, trouble: WriteFaults | None = None, **words: str) -> World:
-    """A world of these manifests, with words filled in."""
+    """Return a world of these manifests, with substituted words."""
     text = "---".join(texts)
     words = {"MODE": "completionMode: Indexed", "NOTES": SAVES, **words}
     for word, stated in words.items():
@@ -100,7 +100,7 @@ def world(*texts: str, trouble: WriteFaults | None = None, **words: str) -> Worl
 
 
 def ended(played: World, kind: str = scheme.JOB) -> dict[str, float]:
-    """When each job completed."""
+    """Run the world; return the completion time of each Job."""
     played.run_until(HOUR)
     assert played.refused == []
     return {obj["metadata"]["name"]: _completed(obj) for obj in played.objects(kind)}
@@ -115,16 +115,16 @@ def _completed(obj: Obj) -> float:
 @pytest.mark.parametrize(
     ("notes", "end"), [(SAVES, 85), (SAVES.replace("10s", "7s"), 84), ("batchyard.dev/runtime: 60s", 105)]
 )
-def test_who_was_preempted_goes_on_from_the_last_checkpoint(mode: str, notes: str, end: float) -> None:
+def test_preempted_job_resumes_from_last_checkpoint(mode: str, notes: str, end: float) -> None:
     played = world(QUEUE, JOB, URGENT, MODE=mode, NOTES=notes)
     assert ended(played) == {"work": end, "urgent": 45}
 
 
-def test_the_work_of_a_job_set_outlives_its_jobs() -> None:
+def test_saved_work_of_job_set_survives_deletion_of_its_jobs() -> None:
     assert ended(world(QUEUE, JOB_SET, URGENT), scheme.JOB_SET) == {"work": 85}
 
 
-def test_what_was_saved_is_told_until_it_is_done() -> None:
+def test_saved_work_is_annotated_until_job_completes() -> None:
     played = world(QUEUE, JOB, URGENT)
     notes = {}
     for at in (20, 30, 60, 90):
@@ -139,7 +139,7 @@ def test_what_was_saved_is_told_until_it_is_done() -> None:
 
 
 @pytest.mark.parametrize("manifest", [JOB, JOB.replace("MODE, ", ""), JOB_SET])
-def test_a_platform_that_crashes_forgets_nothing_that_was_saved(manifest: str) -> None:
+def test_saved_work_survives_platform_crash_after_each_write(manifest: str) -> None:
     counted = WriteFaults()
     writes: list[int] = []
     counted.on_write = writes.append
@@ -153,8 +153,8 @@ def test_a_platform_that_crashes_forgets_nothing_that_was_saved(manifest: str) -
 
 
 @pytest.mark.parametrize("manifest", [JOB, JOB_SET])
-def test_a_machine_that_is_lost_loses_only_what_was_not_saved(manifest: str) -> None:
-    """Its pods run for 34 s before, and for the other 30 s afterwards; to start takes them a second."""
+def test_machine_crash_loses_only_unsaved_work(manifest: str) -> None:
+    """Its pods run for 34 s before the loss, and for the other 30 s after it; their start takes 1 s."""
     played = world(QUEUE, manifest, CLUSTER, FAULT="{at: 35s, fail: {pool: p, count: 2}}")
     books = RunAccounting(played.client, played.kernel)
     ended(played)

@@ -1,4 +1,4 @@
-"""Costs and budgets in worlds: the example's budgets, and ledgers that start anew."""
+"""Costs and budgets in worlds: the example's budgets, and restarted ledgers."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from batchyard.store.memory import changes_reader
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "budgets"
 FOREVER = 1 << 62
-#: Millionths of dollars that may be lost by rounding whenever a ledger is written and read.
+#: Rounding error in millionths of dollars of each write and read of a ledger.
 ROUNDED = 3
 
 
@@ -31,7 +31,7 @@ def scenario() -> Scenario:
 
 
 def world_at(hours: float, crash_every: int = 0) -> World:
-    """The example after so many hours; its platform crashes after so many writes each."""
+    """Return the example after some hours; its platform crashes each `crash_every` writes."""
     trouble = WriteFaults()
     world = World(scenario(), trouble=trouble)
     if crash_every:
@@ -51,23 +51,23 @@ def queue(world: World, namespace: str) -> Obj:
 
 
 def admissions(**options: Any) -> dict[str, float]:
-    """When the example's Jobs were admitted last, in hours."""
+    """Return the last admission time of each of the example's Jobs, in hours."""
     result = simulate(str(EXAMPLE), **options)
     reported = [event for event in result.events if type(event).__name__ == "Admitted"]
     return {event.workload.partition("/")[2].rpartition("-")[0]: event.time / 3600 for event in reported}  # type: ignore[attr-defined]
 
 
-def test_who_has_spent_his_budget_waits_for_the_next_day() -> None:
+def test_jobs_above_budget_wait_for_next_day() -> None:
     at = admissions()
     assert [at[f"job-train-{number}"] for number in (2, 3, 4, 5)] == [24, 24, 48, 48]
 
 
-def test_who_has_spent_half_of_it_goes_behind_others() -> None:
+def test_jobs_after_half_of_budget_are_admitted_after_others() -> None:
     at = admissions()
     assert at["job-transcribe-1"] < 3 < at["job-train-2"]
 
 
-def test_the_held_queue_and_those_who_wait_name_the_budget() -> None:
+def test_held_queue_and_pending_workloads_name_budget() -> None:
     world = world_at(6)
     active = find_condition(queue(world, "vision"), "Active")
     assert active is not None
@@ -77,18 +77,18 @@ def test_the_held_queue_and_those_who_wait_name_the_budget() -> None:
     assert "LocalQueue main is inactive: held by Budget daily" in reasons
 
 
-def test_a_budget_says_how_it_stands() -> None:
+def test_budget_status_reports_spending() -> None:
     world = world_at(6)
     status = budget(world, "vision")["status"]
     exceeded = find_condition(status, "Exceeded")
     assert exceeded is not None
     assert (exceeded["status"], exceeded["reason"]) == ("True", "Held")
-    assert float(status["spent"]) == pytest.approx(16, abs=0.2)  # what runs goes on
+    assert float(status["spent"]) == pytest.approx(16, abs=0.2)  # running Jobs continue
     assert float(status["remaining"]) == pytest.approx(10 - float(status["spent"]), abs=0.02)
     assert status["periodEnd"] == "2026-01-02T00:00:00Z"
 
 
-def test_a_new_period_lets_go() -> None:
+def test_new_period_releases_held_queue() -> None:
     world = world_at(24.01)
     assert queue(world, "vision")["spec"]["stopPolicy"] == "None"
     assert "annotations" not in queue(world, "vision")["metadata"]
@@ -96,7 +96,7 @@ def test_a_new_period_lets_go() -> None:
 
 
 @pytest.mark.parametrize("crash_every", [5, 23])
-def test_budgets_hold_though_the_platform_crashes(crash_every: int) -> None:
+def test_budget_holds_queue_despite_platform_crashes(crash_every: int) -> None:
     world = world_at(12, crash_every)
     assert float(budget(world, "vision")["status"]["spent"]) == pytest.approx(16, abs=0.4)
     assert queue(world, "vision")["spec"]["stopPolicy"] == "Hold"
@@ -104,7 +104,7 @@ def test_budgets_hold_though_the_platform_crashes(crash_every: int) -> None:
     assert queue(world, "vision")["spec"]["stopPolicy"] == "None"
 
 
-def test_a_world_with_budgets_keeps_all_laws() -> None:
+def test_world_with_budgets_keeps_all_invariants() -> None:
     world = World(scenario())
     inspection = attach(world)
     world.kernel.run(steps_max=100_000)
@@ -112,7 +112,7 @@ def test_a_world_with_budgets_keeps_all_laws() -> None:
     assert [str(violation) for violation in inspection.finish()] == []
 
 
-def test_teams_cost_the_same_in_the_records_and_in_the_statement() -> None:
+def test_team_costs_agree_between_records_and_statement() -> None:
     world = World(scenario())
     world.kernel.run(steps_max=100_000)
     recorded = report(world.objects(scheme.COST_RECORD), "team", 0, FOREVER)
@@ -127,7 +127,7 @@ def test_teams_cost_the_same_in_the_records_and_in_the_statement() -> None:
 
 
 @pytest.mark.parametrize("remembers", [True, False])
-def test_a_ledger_that_starts_anew_is_what_it_was(remembers: bool) -> None:
+def test_resumed_ledger_equals_original_ledger(remembers: bool) -> None:
     world = World(scenario())
     history: History = changes_reader(world.store) if remembers else nothing_remembered
     for minutes in range(7, 60 * 6, 37):
@@ -144,12 +144,12 @@ def test_a_ledger_that_starts_anew_is_what_it_was(remembers: bool) -> None:
         assert ledger.begun == costs.ledger.begun
         for place in {**expected, **found}:
             if not remembers and not place.team:
-                continue  # of a machine that went unseen nobody knows until when it was idle
+                continue  # the idle time of a machine deleted during the restart is unknown
             amounts = [each[place].cost if place in each else 0 for each in (expected, found)]
             assert abs(amounts[0] - amounts[1]) <= ROUNDED * HOUR * WHOLE, place
 
 
-def test_figures_for_prometheus_come_to_the_same() -> None:
+def test_prometheus_metrics_agree_with_budget_status() -> None:
     world = world_at(5)
     costs = world.platform.costs
     assert costs is not None
@@ -166,7 +166,7 @@ def test_figures_for_prometheus_come_to_the_same() -> None:
     assert float(samples['batchyard_cost_unused_dollars_total{pool="l4",use="booting"}']) > 0
 
 
-def test_a_fork_goes_on_with_its_budgets() -> None:
+def test_fork_continues_with_budgets() -> None:
     fork = World(Scenario(()), state=world_at(6).state())
     fork.run_until(HOUR)
     assert float(budget(fork, "vision")["status"]["spent"]) == pytest.approx(16, abs=0.2)

@@ -1,6 +1,6 @@
-"""A platform with nodes that crashes after any of its writes still brings all work to a good end, and breaks no law.
+"""A platform with nodes that crashes after any of its writes still completes all work, and breaks no invariant.
 
-Every seventeenth write is tried here, with another first one for each world; `python tools/crashes.py` tries them all.
+These tests try each 17th write, with another first one for each world; `python tools/crashes.py` tries them all.
 """
 
 import pytest
@@ -8,12 +8,12 @@ import pytest
 from sim_worlds.small_worlds import WORLDS, play
 
 EVERY = 17
-#: A slice is asked for machine by machine: whoever never comes to the second write does not get it.
-ON_DEMAND = "a JobSet on a slice that comes when it is asked for"
+#: The autoscaler requests a slice machine by machine: without the second write there is no slice.
+ON_DEMAND = "a JobSet on an autoscaled slice"
 
 
 @pytest.mark.parametrize(("first", "name"), [*enumerate(WORLDS, 1)])
-def test_all_comes_to_a_good_end_whichever_write_the_platform_crashes_after(first: int, name: str) -> None:
+def test_work_completes_after_crash_following_any_write(first: int, name: str) -> None:
     end, writes = play(name)
     assert (end.broken, end.unfinished, writes > 80) == ([], [], True)
     differing = {count: again for count in range(first, writes + 1, EVERY) if (again := play(name, [count])[0]) != end}
@@ -21,10 +21,10 @@ def test_all_comes_to_a_good_end_whichever_write_the_platform_crashes_after(firs
 
 
 @pytest.mark.parametrize("name", [name for name in WORLDS if name != ON_DEMAND])
-def test_all_comes_to_a_good_end_though_the_platform_crashes_after_each_of_its_writes(name: str) -> None:
+def test_outcome_is_unchanged_by_crash_after_each_write(name: str) -> None:
     assert play(name, range(1, 1000))[0] == play(name)[0]
 
 
-def test_who_loses_a_machine_gets_the_slice_of_the_other() -> None:
+def test_high_priority_job_set_takes_slice_of_low_priority_job_set() -> None:
     end, _ = play("a JobSet that loses a machine and takes another's slice")
     assert [name.rpartition("-")[0] for name in end.preempted] == ["jobset-low"]

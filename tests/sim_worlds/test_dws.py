@@ -1,4 +1,4 @@
-"""GPUs by the Dynamic Workload Scheduler: requests, pools that grow from nothing, and a wait of three days."""
+"""GPUs from the Dynamic Workload Scheduler: requests, pools that grow from zero, and a wait of three days."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
-from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, Told, beside, example, objects, read, then
+from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, ConditionChange, beside, example, objects, read, then
 
 OURS = EXAMPLES / "dws"
 THEIRS = SHARED / "dws"
@@ -29,35 +29,35 @@ spec:
 
 @cache
 def ours() -> Chronicle:
-    """The example."""
+    """Return the chronicle of the example."""
     return Chronicle(example("dws"))
 
 
 @cache
 def theirs() -> Chronicle:
-    """The article's Jobs as they are, in our cluster and queue."""
+    """Return the chronicle of the article's unchanged Jobs, in our cluster and queue."""
     scenario = make_scenario(read(OURS / "cluster.yaml", OURS / "platform.yaml"))
     jobs = [objects(THEIRS / f"{name}.yaml") for name in JOBS]
     return Chronicle(then(scenario, (600, jobs[0]), (3600, jobs[1])))
 
 
 def played(whose: str) -> Chronicle:
-    """A chronicle by its name."""
+    """Return a chronicle by its name."""
     return ours() if whose == "ours" else theirs()
 
 
 both = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=beside("dws"))])
 
 
-def request(chronicle: Chronicle, job: str) -> list[Told]:
-    """The conditions of the ProvisioningRequest of a Job."""
+def request(chronicle: Chronicle, job: str) -> list[ConditionChange]:
+    """Return the conditions of the ProvisioningRequest of a Job."""
     pattern = re.compile(rf"job-{job}-[0-9a-f]{{5}}-dws-prov-1")
     (name,) = [name for name in chronicle.names(scheme.PROVISIONING_REQUEST) if pattern.fullmatch(name)]
     return chronicle.conditions(scheme.PROVISIONING_REQUEST, name)
 
 
 def with_stockout() -> Scenario:
-    """The example with a shortage of three days in place of a cloud without such machines."""
+    """Return the example with a stockout of three days instead of a cloud without such machines."""
     cluster, _, _ = (OURS / "cluster.yaml").read_text("utf-8").partition("  # Nobody")
     others = [(name, (OURS / name).read_text("utf-8")) for name in ("platform.yaml", "jobs.yaml")]
     return make_scenario(read_manifests([("cluster.yaml", cluster), ("scenario.yaml", STOCKOUT), *others]))
@@ -65,7 +65,7 @@ def with_stockout() -> Scenario:
 
 @both
 @pytest.mark.parametrize("job", JOBS)
-def test_a_request_is_accepted_then_provisioned_and_then_its_job_admitted(whose: str, job: str) -> None:
+def test_request_is_accepted_and_provisioned_before_admission_of_job(whose: str, job: str) -> None:
     chronicle = played(whose)
     reported = request(chronicle, job)
     assert [(each.type, each.status) for each in reported] == [
@@ -78,13 +78,13 @@ def test_a_request_is_accepted_then_provisioned_and_then_its_job_admitted(whose:
 
 @both
 @pytest.mark.parametrize("pool", ["dws-t4-nodepool", "dws-a100-nodepool"])
-def test_pools_grow_to_one_node_and_are_empty_again(whose: str, pool: str) -> None:
+def test_pool_grows_to_one_node_and_shrinks_to_zero(whose: str, pool: str) -> None:
     assert played(whose).sizes(pool) == [0, 1, 0]
 
 
 @both
 @pytest.mark.parametrize("job", JOBS)
-def test_a_job_takes_about_five_minutes_from_end_to_end(whose: str, job: str) -> None:
+def test_job_takes_about_five_minutes_in_total(whose: str, job: str) -> None:
     chronicle = played(whose)
     (created,), (finished,) = (chronicle.happened(event, job) for event in ("Created", "Finished"))
     assert 240 < finished - created < 420
@@ -93,16 +93,16 @@ def test_a_job_takes_about_five_minutes_from_end_to_end(whose: str, job: str) ->
 
 
 @both
-def test_requests_go_with_their_jobs(whose: str) -> None:
+def test_requests_are_deleted_with_their_jobs(whose: str) -> None:
     assert list(played(whose).world.objects(scheme.PROVISIONING_REQUEST)) == []
     assert list(played(whose).world.objects(scheme.RESIZE_REQUEST)) == []
 
 
 @pytest.mark.parametrize("played", [ours, lambda: Chronicle(with_stockout())], ids=["capacity", "stockout"])
-def test_a_job_without_capacity_waits_three_days_and_starts_when_there_is_some(played: Callable[[], Chronicle]) -> None:
+def test_job_without_capacity_starts_after_three_days(played: Callable[[], Chronicle]) -> None:
     chronicle = played()
     waiting, provisioned = request(chronicle, "sample-job-h100")[-2:]
-    assert waiting == Told(70, "Provisioned", "False", "ResourcePoolExhausted")
+    assert waiting == ConditionChange(70, "Provisioned", "False", "ResourcePoolExhausted")
     assert (provisioned.type, provisioned.status) == ("Provisioned", "True")
     assert 3 * DAY < provisioned.at < 3 * DAY + 900
     assert chronicle.happened("Admitted", "sample-job-h100") == [provisioned.at]
@@ -111,11 +111,11 @@ def test_a_job_without_capacity_waits_three_days_and_starts_when_there_is_some(p
 
 
 @both
-def test_the_world_ends_when_the_last_machine_has_gone(whose: str) -> None:
+def test_world_ends_after_last_machine_is_deleted(whose: str) -> None:
     assert played(whose).world.now() < 4 * DAY * SECOND
 
 
-def test_nothing_happens_while_it_waits() -> None:
+def test_waiting_job_causes_no_writes() -> None:
     world = World(example("dws"))
     world.run_until(2 * HOUR)
     revision = world.store.revision
@@ -125,7 +125,7 @@ def test_nothing_happens_while_it_waits() -> None:
 
 @beside("dws")
 @beside("refarch")
-def test_a_queue_for_gpus_alone_keeps_jobs_that_ask_for_more_waiting() -> None:
+def test_job_with_resources_uncovered_by_queue_stays_pending() -> None:
     kueue = (SHARED / "refarch" / "dws" / "kueue-dws-config.yaml").read_text("utf-8").replace("team-a", "default")
     cluster = (OURS / "cluster.yaml").read_text("utf-8")
     scenario = make_scenario(read_manifests([("cluster.yaml", cluster), ("kueue.yaml", kueue)]))

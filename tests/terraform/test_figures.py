@@ -1,4 +1,4 @@
-"""What the real Terraform would make of the examples, figure by figure."""
+"""The values that the real Terraform plans for the examples."""
 
 import json
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ ZONES = {"us-central1-a", "us-central1-b", "us-central1-c"}
 
 
 def pool(plan: Plan, name: str) -> Mapping[str, Any]:
-    """A node pool, as planned."""
+    """A planned node pool."""
     return plan[f'module.node_pools.google_container_node_pool.this["{name}"]']
 
 
 def node(plan: Plan, name: str) -> Mapping[str, Any]:
-    """What each of its nodes is."""
+    """The node configuration of a node pool."""
     config: Mapping[str, Any] = pool(plan, name)["node_config"][0]
     return config
 
@@ -31,7 +31,7 @@ def the(plan: Plan, kind: str) -> Mapping[str, Any]:
     return found
 
 
-def test_the_pools_of_the_reference_architecture_are_those_of_its_table(refarch_plan: Plan) -> None:
+def test_node_pools_match_table_of_reference_architecture(refarch_plan: Plan) -> None:
     reported = {
         name: (
             node(refarch_plan, name)["machine_type"],
@@ -61,7 +61,7 @@ def test_the_pools_of_the_reference_architecture_are_those_of_its_table(refarch_
         ("spot-np", "spot", "spot"),
     ],
 )
-def test_pools_have_the_taints_and_labels_of_the_table(
+def test_node_pools_have_taints_and_labels_of_table(
     refarch_plan: Plan, name: str, taint: str, resource_type: str
 ) -> None:
     config = node(refarch_plan, name)
@@ -69,7 +69,7 @@ def test_pools_have_the_taints_and_labels_of_the_table(
     assert config["labels"] == {"resource-type": resource_type}
 
 
-def test_the_reserved_pool_takes_machines_from_its_reservation_alone(refarch_plan: Plan) -> None:
+def test_reserved_pool_uses_only_its_reservation(refarch_plan: Plan) -> None:
     (affinity,) = node(refarch_plan, "reserved-np")["reservation_affinity"]
     assert affinity == {
         "consume_reservation_type": "SPECIFIC_RESERVATION",
@@ -83,7 +83,7 @@ def test_the_reserved_pool_takes_machines_from_its_reservation_alone(refarch_pla
     assert (specific["count"], machine["machine_type"]) == (4, "g2-standard-24")
 
 
-def test_node_auto_provisioning_has_the_limits_of_the_reference_architecture(refarch_plan: Plan) -> None:
+def test_node_auto_provisioning_has_limits_of_reference_architecture(refarch_plan: Plan) -> None:
     (autoscaling,) = the(refarch_plan, "google_container_cluster")["cluster_autoscaling"]
     limits = [(row["resource_type"], row["minimum"], row["maximum"]) for row in autoscaling["resource_limits"]]
     assert (autoscaling["enabled"], autoscaling["autoscaling_profile"]) == (True, "OPTIMIZE_UTILIZATION")
@@ -100,7 +100,7 @@ def test_node_auto_provisioning_has_the_limits_of_the_reference_architecture(ref
     ]
 
 
-def test_the_cluster_is_regional_private_and_keeps_teams_apart(refarch_plan: Plan) -> None:
+def test_cluster_is_regional_and_private_with_isolated_teams(refarch_plan: Plan) -> None:
     cluster = the(refarch_plan, "google_container_cluster")
     assert (cluster["location"], set(cluster["node_locations"])) == ("us-central1", ZONES)
     assert cluster["private_cluster_config"][0]["enable_private_nodes"] is True
@@ -109,13 +109,13 @@ def test_the_cluster_is_regional_private_and_keeps_teams_apart(refarch_plan: Pla
     assert the(refarch_plan, "google_compute_router_nat")["nat_ip_allocate_option"] == "AUTO_ONLY"
 
 
-def test_volumes_of_filestore_disks_and_buckets_can_be_mounted(refarch_plan: Plan) -> None:
+def test_csi_drivers_for_filestore_disks_and_buckets_are_enabled(refarch_plan: Plan) -> None:
     (addons,) = the(refarch_plan, "google_container_cluster")["addons_config"]
     drivers = ("gcp_filestore_csi_driver_config", "gce_persistent_disk_csi_driver_config", "gcs_fuse_csi_driver_config")
     assert [addons[driver][0]["enabled"] for driver in drivers] == [True, True, True]
 
 
-def test_pods_of_a_team_are_one_service_account_with_the_roles_of_the_file(refarch_plan: Plan) -> None:
+def test_team_service_account_has_workload_identity_and_configured_roles(refarch_plan: Plan) -> None:
     bound = refarch_plan['module.teams.google_service_account_iam_member.workload_identity["team-a"]']
     assert bound["member"] == "serviceAccount:my-project.svc.id.goog[team-a/team-a-ksa]"
     assert bound["role"] == "roles/iam.workloadIdentityUser"
@@ -124,7 +124,7 @@ def test_pods_of_a_team_are_one_service_account_with_the_roles_of_the_file(refar
     assert sorted(roles) == ["roles/container.defaultNodeServiceAccount", *sorted(of_teams * 4)]
 
 
-def test_the_dashboard_counts_gpus_and_shows_heat_maps_of_this_cluster(refarch_plan: Plan) -> None:
+def test_dashboard_counts_gpus_and_shows_heat_maps_of_cluster(refarch_plan: Plan) -> None:
     dashboard = json.loads(the(refarch_plan, "google_monitoring_dashboard")["dashboard_json"])
     widgets = [tile["widget"] for tile in dashboard["mosaicLayout"]["tiles"]]
     charts = [widget["xyChart"]["dataSets"] for widget in widgets if "xyChart" in widget]
@@ -138,7 +138,7 @@ def test_the_dashboard_counts_gpus_and_shows_heat_maps_of_this_cluster(refarch_p
     assert sum("gpu_processes" in query for query in queries) == 2
 
 
-def test_the_tiles_of_the_dashboard_do_not_overlap(refarch_plan: Plan) -> None:
+def test_tiles_of_dashboard_do_not_overlap(refarch_plan: Plan) -> None:
     dashboard = json.loads(the(refarch_plan, "google_monitoring_dashboard")["dashboard_json"])
     cells = [
         (tile["xPos"] + right, tile["yPos"] + down)
@@ -151,7 +151,7 @@ def test_the_tiles_of_the_dashboard_do_not_overlap(refarch_plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("name", ["nodepool1", "nodepool2", "nodepool3"])
-def test_a_slice_of_tpus_is_a_pool_with_its_topology(multislice_plan: Plan, name: str) -> None:
+def test_tpu_slice_is_node_pool_with_its_topology(multislice_plan: Plan, name: str) -> None:
     (placement,) = pool(multislice_plan, name)["placement_policy"]
     assert (placement["type"], placement["tpu_topology"]) == ("COMPACT", "2x4")
     assert pool(multislice_plan, name)["node_count"] == 2
@@ -168,7 +168,7 @@ def test_a_slice_of_tpus_is_a_pool_with_its_topology(multislice_plan: Plan, name
         ("dws-h100-nodepool", "a3-highgpu-8g", ("nvidia-h100-80gb", 8), "us-central1-c"),
     ],
 )
-def test_a_queued_pool_is_empty_until_a_request_has_its_machines(
+def test_queued_pool_is_initially_empty_and_uses_queued_provisioning(
     dws_plan: Plan, name: str, machine: str, gpu: tuple[str, int], zone: str
 ) -> None:
     queued, config = pool(dws_plan, name), node(dws_plan, name)

@@ -1,4 +1,4 @@
-"""The real Terraform over a platform's life, with a provider that makes nothing: order, types, what is left alone."""
+"""The real Terraform over the life cycle of a platform, with a stub provider: order, types and empty plans."""
 
 from pathlib import Path
 
@@ -63,17 +63,17 @@ WRONG = [
 
 
 @pytest.mark.parametrize("name", ["refarch", "multislice", "dws", "hotswap"])
-def test_everything_is_written_as_terraform_fmt_writes_it(name: str, tmp_path: Path) -> None:
+def test_rendered_files_are_formatted_like_terraform_fmt(name: str, tmp_path: Path) -> None:
     place = Workplace(rendered(example(name), tmp_path), "{}")
     assert place.must("fmt", "-check", "-recursive", "-diff") == ""
 
 
-def test_what_is_badly_written_is_found(tmp_path: Path) -> None:
+def test_terraform_fmt_check_rejects_bad_formatting(tmp_path: Path) -> None:
     (tmp_path / "main.tf").write_text('locals {\n  a = 1\n  bc = "two"\n}\n', "utf-8")
     assert Workplace(tmp_path, "{}").run("fmt", "-check").returncode != 0
 
 
-def test_the_configuration_is_valid_and_a_wrong_argument_is_not(refarch: Workplace) -> None:
+def test_terraform_validates_configuration_and_rejects_wrong_argument(refarch: Workplace) -> None:
     assert "Success" in refarch.must("validate", "-no-color")
     planted = refarch.folder / "modules" / "network" / "planted.tf"
     planted.write_text('resource "google_compute_network" "planted" {\n  nmae = "x"\n}\n', "utf-8")
@@ -84,13 +84,13 @@ def test_the_configuration_is_valid_and_a_wrong_argument_is_not(refarch: Workpla
 
 
 def script(name: str) -> str:
-    """What a build hands to its Terraform."""
+    """The Terraform script of a build."""
     steps = {step["id"]: step for step in yaml.safe_load(files(example("refarch"))[f"build/{name}.yaml"])["steps"]}
     text: str = steps["terraform"]["args"][-1]
     return text.replace("$$", "$")
 
 
-def test_what_a_build_makes_is_left_alone_by_the_next_plan_and_goes_by_another_build(refarch: Workplace) -> None:
+def test_plan_after_create_build_is_empty_and_destroy_build_removes_all(refarch: Workplace) -> None:
     refarch.run_script(script("create"))
     assert "No changes." in refarch.must("plan", "-input=false", "-no-color", "-detailed-exitcode")
     reported = refarch.run_script(script("destroy"))
@@ -100,7 +100,7 @@ def test_what_a_build_makes_is_left_alone_by_the_next_plan_and_goes_by_another_b
 
 
 @pytest.mark.parametrize(("wrong", "errors"), WRONG)
-def test_wrong_variables_are_refused_in_words(refarch: Workplace, wrong: str, errors: list[str]) -> None:
+def test_invalid_variables_are_rejected_with_messages(refarch: Workplace, wrong: str, errors: list[str]) -> None:
     (refarch.folder / "wrong.tfvars").write_text(wrong, "utf-8")
     refused = refarch.run("plan", "-input=false", "-no-color", "-var-file=wrong.tfvars")
     stated = " ".join(refused.stderr.replace("│", " ").split())
@@ -108,7 +108,7 @@ def test_wrong_variables_are_refused_in_words(refarch: Workplace, wrong: str, er
     assert [error for error in errors if error not in stated] == []
 
 
-def test_who_runs_builds_is_planned_by_itself(tmp_path: Path) -> None:
+def test_build_service_account_is_planned_separately(tmp_path: Path) -> None:
     with workplace(example("refarch"), tmp_path, "terraform/build") as opened:
         plan = opened.planned()
     assert plan["google_service_account.build"]["account_id"] == "gke-batch-refarch-build"

@@ -1,4 +1,4 @@
-"""What no example has: other kinds of pools, networks and teams, planned by the real Terraform."""
+"""Kinds of pools, networks and teams beyond the examples, planned by the real Terraform."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -82,7 +82,7 @@ Plan = Mapping[str, Mapping[str, Any]]
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """What would be made of it."""
+    """The plan of the platform."""
     with workplace(read_platform(PlatformSource("yard.yaml", YARD)), tmp_path_factory.mktemp("yard")) as opened:
         return opened.planned()
 
@@ -95,54 +95,54 @@ def cluster(plan: Plan) -> Mapping[str, Any]:
     return plan["module.cluster.google_container_cluster.this"]
 
 
-def test_bounds_of_each_zone_are_not_bounds_of_all(plan: Plan) -> None:
+def test_autoscaling_bounds_apply_per_zone(plan: Plan) -> None:
     (bounds,) = pool(plan, "by-zone")["autoscaling"]
     assert (bounds["min_node_count"], bounds["max_node_count"]) == (1, 3)
     assert (bounds.get("total_min_node_count"), bounds.get("total_max_node_count")) == (None, None)
     assert pool(plan, "by-zone")["initial_node_count"] == 1
 
 
-def test_machines_that_lie_close_together_have_a_placement_without_topology(plan: Plan) -> None:
+def test_placement_group_is_compact_without_topology(plan: Plan) -> None:
     (placement,) = pool(plan, "near")["placement_policy"]
     assert (placement["type"], placement["tpu_topology"]) == ("COMPACT", None)
     assert pool(plan, "near")["node_locations"] == ["us-central1-b"]
 
 
-def test_a_flex_start_pool_has_its_run_duration_and_no_queue(plan: Plan) -> None:
+def test_flex_start_pool_has_run_duration_and_no_queued_provisioning(plan: Plan) -> None:
     (config,) = pool(plan, "flex")["node_config"]
     assert (config["flex_start"], config["max_run_duration"]) == (True, "43200s")
     assert pool(plan, "flex")["queued_provisioning"] == []
 
 
-def test_an_autoscaled_slice_begins_empty_on_disks_that_it_can_have(plan: Plan) -> None:
+def test_autoscaled_tpu_slice_is_initially_empty_with_supported_disk_type(plan: Plan) -> None:
     assert pool(plan, "slice")["initial_node_count"] == 0
     assert pool(plan, "slice")["placement_policy"][0]["tpu_topology"] == "4x4"
     assert pool(plan, "slice")["node_config"][0]["disk_type"] == "hyperdisk-balanced"
 
 
-def test_a_slice_of_one_machine_has_no_placement(plan: Plan) -> None:
+def test_single_host_tpu_slice_has_no_placement_policy(plan: Plan) -> None:
     assert pool(plan, "one-host")["placement_policy"] == []
 
 
-def test_a_pool_has_room_for_the_pods_it_says_and_its_own_taints(plan: Plan) -> None:
+def test_node_pool_has_its_max_pods_and_taints(plan: Plan) -> None:
     assert pool(plan, "small")["max_pods_per_node"] == 32
     taint = {"key": "own", "value": "", "effect": "PREFER_NO_SCHEDULE"}
     assert pool(plan, "small")["node_config"][0]["taint"] == [taint]
 
 
-def test_a_driver_that_a_daemon_set_installs_is_not_installed_by_gke(plan: Plan) -> None:
+def test_gpu_driver_installation_is_disabled_on_request(plan: Plan) -> None:
     (gpu,) = pool(plan, "near")["node_config"][0]["guest_accelerator"]
     assert gpu["gpu_driver_installation_config"] == [{"gpu_driver_version": "INSTALLATION_DISABLED"}]
 
 
-def test_only_authorized_networks_reach_a_control_plane_without_public_address(plan: Plan) -> None:
+def test_private_control_plane_has_authorized_networks(plan: Plan) -> None:
     assert cluster(plan)["private_cluster_config"][0]["enable_private_endpoint"] is True
     (authorized,) = cluster(plan)["master_authorized_networks_config"]
     blocks = {(row["display_name"], row["cidr_block"]) for row in authorized["cidr_blocks"]}
     assert blocks == {("office", "203.0.113.0/24"), ("home", "198.51.100.7/32")}
 
 
-def test_what_is_turned_off_is_not_there(plan: Plan) -> None:
+def test_disabled_features_are_not_planned(plan: Plan) -> None:
     assert cluster(plan)["monitoring_config"][0]["managed_prometheus"] == [
         {"auto_monitoring_config": [], "enabled": False}
     ]
@@ -152,7 +152,7 @@ def test_what_is_turned_off_is_not_there(plan: Plan) -> None:
     assert [address for address in plan if "monitoring_dashboard" in address or "compute_reservation." in address] == []
 
 
-def test_a_team_has_its_roles_and_its_buckets_and_another_has_none(plan: Plan) -> None:
+def test_roles_and_buckets_are_granted_only_to_their_team(plan: Plan) -> None:
     roles = [values["role"] for address, values in plan.items() if address.startswith("module.teams.google_project")]
     assert roles == ["roles/bigquery.dataViewer", "roles/bigquery.jobUser"]
     buckets = [values for address, values in plan.items() if "google_storage_bucket_iam_member" in address]
@@ -163,7 +163,7 @@ def future_reservation(plan: Plan, name: str) -> Mapping[str, Any]:
     return plan[f'module.future_reservations.google_compute_future_reservation.this["{name}"]']
 
 
-def test_a_reservation_in_the_calendar_is_a_draft_that_costs_nothing(plan: Plan) -> None:
+def test_calendar_reservation_is_planned_as_draft(plan: Plan) -> None:
     booked = future_reservation(plan, "december")
     assert (booked["planning_status"], booked["deletion_policy"]) == ("DRAFT", "DELETE")
     assert (booked["zone"], booked["reservation_mode"]) == ("us-central1-a", "CALENDAR")
@@ -175,14 +175,14 @@ def test_a_reservation_in_the_calendar_is_a_draft_that_costs_nothing(plan: Plan)
     assert (sku["total_count"], machine["machine_type"], machine["guest_accelerators"]) == ("4", "a3-highgpu-8g", gpus)
 
 
-def test_a_pool_refers_to_the_reservation_that_google_creates_by_name(plan: Plan) -> None:
+def test_node_pool_references_future_reservation_by_name(plan: Plan) -> None:
     booked = future_reservation(plan, "december")
     assert (booked["reservation_name"], booked["specific_reservation_required"]) == ("december", True)
     (config,) = pool(plan, "booked")["node_config"]
     assert config["reservation_affinity"][0]["values"] == ["december"]
 
 
-def test_a_future_reservation_is_submitted_only_by_name_and_destroy_forgets_it(plan: Plan) -> None:
+def test_listed_future_reservation_is_submitted_and_abandoned_on_destroy(plan: Plan) -> None:
     booked = future_reservation(plan, "january")
     assert (booked["planning_status"], booked["deletion_policy"]) == ("SUBMITTED", "ABANDON")
     assert (booked["reservation_mode"], booked["deployment_type"]) == ("DEFAULT", None)
@@ -192,21 +192,21 @@ def test_a_future_reservation_is_submitted_only_by_name_and_destroy_forgets_it(p
 
 @pytest.fixture(scope="module")
 def closed_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """Where Kueue decides, and nobody is said to reach the control plane."""
+    """The plan with the engine Kueue and without authorized networks."""
     authorized = next(line for line in YARD.splitlines(keepends=True) if "authorized" in line)
     text = YARD.replace(authorized, "").replace("spec:\n", "spec:\n  engine: kueue\n", 1)
     with workplace(read_platform(PlatformSource("yard.yaml", text)), tmp_path_factory.mktemp("closed")) as opened:
         return opened.planned()
 
 
-def test_a_control_plane_without_public_address_has_authorized_networks_even_if_it_lists_none(
+def test_private_control_plane_without_listed_networks_authorizes_none(
     closed_plan: Plan,
 ) -> None:
     (networks,) = cluster(closed_plan)["master_authorized_networks_config"]
     assert not networks.get("cidr_blocks")
 
 
-def test_the_control_plane_may_ask_kueues_webhooks(closed_plan: Plan, plan: Plan) -> None:
+def test_firewall_lets_control_plane_reach_webhooks_of_kueue(closed_plan: Plan, plan: Plan) -> None:
     rule = closed_plan["module.network.google_compute_firewall.webhooks[0]"]
     assert [(row["protocol"], row["ports"]) for row in rule["allow"]] == [("tcp", ["9443"])]
     assert (rule["direction"], rule["source_ranges"]) == ("INGRESS", ["172.16.0.0/28"])

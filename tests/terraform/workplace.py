@@ -1,4 +1,4 @@
-"""A folder with a platform's Terraform, and the real Terraform to run in it, with a provider that makes nothing."""
+"""A folder with the Terraform files of a platform, and the real Terraform with a stub provider."""
 
 import json
 import os
@@ -21,12 +21,12 @@ from terraform.stub_provider import serving
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "platforms"
-#: Where `make terraform` puts one, for machines that have none.
+#: The path of the binary from `make terraform`.
 LIBRARY = ROOT / ".terraform-library" / "bin" / "python"
 
 
 def found_command() -> Sequence[str]:
-    """How Terraform, or OpenTofu, is called here; nothing where there is none."""
+    """The command of Terraform or OpenTofu; empty if both are missing."""
     found = shutil.which("terraform") or shutil.which("tofu")
     if found:
         return [found]
@@ -37,12 +37,12 @@ needs_terraform = pytest.mark.skipif(not found_command(), reason="there is no Te
 
 
 def example(name: str) -> PlatformModel:
-    """One of the platforms of examples/platforms."""
+    """A platform of examples/platforms."""
     return read_platform(PlatformSource(name, (EXAMPLES / f"{name}.yaml").read_text("utf-8")))
 
 
 def rendered(platform: PlatformModel, folder: Path) -> Path:
-    """The platform's files, written below a folder."""
+    """Write the files of a platform below a folder."""
     for path, text in files(platform).items():
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -52,17 +52,17 @@ def rendered(platform: PlatformModel, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Workplace:
-    """A folder in which Terraform runs."""
+    """A working folder of Terraform."""
 
     folder: Path
     provider: str
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """One command, whatever its end."""
+        """Run a command; it may fail."""
         return self._ran([*found_command(), *words])
 
     def run_script(self, script: str) -> str:
-        """What a script of a build says, which has to end well; the builder's `terraform` is the one that is here."""
+        """Run a script of a build with the local `terraform`; it must succeed. Return the output."""
         tools = self.folder.parent / "tools"
         tools.mkdir(exist_ok=True)
         (tools / "terraform").write_text(f'#!/bin/sh\nexec {shlex.join(found_command())} "$@"\n', "utf-8")
@@ -85,13 +85,13 @@ class Workplace:
         )
 
     def must(self, *words: str) -> str:
-        """What one command says, which has to end well."""
+        """Run a command; it must succeed. Return the output."""
         done = self.run(*words)
         assert done.returncode == 0, f"{' '.join(words)}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
         return done.stdout
 
     def planned(self) -> Mapping[str, Mapping[str, Any]]:
-        """By address: every resource that would be made, with what is known of it."""
+        """All planned resources by address, with their known values."""
         self.must("plan", "-input=false", "-no-color", "-out=made.tfplan")
         root = json.loads(self.must("show", "-json", "made.tfplan"))["planned_values"]["root_module"]
         return dict(_resources(root))
@@ -105,7 +105,7 @@ def _resources(module: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 @contextmanager
 def workplace(platform: PlatformModel, folder: Path, configuration: str = "terraform") -> Iterator[Workplace]:
-    """The platform's Terraform, initialized; its state is in the folder, since there is no bucket to be had."""
+    """The initialized Terraform of a platform, with its state in the folder instead of a bucket."""
     place = rendered(platform, folder) / configuration
     (place / "override.tf").write_text('terraform {\n  backend "local" {}\n}\n', "utf-8")
     with serving([provider_schema(), beta_schema()], folder) as provider:

@@ -1,4 +1,4 @@
-"""The virtual kernel: where its clock stands, and what bounds an instant."""
+"""The virtual event loop: its clock, and the work limit of an instant."""
 
 import gc
 
@@ -9,7 +9,7 @@ from batchyard.base.instant import Instant
 from batchyard.controller_runtime.kernel import EndlessInstant, VirtualEventLoop
 
 
-def test_the_clock_moves_only_with_work() -> None:
+def test_clock_moves_only_with_work() -> None:
     kernel = VirtualEventLoop(100)
     kernel.call_at(150, lambda: None)
     kernel.call_at(300, lambda: None)
@@ -18,7 +18,7 @@ def test_the_clock_moves_only_with_work() -> None:
     assert kernel.next_instant() == 300
 
 
-def test_until_includes_its_instant() -> None:
+def test_run_until_includes_its_instant() -> None:
     kernel = VirtualEventLoop()
     done: list[Instant] = []
     for when in (10, 20, 30):
@@ -28,7 +28,7 @@ def test_until_includes_its_instant() -> None:
     assert kernel.pending() == 1
 
 
-def test_until_the_present_does_what_is_due_now() -> None:
+def test_run_until_now_does_due_work() -> None:
     kernel = VirtualEventLoop(10)
     done: list[str] = []
     kernel.call_soon(lambda: done.append("now"))
@@ -37,14 +37,14 @@ def test_until_the_present_does_what_is_due_now() -> None:
     assert done == ["now"]
 
 
-def test_until_a_past_instant_does_nothing() -> None:
+def test_run_until_past_instant_does_no_work() -> None:
     kernel = VirtualEventLoop(10)
     kernel.call_soon(lambda: None)
     assert kernel.run(until=9) == 0
     assert kernel.pending() == 1
 
 
-def test_what_was_cancelled_is_forgotten() -> None:
+def test_cancelled_work_is_removed() -> None:
     kernel = VirtualEventLoop()
     kept = kernel.call_at(7, lambda: None)
     for number in range(5_000):
@@ -57,7 +57,7 @@ def test_what_was_cancelled_is_forgotten() -> None:
     assert kernel.run() == 0
 
 
-def test_a_step_does_one_piece_of_work() -> None:
+def test_step_does_one_piece_of_work() -> None:
     kernel = VirtualEventLoop()
     done: list[str] = []
     kernel.call_soon(lambda: done.append("a"))
@@ -70,7 +70,7 @@ def test_a_step_does_one_piece_of_work() -> None:
     assert kernel.steps == 2
 
 
-def test_a_run_can_be_cut_into_pieces() -> None:
+def test_run_with_step_limit_keeps_order() -> None:
     kernel = VirtualEventLoop()
     done: list[int] = []
     for number in range(10):
@@ -80,14 +80,14 @@ def test_a_run_can_be_cut_into_pieces() -> None:
     assert done == list(range(10))
 
 
-def test_no_steps_leave_the_clock_alone() -> None:
+def test_run_without_steps_keeps_clock() -> None:
     kernel = VirtualEventLoop()
     kernel.call_at(5, lambda: None)
     assert kernel.run(steps_max=0) == 0
     assert kernel.now() == 0
 
 
-def test_an_endless_instant_is_refused_with_its_work() -> None:
+def test_endless_instant_raises_error_with_its_work() -> None:
     kernel = VirtualEventLoop(7, work_per_instant_max=100)
 
     def again() -> None:
@@ -101,7 +101,7 @@ def test_an_endless_instant_is_refused_with_its_work() -> None:
         kernel.step()
 
 
-def test_the_bound_counts_each_instant_anew() -> None:
+def test_work_limit_applies_to_each_instant() -> None:
     kernel = VirtualEventLoop(work_per_instant_max=3)
     for when in range(1, 6):
         for _ in range(3):
@@ -111,7 +111,7 @@ def test_the_bound_counts_each_instant_anew() -> None:
     assert kernel.steps == 15
 
 
-def test_as_much_work_as_the_bound_allows_is_done() -> None:
+def test_run_does_work_up_to_limit() -> None:
     kernel = VirtualEventLoop(work_per_instant_max=3)
     for _ in range(3):
         kernel.call_soon(lambda: None)
@@ -121,7 +121,7 @@ def test_as_much_work_as_the_bound_allows_is_done() -> None:
         kernel.run()
 
 
-def test_an_exception_leaves_the_rest_of_the_work() -> None:
+def test_exception_keeps_remaining_work() -> None:
     kernel = VirtualEventLoop()
     done: list[str] = []
 
@@ -137,7 +137,7 @@ def test_an_exception_leaves_the_rest_of_the_work() -> None:
     assert done == ["next"]
 
 
-def test_work_cannot_run_the_kernel_that_runs_it() -> None:
+def test_work_cannot_run_its_own_event_loop() -> None:
     kernel = VirtualEventLoop()
 
     def rerun() -> None:
@@ -149,14 +149,14 @@ def test_work_cannot_run_the_kernel_that_runs_it() -> None:
     assert kernel.run() == 0
 
 
-def test_nothing_to_do_has_no_next_instant() -> None:
+def test_event_loop_without_work_has_no_next_instant() -> None:
     kernel = VirtualEventLoop(3)
     assert kernel.next_instant() is None
     kernel.call_soon(lambda: None)
     assert kernel.next_instant() == 3
 
 
-def test_a_run_gives_the_collector_back_as_it_was() -> None:
+def test_run_restores_garbage_collector_thresholds() -> None:
     before = gc.get_threshold()
     kernel = VirtualEventLoop()
     during: list[tuple[int, int, int]] = []
@@ -166,7 +166,7 @@ def test_a_run_gives_the_collector_back_as_it_was() -> None:
     assert during[0][0] > before[0]
 
 
-def test_skipped_time_leaves_its_work_in_order_to_be_done_once() -> None:
+def test_skipped_work_is_done_once_in_order() -> None:
     kernel = VirtualEventLoop()
     done: list[tuple[str, Instant]] = []
 

@@ -1,4 +1,4 @@
-"""The memory that a platform keeps of Jobs that have ended and are deleted."""
+"""The memory that a platform retains for finished and deleted Jobs."""
 
 import gc
 import tracemalloc
@@ -28,12 +28,12 @@ from batchyard.wiring import PlatformSettings, Ports, build_platform
 from yard import queue
 
 JOBS: Final = 50
-#: Bytes: what varies from run to run. The Events of one Job alone take 17 KB, its views 9 KB.
+#: Bytes: the variation between runs. The Events of one Job alone take 17 KB, its views 9 KB.
 PER_JOB_MAX: Final = 3000
 
 
 class Platform:
-    """A platform in virtual time, with all that a running one keeps of Jobs; what it bounds has small bounds."""
+    """A platform in virtual time, with all state that a running one keeps about Jobs, and with small limits."""
 
     def __init__(self) -> None:
         self.kernel = VirtualEventLoop(make.NOW)
@@ -57,7 +57,7 @@ class Platform:
             self._create(obj)
 
     def run_jobs(self, count: int) -> int:
-        """Run so many Jobs until they are deleted; the bytes that the process keeps then."""
+        """Run some Jobs until they are deleted; the bytes that the process then retains."""
         for _ in range(count):
             self._jobs += 1
             self._create(job(f"job-{self._jobs}"))
@@ -90,7 +90,7 @@ def job(name: str) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def test_deleted_jobs_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_jobs_retain_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "REMEMBERED_MAX", 100)
     monkeypatch.setattr(controllers, "KEPT_MAX", 100)
     monkeypatch.setattr(controllers, "AT_ONCE_MAX", 20)

@@ -34,7 +34,7 @@ class Scraping(StrEnum):
 class InstallSettings:
     """The choices of an installation. The defaults are those of `deploy/operator/base`."""
 
-    image: str = "batchyard:0.1.0"
+    image: str = "batchyard:0.2.0"
     namespace: str = "batchyard-system"
     #: The name of its objects, or their prefix.
     name: str = "batchyard-operator"

@@ -1,4 +1,4 @@
-"""Budgets: their periods, what is reached of them, and what they make of queues and Workloads."""
+"""Budgets: periods, reached thresholds, and their effect on queues and Workloads."""
 
 from typing import Any
 
@@ -50,40 +50,40 @@ def verdict(spent: int, **spec: Any) -> BudgetVerdict:
         ("Month", "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"),
     ],
 )
-def test_periods_are_those_of_the_calendar_in_utc(kind: str, begin: str, end: str) -> None:
+def test_budget_periods_follow_utc_calendar(kind: str, begin: str, end: str) -> None:
     period = period_of(budget(period=kind), NOW)
     assert (format_time(period.begin), format_time(period.end or 0)) == (begin, end)
 
 
 @pytest.mark.parametrize("month", ["2026-01-31T23:59:59Z", "2028-02-29T12:00:00Z", "2026-12-31T00:00:00Z"])
-def test_each_month_ends_where_the_next_begins(month: str) -> None:
+def test_month_period_ends_where_next_month_begins(month: str) -> None:
     period = period_of(budget(), parse_time(month))
     assert period.end is not None
     assert period_of(budget(), period.end).begin == period.end
 
 
-def test_a_budget_in_total_has_no_end() -> None:
+def test_total_budget_period_has_no_end() -> None:
     assert period_of(budget(period="Total"), NOW) == BudgetPeriod(0, None)
 
 
-def test_what_is_reached_is_done_and_no_more() -> None:
+def test_verdict_applies_only_reached_thresholds() -> None:
     assert (verdict(5 * DOLLAR - 1, thresholds=LADDER).boost, verdict(5 * DOLLAR, thresholds=LADDER).boost) == (0, -5)
     policies = [verdict(spent, thresholds=LADDER).stop_policy for spent in (10 * DOLLAR - 1, 10 * DOLLAR)]
     assert policies == ["None", "Hold"]
 
 
-def test_without_thresholds_it_notifies_and_holds() -> None:
+def test_budget_without_thresholds_notifies_at_80_and_holds_at_100_percent() -> None:
     assert [each["action"] for each in verdict(8 * DOLLAR).reached] == ["Notify"]
     assert verdict(10 * DOLLAR).stop_policy == "Hold"
 
 
-def test_the_next_threshold_is_foreseen_to_the_microsecond() -> None:
+def test_crosses_at_returns_exact_time_of_next_threshold() -> None:
     at = crosses_at(budget(thresholds=LADDER), BudgetUse(spent=4 * DOLLAR, rate=3 * DOLLAR), NOW)
     assert at == NOW + 20 * MINUTE
     assert crosses_at(budget(), BudgetUse(spent=4 * DOLLAR), NOW) is None
 
 
-def test_a_queue_is_held_and_is_as_it_was_after() -> None:
+def test_budget_holds_queue_and_restores_it_on_release() -> None:
     holding = verdict(10 * DOLLAR)
     stopped = with_stop_policy(queue(), [holding])
     assert stopped["spec"]["stopPolicy"] == "Hold"
@@ -95,46 +95,46 @@ def test_a_queue_is_held_and_is_as_it_was_after() -> None:
 
 
 @pytest.mark.parametrize("before", ["Hold", "HoldAndDrain"])
-def test_what_somebody_stopped_stays_stopped(before: str) -> None:
+def test_budget_keeps_stop_policy_set_by_user(before: str) -> None:
     stopped = with_stop_policy(queue(stop=before), [verdict(10 * DOLLAR)])
     assert stopped["spec"]["stopPolicy"] == before
     assert with_stop_policy(stopped, [])["spec"]["stopPolicy"] == before
 
 
-def test_only_a_budget_that_says_so_drains() -> None:
+def test_budget_with_drain_sets_hold_and_drain() -> None:
     drains = [{"percent": 100, "action": "Hold", "drain": True}]
     assert with_stop_policy(queue(), [verdict(10 * DOLLAR, thresholds=drains)])["spec"]["stopPolicy"] == "HoldAndDrain"
 
 
-def test_other_queues_are_let_be() -> None:
+def test_budget_leaves_unlisted_queue_unchanged() -> None:
     other = queue("other")
     assert with_stop_policy(other, [verdict(10 * DOLLAR, queues=["main"])]) is other
 
 
-def test_workloads_are_demoted_and_promoted_again() -> None:
+def test_priority_boost_is_added_and_removed_with_spending() -> None:
     workload = {"metadata": {"name": "w"}, "spec": {"queueName": "main"}}
     lower = with_priority_boost(workload, [verdict(6 * DOLLAR, thresholds=LADDER)])
     assert lower["metadata"]["annotations"] == {"cost.batchyard.dev/priority-boost": "-5"}
     assert with_priority_boost(lower, [verdict(0, thresholds=LADDER)]) == workload
 
 
-def test_a_status_tells_what_is_left_and_how_it_will_end() -> None:
+def test_status_reports_remaining_amount_and_forecast() -> None:
     period = period_of(budget(period="Day"), NOW)
     use = BudgetUse(spent=4 * DOLLAR, running=DOLLAR, recent=4 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
     status = status_of(budget(period="Day"), use, period, NOW)
     reported = [status[field] for field in ("spent", "running", "committed", "remaining", "forecast")]
-    assert reported == ["4.00", "1.00", "2.00", "6.00", "9.14"]  # 10.5 hours have gone, 13.5 are left
+    assert reported == ["4.00", "1.00", "2.00", "6.00", "9.14"]  # 10.5 hours elapsed, 13.5 remain
     conditions = {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
     assert conditions == {"Within": ("True", "WithinBudget"), "Exceeded": ("False", "WithinBudget")}
 
 
-def test_who_is_held_spends_no_more_than_what_runs() -> None:
+def test_forecast_of_exceeded_budget_adds_only_committed_cost() -> None:
     period = period_of(budget(period="Day"), NOW)
     use = BudgetUse(spent=11 * DOLLAR, recent=11 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
     assert status_of(budget(period="Day"), use, period, NOW)["forecast"] == "13.00"
 
 
-def test_a_threshold_is_new_once_in_a_period() -> None:
+def test_threshold_is_newly_reached_once_per_period() -> None:
     period = period_of(budget(), NOW)
     before = {**budget(), "status": status_of(budget(), BudgetUse(spent=8 * DOLLAR), period, NOW)}
     assert [each["percent"] for each in newly_reached(before, verdict(10 * DOLLAR), period)] == [100]

@@ -1,4 +1,4 @@
-"""The cost ledger: what machines cost is what the work on them came to, and what lay idle, to the cent."""
+"""The cost ledger: the cost of machines equals the cost of the work on them plus idle time, to the cent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from batchyard.interfaces.client import Create, EventType, WatchEvent, WriteResu
 from batchyard.store.memory import Store
 
 CLOUD = "cloud.batchyard.dev/v1alpha1"
-#: Dollars an hour, of the machine with its two accelerators.
+#: Dollars per hour of the machine with two accelerators.
 PRICE = 2.0
 
 
@@ -28,11 +28,11 @@ def cloud(kind: str, name: str, **spec: Any) -> Obj:
 
 
 def ignore(result: WriteResult) -> None:
-    """Nothing is done with a result."""
+    """Ignore a result."""
 
 
-class Books:
-    """A ledger, and the objects it is told of."""
+class LedgerFixture:
+    """A ledger, and the events that it observes."""
 
     def __init__(self, price: float = PRICE, detail: LedgerDetail = BY_TEAM) -> None:
         kernel = VirtualEventLoop(make.NOW)
@@ -47,23 +47,23 @@ class Books:
     def statement(self, now: int) -> Statement:
         return statement_of(self.ledger.accounts(now))
 
-    def tell(self, obj: Mapping[str, Any], at: int, *, gone: bool = False) -> None:
+    def observe(self, obj: Mapping[str, Any], at: int, *, gone: bool = False) -> None:
         kind = EventType.DELETED if gone else EventType.MODIFIED
         self.ledger.observe([WatchEvent(kind, key_of(obj), obj, None, 1)], make.NOW + at)
 
     def machine(self, phase: str, at: int, name: str = "n", *, gone: bool = False) -> None:
         obj = cloud("Instance", name, pool="p", zone="z", machineType="g2-standard-24")
-        self.tell({**obj, "status": {"phase": phase}}, at, gone=gone)
+        self.observe({**obj, "status": {"phase": phase}}, at, gone=gone)
 
     def ready(self, at: int, name: str = "n") -> None:
         status = {
             "allocatable": {"cpu": "24", "memory": "90Gi", "nvidia.com/gpu": "2"},
             "conditions": [make.condition("Ready", since=at // SECOND)],
         }
-        self.tell({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}, at)
+        self.observe({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}, at)
 
     def pod(self, name: str, phase: str, at: int, *, team: str = "team", **reported: Any) -> None:
-        """`gpus` is what it asks for, `every` how often it saves its work, `since` when its containers started."""
+        """`gpus` is the requested count, `every` the checkpoint interval, `since` the start time of its containers."""
         gpus, every, since = reported.get("gpus", 1), reported.get("every"), reported.get("since")
         container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
         notes = {"annotations": {"batchyard.dev/checkpoint-every": every}} if every else {}
@@ -72,16 +72,16 @@ class Books:
         state = {"running": {"startedAt": format_time(make.NOW + since)}} if since is not None else {}
         status = {"phase": phase, "containerStatuses": [{"state": state}]}
         obj = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
-        self.tell(obj, at)
+        self.observe(obj, at)
 
 
 def costs(statement: Statement) -> dict[tuple[str, str], float]:
-    """Dollars by team and use."""
+    """Return dollars by team and use."""
     return {(line.team, line.use): line.cost for line in statement.by_team}
 
 
-def test_an_hour_is_booting_done_and_idle() -> None:
-    books = Books()
+def test_ledger_splits_machine_hour_into_boot_done_and_idle() -> None:
+    books = LedgerFixture()
     books.machine("Booting", 0)
     books.ready(15 * MINUTE)
     books.pod("a", "Pending", 30 * MINUTE)
@@ -95,8 +95,8 @@ def test_an_hour_is_booting_done_and_idle() -> None:
     assert hours == {BOOT: (0.25, 0), IDLE: (0.5, 1.0), DONE: (0.25, 0.5)}
 
 
-def test_work_that_does_not_succeed_is_lost() -> None:
-    books = Books()
+def test_work_of_failed_pod_or_crashed_machine_is_lost() -> None:
+    books = LedgerFixture()
     books.machine("Booting", 0)
     books.ready(0)
     books.pod("failed", "Running", 0, team="red")
@@ -118,7 +118,7 @@ def test_work_that_does_not_succeed_is_lost() -> None:
         ({"labels": {"node.kubernetes.io/instance-type": "x1", "cloud.google.com/gke-spot": "true"}}, {}, 1_000_000),
     ],
 )
-def test_nodes_without_instances_cost_what_is_said_of_them(
+def test_price_of_node_without_instance_comes_from_annotation_type_or_cluster(
     metadata: dict[str, Any], local: dict[str, Any], price: int
 ) -> None:
     catalog = {"x1": {"family": "x1", "cpu": 8, "memory": "64Gi", "onDemand": 3, "spot": 1}}
@@ -126,16 +126,16 @@ def test_nodes_without_instances_cost_what_is_said_of_them(
     assert node_rate({"metadata": {"name": "n", **metadata}}, cluster).price == price
 
 
-def test_nodes_without_instances_are_machines_where_that_is_asked_for() -> None:
-    books = Books(detail=LedgerDetail(by_workload=True, all_nodes=True))
+def test_nodes_without_instances_are_machines_with_all_nodes() -> None:
+    books = LedgerFixture(detail=LedgerDetail(by_workload=True, all_nodes=True))
     books.ready(0, "bare")
     assert [(line.pool, line.use) for line in books.statement(make.NOW + HOUR).by_pool] == [("nodes", IDLE)]
     assert list(books.ledger.unpriced()) == [("nodes", "standard")]
 
 
 @pytest.mark.parametrize("crashes", [True, False])
-def test_of_work_that_is_saved_only_the_rest_is_lost(crashes: bool) -> None:
-    books = Books()
+def test_only_work_since_last_checkpoint_is_lost(crashes: bool) -> None:
+    books = LedgerFixture()
     books.machine("Booting", 0)
     books.ready(0)
     books.pod("a", "Pending", 0, gpus=2, every="20m")
@@ -150,8 +150,8 @@ def test_of_work_that_is_saved_only_the_rest_is_lost(crashes: bool) -> None:
     assert hours == {DONE: pytest.approx((2 / 3, 4 / 3, 1.33)), LOST: pytest.approx((1 / 3, 2 / 3, 0.67))}
 
 
-def test_work_is_saved_in_each_run_of_a_pod() -> None:
-    books = Books()
+def test_checkpoints_count_per_run_of_pod() -> None:
+    books = LedgerFixture()
     books.machine("Booting", 0)
     books.ready(0)
     for since in (0, 25 * MINUTE):
@@ -160,8 +160,8 @@ def test_work_is_saved_in_each_run_of_a_pod() -> None:
     assert costs(books.statement(make.NOW + HOUR)) == {("team", DONE): 1.33, ("team", LOST): 0.67}
 
 
-def test_what_still_runs_is_neither_done_nor_lost() -> None:
-    books = Books()
+def test_work_of_running_pod_is_neither_done_nor_lost() -> None:
+    books = LedgerFixture()
     books.machine("Booting", 0)
     books.ready(0)
     books.pod("a", "Running", 0, gpus=2)
@@ -170,8 +170,8 @@ def test_what_still_runs_is_neither_done_nor_lost() -> None:
 
 
 @pytest.mark.parametrize("price", [0.01, 0.07, 1.0, 2.11])
-def test_the_lines_add_up_to_the_cent(price: float) -> None:
-    books = Books(price)
+def test_statement_lines_sum_to_total_cost(price: float) -> None:
+    books = LedgerFixture(price)
     for number in range(3):
         books.machine("Booting", number * MINUTE, "n" if not number else f"n{number}")
     books.ready(7 * MINUTE)
@@ -185,7 +185,7 @@ def test_the_lines_add_up_to_the_cent(price: float) -> None:
         assert round(sum(line.cost for line in lines), 2) == statement.cost
 
 
-def test_a_new_price_counts_from_then_on() -> None:
+def test_new_price_applies_from_its_change() -> None:
     pools = [{"name": "p", "machineType": "e2-medium", "nodeCount": 1}]
     first = cloud("Cluster", "c", zones=["z-a"], nodePools=pools, prices={"e2-medium": {"onDemand": 1}})
     then = cloud("Cluster", "c", zones=["z-a"], nodePools=pools, prices={"e2-medium": {"onDemand": 2}})
@@ -195,7 +195,7 @@ def test_a_new_price_counts_from_then_on() -> None:
     assert result.costs.cost == 1.5
 
 
-def test_accelerators_count_by_whatever_name_pods_ask_for_them() -> None:
+def test_accelerators_are_counted_by_resource_name_of_catalog() -> None:
     device = {"accelerator": {"type": "npu", "count": 4, "resource": "example.com/npu"}}
     catalog = {"x1": {"cpu": 8, "memory": "64Gi", "onDemand": 1, **device}}
     pools = [{"name": "p", "machineType": "x1", "nodeCount": 1}]

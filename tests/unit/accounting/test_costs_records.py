@@ -1,4 +1,4 @@
-"""CostRecords: what is written of accounts is read again, what was settled later moves, and all adds up to the cent."""
+"""CostRecords: records round-trip, amounts settled later move, and sums are exact to the cent."""
 
 import hypothesis
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ TEN = parse_time("2026-11-22T10:00:00Z")
 FOREVER = 1 << 62
 
 
-def place(use: str, team: str = "", workload: str = "", pool: str = "p") -> AccountKey:
+def account_key(use: str, team: str = "", workload: str = "", pool: str = "p") -> AccountKey:
     return AccountKey(
         pool, "standard", team, use, "l4" if team else "", "cq" if team else "", "lq" if team else "", workload
     )
@@ -37,7 +37,7 @@ def hour(
     at: int = 0,
     settled: dict[tuple[int, AccountKey], RecordedAmount] | None = None,
 ) -> list[Obj]:
-    """The records of an hour, so many after ten."""
+    """Return the records of one hour; `at` counts hours after ten."""
     begin = TEN + at * HOUR
     specs = specs_of(lines, settled or {}, [])
     return [record(ns, hour_name(begin), (begin, begin + HOUR), begin + HOUR, spec) for ns, spec in specs.items()]
@@ -47,22 +47,22 @@ def rows(found: CostReport) -> dict[str, dict[str, int]]:
     return {row.name: dict(row.cents) for row in found.rows}
 
 
-def test_what_is_written_is_read_again() -> None:
-    lines = {place(IDLE): RecordedAmount(5, 6, 7), place(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
+def test_cost_records_round_trip() -> None:
+    lines = {account_key(IDLE): RecordedAmount(5, 6, 7), account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
     found = {obj["metadata"]["namespace"]: read(obj) for obj in hour(lines)}
-    assert found["red"].lines == {place(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
-    assert found[PLATFORM].lines == {place(IDLE): RecordedAmount(5, 6, 7)}
+    assert found["red"].lines == {account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
+    assert found[PLATFORM].lines == {account_key(IDLE): RecordedAmount(5, 6, 7)}
     assert found[PLATFORM].machines == {("p", "standard"): RecordedAmount(6, 8, 10)}
 
 
-def test_running_time_is_what_it_has_become() -> None:
-    ran = place(RUNS, "red", "w")
+def test_settled_amount_replaces_running_amount_of_earlier_hour() -> None:
+    ran = account_key(RUNS, "red", "w")
     first = hour({ran: RecordedAmount(HOUR, 0, 900_000)})
     settled = {
-        (TEN, place(DONE, "red", "w")): RecordedAmount(0, 0, 600_000),
-        (TEN, place(LOST, "red", "w")): RecordedAmount(0, 0, 300_000),
+        (TEN, account_key(DONE, "red", "w")): RecordedAmount(0, 0, 600_000),
+        (TEN, account_key(LOST, "red", "w")): RecordedAmount(0, 0, 300_000),
     }
-    second = hour({place(DONE, "red", "w"): RecordedAmount(HOUR, 0, 100_000)}, 1, settled)
+    second = hour({account_key(DONE, "red", "w"): RecordedAmount(HOUR, 0, 100_000)}, 1, settled)
     alone = report(first, "team", TEN, TEN + HOUR)
     assert rows(alone) == {"red": {RUNS: 90}}
     later = report([*first, *second], "team", TEN, TEN + HOUR)
@@ -70,13 +70,13 @@ def test_running_time_is_what_it_has_become() -> None:
     assert report([*first, *second], "team", 0, FOREVER).total.total == 100
 
 
-def test_a_day_says_what_its_hours_said() -> None:
-    ran = place(RUNS, "red", "w")
-    first = hour({ran: RecordedAmount(HOUR, 0, 900_000), place(IDLE): RecordedAmount(HOUR, 0, 50_000)})
+def test_day_record_reports_same_rows_as_its_hours() -> None:
+    ran = account_key(RUNS, "red", "w")
+    first = hour({ran: RecordedAmount(HOUR, 0, 900_000), account_key(IDLE): RecordedAmount(HOUR, 0, 50_000)})
     second = hour(
-        {place(LOST, "red", "w"): RecordedAmount(HOUR, 0, 100_000)},
+        {account_key(LOST, "red", "w"): RecordedAmount(HOUR, 0, 100_000)},
         1,
-        {(TEN, place(LOST, "red", "w")): RecordedAmount(0, 0, 900_000)},
+        {(TEN, account_key(LOST, "red", "w")): RecordedAmount(0, 0, 900_000)},
     )
     day = []
     for namespace in ("red", PLATFORM):
@@ -90,24 +90,30 @@ def test_a_day_says_what_its_hours_said() -> None:
         assert reported[0] == reported[1] == reported[2]
 
 
-def test_of_many_workloads_the_small_ones_are_told_together() -> None:
-    accounts = {place(DONE, "red", f"w{number}"): CostAccount(number, 0, number) for number in range(10)}
+def test_limit_named_workloads_merges_smallest_workloads() -> None:
+    accounts = {account_key(DONE, "red", f"w{number}"): CostAccount(number, 0, number) for number in range(10)}
     some = limit_named_workloads(accounts, 3)
     assert sorted(each.workload for each in some) == ["", "w7", "w8", "w9"]
     assert sum(account.cost for account in some.values()) == 45
 
 
-def test_what_a_namespace_cost_that_is_gone_is_still_told() -> None:
+def test_report_includes_cost_of_deleted_namespace() -> None:
     objects = hour(
-        {place(DONE, "red"): RecordedAmount(HOUR, 0, 500_000), place(IDLE): RecordedAmount(HOUR, 0, 100_000)}
+        {
+            account_key(DONE, "red"): RecordedAmount(HOUR, 0, 500_000),
+            account_key(IDLE): RecordedAmount(HOUR, 0, 100_000),
+        }
     )
     left = [obj for obj in objects if obj["metadata"]["namespace"] != "red"]
     assert rows(report(left, "team", 0, FOREVER)) == {"(nobody)": {IDLE: 10}, "(no record)": {DONE: 50}}
 
 
-def test_a_team_sees_its_own_and_no_names_of_others() -> None:
+def test_team_record_contains_only_its_own_costs() -> None:
     objects = hour(
-        {place(DONE, "red"): RecordedAmount(1, 0, 500_000), place(DONE, "blue"): RecordedAmount(1, 0, 100_000)}
+        {
+            account_key(DONE, "red"): RecordedAmount(1, 0, 500_000),
+            account_key(DONE, "blue"): RecordedAmount(1, 0, 100_000),
+        }
     )
     own = [obj for obj in objects if obj["metadata"]["namespace"] == "red"]
     assert "blue" not in str(own)
@@ -116,17 +122,17 @@ def test_a_team_sees_its_own_and_no_names_of_others() -> None:
 
 @hypothesis.given(
     st.dictionaries(
-        st.builds(place, st.sampled_from([DONE, LOST, RUNS]), st.sampled_from(["red", "blue"]), st.sampled_from("ab")),
+        st.builds(
+            account_key, st.sampled_from([DONE, LOST, RUNS]), st.sampled_from(["red", "blue"]), st.sampled_from("ab")
+        ),
         st.integers(0, HOUR * WHOLE),
         max_size=8,
     ),
     st.integers(0, HOUR * WHOLE),
     st.integers(0, 50_000_000),
 )
-def test_teams_and_what_nobody_took_are_what_the_machines_cost(
-    taken: dict[AccountKey, int], idle: int, price: int
-) -> None:
-    times = {**taken, place(IDLE): idle, place(BOOT): idle // 3}
+def test_report_rows_sum_to_cost_of_machines(taken: dict[AccountKey, int], idle: int, price: int) -> None:
+    times = {**taken, account_key(IDLE): idle, account_key(BOOT): idle // 3}
     lines = amounts_of({each: CostAccount(time, 0, time * price) for each, time in times.items()})
     objects = hour(lines)
     cost = sum(times.values()) * price

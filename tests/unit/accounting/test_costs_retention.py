@@ -1,4 +1,4 @@
-"""Records of hours become those of days, and these those of months; what they say stays the same."""
+"""Retention merges hour records into days and day records into months; reports stay the same."""
 
 from batchyard.accounting.accounts import DONE, AccountKey
 from batchyard.accounting.controller import DAY, DAYS_KEPT, HOURS_KEPT, retention_writes
@@ -20,7 +20,7 @@ def ignore(result: WriteResult) -> None:
 
 
 class Records:
-    """What is kept of some hours, an hour a record."""
+    """A store with one record per hour."""
 
     def __init__(self, hours: int) -> None:
         self.kernel = VirtualEventLoop(BEGIN)
@@ -37,8 +37,8 @@ class Records:
                 self.client.submit([Create(obj)], ignore)
         self.kernel.run()
 
-    def tidy(self, now: Instant) -> None:
-        """Put together what is due, until nothing is."""
+    def compact(self, now: Instant) -> None:
+        """Apply the retention writes until none is due."""
         while writes := retention_writes(self.client, now):
             for write in writes:
                 self.client.submit([write], ignore)
@@ -51,20 +51,20 @@ class Records:
         return list(self.client.list(scheme.COST_RECORD))
 
 
-def test_hours_are_kept_for_a_week() -> None:
+def test_hour_records_are_kept_for_one_week() -> None:
     records = Records(30)
-    records.tidy(BEGIN + DAY + HOURS_KEPT - 1)
+    records.compact(BEGIN + DAY + HOURS_KEPT - 1)
     assert len(records.names("red")) == 30
-    records.tidy(BEGIN + DAY + HOURS_KEPT)
+    records.compact(BEGIN + DAY + HOURS_KEPT)
     assert records.names("red") == ["day-2026-01-30", *(f"hour-2026-01-31-{hour:02}" for hour in range(6))]
 
 
-def test_days_are_kept_for_three_months_and_months_for_ever() -> None:
+def test_day_records_merge_into_months_after_three_months() -> None:
     records = Records(72)
     reported = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
-    records.tidy(BEGIN + 3 * DAY + HOURS_KEPT)
+    records.compact(BEGIN + 3 * DAY + HOURS_KEPT)
     assert records.names("red") == ["day-2026-01-30", "day-2026-01-31", "day-2026-02-01"]
-    records.tidy(BEGIN + 40 * DAY + DAYS_KEPT)
+    records.compact(BEGIN + 40 * DAY + DAYS_KEPT)
     for namespace in ("red", PLATFORM):
         assert records.names(namespace) == ["month-2026-01", "month-2026-02"]
     again = [report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]

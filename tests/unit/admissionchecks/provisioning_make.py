@@ -1,4 +1,4 @@
-"""A queue that asks for capacity: AdmissionChecks, configs, and what whoever provisions writes."""
+"""A queue with a provisioning check: AdmissionChecks, configs, and the conditions that the provisioner writes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ def config(name: str = "config", **spec: Any) -> Obj:
 
 
 def check(name: str = "prov", config: str = "config", **spec: Any) -> Obj:
-    """An AdmissionCheck that the provisioning controller answers."""
+    """An AdmissionCheck of the provisioning controller."""
     reference = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": config}
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -45,7 +45,7 @@ def check(name: str = "prov", config: str = "config", **spec: Any) -> Obj:
 
 
 def provisioning_stage(*objects: Obj, checks: Mapping[str, Any] | None = None, **spec: Any) -> Stage:
-    """All of Kueue, with one queue `lq` that asks for check `prov`; the config is that of the keywords."""
+    """All controllers, with one queue `lq` that requires check `prov`; the keywords are the spec of the config."""
     index = SchedulerCache()
     stage = Stage(
         Scheduler(index, SchedulingPolicy()),
@@ -69,7 +69,7 @@ def requests(stage: Stage) -> list[Obj]:
 
 
 def only_request(stage: Stage) -> Obj:
-    """The one ProvisioningRequest there is."""
+    """The only ProvisioningRequest."""
     (request,) = requests(stage)
     return request
 
@@ -79,8 +79,8 @@ def templates(stage: Stage) -> list[Obj]:
     return list(stage.client.list(scheme.POD_TEMPLATE))
 
 
-def say(stage: Stage, kind: str, message: str = "", *, status: bool = True, **fields: Any) -> None:
-    """Whoever provisions says so of the one request."""
+def set_request_condition(stage: Stage, kind: str, message: str = "", *, status: bool = True, **fields: Any) -> None:
+    """Set a condition of the only request, as the provisioner does."""
     request = only_request(stage)
     conditions = with_condition(
         (request.get("status") or {}).get("conditions") or [],
@@ -93,13 +93,13 @@ def say(stage: Stage, kind: str, message: str = "", *, status: bool = True, **fi
     stage.put({**request, "status": {**(request.get("status") or {}), **fields, "conditions": conditions}})
 
 
-def state(stage: Stage, name: str = "prov") -> tuple[str, str]:
-    """The state and the message of a check of the one Workload."""
+def check_state(stage: Stage, name: str = "prov") -> tuple[str, str]:
+    """Return state and message of a check of the only Workload."""
     found = next(each for each in checks_of(stage.only_workload()) if each["name"] == name)
     return found["state"], found["message"]
 
 
-def pass_to(stage: Stage, seconds: float) -> None:
-    """Let the clock show so many seconds after the beginning."""
+def run_to(stage: Stage, seconds: float) -> None:
+    """Run until so many seconds after the start."""
     stage.kernel.call_at(make.NOW + int(seconds * SECOND), lambda: None)
     stage.run(seconds)

@@ -1,4 +1,4 @@
-"""Two-phase admission with a ProvisioningRequest: what is asked for, and what comes of every answer."""
+"""Two-phase admission with a ProvisioningRequest: its content, and the effect of each condition."""
 
 from typing import Any
 
@@ -16,23 +16,23 @@ from stage import Stage, stated
 from unit.admissionchecks.provisioning_make import (
     CLASS,
     check,
+    check_state,
     config,
     only_request,
-    pass_to,
     provisioning_stage,
     requests,
-    say,
-    state,
+    run_to,
+    set_request_condition,
     templates,
 )
 from yard import group, queue
 
-#: The check is for one of the flavors.
+#: The check applies to one flavor only.
 ON_SPOT = {"admissionChecks": [{"name": "prov", "onFlavors": ["spot"]}]}
 
 
-def asked(job: Obj | None = None, **spec: Any) -> Stage:
-    """A Job that waits for its request to be answered; the keywords are the config's."""
+def requested(job: Obj | None = None, **spec: Any) -> Stage:
+    """A Job whose request is pending; the keywords are the spec of the config."""
     stage = provisioning_stage(**spec)
     stage.put(job or make.job(parallelism=2, completions=2))
     return stage
@@ -46,11 +46,11 @@ def event(stage: Stage, reason: str) -> list[str]:
     return [e.message for e in stage.events if e.reason == reason]
 
 
-# What is asked for.
+# Content of requests.
 
 
-def test_a_workload_with_quota_asks_for_its_pods() -> None:
-    stage = asked(parameters={"maxRunDurationSeconds": "600"})
+def test_workload_with_quota_gets_provisioning_request() -> None:
+    stage = requested(parameters={"maxRunDurationSeconds": "600"})
     wl, request = stage.only_workload(), only_request(stage)
     name = f"{wl['metadata']['name']}-prov-1"
     pod_sets = [{"podTemplateRef": {"name": f"ppt-{name}-main"}, "count": 2}]
@@ -64,10 +64,10 @@ def test_a_workload_with_quota_asks_for_its_pods() -> None:
     (owner,) = request["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"], owner["controller"]) == ("Workload", wl["metadata"]["uid"], True)
     assert event(stage, "ProvisioningRequestCreated") == [f'Created ProvisioningRequest: "{name}"']
-    assert (state(stage), suspended(stage)) == (("Pending", ""), True)
+    assert (check_state(stage), suspended(stage)) == (("Pending", ""), True)
 
 
-def test_a_template_has_what_flavors_want_and_belongs_to_the_request() -> None:
+def test_pod_template_has_flavor_labels_and_is_owned_by_request() -> None:
     stage = provisioning_stage()
     flavor = make.flavor("spot", labels={"pool": "dws"}, tolerations=[{"key": "dws", "operator": "Exists"}])
     stage.put(flavor)
@@ -80,7 +80,7 @@ def test_a_template_has_what_flavors_want_and_belongs_to_the_request() -> None:
     assert (owner["kind"], owner["uid"]) == ("ProvisioningRequest", only_request(stage)["metadata"]["uid"])
 
 
-def test_limits_are_asked_for_where_nothing_else_is() -> None:
+def test_pod_template_uses_limits_as_missing_requests() -> None:
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": "1"}}
     template = {"spec": {"containers": [{"name": "c", "resources": resources}], "initContainers": [{"name": "i"}]}}
     stage = provisioning_stage()
@@ -95,49 +95,49 @@ def _spot(*resources: str) -> Obj:
     return {"name": "spot", "resources": [{"name": name, "nominalQuota": 8} for name in resources]}
 
 
-def test_annotations_of_a_job_are_parameters_and_come_first() -> None:
+def test_job_annotations_override_config_parameters() -> None:
     prefix = "provreq.kueue.x-k8s.io/"
     annotations = {f"{prefix}maxRunDurationSeconds": "60", f"{prefix}mine": "x", "other": "y"}
     parameters = {"maxRunDurationSeconds": "600", "zone": "a"}
-    stage = asked(make.job(annotations=annotations), parameters=parameters)
+    stage = requested(make.job(annotations=annotations), parameters=parameters)
     assert only_request(stage)["spec"]["parameters"] == {"maxRunDurationSeconds": "60", "mine": "x", "zone": "a"}
 
 
-def test_a_jobset_asks_for_all_its_pod_sets() -> None:
+def test_jobset_request_contains_all_pod_sets() -> None:
     jobs = [make.replicated_job("a", replicas=2), make.replicated_job("b")]
-    stage = asked(make.jobset(replicated_jobs=jobs))
+    stage = requested(make.jobset(replicated_jobs=jobs))
     pod_sets = only_request(stage)["spec"]["podSets"]
     assert [(p["podTemplateRef"]["name"][-2:], p["count"]) for p in pod_sets] == [("-a", 2), ("-b", 1)]
     assert len(templates(stage)) == 2
 
 
-def test_pod_sets_that_are_alike_share_a_template_if_they_may() -> None:
+def test_identical_pod_sets_share_template_with_merge_policy() -> None:
     jobs = [make.replicated_job("a", replicas=2), make.replicated_job("b")]
-    stage = asked(make.jobset(replicated_jobs=jobs), podSetMergePolicy="IdenticalPodTemplates")
+    stage = requested(make.jobset(replicated_jobs=jobs), podSetMergePolicy="IdenticalPodTemplates")
     (pod_set,) = only_request(stage)["spec"]["podSets"]
     assert (pod_set["podTemplateRef"]["name"][-2:], pod_set["count"]) == ("-a", 3)
-    say(stage, "Provisioned")
+    set_request_condition(stage, "Provisioned")
     (found,) = checks_of(stage.only_workload())
     assert [update["name"] for update in found["podSetUpdates"]] == ["a", "b"]
     assert lifecycle.is_admitted(stage.only_workload())
 
 
-def test_nothing_is_asked_for_where_no_pod_needs_it() -> None:
-    stage = asked(managedResources=["nvidia.com/gpu"])
+def test_check_is_ready_without_request_if_no_pod_needs_managed_resource() -> None:
+    stage = requested(managedResources=["nvidia.com/gpu"])
     assert requests(stage) == []
-    assert state(stage) == ("Ready", "the provisioning request is not needed")
+    assert check_state(stage) == ("Ready", "the provisioning request is not needed")
     assert not suspended(stage)
     reported = "Admission check prov updated state from Pending to Ready with message: "
     assert event(stage, "AdmissionCheckUpdated") == [reported + "the provisioning request is not needed"]
 
 
-def test_nothing_is_asked_for_before_there_is_quota() -> None:
-    stage = asked(make.job(parallelism=20, completions=20))
-    assert (state(stage), requests(stage)) == (("Pending", ""), [])
+def test_request_is_not_created_before_quota_reservation() -> None:
+    stage = requested(make.job(parallelism=20, completions=20))
+    assert (check_state(stage), requests(stage)) == (("Pending", ""), [])
 
 
-def test_a_template_that_contradicts_its_flavor_is_told_in_the_check() -> None:
-    stage = asked(make.job(template=make.pod_template(nodeSelector={"pool": "other"})))
+def test_check_reports_conflict_of_pod_template_with_flavor() -> None:
+    stage = requested(make.job(template=make.pod_template(nodeSelector={"pool": "other"})))
     assert lifecycle.status(stage.only_workload()).value == "pending"  # no flavor matches
     stage = provisioning_stage()
     stage.put(make.flavor("spot"))
@@ -147,30 +147,30 @@ def test_a_template_that_contradicts_its_flavor_is_told_in_the_check() -> None:
     name = f"ppt-{request['metadata']['name']}-main"
     conflict = "conflict for nodeSelector: conflict for key=pool, value1=other, value2=dws"
     message = f'Error creating PodTemplate "{name}": invalid admission check PodSetUpdate: {conflict}'
-    assert (state(stage), event(stage, "FailedCreate")) == (("Pending", message), [message])
+    assert (check_state(stage), event(stage, "FailedCreate")) == (("Pending", message), [message])
 
 
-# Answers.
+# Conditions of requests.
 
 
-def test_what_is_said_of_the_time_it_takes_is_passed_on() -> None:
-    stage = asked()
-    say(stage, "Accepted", "accepted")
-    assert state(stage) == ("Pending", "")
-    say(stage, "Provisioned", "Waiting for resources. ETA: 2026-01-01T01:00:00Z", status=False)
-    assert state(stage) == ("Pending", "Waiting for resources. ETA: 2026-01-01T01:00:00Z")
+def test_check_reports_eta_of_provisioning_request() -> None:
+    stage = requested()
+    set_request_condition(stage, "Accepted", "accepted")
+    assert check_state(stage) == ("Pending", "")
+    set_request_condition(stage, "Provisioned", "Waiting for resources. ETA: 2026-01-01T01:00:00Z", status=False)
+    assert check_state(stage) == ("Pending", "Waiting for resources. ETA: 2026-01-01T01:00:00Z")
     assert event(stage, "UpdatedAdmissionCheck") == ["prov: Waiting for resources. ETA: 2026-01-01T01:00:00Z"]
     assert event(stage, "AdmissionCheckUpdated") == []
 
 
-def test_what_is_provisioned_lets_the_job_run_on_it() -> None:
+def test_job_starts_on_provisioned_nodes() -> None:
     selector = [{"key": "on", "valueFromProvisioningClassDetail": "Request"}]
     selector.append({"key": "off", "valueFromProvisioningClassDetail": "Nothing"})
-    stage = asked(podSetUpdates={"nodeSelector": selector})
-    pass_to(stage, 90)
-    say(stage, "Accepted")
-    say(stage, "Provisioned", "there", provisioningClassDetails={"Request": "r1"})
-    assert (state(stage), suspended(stage)) == (("Ready", "there"), False)
+    stage = requested(podSetUpdates={"nodeSelector": selector})
+    run_to(stage, 90)
+    set_request_condition(stage, "Accepted")
+    set_request_condition(stage, "Provisioned", "there", provisioningClassDetails={"Request": "r1"})
+    assert (check_state(stage), suspended(stage)) == (("Ready", "there"), False)
     template = stage.get(scheme.JOB, "job")["spec"]["template"]
     annotations = template["metadata"]["annotations"]
     name = only_request(stage)["metadata"]["name"]
@@ -185,12 +185,12 @@ def test_what_is_provisioned_lets_the_job_run_on_it() -> None:
 @pytest.mark.parametrize(
     ("answer", "word"), [("Failed", "failure"), ("BookingExpired", "booking expired")], ids=["failed", "expired"]
 )
-def test_a_request_that_came_to_nothing_is_made_again_later(answer: str, word: str) -> None:
-    stage = asked()
+def test_failed_request_is_retried_after_backoff(answer: str, word: str) -> None:
+    stage = requested()
     first = only_request(stage)["metadata"]["name"]
-    pass_to(stage, 100)
-    say(stage, "Accepted")
-    say(stage, answer, "no room")
+    run_to(stage, 100)
+    set_request_condition(stage, "Accepted")
+    set_request_condition(stage, answer, "no room")
     wl = stage.only_workload()
     message = f'Evicted due to AdmissionCheck in Retry state: "prov" (Retrying after {word}: no room)'
     assert stated(wl, "Evicted") == ("True", "AdmissionCheck", message)
@@ -199,16 +199,16 @@ def test_a_request_that_came_to_nothing_is_made_again_later(answer: str, word: s
     assert wl["status"]["requeueState"]["requeueAt"] == make.stamp(160)
     stage.run(160)
     assert only_request(stage)["metadata"]["name"] == first[:-1] + "2"
-    assert (state(stage), lifecycle.has_quota_reservation(stage.only_workload())) == (("Pending", ""), True)
+    assert (check_state(stage), lifecycle.has_quota_reservation(stage.only_workload())) == (("Pending", ""), True)
 
 
-def test_each_failure_makes_the_wait_longer_until_it_is_the_last() -> None:
+def test_backoff_grows_until_workload_is_deactivated() -> None:
     retry = {"backoffLimitCount": 3, "backoffBaseSeconds": 10, "backoffMaxSeconds": 30}
-    stage = asked(retryStrategy=retry)
+    stage = requested(retryStrategy=retry)
     for begin in (0, 10, 30, 60):
         stage.run(begin)
         assert stage.kernel.now() == make.at(begin)
-        say(stage, "Failed", "no room")
+        set_request_condition(stage, "Failed", "no room")
     wl = stage.only_workload()
     assert stated(wl, "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
     assert event(stage, "AdmissionCheckRejected") == [
@@ -218,23 +218,23 @@ def test_each_failure_makes_the_wait_longer_until_it_is_the_last() -> None:
     assert [e["count"] for e in wl["status"]["schedulingStats"]["evictions"]] == [3, 1]
 
 
-def test_the_tries_of_a_check_that_only_some_flavors_need_are_counted_too() -> None:
+def test_retries_of_flavor_specific_check_are_counted() -> None:
     stage = provisioning_stage(retryStrategy={"backoffLimitCount": 1, "backoffBaseSeconds": 10})
     cq = queue("cq", groups=[group(other={"cpu": 0}, spot={"cpu": 8})], admissionChecksStrategy=ON_SPOT)
     stage.put(make.flavor("other"), cq, make.job())
-    say(stage, "Failed", "no room")
+    set_request_condition(stage, "Failed", "no room")
     assert [check["retryCount"] for check in checks_of(stage.only_workload())] == [1]
     stage.run(10)
     assert only_request(stage)["metadata"]["name"].endswith("-prov-2")
-    say(stage, "Failed", "no room")
+    set_request_condition(stage, "Failed", "no room")
     assert stated(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
 
 
-def test_one_that_goes_on_without_the_check_it_was_tried_for_is_admitted_at_once() -> None:
+def test_workload_is_admitted_at_once_on_flavor_without_check() -> None:
     stage = provisioning_stage(retryStrategy={"backoffBaseSeconds": 10})
     cq = queue("cq", groups=[group(other={"cpu": 0}, spot={"cpu": 8})], admissionChecksStrategy=ON_SPOT)
     stage.put(make.flavor("other"), cq, make.job())
-    say(stage, "Failed", "no room")
+    set_request_condition(stage, "Failed", "no room")
     groups = [group(other={"cpu": 8}, spot={"cpu": 8})]
     stage.put(queue("cq", groups=groups, admissionChecksStrategy=ON_SPOT))
     stage.run(10)
@@ -242,53 +242,53 @@ def test_one_that_goes_on_without_the_check_it_was_tried_for_is_admitted_at_once
     assert (lifecycle.is_admitted(wl), checks_of(wl), len(event(stage, "Admitted"))) == (True, (), 1)
 
 
-def test_a_booking_that_expires_after_the_admission_means_nothing() -> None:
-    stage = asked()
-    say(stage, "Provisioned")
-    say(stage, "BookingExpired", "too late")
-    assert (state(stage)[0], lifecycle.is_admitted(stage.only_workload())) == ("Ready", True)
+def test_expired_booking_is_ignored_after_admission() -> None:
+    stage = requested()
+    set_request_condition(stage, "Provisioned")
+    set_request_condition(stage, "BookingExpired", "too late")
+    assert (check_state(stage)[0], lifecycle.is_admitted(stage.only_workload())) == ("Ready", True)
 
 
-def test_capacity_that_is_taken_away_ends_the_workload() -> None:
-    stage = asked()
-    say(stage, "Provisioned")
-    say(stage, "CapacityRevoked", "time is up")
+def test_revoked_capacity_deactivates_workload() -> None:
+    stage = requested()
+    set_request_condition(stage, "Provisioned")
+    set_request_condition(stage, "CapacityRevoked", "time is up")
     wl = stage.only_workload()
     message = 'The workload is deactivated due to AdmissionCheck in Rejected state: "prov" (time is up)'
     assert stated(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
     assert (suspended(stage), wl["spec"]["active"]) == (True, False)
 
 
-def test_one_that_was_ended_may_be_made_active_again() -> None:
-    stage = asked(retryStrategy={"backoffLimitCount": 0})
-    say(stage, "Failed")
+def test_deactivated_workload_gets_new_request_on_reactivation() -> None:
+    stage = requested(retryStrategy={"backoffLimitCount": 0})
+    set_request_condition(stage, "Failed")
     stage.put(with_path(stage.only_workload(), ("spec", "active"), True))
     assert only_request(stage)["metadata"]["name"].endswith("-prov-1")
     assert stated(stage.only_workload(), "Requeued")[1] == "Reactivated"
 
 
-# What goes and what comes back.
+# Deletion and replacement.
 
 
-def test_a_request_goes_when_its_workload_is_done() -> None:
-    stage = asked()
-    say(stage, "Provisioned")
+def test_request_is_deleted_when_workload_finishes() -> None:
+    stage = requested()
+    set_request_condition(stage, "Provisioned")
     stage.put(lifecycle.finish(stage.only_workload(), "Succeeded", "", make.NOW))
     assert (requests(stage), templates(stage)) == ([], [])
 
 
-def test_whoever_is_preempted_asks_anew() -> None:
-    stage = asked()
-    say(stage, "Provisioned")
+def test_preempted_workload_gets_new_request() -> None:
+    stage = requested()
+    set_request_condition(stage, "Provisioned")
     before = only_request(stage)["metadata"]
     stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="", now=make.NOW))
     after = only_request(stage)["metadata"]
     assert (after["name"], after["uid"] == before["uid"]) == (before["name"], False)
-    assert (state(stage)[0], len(templates(stage))) == ("Pending", 1)
+    assert (check_state(stage)[0], len(templates(stage))) == ("Pending", 1)
 
 
-def test_a_request_is_kept_while_its_workload_lost_its_quota_without_an_eviction() -> None:
-    stage = asked()
+def test_request_is_kept_if_reservation_ends_without_eviction() -> None:
+    stage = requested()
     uid = only_request(stage)["metadata"]["uid"]
     stage.put(make.local_queue("lq", cluster_queue="cq", stopPolicy="Hold"))
     assert not lifecycle.has_quota_reservation(stage.only_workload())
@@ -296,8 +296,8 @@ def test_a_request_is_kept_while_its_workload_lost_its_quota_without_an_eviction
     assert only_request(stage)["metadata"]["uid"] == uid
 
 
-def test_a_changed_config_asks_anew() -> None:
-    stage = asked(parameters={"a": "1"})
+def test_changed_config_replaces_request() -> None:
+    stage = requested(parameters={"a": "1"})
     uid = only_request(stage)["metadata"]["uid"]
     stage.put(config(parameters={"a": "2"}))
     request = only_request(stage)
@@ -307,43 +307,43 @@ def test_a_changed_config_asks_anew() -> None:
     assert template["metadata"]["ownerReferences"][0]["uid"] == request["metadata"]["uid"]
 
 
-def test_a_check_without_its_config_waits_for_it() -> None:
-    stage = asked()
+def test_check_stays_pending_until_config_exists() -> None:
+    stage = requested()
     stage.delete(scheme.PROVISIONING_REQUEST_CONFIG, "config", "")
-    assert (state(stage), requests(stage)) == (
+    assert (check_state(stage), requests(stage)) == (
         ("Pending", "the check is not active"),
         [],
     )
     stage.put(config())
-    assert (state(stage), len(templates(stage))) == (("Pending", ""), 1)
+    assert (check_state(stage), len(templates(stage))) == (("Pending", ""), 1)
 
 
-def test_a_request_that_is_lost_while_its_check_is_ready_is_not_made_again() -> None:
-    stage = asked()
-    say(stage, "Provisioned")
+def test_deleted_request_of_ready_check_is_not_recreated() -> None:
+    stage = requested()
+    set_request_condition(stage, "Provisioned")
     stage.delete(scheme.PROVISIONING_REQUEST, only_request(stage)["metadata"]["name"])
-    assert (state(stage)[0], requests(stage)) == ("Ready", [])
+    assert (check_state(stage)[0], requests(stage)) == ("Ready", [])
 
 
-def test_checks_of_others_are_left_to_them() -> None:
+def test_controller_ignores_checks_of_other_controllers() -> None:
     other = with_path(check("theirs"), ("spec", "controllerName"), "example.com/theirs")
     active = {**other, "status": {"conditions": [make.condition("Active")]}}
     stage = provisioning_stage(active, checks={"theirs": {"name": "theirs"}})
     stage.put(make.job())
-    say(stage, "Provisioned")
-    assert [state(stage, name)[0] for name in ("prov", "theirs")] == ["Ready", "Pending"]
+    set_request_condition(stage, "Provisioned")
+    assert [check_state(stage, name)[0] for name in ("prov", "theirs")] == ["Ready", "Pending"]
     assert suspended(stage)
 
 
-def test_every_check_has_a_request_of_its_own() -> None:
+def test_each_check_has_its_own_request() -> None:
     stage = provisioning_stage(check("second"), checks={"second": {"name": "second"}})
     stage.put(make.job())
     names = [r["metadata"]["name"] for r in requests(stage)]
     assert [name.rpartition("-")[0].rpartition("-")[2] for name in names] == ["prov", "second"]
 
 
-def test_an_old_failure_that_was_answered_makes_way_for_the_next_attempt() -> None:
-    stage = asked()
+def test_handled_failure_is_replaced_by_next_attempt() -> None:
+    stage = requested()
     request = only_request(stage)
     wl = stage.only_workload()
     found = [{**checks_of(wl)[0], "retryCount": 1}]
@@ -353,11 +353,11 @@ def test_an_old_failure_that_was_answered_makes_way_for_the_next_attempt() -> No
     assert lifecycle.has_quota_reservation(stage.only_workload())
 
 
-# What a crash leaves behind, and what others do.
+# Crashes, and objects of other controllers.
 
 
-def test_a_template_that_was_made_before_a_crash_is_used() -> None:
-    before = asked()
+def test_pod_template_created_before_crash_is_reused() -> None:
+    before = requested()
     (template,), wl = templates(before), before.only_workload()
     owner = {**template["metadata"]["ownerReferences"][0], "kind": "Workload", "uid": wl["metadata"]["uid"]}
     stage = provisioning_stage(with_metadata(template, ownerReferences=[owner]))
@@ -367,8 +367,8 @@ def test_a_template_that_was_made_before_a_crash_is_used() -> None:
     assert kept["metadata"]["ownerReferences"][0]["uid"] == only_request(stage)["metadata"]["uid"]
 
 
-def test_a_template_of_that_name_that_is_not_ours_is_replaced() -> None:
-    (template,) = templates(asked())
+def test_foreign_pod_template_with_same_name_is_replaced() -> None:
+    (template,) = templates(requested())
     foreign = with_metadata({**template, "template": make.pod_template({"cpu": "99"})}, ownerReferences=None)
     stage = provisioning_stage(foreign)
     stage.put(make.job(parallelism=2, completions=2))
@@ -376,8 +376,8 @@ def test_a_template_of_that_name_that_is_not_ours_is_replaced() -> None:
     assert made["template"] == template["template"]
 
 
-def test_a_template_that_its_request_never_got_goes_with_it() -> None:
-    stage = asked()
+def test_pod_template_owned_by_workload_is_deleted_when_workload_finishes() -> None:
+    stage = requested()
     (template,), wl = templates(stage), stage.only_workload()
     owner = {**template["metadata"]["ownerReferences"][0], "kind": "Workload", "uid": wl["metadata"]["uid"]}
     stage.put(with_metadata(template, ownerReferences=[owner]))
@@ -385,10 +385,10 @@ def test_a_template_that_its_request_never_got_goes_with_it() -> None:
     assert (requests(stage), templates(stage)) == ([], [])
 
 
-def test_controllers_that_start_anew_go_on_where_the_objects_stand() -> None:
-    stage = asked()
-    say(stage, "Accepted")
-    say(stage, "Provisioned", "soon", status=False)
+def test_restarted_controller_resumes_from_stored_objects() -> None:
+    stage = requested()
+    set_request_condition(stage, "Accepted")
+    set_request_condition(stage, "Provisioned", "soon", status=False)
     fresh = ProvisioningController()
     for kind in fresh.kinds:
         for obj in stage.client.list(kind):
@@ -399,7 +399,7 @@ def test_controllers_that_start_anew_go_on_where_the_objects_stand() -> None:
     assert list(fresh.keys_for(WatchEvent(EventType.MODIFIED, key_of(prov), prov, prov, 0), make.NOW)) == [key]
 
 
-def test_nothing_is_left_to_do_once_all_is_said() -> None:
-    stage = asked()
+def test_controller_schedules_no_timer_while_request_is_pending() -> None:
+    stage = requested()
     stage.run(10)
     assert stage.kernel.pending() == 0

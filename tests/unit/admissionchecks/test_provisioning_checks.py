@@ -1,4 +1,4 @@
-"""Whether the AdmissionChecks of the provisioning controller can be answered, and what that means for queues."""
+"""The Active condition of AdmissionChecks of the provisioning controller, and its effect on queues."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def bad(message: str) -> tuple[str, str, str]:
     return "False", "BadParametersRef", message
 
 
-def test_a_check_is_active_while_its_config_is_there() -> None:
+def test_check_is_active_while_config_exists() -> None:
     stage = Stage(ProvisioningChecks())
     stage.put(check())
     assert active(stage) == bad('ProvisioningRequestConfig.kueue.x-k8s.io "config" not found')
@@ -42,7 +42,7 @@ def test_a_check_is_active_while_its_config_is_there() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_reference_is_told(parameters: dict[str, Any] | None, message: str) -> None:
+def test_check_reports_invalid_parameters_reference(parameters: dict[str, Any] | None, message: str) -> None:
     given = check()
     reference = None if parameters is None else {**given["spec"]["parameters"], **parameters}
     stage = Stage(ProvisioningChecks())
@@ -50,7 +50,7 @@ def test_a_wrong_reference_is_told(parameters: dict[str, Any] | None, message: s
     assert active(stage) == bad(message)
 
 
-def test_a_check_follows_the_config_it_names_now() -> None:
+def test_check_follows_changed_config_reference() -> None:
     stage = Stage(ProvisioningChecks())
     stage.put(config("other"), check())
     stage.put(check(config="other"))
@@ -60,13 +60,13 @@ def test_a_check_follows_the_config_it_names_now() -> None:
     assert active(stage) == ACTIVE
 
 
-def test_checks_of_others_are_left_alone() -> None:
+def test_checks_of_other_controllers_are_ignored() -> None:
     stage = Stage(ProvisioningChecks())
     stage.put(config(), check(controllerName="example.com/theirs"))
     assert "status" not in stage.get(scheme.ADMISSION_CHECK, "prov", "")
 
 
-def test_a_queue_is_inactive_while_its_check_is() -> None:
+def test_queue_is_inactive_while_check_is_inactive() -> None:
     stage = provisioning_stage()
     assert stated(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active")[1] == "Ready"
     stage.delete(scheme.PROVISIONING_REQUEST_CONFIG, "config", "")

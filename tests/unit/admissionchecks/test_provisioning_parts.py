@@ -1,4 +1,4 @@
-"""Names of requests, and which pod sets they are for."""
+"""Names of requests, and the pod sets in them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from batchyard.admissionchecks.provisioning import (
 from batchyard.base.instant import SECOND
 
 
-def asking(policy: str = "", *resources: str) -> ProvisioningConfig:
+def config_with(policy: str = "", *resources: str) -> ProvisioningConfig:
     return ProvisioningConfig("c", {}, resources, 3, SECOND, SECOND, policy, ())
 
 
@@ -29,7 +29,7 @@ def needed(
     return [(group.members, group.count) for group in groups_needed(wl, config)]
 
 
-def test_names_tell_workload_check_and_attempt() -> None:
+def test_request_name_contains_workload_check_and_attempt() -> None:
     assert request_name("wl", "check-1", 2) == "wl-check-1-2"
     assert template_name("wl-check-1-2", "main") == "ppt-wl-check-1-2-main"
     assert attempt_of("wl-check-1-2", "wl", "check-1") == 2
@@ -37,7 +37,7 @@ def test_names_tell_workload_check_and_attempt() -> None:
         assert attempt_of(other, "wl", "check-1") is None
 
 
-def test_long_names_are_cut_and_still_tell_the_attempt() -> None:
+def test_long_request_name_is_truncated_and_keeps_attempt() -> None:
     name = request_name("w" * 240, "check", 12)
     assert (len(name), name.startswith("w" * 240 + "-check-")) == (253, True)
     assert name != request_name("w" * 240, "check", 13)
@@ -45,19 +45,19 @@ def test_long_names_are_cut_and_still_tell_the_attempt() -> None:
     assert attempt_of(name, "w" * 240, "chock") is None
 
 
-def test_pod_sets_without_pods_need_nothing() -> None:
+def test_pod_sets_without_pods_need_no_capacity() -> None:
     pod_sets = [make.pod_set("a", 2), make.pod_set("b", 0), make.pod_set("c", 3), make.pod_set("d", 1)]
-    assert needed(asking(), {"a": 1, "b": 0, "c": 0}, *pod_sets) == [(["a"], 1)]
+    assert needed(config_with(), {"a": 1, "b": 0, "c": 0}, *pod_sets) == [(["a"], 1)]
 
 
 @pytest.mark.parametrize("part", ["requests", "limits"])
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_pod_sets_need_capacity_if_they_ask_for_what_is_managed(part: str, kind: str) -> None:
+def test_pod_sets_need_capacity_if_they_request_managed_resource(part: str, kind: str) -> None:
     plain = make.pod_set("plain")
     container = {"name": "g", "resources": {part: {"gpu": "1"}}}
     spec = {**make.pod_template()["spec"], kind: [container]}
     asks = {"name": "asks", "count": 1, "template": {"spec": spec}}
-    assert needed(asking("", "tpu", "gpu"), {"plain": 1, "asks": 1}, plain, asks) == [(["asks"], 1)]
+    assert needed(config_with("", "tpu", "gpu"), {"plain": 1, "asks": 1}, plain, asks) == [(["asks"], 1)]
 
 
 def pod_set(name: str, labels: Mapping[str, str] | None = None, cpu: Any = "1", **spec: Any) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def pod_set(name: str, labels: Mapping[str, str] | None = None, cpu: Any = "1", 
         ("IdenticalWorkloadSchedulingRequirements", [["a", "b", "c"], ["d"]]),
     ],
 )
-def test_the_policy_says_who_may_share_a_template(policy: str, groups: list[list[str]]) -> None:
+def test_merge_policy_groups_pod_sets(policy: str, groups: list[list[str]]) -> None:
     chosen = pod_set("d", nodeSelector={"x": "y"})
     pod_sets = [pod_set("a"), pod_set("b"), pod_set("c", {"role": "x"}, "1000m", priorityClassName="p"), chosen]
-    found = needed(asking(policy), dict.fromkeys("abcd", 1), *pod_sets)
+    found = needed(config_with(policy), dict.fromkeys("abcd", 1), *pod_sets)
     assert [members for members, _ in found] == groups

@@ -1,4 +1,4 @@
-"""What the admission plugins make of a new Pod."""
+"""Changes of the admission plugins to a new Pod."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,34 +20,34 @@ LOST = [
 
 
 def pod(requests: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A pod as a Job controller would send it."""
+    """Return a Pod as a Job controller creates it."""
     template = make.pod_template(requests, **spec)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "train-", "namespace": "team"}, **template}
 
 
 def admitted(obj: Obj, classes: Sequence[Obj] = (HIGH, NEVER), default_class: Obj | None = None) -> dict[str, Any]:
-    """The spec of the pod once admitted, where there are these PriorityClasses."""
+    """Return the spec of the Pod after admission with these PriorityClasses."""
     by_key = {key_of(each): each for each in classes}
     spec: dict[str, Any] = admit_pod(obj, by_key.get, default_class)["spec"]
     return spec
 
 
-def test_a_pod_has_the_priority_of_its_class() -> None:
+def test_pod_gets_priority_of_its_priority_class() -> None:
     spec = admitted(pod(priorityClassName="high"))
     assert (spec["priority"], spec["preemptionPolicy"]) == (100, "PreemptLowerPriority")
 
 
-def test_a_class_may_not_preempt() -> None:
+def test_pod_gets_preemption_policy_of_its_priority_class() -> None:
     spec = admitted(pod(priorityClassName="polite"))
     assert (spec["priority"], spec["preemptionPolicy"]) == (50, "Never")
 
 
-def test_who_names_no_class_has_the_default_one() -> None:
+def test_pod_without_priority_class_gets_default_class() -> None:
     spec = admitted(pod(), default_class=NEVER)
     assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == ("polite", 50, "Never")
 
 
-def test_without_a_default_class_the_priority_is_zero() -> None:
+def test_pod_priority_is_zero_without_default_class() -> None:
     spec = admitted(pod())
     assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")
     assert "priorityClassName" not in spec
@@ -56,7 +56,7 @@ def test_without_a_default_class_the_priority_is_zero() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
 )
-def test_classes_of_the_system_are_there_though_nobody_made_them(name: str, value: int) -> None:
+def test_system_priority_classes_are_built_in(name: str, value: int) -> None:
     assert admitted(pod(priorityClassName=name))["priority"] == value
 
 
@@ -66,33 +66,33 @@ def test_classes_of_the_system_are_there_though_nobody_made_them(name: str, valu
         pytest.param(
             {"priorityClassName": "none"},
             "no PriorityClass with name none was found",
-            id="a class that is not there",
+            id="missing class",
         ),
         pytest.param(
             {"priorityClassName": "high", "priority": 7},
             "the integer value of priority (7) must not be provided in pod spec; priority admission controller "
             "computed 100 from the given PriorityClass name",
-            id="a priority of its own",
+            id="other priority",
         ),
         pytest.param(
             {"priorityClassName": "high", "preemptionPolicy": "Never"},
             "the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority admission "
             "controller computed PreemptLowerPriority from the given PriorityClass name",
-            id="a policy of its own",
+            id="other policy",
         ),
     ],
 )
-def test_a_pod_that_contradicts_its_class_is_forbidden(spec: dict[str, Any], message: str) -> None:
+def test_pod_that_contradicts_its_priority_class_is_rejected(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(Forbidden) as refusal:
         admitted(pod(**spec))
     assert str(refusal.value) == f'pods "train-" is forbidden: {message}'
 
 
-def test_a_pod_that_says_what_its_class_says_is_admitted() -> None:
+def test_pod_with_priority_equal_to_its_class_is_admitted() -> None:
     assert admitted(pod(priorityClassName="high", priority=100))["priority"] == 100
 
 
-def test_pods_stay_five_minutes_on_a_lost_node() -> None:
+def test_pod_gets_300_second_tolerations_for_lost_node() -> None:
     assert admitted(pod())["tolerations"] == LOST
 
 
@@ -105,11 +105,11 @@ def test_pods_stay_five_minutes_on_a_lost_node() -> None:
         pytest.param({"key": NOT_READY, "operator": "Exists", "effect": "NoSchedule"}, LOST, id="another effect"),
     ],
 )
-def test_who_says_how_long_it_stays_is_left_alone(toleration: dict[str, Any], added: list[dict[str, Any]]) -> None:
+def test_existing_tolerations_for_lost_node_are_kept(toleration: dict[str, Any], added: list[dict[str, Any]]) -> None:
     assert admitted(pod(tolerations=[toleration]))["tolerations"] == [toleration, *added]
 
 
-def test_who_requests_devices_tolerates_the_taints_of_their_nodes() -> None:
+def test_pod_with_extended_resources_gets_tolerations() -> None:
     init = {"name": "i", "resources": {"limits": {"example.com/fpga": 1}}}
     spec = admitted(pod({"cpu": 1, "nvidia.com/gpu": 2, "kubernetes.io/x": 1}, initContainers=[init]))
     assert spec["tolerations"][2:] == [
@@ -118,13 +118,13 @@ def test_who_requests_devices_tolerates_the_taints_of_their_nodes() -> None:
     ]
 
 
-def test_a_toleration_is_there_once() -> None:
+def test_extended_resource_toleration_is_not_duplicated() -> None:
     given = {"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}
     tolerations = admitted(pod({"google.com/tpu": 4}, tolerations=[given]))["tolerations"]
     assert tolerations == [given, *LOST]
 
 
-def test_admission_changes_neither_the_pod_given_nor_one_that_was_admitted() -> None:
+def test_admission_keeps_input_unchanged_and_is_idempotent() -> None:
     sent = pod({"nvidia.com/gpu": 1}, priorityClassName="high")
     before = repr(sent)
     once = admit_pod(sent, {Key("PriorityClass.scheduling.k8s.io", "", "high"): HIGH}.get, None)

@@ -1,4 +1,4 @@
-"""What Kueue's webhooks make of a new Job or JobSet."""
+"""Changes of Kueue's webhooks to a new Job or JobSet."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ FREE = make.job(queue=None, suspend=False)
 
 
 def queued(obj: Obj, *there: Obj) -> Any:
-    """The Job or JobSet where there are these objects."""
+    """Return the Job or JobSet after the webhooks, with these existing objects."""
     return queue_job(obj, {key_of(each): each for each in there}.get)
 
 
@@ -26,7 +26,7 @@ def labels(obj: Obj) -> Any:
 
 
 @pytest.mark.parametrize("obj", [make.job(), make.jobset()], ids=lambda obj: obj["kind"])
-def test_what_names_a_queue_begins_suspended(obj: Obj) -> None:
+def test_job_with_queue_name_is_suspended(obj: Obj) -> None:
     running = edited(obj, {"spec.suspend": False})
     suspended, unsaid = queued(running), queued(edited(obj, {"spec.suspend": GONE}))
     assert (suspended["spec"]["suspend"], unsaid["spec"]["suspend"]) == (True, True)
@@ -34,61 +34,61 @@ def test_what_names_a_queue_begins_suspended(obj: Obj) -> None:
 
 
 @pytest.mark.parametrize("queue", [None, ""])
-def test_what_names_no_queue_begins_as_it_is(queue: str | None) -> None:
+def test_job_without_queue_name_is_unchanged(queue: str | None) -> None:
     obj = make.job(queue=queue, suspend=False)
     assert queued(obj) is obj
 
 
-def test_what_names_no_queue_waits_in_the_one_called_default() -> None:
+def test_job_without_queue_name_gets_default_queue_and_class() -> None:
     obj = queued(FREE, *DEFAULTS)
     assert labels(obj) == {"kueue.x-k8s.io/queue-name": "default", "kueue.x-k8s.io/priority-class": "default"}
     assert obj["spec"]["suspend"] is True
     assert labels(FREE) is None
 
 
-def test_what_names_a_queue_and_a_class_has_these() -> None:
+def test_job_with_queue_name_and_class_keeps_its_labels() -> None:
     named = {"kueue.x-k8s.io/queue-name": "lq", "kueue.x-k8s.io/priority-class": "high"}
     assert labels(queued(make.job(labels=named), *DEFAULTS)) == named
 
 
-def test_the_default_queue_is_that_of_the_namespace() -> None:
+def test_default_queue_of_other_namespace_is_ignored() -> None:
     elsewhere = edited(DEFAULTS[0], {"metadata.namespace": "elsewhere"})
     assert queued(FREE, elsewhere) is FREE
 
 
 def owned_by(owner: Obj, obj: Obj = FREE) -> Obj:
-    """The Job as one of another job."""
+    """Return the Job with another job as its controller."""
     return edited(obj, {"metadata.ownerReferences": [controller_reference(owner)]})
 
 
 @pytest.mark.parametrize("queue", [None, "lq"])
-def test_what_a_queued_job_owns_is_queued_with_that(queue: str | None) -> None:
+def test_job_owned_by_queued_job_is_unchanged(queue: str | None) -> None:
     owned = owned_by(make.jobset(), make.job(queue=queue, suspend=False))
     assert queued(owned, make.jobset(), *DEFAULTS) is owned
 
 
 @pytest.mark.parametrize("queue", [None, "lq"])
-def test_what_a_job_without_a_queue_owns_waits_where_it_names_a_queue_itself(queue: str | None) -> None:
+def test_job_owned_by_job_without_queue_is_suspended_if_it_names_queue(queue: str | None) -> None:
     above = make.jobset(queue=None)
     owned = owned_by(above, make.job(queue=queue, suspend=False))
     assert queued(owned, above, *DEFAULTS)["spec"]["suspend"] is bool(queue)
 
 
 @pytest.mark.parametrize("obj", [FREE, make.job(suspend=False), make.jobset()], ids=str)
-def test_what_is_owned_by_a_job_that_is_not_there_is_refused(obj: Obj) -> None:
+def test_job_with_missing_owner_is_rejected(obj: Obj) -> None:
     name = f"m{obj['kind'].lower()}.kb.io"
     reported = f'admission webhook "{name}" denied the request: Job.batch "nobody" not found'
     with pytest.raises(Forbidden, match=f"^{re.escape(reported)}$"):
         queued(owned_by(make.job("nobody"), obj), *DEFAULTS)
 
 
-def test_an_owner_of_the_same_name_is_another_one() -> None:
+def test_owner_with_other_uid_is_ignored() -> None:
     there = edited(make.jobset(), {"metadata.uid": "another"})
     owned = owned_by(make.jobset(), make.job(suspend=False))
     assert queued(owned, there)["spec"]["suspend"] is True
 
 
-def test_a_job_of_somebody_elses_kind_owns_none_of_ours() -> None:
+def test_owner_of_unknown_api_group_is_ignored() -> None:
     reference = {**controller_reference(make.job()), "apiVersion": "example.com/v1"}
     owned = queued(edited(FREE, {"metadata.ownerReferences": [reference]}), *DEFAULTS)
     assert labels(owned)["kueue.x-k8s.io/queue-name"] == "default"

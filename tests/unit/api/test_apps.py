@@ -1,4 +1,4 @@
-"""Controllers of pods that are no Jobs: what they must be, and what they are where nothing is said."""
+"""Validation and defaults of Deployments, ReplicaSets, StatefulSets, DaemonSets and CronJobs."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from batchyard.api.validation import validate_update
 
 
 def made(kind: str, **spec: Any) -> dict[str, Any]:
-    """One that selects its own pods."""
+    """Return an object whose selector matches its own Pod template."""
     template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     whole = {"selector": {"matchLabels": {"app": "a"}}, "template": template, **spec}
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "a"}, "spec": whole}
@@ -27,14 +27,14 @@ def faults(obj: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet"])
-def test_one_replica_is_wanted_where_nothing_is_said(kind: str) -> None:
+def test_replicas_default_to_1(kind: str) -> None:
     found = decode(made(kind))
     assert found.obj is not None
     assert found.obj["spec"]["replicas"] == 1
     assert found.warnings == [f"{kind} objects are kept, and nothing is done for them yet"]
 
 
-def test_pods_are_replaced_one_after_the_other_where_nothing_is_said() -> None:
+def test_update_strategy_defaults_to_rolling_update() -> None:
     deployment, daemon_set = decode(made("Deployment")).obj, decode(made("DaemonSet")).obj
     assert deployment is not None
     assert daemon_set is not None
@@ -58,7 +58,7 @@ NO_MATCH = "spec.template.metadata.labels: Invalid value: {}: `selector` does no
         ({"replicas": -1}, ["spec.replicas: Invalid value: -1: must be greater than or equal to 0"]),
     ],
 )
-def test_a_deployment_selects_its_own_pods(spec: dict[str, Any], reported: list[str]) -> None:
+def test_invalid_deployment_is_rejected(spec: dict[str, Any], reported: list[str]) -> None:
     assert faults(made("Deployment", **spec)) == reported
 
 
@@ -81,7 +81,7 @@ def test_a_deployment_selects_its_own_pods(spec: dict[str, Any], reported: list[
         ("TZ=UTC 0 * * * *", "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"),
     ],
 )
-def test_a_schedule_is_parsed(schedule: str, problem: str) -> None:
+def test_invalid_schedule_is_rejected(schedule: str, problem: str) -> None:
     assert faults(cron_job(schedule)) == [f'spec.schedule: Invalid value: "{schedule}": {problem}']
 
 
@@ -89,11 +89,11 @@ def test_a_schedule_is_parsed(schedule: str, problem: str) -> None:
     "schedule",
     ["0,15,30-40/5 */2 1-31 jan-DEC Mon,wed", "? ? ? ? ?", "@every 1h30m", "@every 1.5h", "0 0 1 1 sun/2", "@midnight"],
 )
-def test_a_schedule_is_accepted(schedule: str) -> None:
+def test_valid_schedule_is_accepted(schedule: str) -> None:
     assert faults(cron_job(schedule)) == []
 
 
-def test_a_schedule_has_a_bound() -> None:
+def test_schedule_over_1024_bytes_is_rejected() -> None:
     assert faults(cron_job("0," * 200_000 + "0 * * * *")) == [
         "spec.schedule: Too long: may not be more than 1024 bytes"
     ]
@@ -110,12 +110,12 @@ def test_a_schedule_has_a_bound() -> None:
         ("local", "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"),
     ],
 )
-def test_a_time_zone_is_one_of_ianas(zone: str, problem: str) -> None:
+def test_unknown_time_zone_is_rejected(zone: str, problem: str) -> None:
     assert faults(cron_job("@daily", timeZone=zone)) == [f'spec.timeZone: Invalid value: "{zone}": {problem}']
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Etc/GMT+5", "America/Argentina/Buenos_Aires"])
-def test_a_time_zone_is_accepted(zone: str) -> None:
+def test_iana_time_zone_is_accepted(zone: str) -> None:
     assert faults(cron_job("@daily", timeZone=zone)) == []
 
 
@@ -131,11 +131,11 @@ def test_a_time_zone_is_accepted(zone: str) -> None:
         ),
     ],
 )
-def test_a_cron_job_has_a_schedule(obj: dict[str, Any], reported: list[str]) -> None:
+def test_cron_job_schedule_and_concurrency_policy_are_validated(obj: dict[str, Any], reported: list[str]) -> None:
     assert faults(obj) == reported
 
 
-def test_they_keep_their_selectors() -> None:
+def test_replica_set_selector_is_immutable() -> None:
     old, new = decode(made("ReplicaSet")).obj, decode(made("ReplicaSet")).obj
     assert old is not None
     assert new is not None
@@ -144,7 +144,7 @@ def test_they_keep_their_selectors() -> None:
     assert [fault.path for fault in validate_update(new, old)] == ["spec.selector"]
 
 
-def test_most_of_a_stateful_set_stays_as_it_was() -> None:
+def test_stateful_set_update_allows_replicas_and_rejects_service_name() -> None:
     old, new = decode(made("StatefulSet")).obj, decode(made("StatefulSet", replicas=3)).obj
     other = decode(made("StatefulSet", serviceName="b")).obj
     assert old is not None
@@ -164,7 +164,7 @@ def test_most_of_a_stateful_set_stays_as_it_was() -> None:
         ({**made("Deployment"), "status": {"replicas": 2}}, {"replicas": 2}),
     ],
 )
-def test_there_is_a_status_to_look_at_though_nobody_writes_one(obj: dict[str, Any], status: dict[str, Any]) -> None:
+def test_decode_adds_default_status(obj: dict[str, Any], status: dict[str, Any]) -> None:
     found = decode(obj).obj
     assert found is not None
     assert found["status"] == status

@@ -1,4 +1,4 @@
-"""What is right and wrong in Budgets, and how they and the records are listed."""
+"""Validation of Budgets, and table rows of Budgets and CostRecords."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def faults(**spec: Any) -> list[str]:
     return [str(fault) for fault in decode(budget(**spec)).faults]
 
 
-def test_a_budget_is_by_the_month_where_it_does_not_say() -> None:
+def test_budget_period_defaults_to_month() -> None:
     decoded = decode(budget(dollars="5000"))
     assert decoded.faults == []
     assert decoded.obj is not None
@@ -44,17 +44,17 @@ def test_a_budget_is_by_the_month_where_it_does_not_say() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told(spec: dict[str, Any], reported: str) -> None:
+def test_invalid_budget_is_rejected(spec: dict[str, Any], reported: str) -> None:
     assert any(fault.startswith(reported) for fault in faults(**spec)), faults(**spec)
 
 
-def test_two_thresholds_of_one_action_may_differ_in_percent() -> None:
+def test_thresholds_of_same_action_must_differ_in_percent() -> None:
     notify = [{"percent": percent, "action": "Notify"} for percent in (50, 80)]
     assert faults(dollars=1, thresholds=notify) == []
     assert faults(dollars=1, thresholds=[*notify, notify[0]]) != []
 
 
-def test_a_budget_is_listed_with_what_is_left_of_it() -> None:
+def test_budget_row_shows_spent_and_remaining_amounts() -> None:
     status = {"spent": "12.00", "remaining": "8.00", "forecast": "31.50"}
     conditions = [{"type": "Exceeded", "status": "False", "reason": "Notified"}]
     obj = {**budget(dollars="20", period="Day"), "status": {**status, "conditions": conditions}}
@@ -63,7 +63,7 @@ def test_a_budget_is_listed_with_what_is_left_of_it() -> None:
     assert row[:7] == ["b", "Day", "$20", "12.00", "8.00", "31.50", "Notified"]
 
 
-def test_a_record_is_listed_with_its_hours_and_dollars() -> None:
+def test_cost_record_row_shows_hours_and_dollars() -> None:
     line = {"pool": "p", "provisioning": "spot", "use": "done", "nodeMicroseconds": HOUR, "microdollars": 1_230_000}
     spec = {"from": "a", "to": "c", "through": "b", "lines": [line, line]}
     obj = {"apiVersion": COST, "kind": "CostRecord", "metadata": {"name": "r", "namespace": "team"}, "spec": spec}

@@ -1,4 +1,4 @@
-"""Conditions as apimachinery sets them, and what finds them."""
+"""Setting conditions as apimachinery does, and finding them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ def admitted(conditions: list[Condition], **changes: Any) -> list[Condition]:
     return with_condition(conditions, type="Admitted", **{**fields, **changes})
 
 
-def test_a_new_condition_goes_to_the_end_with_all_its_fields() -> None:
+def test_new_condition_is_appended_with_all_fields() -> None:
     first = with_condition([], type="A", status=False, reason="R", message="m", now=0)
     both = admitted(first, generation=3)
     assert both[0] is first[0]
@@ -25,7 +25,7 @@ def test_a_new_condition_goes_to_the_end_with_all_its_fields() -> None:
     }
 
 
-def test_the_transition_time_changes_only_with_the_status() -> None:
+def test_transition_time_changes_with_status_only() -> None:
     before = admitted([])
     reworded = admitted(before, message="still in", now=SECOND)
     assert reworded[0]["lastTransitionTime"] == "1970-01-01T00:00:00Z"
@@ -34,20 +34,20 @@ def test_the_transition_time_changes_only_with_the_status() -> None:
     assert turned[0]["lastTransitionTime"] == "1970-01-01T00:00:02Z"
 
 
-def test_nothing_new_gives_the_same_list() -> None:
+def test_with_condition_returns_same_list_without_change() -> None:
     before = admitted([], generation=1)
     assert admitted(before, generation=1, now=9 * SECOND) is before
     assert admitted(before, generation=2) is not before
 
 
-def test_a_condition_keeps_its_place_and_the_old_list_its_contents() -> None:
+def test_with_condition_keeps_order_and_does_not_modify_input() -> None:
     before = with_condition(admitted([]), type="B", status=True, reason="R", message="", now=0)
     after = admitted(before, status=False)
     assert [condition["type"] for condition in after] == ["Admitted", "B"]
     assert before[0]["status"] == "True"
 
 
-def test_a_long_message_is_cut_to_what_a_condition_holds() -> None:
+def test_long_condition_message_is_truncated() -> None:
     cut = admitted([], message="é" * MESSAGE_BYTES_MAX)[0]["message"]
     assert len(cut.encode()) <= MESSAGE_BYTES_MAX
     assert cut.endswith("é ...")
@@ -55,14 +55,14 @@ def test_a_long_message_is_cut_to_what_a_condition_holds() -> None:
     assert admitted([], message=whole)[0]["message"] == whole
 
 
-def test_conditions_are_found_in_objects_and_in_statuses() -> None:
+def test_condition_lookup_accepts_objects_and_statuses() -> None:
     status = {"conditions": admitted([])}
     assert is_true(status, "Admitted")
     assert is_true({"status": status}, "Admitted")
     assert find_condition(status, "Finished") is None
 
 
-def test_what_has_no_conditions_has_none_that_is_true() -> None:
+def test_is_true_returns_false_without_conditions() -> None:
     assert not is_true({}, "Admitted")
     assert not is_true({"status": None}, "Admitted")
     assert not is_true({"conditions": admitted([], status=False)}, "Admitted")

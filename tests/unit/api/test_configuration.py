@@ -1,4 +1,4 @@
-"""Kueue's Configuration as a file: what is taken of which version, and how each fault is told."""
+"""Kueue's Configuration file: accepted fields of each version, and reported faults."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from batchyard.api.scheme import CONFIGURATION, kind_info
 NEW = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
 OLD = NEW.replace("v1beta2", "v1beta1")
 BOTH = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
-#: As Kueue's release has it.
+#: The configuration in Kueue's release manifests.
 RELEASED = """\
 health: {healthProbeBindAddress: ":8081"}
 metrics: {bindAddress: ":8443"}
@@ -22,7 +22,7 @@ integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod, deployment]}
 
 
 def faults(text: str) -> list[str]:
-    """What is told of a text."""
+    """Return the lines of the fault report for a text."""
     with pytest.raises(InvalidConfiguration) as raised:
         read_configuration("kueue.yaml", text)
     return str(raised.value).splitlines()
@@ -32,7 +32,7 @@ def gates(found: Obj) -> dict[str, bool]:
     return dict(found.get("featureGates") or {})
 
 
-def test_what_is_left_out_is_as_kueue_has_it() -> None:
+def test_missing_configuration_fields_get_kueue_defaults() -> None:
     found = read_configuration("kueue.yaml", NEW + RELEASED)
     assert found["waitForPodsReady"] == {
         "timeout": "30m",
@@ -42,7 +42,7 @@ def test_what_is_left_out_is_as_kueue_has_it() -> None:
     assert "fairSharing" not in found
 
 
-def test_the_old_version_is_off_without_a_word_and_has_other_defaults() -> None:
+def test_v1beta1_wait_for_pods_ready_is_off_by_default_with_own_defaults() -> None:
     silent, on = (read_configuration("k", OLD + more) for more in ("", "waitForPodsReady: {enable: true}\n"))
     assert silent["apiVersion"] == kind_info(CONFIGURATION).api_version
     assert gates(silent) == {"DisableWaitForPodsReady": True}
@@ -58,7 +58,7 @@ def test_the_old_version_is_off_without_a_word_and_has_other_defaults() -> None:
         ("{enable: true, preemptionStrategies: [LessThanInitialShare]}", BOTH[1:]),
     ],
 )
-def test_the_old_version_says_whether_sharing_is_fair(stated: str, strategies: list[str] | None) -> None:
+def test_v1beta1_fair_sharing_switch_sets_strategies(stated: str, strategies: list[str] | None) -> None:
     found = read_configuration("k", f"{OLD}fairSharing: {stated}\n").get("fairSharing")
     assert found == (None if strategies is None else {"preemptionStrategies": strategies})
 
@@ -79,7 +79,7 @@ def test_the_old_version_says_whether_sharing_is_fair(stated: str, strategies: l
         ("leaderElection: {leaderElection: true}", "leaderElection.leaderElection: unknown field"),
     ],
 )
-def test_a_fault_is_told_with_its_line_and_a_remedy(line: str, reported: str) -> None:
+def test_configuration_fault_is_reported_with_line_and_remedy(line: str, reported: str) -> None:
     (found,) = faults(f"{NEW}# more\n{line}\n")
     assert found.startswith(f"kueue.yaml:4: {reported}")
     assert "; " in found
@@ -92,13 +92,13 @@ def test_a_fault_is_told_with_its_line_and_a_remedy(line: str, reported: str) ->
         ("fairSharing: {enable: true, preemptionStrategies: [LessThanInitialShare]}", "without fairSharing it is off"),
     ],
 )
-def test_who_writes_a_switch_of_the_old_version_is_told_how_it_is_said_now(line: str, remedy: str) -> None:
+def test_v1beta1_switch_in_v1beta2_is_rejected_with_replacement(line: str, remedy: str) -> None:
     (found,) = faults(NEW + line)
     assert "unknown field; v1beta2 has no such switch" in found
     assert found.endswith(remedy)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_configuration_faults_are_reported_together() -> None:
     assert len(faults(NEW + "foo: 1\nbar: 2\nwaitForPodsReady: {timeout: soon}\n")) == 3
 
 
@@ -113,6 +113,6 @@ def test_all_faults_are_told_at_once() -> None:
         ("a: [", "kueue.yaml:1: "),
     ],
 )
-def test_what_is_no_configuration_is_refused(text: str, reported: str) -> None:
+def test_invalid_configuration_file_is_rejected(text: str, reported: str) -> None:
     (found,) = faults(text)
     assert found.startswith(reported)

@@ -1,4 +1,4 @@
-"""One version of Kueue's objects from the other."""
+"""Conversion of Kueue's objects between API versions."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ def old(kind: str, spec: Obj | None = None, status: Obj | None = None, **annotat
 
 
 def kept(obj: Obj, annotation: str) -> Any:
-    """What an annotation keeps, None if there is none."""
+    """Return the parsed value of an annotation, or None without it."""
     text = obj["metadata"].get("annotations", {}).get(annotation)
     return None if text is None else json.loads(text)
 
@@ -39,7 +39,7 @@ SLICES = [
 
 
 def admitted(places: Obj) -> Obj:
-    """A status with the places of a pod set."""
+    """Return a status with the topology assignment of a pod set."""
     return {"admission": {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "topologyAssignment": places}]}}
 
 
@@ -88,10 +88,10 @@ def admitted(places: Obj) -> Obj:
             {"spec": {"clusterSource": PROFILE}},
             id="the profile of a cluster",
         ),
-        pytest.param(old("Topology", {"levels": []}), {"spec": {"levels": []}}, id="what is the same in both"),
+        pytest.param(old("Topology", {"levels": []}), {"spec": {"levels": []}}, id="identical fields"),
     ],
 )
-def test_each_version_says_it_in_its_own_way(before: Obj, after: Obj) -> None:
+def test_renamed_fields_are_converted_in_both_directions(before: Obj, after: Obj) -> None:
     stored = to_storage(before)
     assert stored["apiVersion"] == STORAGE
     assert {part: stored[part] for part in after} == after
@@ -115,13 +115,13 @@ def test_each_version_says_it_in_its_own_way(before: Obj, after: Obj) -> None:
                 "spec.flavorFungibility.whenCanBorrow": {"whenCanBorrow": "Borrow"},
                 "spec.flavorFungibility.whenCanPreempt": {"whenCanPreempt": "Preempt"},
             },
-            id="old words",
+            id="old enum values",
         ),
         pytest.param(
             old("ClusterQueue", {}, {"pendingWorkloadsStatus": {"lastChangeTime": "t"}, "pendingWorkloads": 1}),
             {"status": {"pendingWorkloads": 1}},
             {"status.pendingWorkloadsStatus": {"pendingWorkloadsStatus": {"lastChangeTime": "t"}}},
-            id="who waits",
+            id="pending workloads status",
         ),
         pytest.param(
             old("Cohort", {}, {"fairSharing": {"weightedShare": 1, "admissionFairSharingStatus": {}}}),
@@ -145,11 +145,11 @@ def test_each_version_says_it_in_its_own_way(before: Obj, after: Obj) -> None:
             old("Workload", {"priorityClassName": "high"}),
             {"spec": {}},
             {"spec.priorityClassRef": {"priorityClassName": "high"}},
-            id="a class from nowhere",
+            id="a class without source",
         ),
     ],
 )
-def test_what_storage_cannot_hold_is_kept_and_comes_back(before: Obj, after: Obj, original: Obj) -> None:
+def test_v1beta1_only_fields_are_restored_from_annotation(before: Obj, after: Obj, original: Obj) -> None:
     stored = to_storage(before)
     assert {part: stored[part] for part in after} == after
     assert kept(stored, OLD_ONLY) == original
@@ -197,13 +197,13 @@ LAYERS = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size"
         ),
     ],
 )
-def test_what_the_old_version_cannot_hold_is_kept_and_comes_back(stored: Obj, part: str) -> None:
+def test_storage_only_fields_are_restored_from_annotation(stored: Obj, part: str) -> None:
     before = from_storage(stored, OLD)
     assert list(kept(before, NEW_ONLY)) == [part]
     assert to_storage(before) == stored
 
 
-def test_an_original_gives_way_to_what_was_changed_since() -> None:
+def test_changed_field_overrides_annotation() -> None:
     stored = to_storage(
         old("ClusterQueue", {"admissionChecks": ["a"], "flavorFungibility": {"whenCanBorrow": "Borrow"}})
     )
@@ -212,7 +212,7 @@ def test_an_original_gives_way_to_what_was_changed_since() -> None:
     assert changed["spec"] == {"admissionChecksStrategy": strategy, "flavorFungibility": {"whenCanBorrow": "Borrow"}}
 
 
-def test_an_original_of_a_part_that_is_gone_does_not_come_back() -> None:
+def test_annotation_of_removed_field_is_ignored() -> None:
     stored = new("Workload", {"podSets": [{**make.pod_set("a"), "topologyRequest": LAYERS}]}, {"preemptionGates": []})
     before = from_storage(stored, OLD)
     after = to_storage(edited(before, {"spec.podSets[0].topologyRequest": GONE, "status": GONE}))
@@ -229,14 +229,14 @@ def test_an_original_of_a_part_that_is_gone_does_not_come_back() -> None:
         pytest.param('{"spec.clusterSource": {"clusterSource": {"kubeConfig": "x"}}}', id="another source"),
     ],
 )
-def test_a_spoilt_annotation_keeps_nothing(text: str) -> None:
+def test_invalid_annotation_is_dropped(text: str) -> None:
     before = old("MultiKueueCluster", {"kubeConfig": {"location": "s"}}, None, **{NEW_ONLY: text, "a": "b"})
     after = to_storage(before)
     assert after["spec"] == {"clusterSource": {"kubeConfig": {"location": "s"}}}
     assert after["metadata"]["annotations"] == {"a": "b"}
 
 
-def test_domains_that_do_not_fit_their_levels_stay_for_validation_to_refuse() -> None:
+def test_domains_that_mismatch_levels_are_left_unconverted() -> None:
     status = admitted({"levels": ["block"], "domains": DOMAINS})
     assert to_storage(old("Workload", {}, status))["status"] == status
 
@@ -244,40 +244,40 @@ def test_domains_that_do_not_fit_their_levels_stay_for_validation_to_refuse() ->
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param({"priorityClassSource": ""}, id="no source of no class"),
+        pytest.param({"priorityClassSource": ""}, id="empty source without class"),
         pytest.param({"priorityClassName": "", "priorityClassSource": ""}, id="no class at all"),
     ],
 )
-def test_a_workload_without_class_has_none(spec: Obj) -> None:
+def test_empty_priority_class_converts_to_no_reference(spec: Obj) -> None:
     assert to_storage(old("Workload", spec))["spec"] == {}
 
 
-def test_the_delay_every_check_has_is_not_worth_keeping() -> None:
+def test_default_retry_delay_is_not_kept_in_annotation() -> None:
     stored = to_storage(old("AdmissionCheck", {"controllerName": "c", "retryDelayMinutes": 15}))
     assert stored == new("AdmissionCheck", {"controllerName": "c"})
 
 
 @pytest.mark.parametrize("obj", [make.workload(), make.job(), make.namespace()], ids=lambda obj: obj["kind"])
-def test_what_has_the_version_already_comes_back_itself(obj: Obj) -> None:
+def test_object_in_target_version_is_returned_unchanged(obj: Obj) -> None:
     assert to_storage(obj) is obj
     assert from_storage(obj, obj["apiVersion"]) is obj
 
 
-def test_there_are_no_other_versions() -> None:
+def test_conversion_to_unknown_version_raises_value_error() -> None:
     with pytest.raises(ValueError, match="batch/v1 Job has no version"):
         from_storage(make.job(), OLD)
     with pytest.raises(ValueError, match="Workload has no version"):
         from_storage(make.workload(), "kueue.x-k8s.io/v1")
 
 
-def test_conversion_leaves_the_given_object_alone() -> None:
+def test_conversion_does_not_modify_input() -> None:
     before = old("ClusterQueue", {"cohort": "all", "admissionChecks": ["a"]}, None, a="b")
     text = repr(before)
     from_storage(to_storage(before), OLD)
     assert repr(before) == text
 
 
-def test_versions_that_say_the_same_differ_in_their_name_alone() -> None:
+def test_conversion_of_identical_versions_changes_api_version_only() -> None:
     request = {"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "ProvisioningRequest", "spec": {"podSets": []}}
     stored = to_storage(request)
     assert stored == {**request, "apiVersion": "autoscaling.x-k8s.io/v1"}

@@ -1,4 +1,4 @@
-"""Domains in slices and back."""
+"""Conversion of topology domains to slices and back."""
 
 import pytest
 
@@ -10,15 +10,15 @@ HOSTS = ["block", HOSTNAME]
 
 
 def domains(*values: str, count: int = 1) -> list[dict[str, object]]:
-    """Domains of values such as `b1/r1`, with one pod each."""
+    """Return domains of values such as `b1/r1`, with `count` Pods each."""
     return [{"values": value.split("/"), "count": count} for value in values]
 
 
-def test_no_domains_make_no_slices() -> None:
+def test_empty_domains_produce_no_slices() -> None:
     assert compressed(RACKS, []) == []
 
 
-def test_what_all_domains_share_is_written_once() -> None:
+def test_common_value_is_written_once_as_universal() -> None:
     assert compressed(RACKS, domains("b1/r1", "b1/r1", count=3)) == [
         {
             "domainCount": 2,
@@ -28,7 +28,7 @@ def test_what_all_domains_share_is_written_once() -> None:
     ]
 
 
-def test_what_differs_is_written_for_each() -> None:
+def test_different_values_are_written_individually() -> None:
     given = [{"values": ["b1", "r1-x"], "count": 1}, {"values": ["b2", "r2-x"], "count": 2}]
     assert compressed(RACKS, given) == [
         {
@@ -45,22 +45,22 @@ def test_what_differs_is_written_for_each() -> None:
 @pytest.mark.parametrize(
     ("values", "individual"),
     [
-        pytest.param(["a/ababa", "a/aba"], {"suffix": "aba", "roots": ["ab", ""]}, id="characters of both ends"),
-        pytest.param(["a/a", "a/aa"], {"suffix": "a", "roots": ["", "a"]}, id="one within the other"),
+        pytest.param(["a/ababa", "a/aba"], {"suffix": "aba", "roots": ["ab", ""]}, id="overlapping prefix and suffix"),
+        pytest.param(["a/a", "a/aa"], {"suffix": "a", "roots": ["", "a"]}, id="one contains the other"),
         pytest.param(["a/x", "a/y"], {"roots": ["x", "y"]}, id="nothing in common"),
     ],
 )
-def test_prefix_and_suffix_do_not_overlap(values: list[str], individual: dict[str, object]) -> None:
+def test_common_prefix_and_suffix_do_not_overlap(values: list[str], individual: dict[str, object]) -> None:
     (part,) = compressed(RACKS, domains(*values))
     assert part["valuesPerLevel"][1] == {"individual": individual}
 
 
 def hosts(*pools: tuple[str, int]) -> list[dict[str, object]]:
-    """Hosts of pools, as many as told of each."""
+    """Return hosts of pools, given pairs of pool and number of hosts."""
     return domains(*(f"b/{pool}-{i}" for pool, count in pools for i in range(count)))
 
 
-def test_hosts_of_different_pools_get_slices_of_their_own_where_that_is_shorter() -> None:
+def test_hosts_of_different_pools_get_separate_slices_if_shorter() -> None:
     given = hosts(("gke-cluster-name-pool-with-a-long-name-aaaa", 30), ("other-cluster-pool-with-a-long-name-bbbb", 30))
     slices = compressed(HOSTS, given)
     assert [part["domainCount"] for part in slices] == [30, 30]
@@ -68,28 +68,28 @@ def test_hosts_of_different_pools_get_slices_of_their_own_where_that_is_shorter(
     assert expanded(slices) == given
 
 
-def test_few_hosts_of_different_pools_share_a_slice() -> None:
+def test_few_hosts_of_different_pools_share_slice() -> None:
     assert [part["domainCount"] for part in compressed(HOSTS, hosts(("a", 2), ("b", 2)))] == [4]
 
 
-def test_only_hosts_are_cut_by_their_names() -> None:
+def test_only_hostname_level_is_split_by_name_prefix() -> None:
     given = hosts(("gke-cluster-name-pool-with-a-long-name-aaaa", 30), ("other-cluster-pool-with-a-long-name-bbbb", 30))
     assert len(compressed(RACKS, given)) == 1
 
 
-def test_shorter_prefixes_are_taken_where_slices_would_be_too_many() -> None:
+def test_too_many_slices_fall_back_to_shorter_prefix() -> None:
     given = domains(*(f"b/{'pool' * 20}-{i // 2}-{i % 2}-{'x' * 40}" for i in range(2_004)))
     slices = compressed(HOSTS, given)
     assert [part["domainCount"] for part in slices] == [2_004]
     assert expanded(slices) == given
 
 
-def test_a_slice_has_at_most_100000_domains() -> None:
+def test_slice_has_at_most_100000_domains() -> None:
     given = domains(*(f"b/h{i}" for i in range(100_001)))
     assert [part["domainCount"] for part in compressed(RACKS, given)] == [100_000, 1]
 
 
-def test_slices_are_read_in_their_order() -> None:
+def test_slices_are_expanded_in_order() -> None:
     slices = [
         {"domainCount": 1, "podCounts": {"universal": 3}, "valuesPerLevel": [{"universal": "z"}]},
         {

@@ -1,4 +1,4 @@
-"""From an object as written to the object as held: kind, structure, version, defaults, rules."""
+"""Decoding of objects for storage: kind, structure, version, defaults, rules."""
 
 from typing import Any
 
@@ -26,58 +26,58 @@ TASK: dict[str, Any] = {
 
 
 def reported(obj: Any) -> list[str]:
-    """All faults as texts; there is no object then."""
+    """Return all faults as strings; no object is returned in this case."""
     decoded = decode(obj)
     assert decoded.obj is None
     return [str(fault) for fault in decoded.faults]
 
 
-def held(obj: Obj) -> dict[str, Any]:
-    """The object as held."""
+def stored_object(obj: Obj) -> dict[str, Any]:
+    """Return the object as stored."""
     decoded = decode(obj)
     assert decoded.faults == []
     assert decoded.obj is not None
     return decoded.obj
 
 
-def test_an_old_version_is_held_in_the_storage_version_with_its_meaning() -> None:
-    queue = held(OLD_QUEUE)
+def test_old_version_is_converted_to_storage_version() -> None:
+    queue = stored_object(OLD_QUEUE)
     assert queue["apiVersion"] == "kueue.x-k8s.io/v1beta2"
     assert queue["spec"]["cohortName"] == "all"
     assert queue["spec"]["flavorFungibility"]["whenCanBorrow"] == "MayStopSearch"
 
 
-def test_a_deprecated_version_warns_in_upstreams_words() -> None:
+def test_deprecated_version_returns_upstream_warning() -> None:
     assert decode(OLD_QUEUE).warnings == ["This version is deprecated. Use v1beta2 instead."]
     assert decode(edited(OLD_QUEUE, {"spec": {}, "apiVersion": "kueue.x-k8s.io/v1beta2"})).warnings == []
 
 
-def test_structural_defaults_and_those_of_webhooks_are_filled_in() -> None:
-    assert held(OLD_QUEUE)["spec"]["queueingStrategy"] == "BestEffortFIFO"
-    assert held(OLD_QUEUE)["metadata"]["finalizers"] == ["kueue.x-k8s.io/resource-in-use"]
-    assert held(TASK)["spec"]["backoffLimit"] == 6
+def test_schema_and_webhook_defaults_are_set() -> None:
+    assert stored_object(OLD_QUEUE)["spec"]["queueingStrategy"] == "BestEffortFIFO"
+    assert stored_object(OLD_QUEUE)["metadata"]["finalizers"] == ["kueue.x-k8s.io/resource-in-use"]
+    assert stored_object(TASK)["spec"]["backoffLimit"] == 6
 
 
-def test_what_is_given_is_not_changed() -> None:
+def test_decode_does_not_modify_input() -> None:
     before = edited(OLD_QUEUE, {})
-    held(before)
+    stored_object(before)
     assert before == OLD_QUEUE
 
 
-def test_what_is_held_is_held_again_as_it_is() -> None:
+def test_decode_is_idempotent() -> None:
     for obj in (OLD_QUEUE, TASK):
-        assert held(held(obj)) == held(obj)
+        assert stored_object(stored_object(obj)) == stored_object(obj)
 
 
-def test_objects_without_a_namespace_are_in_the_default_one() -> None:
-    assert held(TASK)["metadata"]["namespace"] == "default"
+def test_object_without_namespace_gets_default_namespace() -> None:
+    assert stored_object(TASK)["metadata"]["namespace"] == "default"
     decoded = decode(TASK, namespace="team")
     assert decoded.obj is not None
     assert decoded.obj["metadata"]["namespace"] == "team"
-    assert held(edited(TASK, {"metadata.namespace": "a"}))["metadata"]["namespace"] == "a"
+    assert stored_object(edited(TASK, {"metadata.namespace": "a"}))["metadata"]["namespace"] == "a"
 
 
-def test_kinds_without_namespaces_drop_one_with_a_warning() -> None:
+def test_cluster_scoped_object_drops_namespace_with_warning() -> None:
     decoded = decode(edited(OLD_QUEUE, {"metadata.namespace": "a"}))
     assert decoded.obj is not None
     assert "namespace" not in decoded.obj["metadata"]
@@ -107,42 +107,42 @@ def test_kinds_without_namespaces_drop_one_with_a_warning() -> None:
     ],
     ids=str,
 )
-def test_an_unknown_kind_is_the_only_fault(edits: dict[str, Any], fault: str) -> None:
+def test_unknown_kind_is_only_reported_fault(edits: dict[str, Any], fault: str) -> None:
     assert reported(edited({**TASK, "spec": {"zzz": 1}}, edits)) == [fault]
 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "null"), ([], "a list"), ("Job", '"Job"'), (7, "7")], ids=str)
-def test_what_is_no_object_is_told_so(value: object, shown: str) -> None:
+def test_value_that_is_no_mapping_is_rejected(value: object, shown: str) -> None:
     assert reported(value) == [f"{shown} is no object; write fields: apiVersion, kind, metadata, spec"]
 
 
-def test_structure_and_names_are_told_at_once() -> None:
+def test_structure_and_name_faults_are_reported_together() -> None:
     paths = [fault.path for fault in decode(edited(TASK, {"spec.zzz": 1, "metadata.name": "No Name"})).faults]
     assert paths == ["spec.zzz", "metadata.name"]
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "1a"}, "spec": {"zzz": 1}}
     assert [fault.path for fault in decode(service).faults] == ["spec.zzz", "metadata.name"]
 
 
-def test_rules_between_fields_are_checked_once_the_structure_is_sound() -> None:
+def test_cross_field_rules_are_checked_for_valid_structure() -> None:
     group = {"coveredResources": ["cpu"], "flavors": [{"name": "f", "resources": [{"name": "gpu", "nominalQuota": 1}]}]}
     paths = [fault.path for fault in decode(edited(OLD_QUEUE, {"spec.resourceGroups": [group]})).faults]
     assert paths == ["spec.resourceGroups[0].flavors[0].resources[0].name"]
 
 
-def test_objects_of_a_scenario_keep_their_uid_and_creation_time() -> None:
+def test_decode_keeps_given_uid_and_creation_timestamp() -> None:
     given = {"metadata.uid": "u-1", "metadata.creationTimestamp": "2026-01-01T00:00:00Z"}
-    metadata = held(edited(TASK, given))["metadata"]
+    metadata = stored_object(edited(TASK, given))["metadata"]
     assert (metadata["uid"], metadata["creationTimestamp"]) == ("u-1", "2026-01-01T00:00:00Z")
 
 
-def test_what_only_the_storage_version_refuses_is_told() -> None:
+def test_rule_of_storage_version_applies_to_old_version() -> None:
     check = {"apiVersion": f"{KUEUE}/v1beta1", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
     assert reported({**check, "spec": {"controllerName": ""}})[0].startswith("spec.controllerName: Invalid value")
 
 
-def test_an_empty_namespace_is_none() -> None:
-    assert "namespace" not in held(edited(OLD_QUEUE, {"metadata.namespace": ""}))["metadata"]
-    assert held(edited(TASK, {"metadata.namespace": ""}))["metadata"]["namespace"] == "default"
+def test_empty_namespace_is_treated_as_absent() -> None:
+    assert "namespace" not in stored_object(edited(OLD_QUEUE, {"metadata.namespace": ""}))["metadata"]
+    assert stored_object(edited(TASK, {"metadata.namespace": ""}))["metadata"]["namespace"] == "default"
 
 
 WORKLOAD: dict[str, Any] = {
@@ -154,36 +154,36 @@ WORKLOAD: dict[str, Any] = {
 BAD = {"spec.podSets": "none"}
 
 
-def test_what_is_the_very_same_in_a_sound_object_is_not_looked_at_again() -> None:
+def test_unchanged_part_of_old_object_is_not_validated_again() -> None:
     bad = edited(WORKLOAD, BAD)
     status = {"conditions": [make.condition("Finished")]}
     assert complete({**bad, "status": status}, "default", bad).obj == {**bad, "status": status}
 
 
-def test_all_else_is() -> None:
+def test_copied_part_of_old_object_is_validated_again() -> None:
     bad = edited(WORKLOAD, BAD)
     assert complete({**bad, "spec": {**bad["spec"]}}, "default", bad).obj is None
 
 
-def test_rules_of_a_status_that_takes_the_place_of_another_are_those_of_the_change() -> None:
-    sound = held(WORKLOAD)
-    reserved = {**sound, "status": {"conditions": [make.condition("QuotaReserved")]}}
+def test_status_update_is_checked_by_validate_status_only() -> None:
+    valid = stored_object(WORKLOAD)
+    reserved = {**valid, "status": {"conditions": [make.condition("QuotaReserved")]}}
     assert [fault.path for fault in decode(reserved).faults] == ["status.admission"]
     assert complete(reserved, "default").obj is not None
-    assert [fault.path for fault in validate_status(reserved, sound)] == ["status.admission"]
+    assert [fault.path for fault in validate_status(reserved, valid)] == ["status.admission"]
 
 
-def test_what_must_be_said_is_missed_beside_what_is_known() -> None:
-    sound = held(TASK)
-    assert complete({field: sound[field] for field in ("apiVersion", "kind", "spec")}, "default", sound).obj is None
+def test_missing_required_field_is_rejected_despite_old_object() -> None:
+    valid = stored_object(TASK)
+    assert complete({field: valid[field] for field in ("apiVersion", "kind", "spec")}, "default", valid).obj is None
 
 
-def test_a_label_without_a_value_is_empty_whatever_else_is_wrong() -> None:
+def test_null_label_adds_no_fault_beside_other_faults() -> None:
     labelled = {**TASK, "metadata": {"name": "a", "labels": {"team": None}}}
     assert [fault.path for fault in decode({**labelled, "speck": {}}).faults] == ["speck"]
 
 
-def test_a_queue_that_is_given_as_an_annotation_is_warned_of() -> None:
+def test_queue_name_annotation_returns_warning() -> None:
     name = "kueue.x-k8s.io/queue-name"
     noted = {**TASK, "metadata": {"name": "train", "annotations": {name: "main"}}}
     (warning,) = decode(noted).warnings

@@ -1,4 +1,4 @@
-"""What objects get when they are made."""
+"""Defaults of new objects."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ POLICY = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "A"}, {"ty
 @pytest.mark.parametrize(
     "obj", [pytest.param(make.cluster_queue(), id="queue"), pytest.param(make.flavor(), id="flavor")]
 )
-def test_what_others_use_is_kept_from_vanishing(obj: dict[str, Any]) -> None:
+def test_queue_and_flavor_get_resource_in_use_finalizer(obj: dict[str, Any]) -> None:
     assert with_defaults(obj)["metadata"]["finalizers"] == [IN_USE]
     assert with_defaults(edited(obj, {"metadata.finalizers": ["a.io/b"]}))["metadata"]["finalizers"] == [
         "a.io/b",
@@ -33,7 +33,7 @@ def test_what_others_use_is_kept_from_vanishing(obj: dict[str, Any]) -> None:
     ]
 
 
-def test_a_job_that_says_nothing_runs_one_pod_to_success() -> None:
+def test_minimal_job_gets_defaults() -> None:
     assert with_defaults(JOB)["spec"] == {
         "template": TEMPLATE,
         "parallelism": 1,
@@ -51,23 +51,23 @@ def test_a_job_that_says_nothing_runs_one_pod_to_success() -> None:
     [
         pytest.param({"parallelism": 3}, {"parallelism": 3, "completions": None}, id="a work queue"),
         pytest.param({"completions": 3}, {"parallelism": 1, "completions": 3}, id="one after another"),
-        pytest.param({"backoffLimitPerIndex": 1}, {"backoffLimit": 2**31 - 1}, id="indexes that fail alone"),
+        pytest.param({"backoffLimitPerIndex": 1}, {"backoffLimit": 2**31 - 1}, id="backoff limit per index"),
         pytest.param({"podFailurePolicy": POLICY}, {"podReplacementPolicy": "Failed"}, id="a failure policy"),
-        pytest.param({"suspend": True, "backoffLimit": 0}, {"suspend": True, "backoffLimit": 0}, id="what is said"),
+        pytest.param({"suspend": True, "backoffLimit": 0}, {"suspend": True, "backoffLimit": 0}, id="given fields"),
     ],
 )
-def test_defaults_of_a_job_depend_on_what_it_says(spec: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_job_defaults_depend_on_given_fields(spec: dict[str, Any], expected: dict[str, Any]) -> None:
     done = with_defaults(edited(JOB, {f"spec.{field}": value for field, value in spec.items()}))
     assert {field: done["spec"].get(field) for field in expected} == expected
 
 
-def test_conditions_of_a_failure_policy_are_true_unless_said() -> None:
+def test_failure_policy_condition_status_defaults_to_true() -> None:
     done = with_defaults(edited(JOB, {"spec.podFailurePolicy": POLICY}))
     (rule,) = done["spec"]["podFailurePolicy"]["rules"]
     assert rule["onPodConditions"] == [{"type": "A", "status": "True"}, {"type": "B", "status": "False"}]
 
 
-def test_a_failure_policy_that_says_all_stays() -> None:
+def test_complete_failure_policy_rules_are_unchanged() -> None:
     rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]
     stated = {"rules": [*rules, {"action": "Ignore", "onPodConditions": [{"type": "A", "status": "True"}]}]}
     mixed = {"rules": [*rules, *POLICY["rules"]]}
@@ -77,14 +77,14 @@ def test_a_failure_policy_that_says_all_stays() -> None:
     )
 
 
-def test_a_job_without_labels_has_those_of_its_pods() -> None:
+def test_job_without_labels_gets_labels_of_pod_template() -> None:
     queue = {"kueue.x-k8s.io/queue-name": "lq"}
     job = edited(JOB, {"spec.template.metadata": {"labels": queue}})
     assert with_defaults(job)["metadata"]["labels"] == queue
     assert with_defaults(edited(job, {"metadata.labels": {"a": "b"}}))["metadata"]["labels"] == {"a": "b"}
 
 
-def test_a_jobset_gets_its_policies_and_network() -> None:
+def test_jobset_gets_default_policies_and_network() -> None:
     spec = with_defaults(make.jobset())["spec"]
     assert spec["successPolicy"] == {"operator": "All"}
     assert spec["startupPolicy"] == {"startupPolicyOrder": "AnyOrder"}
@@ -92,7 +92,7 @@ def test_a_jobset_gets_its_policies_and_network() -> None:
     assert "failurePolicy" not in spec
 
 
-def test_jobs_of_a_jobset_are_indexed_and_restart_in_place() -> None:
+def test_jobset_jobs_default_to_indexed_and_restart_on_failure() -> None:
     silent = make.pod_template()
     del silent["spec"]["restartPolicy"]
     jobset = make.jobset(replicated_jobs=[make.replicated_job(template=silent)])
@@ -108,7 +108,7 @@ def test_jobs_of_a_jobset_are_indexed_and_restart_in_place() -> None:
             {"spec.failurePolicy": {"maxRestarts": 3}},
             "failurePolicy",
             {"maxRestarts": 3, "restartStrategy": "Recreate"},
-            id="how it restarts",
+            id="restart strategy",
         ),
         pytest.param(
             {"spec.failurePolicy": {"rules": [{"action": "FailJobSet"}, {"name": "mine", "action": "FailJobSet"}]}},
@@ -126,7 +126,7 @@ def test_jobs_of_a_jobset_are_indexed_and_restart_in_place() -> None:
             {"spec.network": {"enableDNSHostnames": False, "subdomain": "net"}},
             "network",
             {"enableDNSHostnames": False, "subdomain": "net", "publishNotReadyAddresses": True},
-            id="a network of its own",
+            id="own network",
         ),
         pytest.param(
             {"spec.volumeClaimPolicies": [{"templates": []}]},
@@ -136,11 +136,11 @@ def test_jobs_of_a_jobset_are_indexed_and_restart_in_place() -> None:
         ),
     ],
 )
-def test_what_a_jobset_says_is_completed(edits: dict[str, Any], path: str, expected: object) -> None:
+def test_partial_jobset_fields_are_completed(edits: dict[str, Any], path: str, expected: object) -> None:
     assert with_defaults(edited(make.jobset(), edits))["spec"][path] == expected
 
 
-def test_a_pod_that_says_nothing_restarts_and_stops_in_half_a_minute() -> None:
+def test_minimal_pod_gets_defaults() -> None:
     done = with_defaults(edited(POD, {"spec.restartPolicy": GONE}))
     assert {**done["spec"], "containers": None} == {
         "containers": None,
@@ -154,14 +154,14 @@ def test_a_pod_that_says_nothing_restarts_and_stops_in_half_a_minute() -> None:
     assert done["status"] == {"phase": "Pending"}
 
 
-def test_what_a_pod_says_stays() -> None:
+def test_pod_fields_override_defaults() -> None:
     stated = {"spec.restartPolicy": "Never", "spec.terminationGracePeriodSeconds": 0, "status": {"phase": "Running"}}
     done = with_defaults(edited(POD, stated))
     assert (done["spec"]["restartPolicy"], done["spec"]["terminationGracePeriodSeconds"]) == ("Never", 0)
     assert done["status"] == {"phase": "Running"}
 
 
-def test_a_container_requests_its_limits_where_it_requests_nothing_else() -> None:
+def test_container_requests_default_to_limits() -> None:
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
     stated = {"name": "d", "image": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}
     done = with_defaults(edited(POD, {"spec.containers": [{"name": "c", "resources": resources}, stated]}))
@@ -170,14 +170,14 @@ def test_a_container_requests_its_limits_where_it_requests_nothing_else() -> Non
     assert second["resources"] == stated["resources"]
 
 
-def test_the_ports_of_a_pod_on_the_network_of_its_node_are_ports_of_the_node() -> None:
+def test_host_network_pod_gets_host_ports() -> None:
     ports = [{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 81, "hostPort": 82, "protocol": "TCP"}]
     container = {"name": "c", "image": "i", "ports": ports}
     done = with_defaults(edited(POD, {"spec.hostNetwork": True, "spec.containers": [container]}))
     assert [port["hostPort"] for port in done["spec"]["containers"][0]["ports"]] == [80, 82]
 
 
-def test_a_node_gives_all_it_has_unless_it_says_otherwise() -> None:
+def test_node_allocatable_defaults_to_capacity() -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": {"cpu": "4"}}}
     assert with_defaults(node)["status"]["allocatable"] == {"cpu": "4"}
     less = edited(node, {"status.allocatable": {"cpu": "3900m"}})
@@ -196,17 +196,17 @@ def cluster(*pools: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def pool_of(obj: dict[str, Any]) -> dict[str, Any]:
-    """The first pool of a Cluster once completed."""
+    """Return the first pool of a Cluster with defaults."""
     pool: dict[str, Any] = with_defaults(obj)["spec"]["nodePools"][0]
     return pool
 
 
-def test_the_region_of_a_cluster_is_that_of_its_zones() -> None:
+def test_cluster_region_defaults_to_region_of_zones() -> None:
     assert with_defaults(cluster())["spec"]["region"] == "us-central1"
     assert with_defaults(cluster(zones=["here"]))["spec"]["region"] == "here"
 
 
-def test_a_pool_lies_in_all_zones_of_its_cluster_or_with_its_reservation() -> None:
+def test_pool_zones_default_to_cluster_zones_or_reservation_zone() -> None:
     reservation = {"name": "ours", "machineType": "g2-standard-24", "zone": "us-central1-b", "count": 4}
     assert pool_of(cluster(POOL))["zones"] == ["us-central1-a", "us-central1-b"]
     reserved = cluster({**POOL, "reservation": "ours"}, reservations=[reservation])
@@ -221,16 +221,18 @@ def test_a_pool_lies_in_all_zones_of_its_cluster_or_with_its_reservation() -> No
         pytest.param({"autoscaling": {"min": 1, "max": 4}}, 1, {"locationPolicy": "BALANCED"}, id="never empty"),
         pytest.param({"autoscaling": {"totalMax": 24}}, 0, {"totalMin": 0, "totalMax": 24}, id="over all zones"),
         pytest.param({"provisioning": "spot", "autoscaling": {"max": 4}}, 0, {"locationPolicy": "ANY"}, id="Spot"),
-        pytest.param({"nodeCount": 2, "autoscaling": {"max": 4}}, 2, {"min": 0}, id="what it begins with"),
+        pytest.param({"nodeCount": 2, "autoscaling": {"max": 4}}, 2, {"min": 0}, id="initial node count"),
     ],
 )
-def test_a_pool_that_grows_says_from_where(fields: dict[str, Any], nodes: int, autoscaling: dict[str, Any]) -> None:
+def test_autoscaled_pool_gets_node_count_and_autoscaling_defaults(
+    fields: dict[str, Any], nodes: int, autoscaling: dict[str, Any]
+) -> None:
     done = pool_of(cluster({**POOL, **fields}))
     assert done["nodeCount"] == nodes
     assert {**done["autoscaling"], **autoscaling} == done["autoscaling"]
 
 
-def test_a_node_pool_of_its_own_has_the_defaults_of_a_pool() -> None:
+def test_node_pool_object_gets_pool_defaults() -> None:
     obj = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "np"}}
     fixed = {**obj, "spec": {"machineType": "e2-small", "nodeCount": 1}}
     assert with_defaults(fixed) is fixed
@@ -252,23 +254,23 @@ def test_a_node_pool_of_its_own_has_the_defaults_of_a_pool() -> None:
         pytest.param(with_defaults(cluster({**POOL, "autoscaling": {"max": 1}})), id="Cluster"),
     ],
 )
-def test_what_has_its_defaults_comes_back_itself(obj: dict[str, Any]) -> None:
+def test_object_with_defaults_is_returned_unchanged(obj: dict[str, Any]) -> None:
     assert with_defaults(obj) is obj
 
 
 @pytest.mark.parametrize("obj", [make.cluster_queue(), make.flavor(), JOB, make.jobset()], ids=lambda obj: obj["kind"])
-def test_defaults_leave_the_given_object_alone(obj: dict[str, Any]) -> None:
+def test_with_defaults_does_not_modify_input(obj: dict[str, Any]) -> None:
     before = repr(obj)
     with_defaults(obj)
     assert repr(obj) == before
 
 
-def test_defaults_make_objects_that_are_right() -> None:
+def test_objects_with_defaults_are_valid() -> None:
     assert validate(with_defaults(make.jobset())) == []
     assert validate(with_defaults(JOB)) == []
 
 
-def test_claims_wait_and_volumes_are_kept() -> None:
+def test_volume_claim_and_volume_get_defaults() -> None:
     claim = with_defaults({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {}})
     assert (claim["status"], claim["spec"]) == ({"phase": "Pending"}, {"volumeMode": "Filesystem"})
     volume = with_defaults({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "a"}})

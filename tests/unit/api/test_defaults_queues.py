@@ -1,31 +1,31 @@
-"""Kinds of Kueue whose spec may be left out."""
+"""Kueue kinds with an optional spec."""
 
 from batchyard.api.manifests import decode
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 
 
-def test_a_spec_that_is_left_out_has_the_defaults_of_its_fields() -> None:
+def test_missing_spec_gets_field_defaults() -> None:
     queue = decode({"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "a"}}).obj
     assert queue is not None
     assert queue["spec"] == {"stopPolicy": "None"}
     assert decode(queue).obj == queue
 
 
-def test_queues_trees_and_topologies_have_a_spec_whatever_is_left_out() -> None:
+def test_queue_cohort_and_topology_without_spec_get_spec() -> None:
     for kind in ("ClusterQueue", "Cohort", "Topology"):
         found = decode({"apiVersion": KUEUE, "kind": kind, "metadata": {"name": "a"}}).obj
         assert found is not None
         assert "spec" in found, kind
 
 
-def test_where_something_must_be_said_it_is_empty() -> None:
+def test_admission_check_without_spec_gets_empty_spec() -> None:
     check = decode({"apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": "a"}}).obj
     assert check is not None
     assert check["spec"] == {}
 
 
-def test_what_is_to_go_is_not_held_again_by_who_lets_it_go() -> None:
+def test_object_in_deletion_gets_no_finalizer() -> None:
     flavor = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "a"}}
     held = decode(flavor).obj
     assert held is not None

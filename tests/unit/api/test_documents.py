@@ -1,4 +1,4 @@
-"""Texts as documents: split, read as Kubernetes reads them, bounded, and told what is wrong with them."""
+"""YAML and JSON documents: splitting, parsing as Kubernetes does, limits and reported faults."""
 
 import json
 from typing import Any
@@ -11,20 +11,20 @@ from batchyard.api.yaml_documents import ALIASED_VALUES_MAX, NESTING_MAX, Docume
 
 
 def values(text: str) -> list[Any]:
-    """The values of all documents, which are right."""
+    """Return the values of all documents, which must be valid."""
     documents = list(read_documents(text))
     assert [str(fault) for document in documents for fault in document.faults] == []
     return [document.value for document in documents]
 
 
 def only(text: str) -> Document:
-    """The one document of a text."""
+    """Return the only document of a text."""
     (document,) = read_documents(text)
     return document
 
 
 def reported(text: str) -> list[str]:
-    """The faults of the one document of a text."""
+    """Return the faults of the only document of a text."""
     return [str(fault) for fault in only(text).faults]
 
 
@@ -37,17 +37,17 @@ def reported(text: str) -> list[str]:
         *("%YAML 1.1\n---\na: 1\n---\nb: 2", "a: 1\n...\n---\nb: 2"),
     ],
 )
-def test_documents_are_split_and_empty_ones_skipped(text: str) -> None:
+def test_documents_are_split_and_empty_documents_skipped(text: str) -> None:
     assert values(text) == [{"a": 1}, {"b": 2}]
     assert [document.number for document in read_documents(text)] == [1, 2]
 
 
 @pytest.mark.parametrize("text", ["", "\n", "---\n---", "# only a note", "null", "--- ~"])
-def test_nothing_is_no_document(text: str) -> None:
+def test_empty_text_has_no_documents(text: str) -> None:
     assert values(text) == []
 
 
-def test_a_separator_within_a_line_or_an_indented_text_separates_nothing() -> None:
+def test_separator_inside_line_or_block_scalar_is_ignored() -> None:
     assert values("a: |\n  ---\n  x\nb: a---b\nc: ---d") == [{"a": "---\nx\n", "b": "a---b", "c": "---d"}]
 
 
@@ -87,7 +87,7 @@ def test_a_separator_within_a_line_or_an_indented_text_separates_nothing() -> No
         ("! 1", "1"),
     ],
 )
-def test_scalars_are_what_they_are_to_kubernetes(text: str, value: object) -> None:
+def test_scalars_are_parsed_as_kubernetes_does(text: str, value: object) -> None:
     (document,) = values(f"a: {text}")
     assert document == {"a": value}
     assert type(document["a"]) is type(value)
@@ -108,16 +108,16 @@ def test_scalars_are_what_they_are_to_kubernetes(text: str, value: object) -> No
     ],
     ids=lambda text: text[:12],
 )
-def test_scalars_that_json_cannot_hold_are_told(text: str, fault: str) -> None:
+def test_scalar_without_json_equivalent_is_reported(text: str, fault: str) -> None:
     assert reported(f"a: {text}") == [fault]
 
 
-def test_a_field_that_is_there_twice_is_told_with_its_line() -> None:
+def test_duplicate_field_is_reported_with_line() -> None:
     text = "spec:\n  groups:\n  - name: x\n    size: 1\n    name: y\n"
     assert reported(text) == ['spec.groups[0]: the field "name" is set twice (line 5); remove one of them']
 
 
-def test_a_field_twice_in_json_is_told_too() -> None:
+def test_duplicate_field_in_json_is_reported() -> None:
     assert reported('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is set twice (line 2); remove one of them']
     assert values('{"a": "\\u0061", "b": 1E2}') == [{"a": "a", "b": 100.0}]
 
@@ -132,17 +132,17 @@ def test_a_field_twice_in_json_is_told_too() -> None:
         ("{{name}}: c", "line 1: a mapping is no name of a field; put texts in braces in quotes"),
     ],
 )
-def test_names_of_fields_are_texts(text: str, fault: str) -> None:
+def test_field_name_that_is_no_string_is_rejected(text: str, fault: str) -> None:
     assert reported(text)[0] == fault
 
 
-def test_all_faults_of_a_text_are_told_and_the_rest_is_read() -> None:
+def test_all_faults_are_reported_and_other_fields_are_read() -> None:
     document = only("a: 1\na: 2\nb: .nan\nc: 3")
     assert [fault.path for fault in document.faults] == ["line 2", "b"]
     assert document.value["c"] == 3
 
 
-def test_anchors_and_merges_are_resolved() -> None:
+def test_anchors_and_merge_keys_are_resolved() -> None:
     text = "base: &b {x: 1, y: 2}\nall: [*b, *b]\nown: {<<: *b, y: 3}\nboth: {<<: [{z: 9}, *b], z: 0}"
     assert values(text) == [
         {
@@ -157,7 +157,7 @@ def test_anchors_and_merges_are_resolved() -> None:
     ]
 
 
-def test_a_billion_laughs_are_refused() -> None:
+def test_excessive_alias_expansion_is_rejected() -> None:
     lines = ["l0: &l0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"]
     lines += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
     (fault,) = reported("\n".join(lines))
@@ -165,13 +165,13 @@ def test_a_billion_laughs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("opening", ["[", "- ", '{"a":', "{a: "])
-def test_deep_nesting_is_refused(opening: str) -> None:
+def test_deep_nesting_is_rejected(opening: str) -> None:
     (fault,) = reported(opening * 100_000)
     assert f"nested more than {NESTING_MAX} deep" in fault
     assert len(fault) < 200
 
 
-def test_whole_json_that_is_nested_too_deep_is_refused() -> None:
+def test_deeply_nested_complete_json_is_rejected() -> None:
     (fault,) = reported('{"a":' * (NESTING_MAX + 1) + "1" + "}" * (NESTING_MAX + 1))
     assert f"nested more than {NESTING_MAX} deep" in fault
     assert values('{"a": "' + "{" * 200 + '"}') == [{"a": "{" * 200}]
@@ -192,12 +192,12 @@ def test_whole_json_that_is_nested_too_deep_is_refused() -> None:
         ("a: b\n...\nc: d", "line 3", "put a line with --- between documents"),
     ],
 )
-def test_syntax_errors_have_a_line_and_a_remedy(text: str, place: str, remedy: str) -> None:
+def test_syntax_error_is_reported_with_line_and_remedy(text: str, place: str, remedy: str) -> None:
     (fault,) = only(text).faults
     assert (fault.path, fault.remedy) == (place, remedy)
 
 
-def test_lines_are_those_of_the_whole_text() -> None:
+def test_fault_line_counts_from_start_of_whole_text() -> None:
     documents = list(read_documents("a: 1\n---\n# note\nb: 2\n---\nc: d: e\n---\nf: 3\n"))
     assert [document.value for document in documents] == [{"a": 1}, {"b": 2}, None, {"f": 3}]
     assert documents[2].faults[0].path == "line 6"
@@ -213,12 +213,12 @@ json_values = st.recursive(
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(), json_values, min_size=1, max_size=4))
-def test_json_is_read_as_json_says(value: dict[str, Any]) -> None:
+def test_json_document_round_trips(value: dict[str, Any]) -> None:
     assert values(json.dumps(value, indent=1)) == [value]
 
 
 @settings(deadline=None)
 @given(st.text())
-def test_no_text_fails_to_be_read_or_told(text: str) -> None:
+def test_any_text_yields_value_or_fault(text: str) -> None:
     for document in read_documents(text):
         assert document.value is not None or document.faults

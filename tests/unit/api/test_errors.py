@@ -1,4 +1,4 @@
-"""What can be wrong, with the place and the remedy."""
+"""Errors with their path and remedy."""
 
 import pytest
 
@@ -13,16 +13,16 @@ from batchyard.api.errors import ApiError, Conflict, FieldError, Forbidden, Inva
         (FieldError("", "is no object", "write a mapping"), "is no object; write a mapping"),
     ],
 )
-def test_a_fault_says_place_problem_and_remedy(error: FieldError, text: str) -> None:
+def test_field_error_text_contains_path_problem_and_remedy(error: FieldError, text: str) -> None:
     assert str(error) == text
 
 
-def test_all_faults_of_an_object_are_told_at_once() -> None:
+def test_invalid_object_error_lists_all_faults() -> None:
     faults = [FieldError("a", "one"), FieldError("b", "two", "three")]
     error = InvalidObject(faults)
     assert (str(error), error.faults) == ("a: one; b: two; three", tuple(faults))
 
 
-def test_reasons_are_those_of_kubernetes() -> None:
+def test_error_reasons_equal_kubernetes_reasons() -> None:
     reasons = [error.reason for error in (ApiError, InvalidObject, Conflict, NotFound, Forbidden)]
     assert reasons == ["InternalError", "Invalid", "Conflict", "NotFound", "Forbidden"]

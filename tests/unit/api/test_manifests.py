@@ -1,4 +1,4 @@
-"""Files of objects: every fault in its place, lists taken apart, and the manifests that people have."""
+"""Manifest files: locations of faults, lists, and the manifests in the shared folders."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ AS_PRINTED = [
 
 
 def read(*texts: str) -> Manifests:
-    """Texts read as the files a.yaml, b.yaml and so on."""
+    """Read texts as the files a.yaml, b.yaml and so on."""
     return read_manifests((f"{chr(ord('a') + i)}.yaml", text) for i, text in enumerate(texts))
 
 
@@ -42,28 +42,28 @@ def reported(*texts: str) -> list[str]:
 
 
 def names(manifests: Manifests) -> list[str]:
-    """The names of all sound objects, in order."""
+    """Return the names of all valid objects, in order."""
     return [manifest.obj["metadata"]["name"] for manifest in manifests.objects]
 
 
-def test_objects_come_in_order_with_their_source_and_document() -> None:
+def test_objects_are_returned_in_order_with_source_and_document() -> None:
     manifests = read(NAMESPACE % "x" + "---\n---\n" + NAMESPACE % "y", NAMESPACE % "z")
     assert names(manifests) == ["x", "y", "z"]
     assert [(m.source, m.document) for m in manifests.objects] == [("a.yaml", 1), ("a.yaml", 2), ("b.yaml", 1)]
 
 
-def test_a_fault_names_file_document_object_field_and_remedy() -> None:
+def test_fault_contains_file_document_object_field_and_remedy() -> None:
     assert reported(NAMESPACE % "x" + "---" + PRINTED) == [
         f"a.yaml:2 ClusterQueue/tpu: {fault}" for fault in AS_PRINTED
     ]
 
 
-def test_a_fault_of_an_object_found_later_is_in_its_place_too() -> None:
+def test_fault_of_decoded_object_contains_its_source() -> None:
     fault = read(NAMESPACE % "x").objects[0].fault(FieldError("metadata.name", "is taken", "choose another"))
     assert str(fault) == "a.yaml:1 Namespace/x: metadata.name: is taken; choose another"
 
 
-def test_faults_of_all_files_are_told_at_once_and_hide_no_sound_object() -> None:
+def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
     manifests = read("kind: [", NAMESPACE % "x" + "---\n" + "kind: Namespace\n", NAMESPACE % "Y")
     assert names(manifests) == ["x"]
     assert [(fault.source, fault.document) for fault in manifests.faults] == [
@@ -105,13 +105,13 @@ def test_faults_of_all_files_are_told_at_once_and_hide_no_sound_object() -> None
     ],
     ids=["syntax", "list", "text", "no kind", "no metadata", "line break in the name", "generateName", "unknown kind"],
 )
-def test_every_fault_is_one_line_that_says_whose_it_is(text: str, line: str) -> None:
+def test_fault_is_single_line_with_object_name(text: str, line: str) -> None:
     (fault,) = reported(text)
     assert fault.startswith(line)
     assert fault.isprintable()
 
 
-def test_a_name_is_sought_without_going_back() -> None:
+def test_name_search_in_invalid_yaml_takes_linear_time() -> None:
     lines = "\n".join(f"{' ' * 10}label-{number}: x" for number in range(5000))
     (fault,) = reported(f"kind: Namespace\nmetadata:\n{lines}\nspec: }}\n")
     assert fault.startswith("a.yaml:1 Namespace/?: ")
@@ -120,25 +120,25 @@ def test_a_name_is_sought_without_going_back() -> None:
     )
 
 
-def test_a_field_there_twice_is_told_with_the_other_faults_and_the_object_is_not_taken() -> None:
+def test_object_with_duplicate_field_is_rejected_with_all_faults() -> None:
     manifests = read("apiVersion: v1\nkind: Namespace\nmetadata: {name: x, name: Y}\n")
     assert manifests.objects == []
     assert [fault.error.path for fault in manifests.faults] == ["metadata", "metadata.name"]
 
 
-def test_lists_are_read_as_the_objects_in_them() -> None:
+def test_list_is_read_as_its_items() -> None:
     items = "\n".join(f"- {{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}" for name in "xyz")
     manifests = read(f"apiVersion: v1\nkind: List\nitems:\n{items}\n")
     assert names(manifests) == ["x", "y", "z"]
     assert [manifest.document for manifest in manifests.objects] == [1, 1, 1]
 
 
-def test_a_list_of_one_kind_gives_its_items_their_kind() -> None:
+def test_typed_list_sets_kind_of_its_items() -> None:
     manifests = read("apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: x}}, {metadata: {name: y}}]")
     assert [manifest.obj["kind"] for manifest in manifests.objects] == ["Namespace", "Namespace"]
 
 
-def test_a_fault_in_a_list_has_the_path_of_its_item() -> None:
+def test_fault_in_list_contains_path_of_item() -> None:
     (fault,) = reported(
         "apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: x}}, {metadata: {name: y}, zzz: 1}]"
     )
@@ -148,11 +148,11 @@ def test_a_fault_in_a_list_has_the_path_of_its_item() -> None:
     ]
 
 
-def test_json_files_are_read_too() -> None:
+def test_json_file_is_read() -> None:
     assert names(read('{"apiVersion": "v1",\n "kind": "Namespace",\n "metadata": {"name": "x"}}\n')) == ["x"]
 
 
-def test_warnings_name_their_document() -> None:
+def test_warnings_contain_file_and_document() -> None:
     manifests = read("apiVersion: kueue.x-k8s.io/v1beta1\nkind: ResourceFlavor\nmetadata: {name: spot}")
     assert names(manifests) == ["spot"]
     assert manifests.warnings == ["a.yaml:1 ResourceFlavor/spot: This version is deprecated. Use v1beta2 instead."]
@@ -167,29 +167,30 @@ def shared_folder(name: str) -> Manifests:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_manifests_people_have_are_read_without_faults(folder: str) -> None:
+def test_shared_manifests_are_read_without_faults(folder: str) -> None:
     manifests = shared_folder(folder)
     assert manifests.objects
     known = (
-        *("hotswap/kueue-as-printed.yaml", "refarch/guide.yaml"),  # one is wrong by intent, one is no manifest
+        # the first file is invalid by intent, the second is not a manifest
+        *("hotswap/kueue-as-printed.yaml", "refarch/guide.yaml"),
         "oracle/afs/",  # admission fair sharing is not implemented
-        "oracle/tas/",  # nor is topology-aware scheduling
+        "oracle/tas/",  # topology-aware scheduling is not implemented
     )
     assert [str(fault) for fault in manifests.faults if not fault.source.startswith(known)] == []
     assert [fault for manifest in manifests.objects for fault in validate_update(manifest.obj, manifest.obj)] == []
 
 
-def test_the_queue_as_printed_has_its_two_faults() -> None:
+def test_printed_cluster_queue_has_two_known_faults() -> None:
     faults = [fault for fault in shared_folder("hotswap").faults if fault.source.endswith("as-printed.yaml")]
     assert [str(fault.error) for fault in faults] == AS_PRINTED
 
 
-def test_what_does_not_print_is_escaped() -> None:
+def test_unprintable_characters_in_fault_are_escaped() -> None:
     (fault,) = reported('apiVersion: v1\nkind: Namespace\nmetadata: {name: x, "a\\nb": 1}')
     assert fault.startswith("a.yaml:1 Namespace/x: metadata.a\\nb: unknown field")
 
 
-def test_items_alone_make_no_list() -> None:
+def test_object_with_items_and_invalid_kind_is_no_list() -> None:
     assert reported("apiVersion: v1\nkind: 3\nitems: []") == [
         "a.yaml:1: kind: Invalid value: 3: must be a string; set it to the kind of the object, such as Job"
     ]

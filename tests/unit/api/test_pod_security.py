@@ -1,4 +1,4 @@
-"""The Pod Security Standards: policies of labels, and each check with its history."""
+"""The Pod Security Standards: policies set by labels, and each check with its version history."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from batchyard.api.pod_security import LevelVersion, PodSecurityPolicy, evaluate_pod, label_faults, namespace_policy
 
 LATEST = None
-#: A pod that passes every check, and its parts.
+#: A container security context that passes every check.
 HARDENED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -168,7 +168,7 @@ SE_LINUX = "set forbidden securityContext.seLinuxOptions:"
         ("restricted", 19, spec(container(security={"seccompProfile": None})), f"seccompProfile ({NO_SECCOMP})"),
     ],
 )
-def test_a_pod_fails_a_check(level: str, minor: int | None, pod: dict[str, Any], violation: str) -> None:
+def test_pod_violates_check(level: str, minor: int | None, pod: dict[str, Any], violation: str) -> None:
     assert violations(level, minor, pod) == [violation]
 
 
@@ -196,11 +196,11 @@ def test_a_pod_fails_a_check(level: str, minor: int | None, pod: dict[str, Any],
         ("restricted", 9_999, spec()),
     ],
 )
-def test_a_pod_passes(level: str, minor: int | None, pod: dict[str, Any]) -> None:
+def test_pod_passes_all_checks(level: str, minor: int | None, pod: dict[str, Any]) -> None:
     assert violations(level, minor, pod) == []
 
 
-def test_annotations_set_profiles_of_older_versions() -> None:
+def test_annotations_set_profiles_in_older_versions() -> None:
     name = "seccomp.security.alpha.kubernetes.io/pod"
     seccomp = evaluate_pod(LevelVersion("baseline", 18), {"annotations": {name: "unconfined"}}, spec())
     assert [str(found) for found in seccomp.found] == [f'seccompProfile (forbidden annotation {name}="unconfined")']
@@ -213,7 +213,7 @@ def test_annotations_set_profiles_of_older_versions() -> None:
     assert not evaluate_pod(LevelVersion("baseline"), {"annotations": {name: "localhost/x"}}, spec()).found
 
 
-def test_violations_come_in_the_order_of_the_checks() -> None:
+def test_violations_are_reported_in_order_of_checks() -> None:
     found = evaluate_pod(LevelVersion("restricted"), {}, {"containers": [{"name": "c"}], "hostPID": True})
     assert found.reasons == (
         "host namespaces, allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, "
@@ -249,11 +249,11 @@ PRIVILEGED = LevelVersion()
         (labels(warn="baseline", warn_version="v2.0"), PodSecurityPolicy(warn=LevelVersion("baseline"))),
     ],
 )
-def test_labels_set_a_policy(set_labels: dict[str, str], policy: PodSecurityPolicy) -> None:
+def test_namespace_labels_set_policy(set_labels: dict[str, str], policy: PodSecurityPolicy) -> None:
     assert namespace_policy(set_labels) == policy
 
 
-def test_labels_that_set_no_policy_are_faults() -> None:
+def test_invalid_policy_labels_are_rejected() -> None:
     place = "metadata.labels[pod-security.kubernetes.io/"
     levels = "must be one of privileged, baseline, restricted"
     versions = 'must be "latest" or "v1.x"'

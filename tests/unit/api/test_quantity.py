@@ -18,7 +18,7 @@ SUFFIXES: dict[str, int | Fraction] = {
     "Gi": 1024**3,
     "m": Fraction(1, 1000),
 }
-NONSENSE = [
+INVALID_QUANTITIES = [
     "",
     " ",
     "a",
@@ -64,40 +64,40 @@ quantities = st.builds(
         ("memory", "-1.5", -1),
     ],
 )
-def test_amounts_are_whole_and_rounded_up(resource: str, text: str | int | float, whole: int) -> None:
+def test_amount_returns_whole_number_rounded_up(resource: str, text: str | int | float, whole: int) -> None:
     assert meta.amount(resource, text) == whole
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(SUFFIXES)))
-def test_suffixes_multiply(number: int, suffix: str) -> None:
+def test_suffix_multiplies_quantity(number: int, suffix: str) -> None:
     assert meta.parse(f"{number}{suffix}") == number * SUFFIXES[suffix] * meta.NANO
 
 
-@pytest.mark.parametrize("text", NONSENSE)
-def test_nonsense_is_refused_with_examples_of_what_is_right(text: str) -> None:
+@pytest.mark.parametrize("text", INVALID_QUANTITIES)
+def test_invalid_quantity_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity; write it as 500m"):
         meta.parse(text)
 
 
-def test_truth_values_are_no_quantities_even_after_numbers_equal_to_them() -> None:
+def test_boolean_is_rejected_even_after_parsing_equal_integer() -> None:
     meta.parse(1)
     with pytest.raises(ValueError, match="True is not a quantity"):
         meta.parse(True)
 
 
-def test_a_text_of_any_length_gives_a_short_message() -> None:
+def test_error_for_long_text_is_short() -> None:
     with pytest.raises(ValueError, match="is not a quantity") as caught:
         meta.parse("9" * 5000)
     assert len(str(caught.value)) < 120
 
 
 @pytest.mark.parametrize("text", ["1e9999", "9223372036854775808", "12E", "-12E"])
-def test_no_quantity_is_beyond_64_bits(text: str) -> None:
+def test_quantity_is_capped_at_64_bits(text: str) -> None:
     assert abs(meta.parse(text)) == meta.INT64_MAX * meta.NANO
 
 
-def test_the_smallest_part_is_rounded_up_away_from_zero() -> None:
+def test_fraction_below_nano_is_rounded_away_from_zero() -> None:
     assert meta.parse("0.1n") == 1
     assert meta.parse("-0.1n") == -1
 
@@ -119,13 +119,13 @@ def test_the_smallest_part_is_rounded_up_away_from_zero() -> None:
         (4, "4"),
     ],
 )
-def test_the_canonical_form_keeps_the_family_of_suffixes(text: str | int, canonical: str) -> None:
+def test_canonical_form_keeps_suffix_family(text: str | int, canonical: str) -> None:
     assert meta.canonical(text) == canonical
 
 
 @settings(deadline=None)
 @given(quantities)
-def test_the_canonical_form_has_the_same_value_and_is_its_own(text: str) -> None:
+def test_canonical_form_has_equal_value_and_is_idempotent(text: str) -> None:
     canonical = meta.canonical(text)
     assert meta.parse(canonical) == meta.parse(text)
     assert meta.canonical(canonical) == canonical
@@ -133,25 +133,25 @@ def test_the_canonical_form_has_the_same_value_and_is_its_own(text: str) -> None
 
 @settings(deadline=None)
 @given(st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "hugepages-2Mi"]), st.integers(0, 10**15))
-def test_what_is_printed_is_read_back(resource: str, whole: int) -> None:
+def test_formatted_amount_round_trips(resource: str, whole: int) -> None:
     assert meta.amount(resource, meta.format_amount(resource, whole)) == whole
 
 
 @settings(deadline=None)
 @given(quantities, quantities)
-def test_amounts_keep_the_order_of_their_quantities(one: str, other: str) -> None:
+def test_amounts_keep_order_of_quantities(one: str, other: str) -> None:
     if meta.parse(one) <= meta.parse(other):
         assert meta.amount("cpu", one) <= meta.amount("cpu", other)
 
 
 @pytest.mark.parametrize("resource", ["cpu", "memory"])
-def test_the_largest_quota_is_no_bound(resource: str) -> None:
+def test_largest_quota_is_unlimited(resource: str) -> None:
     assert meta.is_unlimited(meta.quota_amount(resource, str(meta.INT64_MAX)))
     assert not meta.is_unlimited(meta.quota_amount(resource, "1e15"))
     assert meta.format_amount(resource, meta.UNLIMITED) == "<unlimited>"
 
 
-def test_unlimited_stays_unlimited_when_real_amounts_are_added_or_taken() -> None:
+def test_unlimited_stays_unlimited_after_addition_and_subtraction() -> None:
     assert meta.is_unlimited(meta.UNLIMITED - meta.INT64_MAX)
     assert meta.is_unlimited(2 * meta.UNLIMITED)
 
@@ -166,5 +166,5 @@ def test_unlimited_stays_unlimited_when_real_amounts_are_added_or_taken() -> Non
         ("gpu", 7, "7"),
     ],
 )
-def test_amounts_are_printed_as_kubernetes_prints_them(resource: str, whole: int, text: str) -> None:
+def test_amounts_are_printed_in_canonical_form(resource: str, whole: int, text: str) -> None:
     assert meta.format_amount(resource, whole) == text

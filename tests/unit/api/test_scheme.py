@@ -1,4 +1,4 @@
-"""The kinds that are served, against their CRDs."""
+"""The served kinds, compared with their CRDs."""
 
 from pathlib import Path
 from typing import Any
@@ -21,31 +21,31 @@ def crd_of(info: scheme.ServedKind) -> dict[str, Any]:
     return spec
 
 
-def test_every_kind_is_found_in_every_version_it_is_served_in() -> None:
+def test_find_kind_returns_every_served_version() -> None:
     for info in scheme.KINDS:
         for version in info.versions:
             assert scheme.find_kind(info.api_version_for(version), info.kind) is info
 
 
-def test_constants_are_the_group_kinds_of_objects() -> None:
+def test_kind_constants_equal_group_kinds() -> None:
     for info in scheme.KINDS:
         assert group_kind({"apiVersion": info.api_version, "kind": info.kind}) == info.constant
         assert scheme.kind_info(info.constant) is info
 
 
-def test_names_are_unique() -> None:
+def test_resource_names_are_unique() -> None:
     of_kinds = [dict.fromkeys((info.plural, info.singular, *info.short_names)) for info in scheme.KINDS]
     names = [name for found in of_kinds for name in found]
     assert len(names) == len(dict.fromkeys(names))
 
 
-def test_what_is_not_served_is_not_found() -> None:
+def test_find_kind_returns_none_for_unserved_kind_or_version() -> None:
     assert scheme.find_kind("kueue.x-k8s.io/v1alpha1", "Topology") is None
     assert scheme.find_kind("batch/v1", "Jobs") is None
     assert scheme.find_kind("", "") is None
 
 
-def test_a_version_belongs_to_its_group() -> None:
+def test_version_of_returns_none_for_other_group() -> None:
     info = scheme.kind_info(scheme.WORKLOAD)
     assert info.version_of("kueue.x-k8s.io/v1beta1") == "v1beta1"
     assert info.version_of("example.com/v1beta1") is None
@@ -53,7 +53,7 @@ def test_a_version_belongs_to_its_group() -> None:
 
 
 @pytest.mark.parametrize("info", IN_CRDS, ids=lambda info: info.kind)
-def test_kinds_are_named_as_their_crds_name_them(info: scheme.ServedKind) -> None:
+def test_kind_names_and_scope_match_crds(info: scheme.ServedKind) -> None:
     crd = crd_of(info)
     assert crd["names"]["kind"] == info.kind
     assert crd["names"]["singular"] == info.singular
@@ -62,7 +62,7 @@ def test_kinds_are_named_as_their_crds_name_them(info: scheme.ServedKind) -> Non
 
 
 @pytest.mark.parametrize("info", IN_CRDS, ids=lambda info: info.kind)
-def test_versions_are_those_of_the_crds(info: scheme.ServedKind) -> None:
+def test_versions_match_crds(info: scheme.ServedKind) -> None:
     versions = crd_of(info)["versions"]
     assert tuple(version["name"] for version in versions if version["served"]) == info.versions
     assert [version["name"] for version in versions if version["storage"]] == [info.storage_version]

@@ -33,7 +33,7 @@ LABELS = {"zone": "a", "size": "8", "name": "x-1"}
         ("size", "Gt", ("\u0667",), False),
     ],
 )
-def test_an_expression_compares_one_label(key: str, operator: str, values: tuple[str, ...], *, matches: bool) -> None:
+def test_requirement_matches_label(key: str, operator: str, values: tuple[str, ...], *, matches: bool) -> None:
     assert Requirement(key, operator, values).matches(LABELS) is matches
 
 
@@ -48,11 +48,11 @@ def test_an_expression_compares_one_label(key: str, operator: str, values: tuple
         ({"matchLabels": None, "matchExpressions": None}, True),
     ],
 )
-def test_all_of_a_selector_must_hold(obj: Obj, *, matches: bool) -> None:
+def test_selector_matches_only_if_all_requirements_match(obj: Obj, *, matches: bool) -> None:
     found = selector(obj)
     assert found is not None
     assert found.matches(LABELS) is matches
 
 
-def test_no_selector_is_not_an_empty_one() -> None:
+def test_missing_selector_returns_none() -> None:
     assert selector(None) is None

@@ -1,4 +1,4 @@
-"""What is stored of a minimal object of each kind of Kubernetes itself, field by field."""
+"""Stored defaults of a minimal object of each Kubernetes kind, field by field."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from minimal_objects import MINIMAL_OBJECTS, RUN_ONCE, WHOLE
 
 
 @pytest.mark.parametrize(("kind", "sent", "stored"), MINIMAL_OBJECTS)
-def test_what_is_stored_of_a_minimal_object(kind: str, sent: str, stored: str) -> None:
+def test_minimal_object_is_stored_with_defaults(kind: str, sent: str, stored: str) -> None:
     api_version, _, name = kind.rpartition(" ")
     head = {"apiVersion": api_version, "kind": name, "metadata": {"name": "a"}}
     decoded = decode({**head, **yaml.safe_load(sent)})
@@ -66,7 +66,7 @@ def test_what_is_stored_of_a_minimal_object(kind: str, sent: str, stored: str) -
         ),
     ],
 )
-def test_what_is_stored_of_a_volume(sent: str, stored: str) -> None:
+def test_volume_is_stored_with_defaults(sent: str, stored: str) -> None:
     template: dict[str, Any] = yaml.safe_load(RUN_ONCE)
     template["spec"]["volumes"] = [yaml.safe_load(sent)]
     decoded = decode({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "a"}, "template": template})
@@ -108,7 +108,7 @@ def test_what_is_stored_of_a_volume(sent: str, stored: str) -> None:
     ],
 )
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
-def test_what_is_stored_of_a_container(field: str, sent: str, stored: str) -> None:
+def test_container_is_stored_with_defaults(field: str, sent: str, stored: str) -> None:
     template: dict[str, Any] = yaml.safe_load(RUN_ONCE)
     template["spec"].setdefault(field, [{"name": "i", "image": "busybox:1"}])[0].update(yaml.safe_load(sent))
     decoded = decode({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "a"}, "template": template})
@@ -117,7 +117,7 @@ def test_what_is_stored_of_a_container(field: str, sent: str, stored: str) -> No
     assert decoded.obj["template"]["spec"][field] == [wanted]
 
 
-def test_a_service_account_is_stored_in_both_its_fields() -> None:
+def test_service_account_is_stored_in_both_fields() -> None:
     for sent in ("serviceAccountName", "serviceAccount"):
         template: dict[str, Any] = yaml.safe_load(RUN_ONCE)
         template["spec"][sent] = "a"
@@ -139,5 +139,5 @@ def test_a_service_account_is_stored_in_both_its_fields() -> None:
         *(("", "IfNotPresent"), ("No Image", "IfNotPresent"), ("Upper", "IfNotPresent"), ("a" * 5000, "IfNotPresent")),
     ],
 )
-def test_the_pull_policy_follows_from_the_tag(image: str, policy: str) -> None:
+def test_pull_policy_depends_on_image_tag(image: str, policy: str) -> None:
     assert pull_policy(image) == policy

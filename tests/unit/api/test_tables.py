@@ -1,4 +1,4 @@
-"""Tables read as kubectl prints them."""
+"""Tables, as kubectl prints them."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ CRD_KINDS = (
 
 
 def make(kind: str, name: str = "a", *, age: int = 0, **fields: Any) -> dict[str, Any]:
-    """An object of a kind, as old as given; its namespace is its own field."""
+    """Return an object of the given kind and age."""
     metadata = {"name": name, "creationTimestamp": format_time(NOW - age), **fields.pop("metadata", {})}
     kind, _, group = kind.partition(".")
     return {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": metadata, **fields}
@@ -61,7 +61,7 @@ def true(*types: str) -> dict[str, Any]:
 
 @pytest.mark.skipif(not CRDS.is_dir(), reason="the CRDs of upstream are not beside this repository")
 @pytest.mark.parametrize("kind", CRD_KINDS)
-def test_the_columns_of_a_crd_are_those_it_declares(kind: str) -> None:
+def test_crd_columns_equal_declared_printer_columns(kind: str) -> None:
     crd = yaml.safe_load(next(CRDS.glob(f"*_{scheme.kind_info(kind).plural}.yaml")).read_text("utf-8"))
     for version in crd["spec"]["versions"]:
         declared = [
@@ -71,7 +71,7 @@ def test_the_columns_of_a_crd_are_those_it_declares(kind: str) -> None:
         assert printing.columns(kind, wide=True) == [printing.Column("Name"), *declared]
 
 
-def test_columns_of_priority_1_show_only_when_wide() -> None:
+def test_priority_1_columns_are_printed_in_wide_output_only() -> None:
     queue = make(scheme.CLUSTER_QUEUE, spec={"queueingStrategy": "StrictFIFO"}, status={"pendingWorkloads": 0})
     assert cells(queue) == {"Name": "a", "Cohort": "", "Pending Workloads": "0"}
     assert cells(queue, wide=True) == {
@@ -83,7 +83,7 @@ def test_columns_of_priority_1_show_only_when_wide() -> None:
     }
 
 
-def test_clusterqueues_read_as_in_the_guide() -> None:
+def test_cluster_queue_table_equals_guide_output() -> None:
     spec = {"cohortName": "team-a-b", "queueingStrategy": "StrictFIFO"}
     objs = [
         make(scheme.CLUSTER_QUEUE, name, spec=spec, status={"pendingWorkloads": 0, "admittedWorkloads": admitted})
@@ -97,7 +97,7 @@ def test_clusterqueues_read_as_in_the_guide() -> None:
     ]
 
 
-def test_namespaces_come_first_when_asked_for() -> None:
+def test_namespace_column_is_first_if_requested() -> None:
     queue = make(scheme.LOCAL_QUEUE, metadata={"namespace": "team-a"}, spec={"clusterQueue": "cq"})
     assert printing.table(scheme.LOCAL_QUEUE, [queue], now=NOW, wide=False, namespaces=True) == [
         ["NAMESPACE", "NAME", "CLUSTERQUEUE", "PENDING WORKLOADS", "ADMITTED WORKLOADS"],
@@ -105,12 +105,12 @@ def test_namespaces_come_first_when_asked_for() -> None:
     ]
 
 
-def test_an_empty_list_has_a_header() -> None:
+def test_empty_table_has_header() -> None:
     table = printing.table(scheme.COHORT, [], now=NOW, wide=False, namespaces=False)
     assert printing.format_table(table) == "NAME   AGE\n"
 
 
-def test_a_workload_shows_where_its_quota_is_reserved() -> None:
+def test_workload_row_shows_cluster_queue_of_reservation() -> None:
     status = {"admission": {"clusterQueue": "cq"}, "conditions": [{"type": "Admitted", "status": "False"}]}
     workload = make(scheme.WORKLOAD, age=3 * MINUTE + 20 * SECOND, spec={"queueName": "lq"}, status=status)
     assert cells(workload) == {
@@ -123,7 +123,7 @@ def test_a_workload_shows_where_its_quota_is_reserved() -> None:
     }
 
 
-def test_a_jobset_shows_booleans_and_numbers_as_text() -> None:
+def test_jobset_row_prints_booleans_and_numbers() -> None:
     jobset = make(scheme.JOB_SET, spec={"suspend": False}, status={"restarts": 2, "terminalState": "Completed"})
     found = cells(jobset)
     assert (found["TerminalState"], found["Restarts"], found["Suspended"]) == ("Completed", "2", "false")
@@ -141,11 +141,11 @@ def test_a_jobset_shows_booleans_and_numbers_as_text() -> None:
         (("SuccessCriteriaMet",), "SuccessCriteriaMet"),
     ],
 )
-def test_the_status_of_a_job_is_its_foremost_condition(conditions: tuple[str, ...], status: str) -> None:
+def test_job_status_column_shows_most_important_condition(conditions: tuple[str, ...], status: str) -> None:
     assert cells(job(true(*conditions)))["Status"] == status
 
 
-def test_a_deleted_job_is_terminating_unless_it_ended() -> None:
+def test_deleted_job_is_terminating_unless_finished() -> None:
     deleted = {"deletionTimestamp": format_time(NOW)}
     assert cells(make(scheme.JOB, metadata=deleted, status=true("Suspended")))["Status"] == "Terminating"
     assert cells(make(scheme.JOB, metadata=deleted, status=true("Complete")))["Status"] == "Complete"
@@ -160,18 +160,18 @@ def test_a_deleted_job_is_terminating_unless_it_ended() -> None:
         ({}, "1/1"),
     ],
 )
-def test_completions_count_what_succeeded_of_what_is_wanted(spec: dict[str, int], completions: str) -> None:
+def test_completions_column_shows_succeeded_and_desired_pods(spec: dict[str, int], completions: str) -> None:
     assert cells(job({"succeeded": 1}, **spec))["Completions"] == completions
 
 
-def test_the_duration_of_a_job_ends_with_it() -> None:
+def test_job_duration_ends_at_completion_time() -> None:
     start, end = format_time(NOW - HOUR), format_time(NOW - HOUR + 97 * SECOND)
     assert cells(job())["Duration"] == ""
     assert cells(job({"startTime": start}))["Duration"] == "60m"
     assert cells(job({"startTime": start, "completionTime": end}))["Duration"] == "97s"
 
 
-def test_a_wide_job_shows_its_containers_and_selector() -> None:
+def test_wide_job_row_shows_containers_and_selector() -> None:
     containers = [{"name": "main", "image": "python"}, {"name": "side", "image": "pause"}]
     selector = {
         "matchLabels": {"b": "2", "a": "1"},
@@ -188,12 +188,12 @@ def test_a_wide_job_shows_its_containers_and_selector() -> None:
     assert cells(job(), wide=True)["Selector"] == "<none>"
 
 
-def test_a_headless_service_has_no_addresses() -> None:
+def test_headless_service_row_has_no_addresses() -> None:
     found = cells(service(clusterIP="None", selector={"job-name": "a"}), wide=True)
     assert list(found.values()) == ["a", "ClusterIP", "None", "<none>", "<none>", "0s", "job-name=a"]
 
 
-def test_a_load_balancer_shows_its_points_then_its_external_ips() -> None:
+def test_load_balancer_row_shows_ingress_points_before_external_ips() -> None:
     points = {"loadBalancer": {"ingress": [{"hostname": "b.example"}, {"ip": "10.0.0.1"}]}}
     balancer = service(points, type="LoadBalancer", clusterIPs=["10.1.0.1"], externalIPs=["10.2.0.1"])
     assert cells(balancer)["External-IP"] == "10.0.0.1,b.example,10.2.0.1"
@@ -202,12 +202,12 @@ def test_a_load_balancer_shows_its_points_then_its_external_ips() -> None:
     assert cells(service(type="ExternalName", externalName="c.example"))["External-IP"] == "c.example"
 
 
-def test_ports_show_the_node_port_between() -> None:
+def test_ports_column_shows_port_node_port_and_protocol() -> None:
     ports = [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]
     assert cells(service(type="NodePort", ports=ports))["Port(s)"] == "80:30080/TCP,53/UDP"
 
 
-def test_a_priority_class_says_whether_it_is_the_default() -> None:
+def test_priority_class_row_shows_global_default() -> None:
     assert list(
         cells(make(scheme.PRIORITY_CLASS, value=20, globalDefault=True, preemptionPolicy="Never")).values()
     ) == [
@@ -220,36 +220,36 @@ def test_a_priority_class_says_whether_it_is_the_default() -> None:
     assert list(cells(make(scheme.PRIORITY_CLASS)).values()) == ["a", "0", "false", "0s", "PreemptLowerPriority"]
 
 
-def test_what_holds_entries_shows_their_number() -> None:
+def test_config_map_secret_and_account_rows_show_entry_count() -> None:
     config_map = make(scheme.CONFIG_MAP, data={"a": "", "b": ""}, binaryData={"c": ""})
     assert cells(config_map)["Data"] == "3"
     assert cells(make(scheme.SECRET, data={"a": ""})) == {"Name": "a", "Type": "Opaque", "Data": "1", "Age": "0s"}
     assert cells(make(scheme.SERVICE_ACCOUNT))["Secrets"] == "0"
 
 
-def test_a_namespace_shows_its_phase() -> None:
+def test_namespace_row_shows_phase() -> None:
     assert cells(make(scheme.NAMESPACE, status={"phase": "Active"}))["Status"] == "Active"
 
 
-def test_a_pod_template_shows_its_labels() -> None:
+def test_pod_template_row_shows_labels() -> None:
     template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "main", "image": "python"}]}}
     assert list(cells(make(scheme.POD_TEMPLATE, template=template)).values()) == ["a", "main", "python", "app=a"]
 
 
-def test_an_object_without_creation_time_has_no_known_age() -> None:
+def test_age_is_unknown_without_creation_timestamp() -> None:
     assert printing.row({"apiVersion": "v1", "kind": "Other", "metadata": {"name": "a"}}, now=NOW, wide=False) == [
         "a",
         "<unknown>",
     ]
 
 
-def test_a_column_is_never_narrower_than_six() -> None:
+def test_table_column_width_is_at_least_six() -> None:
     assert printing.format_table([["A", "B"], ["1", "2"]]) == "A     B\n1     2\n"
 
 
-def test_padding_before_an_empty_last_cell_stays_as_kubectl_leaves_it() -> None:
+def test_table_keeps_padding_before_empty_last_cell() -> None:
     assert printing.format_table([["NAME", "COHORT"], ["a", ""]]) == "NAME   COHORT\na      \n"
 
 
-def test_a_cell_ends_at_its_first_line_break() -> None:
+def test_table_cell_is_truncated_at_line_break_and_drops_control_characters() -> None:
     assert printing.format_table([["one\ntwo", "\x1b[31mred"]]) == "one...    [31mred\n"

@@ -1,10 +1,10 @@
-"""What is only kept, read as kubectl prints it."""
+"""Table rows of kinds without a controller, as kubectl prints them."""
 
 from batchyard.api import scheme
 from unit.api.printing.test_tables_cluster import obj
 
 
-def test_volumes_and_claims() -> None:
+def test_volume_and_claim_rows_match_kubectl() -> None:
     spec = {
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadOnlyMany", "ReadWriteOnce"],
@@ -17,11 +17,11 @@ def test_volumes_and_claims() -> None:
     assert list(claim.values())[1:7] == ["Pending", "", "", "", "slow", "<unset>"]
 
 
-def test_a_volume_that_is_being_deleted_says_so() -> None:
+def test_volume_in_deletion_has_status_terminating() -> None:
     assert obj(scheme.PERSISTENT_VOLUME, metadata={"deletionTimestamp": "now"}, spec={})["Status"] == "Terminating"
 
 
-def test_endpoints_and_ingresses_name_the_first_three() -> None:
+def test_endpoints_and_ingress_rows_match_kubectl() -> None:
     addresses = [{"ip": f"10.0.0.{number}"} for number in range(5)]
     endpoints = obj(scheme.ENDPOINTS, subsets=[{"addresses": addresses, "ports": [{"port": 80}]}])
     assert endpoints["Endpoints"] == "10.0.0.0:80,10.0.0.1:80,10.0.0.2:80 + 2 more..."

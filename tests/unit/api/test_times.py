@@ -1,4 +1,4 @@
-"""Instants as texts of RFC 3339, there and back."""
+"""Conversion of instants to RFC 3339 and back."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,12 +10,12 @@ from batchyard.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
 YEAR_9999_END = 253_402_300_800 * SECOND - 1
 
 
-def test_whole_seconds_have_no_fraction() -> None:
+def test_format_time_omits_fraction_for_whole_seconds() -> None:
     assert format_time(0) == "1970-01-01T00:00:00Z"
     assert format_time(1_767_225_600 * SECOND) == "2026-01-01T00:00:00Z"
 
 
-def test_a_fraction_is_kept_in_microseconds() -> None:
+def test_format_time_prints_microseconds() -> None:
     assert format_time(250 * MILLISECOND) == "1970-01-01T00:00:00.250000Z"
     assert format_time(1) == "1970-01-01T00:00:00.000001Z"
 
@@ -31,7 +31,7 @@ def test_a_fraction_is_kept_in_microseconds() -> None:
         ("1969-12-31T23:59:59Z", -SECOND),
     ],
 )
-def test_times_of_all_zones_are_read(text: str, instant: int) -> None:
+def test_parse_time_accepts_all_time_zones(text: str, instant: int) -> None:
     assert parse_time(text) == instant
 
 
@@ -43,14 +43,14 @@ def test_times_of_all_zones_are_read(text: str, instant: int) -> None:
         *("2026-01-01T25:00:00Z", "2026-01-01T00:00:00+25:00", "٢٠٢٦-01-01T00:00:00Z", "2026-01-01T00:00:00Z\n"),
     ],
 )
-def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
+def test_parse_time_rejects_invalid_text_with_example(text: str) -> None:
     with pytest.raises(ValueError, match="write it as 2026-01-01T00:00:00Z"):
         parse_time(text)
 
 
 @settings(deadline=None)
 @given(st.integers(min_value=-(10**15), max_value=YEAR_9999_END))
-def test_what_is_written_is_read_back(instant: int) -> None:
+def test_formatted_time_round_trips(instant: int) -> None:
     assert parse_time(format_time(instant)) == instant
 
 
@@ -62,12 +62,12 @@ def test_what_is_written_is_read_back(instant: int) -> None:
         (-(2**63) * SECOND, "0001-01-01T00:00:00Z"),
     ],
 )
-def test_what_cannot_be_written_is_the_first_or_the_last_that_can(instant: int, text: str) -> None:
+def test_format_time_clamps_to_years_1_to_9999(instant: int, text: str) -> None:
     assert format_time(instant) == text
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(min_value=0, max_value=YEAR_9999_END // SECOND), min_size=2))
-def test_texts_of_whole_seconds_sort_as_their_instants(seconds: list[int]) -> None:
+def test_formatted_whole_seconds_sort_chronologically(seconds: list[int]) -> None:
     texts = [format_time(each * SECOND) for each in sorted(seconds)]
     assert texts == sorted(texts)

@@ -1,4 +1,4 @@
-"""What a scheduler reads of a Pod."""
+"""The scheduler's view of a Pod."""
 
 from typing import Any
 
@@ -9,42 +9,42 @@ from unit.placement.placement_make import HOST, ZONE, member, pod, pod_term, pre
 
 
 def with_containers(*containers: Any, **spec: Any) -> Any:
-    """A Pod of these containers."""
+    """Return a Pod with these containers."""
     return with_path(pod(**spec), ("spec", "containers"), list(containers))
 
 
 def selects(view: PodView, labels: dict[str, str], namespace: str = "team", **namespaces: Any) -> bool:
-    """Whether the only affinity term of a pod means another one."""
+    """Return whether the only affinity term of a Pod selects another Pod."""
     (term,) = view.shape.affinity
     return term.selects(namespace, labels, namespaces)
 
 
-def test_a_pod_requests_itself_and_nothing_that_is_zero() -> None:
+def test_pod_requests_include_pods_resource_and_omit_zero_amounts() -> None:
     assert pod_view(pod(cpu="500m", memory="1Ki", gpu="0")).requests == (("pods", 1), ("cpu", 500), ("memory", 1024))
 
 
-def test_scores_assume_a_little_where_nothing_is_requested() -> None:
+def test_scored_requests_have_defaults_for_missing_requests() -> None:
     shape = pod_view(with_containers({"name": "a"}, {"name": "b", "resources": {"requests": {"cpu": "1"}}})).shape
     assert (shape.cpu, shape.memory) == (1000, 0)
     assert (shape.scored_cpu, shape.scored_memory) == (1100, 400 * 1024**2)
 
 
-def test_a_limit_stands_in_for_a_request() -> None:
+def test_limit_is_used_as_missing_request() -> None:
     shape = pod_view(with_containers({"name": "a", "resources": {"limits": {"cpu": "2"}}})).shape
     assert (shape.cpu, shape.scored_cpu) == (2000, 2000)
 
 
-def test_pods_of_equal_content_share_their_shape() -> None:
+def test_pods_with_equal_content_share_shape() -> None:
     assert pod_view(pod("a")).shape is pod_view(pod("b", labels={"x": "y"}, priority=5)).shape
     assert pod_view(pod("a")).shape is not pod_view(pod("c", cpu="2")).shape
 
 
-def test_a_revision_is_read_once() -> None:
+def test_pod_view_is_cached_per_object() -> None:
     obj = pod()
     assert pod_view(obj) is pod_view(obj)
 
 
-def test_a_new_status_leaves_what_the_spec_says() -> None:
+def test_pod_view_reuses_spec_after_status_update() -> None:
     obj = pod(priority=7)
     view = pod_view(obj)
     newer = pod_view(with_status(obj, {"phase": "Running", "startTime": make.stamp(5)}))
@@ -52,25 +52,25 @@ def test_a_new_status_leaves_what_the_spec_says() -> None:
     assert (newer.phase, newer.started, newer.is_terminal) == ("Running", make.at(5), False)
 
 
-def test_new_labels_are_seen_though_the_spec_is_the_same() -> None:
+def test_pod_view_follows_label_update() -> None:
     obj = pod(labels={"a": "b"})
     pod_view(obj)
     assert pod_view(with_metadata(obj, labels={"a": "c"})).labels == {"a": "c"}
 
 
-def test_a_pod_awaits_a_node_until_it_has_one_or_ends_or_goes() -> None:
+def test_pod_awaits_node_until_bound_finished_or_deleted() -> None:
     assert pod_view(pod("a")).awaits_node
     assert not pod_view(pod("b", nodeName="n")).awaits_node
     assert not pod_view(pod("c", status={"phase": "Failed"})).awaits_node
     assert not pod_view(pod("d", deleted=make.stamp())).awaits_node
 
 
-def test_scheduling_gates_gate_a_pod() -> None:
+def test_pod_with_scheduling_gates_is_gated() -> None:
     assert pod_view(pod(schedulingGates=[{"name": "g"}])).gated
     assert not pod_view(pod(schedulingGates=[])).gated
 
 
-def test_only_pods_of_admitted_workloads_are_in_a_gang() -> None:
+def test_only_pods_of_workloads_have_gang() -> None:
     assert pod_view(member("a", "uid-of-job")).gang == "uid-of-job"
     jobset = {"jobset.sigs.k8s.io/jobset-uid": "uid-of-jobset"}
     assert pod_view(member("b", "uid-of-job", labels=jobset)).gang == "uid-of-jobset"
@@ -78,12 +78,12 @@ def test_only_pods_of_admitted_workloads_are_in_a_gang() -> None:
     assert pod_view(pod("d", labels=jobset)).gang == ""
 
 
-def test_preemption_is_allowed_unless_the_policy_says_never() -> None:
+def test_pod_may_preempt_unless_policy_is_never() -> None:
     assert pod_view(pod("a")).may_preempt
     assert not pod_view(pod("b", preemptionPolicy="Never")).may_preempt
 
 
-def test_why_a_pod_was_not_placed_is_read_from_its_condition() -> None:
+def test_pod_view_reads_scheduling_failure_from_condition() -> None:
     waits = {"conditions": [make.condition("PodScheduled", False, reason="Unschedulable", message="no room")]}
     gated = {"conditions": [make.condition("PodScheduled", False, reason="SchedulingGated", message="gated")]}
     bound = {"conditions": [make.condition("PodScheduled")]}
@@ -92,7 +92,7 @@ def test_why_a_pod_was_not_placed_is_read_from_its_condition() -> None:
     assert [v.unscheduled for v in views] == ["Unschedulable", "SchedulingGated", ""]
 
 
-def test_a_pod_is_preempted_while_it_goes_for_another_one() -> None:
+def test_pod_is_preempted_during_deletion_by_scheduler() -> None:
     status = {"conditions": [make.condition("DisruptionTarget", reason="PreemptionByScheduler")]}
     assert pod_view(pod("a", status=status, deleted=make.stamp())).preempted
     assert not pod_view(pod("b", status=status)).preempted
@@ -100,14 +100,14 @@ def test_a_pod_is_preempted_while_it_goes_for_another_one() -> None:
     assert not pod_view(pod("c", status=drained, deleted=make.stamp())).preempted
 
 
-def test_a_term_without_namespaces_means_the_pods_own() -> None:
+def test_affinity_term_without_namespaces_selects_own_namespace() -> None:
     view = pod_view(pod(affinity=required("podAffinity", pod_term(HOST))))
     assert selects(view, {"app": "a"})
     assert not selects(view, {"app": "a"}, "other")
     assert not selects(view, {"app": "b"})
 
 
-def test_a_term_may_list_and_select_namespaces() -> None:
+def test_affinity_term_selects_namespaces_by_list_and_selector() -> None:
     listed = pod_view(pod("a", affinity=required("podAffinity", pod_term(HOST, namespaces=["other"]))))
     assert selects(listed, {"app": "a"}, "other")
     assert not selects(listed, {"app": "a"}, "team")
@@ -118,17 +118,17 @@ def test_a_term_may_list_and_select_namespaces() -> None:
     assert not selects(selected, {"app": "a"}, "team")
 
 
-def test_an_empty_namespace_selector_means_all_namespaces() -> None:
+def test_empty_namespace_selector_selects_all_namespaces() -> None:
     view = pod_view(pod(affinity=required("podAffinity", pod_term(HOST, namespaceSelector={}))))
     assert selects(view, {"app": "a"}, "anywhere")
 
 
-def test_a_term_without_label_selector_means_no_pod() -> None:
+def test_affinity_term_without_label_selector_selects_no_pod() -> None:
     view = pod_view(pod(affinity=required("podAffinity", {"topologyKey": HOST})))
     assert not selects(view, {})
 
 
-def test_match_label_keys_take_the_pods_own_values() -> None:
+def test_match_label_keys_use_values_of_own_labels() -> None:
     term = pod_term(HOST, matchLabelKeys=["version", "missing"], mismatchLabelKeys=["tenant"])
     labels = {"app": "a", "version": "2", "tenant": "x"}
     view = pod_view(pod(labels=labels, affinity=required("podAffinity", term)))
@@ -137,26 +137,26 @@ def test_match_label_keys_take_the_pods_own_values() -> None:
     assert not selects(view, {**labels, "tenant": "y", "version": "1"})
 
 
-def test_pods_that_match_by_label_keys_share_no_shape_when_their_labels_differ() -> None:
+def test_pods_with_match_label_keys_and_other_labels_share_no_shape() -> None:
     term = required("podAffinity", pod_term(HOST, matchLabelKeys=["version"]))
     one, two, three = [pod_view(pod(n, labels={"version": n[0]}, affinity=term)) for n in ("1a", "2a", "1b")]
     assert one.shape is three.shape
     assert one.shape is not two.shape
 
 
-def test_preferences_of_both_signs_are_weighted() -> None:
+def test_preferred_affinity_and_anti_affinity_have_signed_weights() -> None:
     both = {**preferred("podAffinity", 3, pod_term(HOST)), **preferred("podAntiAffinity", 4, pod_term(ZONE))}
     shape = pod_view(pod(affinity=both)).shape
     assert [(weight, term.topology_key) for weight, term in shape.preferred] == [(3, HOST), (-4, ZONE)]
     assert not shape.minds_pods
 
 
-def test_a_spread_constraint_has_kubernetes_defaults() -> None:
+def test_topology_spread_constraint_gets_kubernetes_defaults() -> None:
     (rule,) = pod_view(pod(topologySpreadConstraints=[{"topologyKey": ZONE, "maxSkew": 2}])).shape.spread
     assert rule == (ZONE, 2, True, None, 1, True, False)
 
 
-def test_a_spread_constraint_is_read_in_full() -> None:
+def test_topology_spread_constraint_fields_are_read() -> None:
     constraint = {
         "topologyKey": HOST,
         "maxSkew": 1,
@@ -172,7 +172,7 @@ def test_a_spread_constraint_is_read_in_full() -> None:
     assert rule == (HOST, 1, False, selector, 3, False, True)
 
 
-def test_ports_of_the_host_are_read_of_containers_and_sidecars() -> None:
+def test_host_ports_are_read_from_containers_and_sidecars() -> None:
     port = {"containerPort": 80, "hostPort": 8080, "hostIP": "10.0.0.1", "protocol": "UDP"}
     obj = with_containers({"name": "a", "ports": [port, {"containerPort": 81}]})
     sidecar = {"name": "s", "restartPolicy": "Always", "ports": [{"hostPort": 9}]}
@@ -180,6 +180,6 @@ def test_ports_of_the_host_are_read_of_containers_and_sidecars() -> None:
     assert pod_view(obj).shape.host_ports == (HostPort("0.0.0.0", "TCP", 9), HostPort("10.0.0.1", "UDP", 8080))
 
 
-def test_on_the_nodes_own_network_every_port_is_one_of_the_host() -> None:
+def test_host_network_pod_uses_all_ports_as_host_ports() -> None:
     view = pod_view(pod(hostNetwork=True, ports=[{"containerPort": 81}]))
     assert view.shape.host_ports == (HostPort("0.0.0.0", "TCP", 81),)

@@ -1,4 +1,4 @@
-"""The view of a Workload: what it asks for, what it holds, where in its life it stands."""
+"""The view of a Workload: its requests, its reserved quota and its state."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ def view_of(name: str, **fields: Any) -> WorkloadView:
     return workload_view(make.workload(name, **fields))
 
 
-def test_a_view_is_made_once_for_an_object() -> None:
+def test_workload_view_is_cached_per_object() -> None:
     obj = make.workload()
     assert workload_view(obj) is workload_view(obj)
     assert workload_view(dict(obj)) is not workload_view(obj)
 
 
-def test_a_fresh_workload_asks_for_what_its_spec_says() -> None:
+def test_view_of_new_workload_reads_spec() -> None:
     found = view(queue="q", priority=7, pod_sets=[make.pod_set("a", 2, minCount=1), make.pod_set("b")])
     assert (found.key, found.queue, found.priority, found.uid) == ("team/wl", "team/q", 7, "uid-wl")
     assert [(p.name, p.count, p.min_count, p.group) for p in found.pod_sets] == [
@@ -34,13 +34,13 @@ def test_a_fresh_workload_asks_for_what_its_spec_says() -> None:
     assert (found.active, found.admissible, found.finished, found.quota_reserved) == (True, True, False, False)
 
 
-def test_what_is_missing_has_a_default() -> None:
+def test_workload_view_has_defaults_for_missing_fields() -> None:
     found = workload_view({"metadata": {"name": "x"}, "spec": {}})
     assert (found.key, found.queue, found.priority, found.created, found.pod_sets) == ("/x", "/", 0, 0, ())
     assert (found.uid, found.job_uid, found.generation) == ("", "", 0)
 
 
-def test_the_job_behind_it_is_known_by_label() -> None:
+def test_job_uid_is_read_from_label() -> None:
     obj = with_metadata(make.workload(), labels={"kueue.x-k8s.io/job-uid": "u"})
     assert workload_view(obj).job_uid == "u"
 
@@ -61,7 +61,7 @@ def test_the_job_behind_it_is_known_by_label() -> None:
         ({"annotations": {"kueue.x-k8s.io/admission-gated-by": ""}}, True),
     ],
 )
-def test_who_may_stand_in_a_queue(fields: dict[str, Any], *, admissible: bool) -> None:
+def test_workload_admissibility_depends_on_conditions_and_gates(fields: dict[str, Any], *, admissible: bool) -> None:
     assert view(**fields).admissible is admissible
 
 
@@ -74,11 +74,11 @@ def test_who_may_stand_in_a_queue(fields: dict[str, Any], *, admissible: bool) -
         ("PodsReadyTimeout", False, 0),
     ],
 )
-def test_some_evictions_renew_the_turn(reason: str, *, status: bool, queued: int) -> None:
+def test_queue_time_follows_eviction_reason(reason: str, *, status: bool, queued: int) -> None:
     assert view(conditions=[make.condition("Evicted", status, reason=reason, since=9)]).queued == make.at(queued)
 
 
-def test_requeueing_may_have_to_wait() -> None:
+def test_requeue_block_and_time_are_read_from_status() -> None:
     assert view(conditions=[make.condition("Requeued", status=False)]).requeue_blocked
     assert not view(conditions=[make.condition("Requeued")]).requeue_blocked
     found = view(status={"requeueState": {"count": 1, "requeueAt": make.stamp(7)}})
@@ -86,13 +86,13 @@ def test_requeueing_may_have_to_wait() -> None:
 
 
 @pytest.mark.parametrize(("back", "left"), [(1, 3), (4, 0), (9, 0)])
-def test_reclaimable_pods_are_no_longer_counted(back: int, left: int) -> None:
+def test_reclaimable_pods_reduce_pod_count(back: int, left: int) -> None:
     found = view(pod_sets=[make.pod_set(count=4)], status={"reclaimablePods": [{"name": "main", "count": back}]})
     assert found.counts == (left,)
 
 
 def holding(count: int, cpu: str, back: int = 0, total: int = 4) -> WorkloadView:
-    """A Workload of some pods that holds quota for some of them."""
+    """Return a Workload that holds quota for `count` of its `total` Pods."""
     assignment = {"name": "main", "count": count, "flavors": {"cpu": "spot"}, "resourceUsage": {"cpu": cpu}}
     status = {
         "admission": {"clusterQueue": "cq", "podSetAssignments": [assignment]},
@@ -112,13 +112,13 @@ def holding(count: int, cpu: str, back: int = 0, total: int = 4) -> WorkloadView
         pytest.param(holding(3, "6", back=3), 1, 2000, id="a partial admission with pods that are done"),
     ],
 )
-def test_what_is_held_shrinks_with_its_pods(found: WorkloadView, pods: int, cpu: int) -> None:
+def test_reserved_usage_shrinks_with_reclaimable_pods(found: WorkloadView, pods: int, cpu: int) -> None:
     (held,) = found.holdings
     assert (held.pods, dict(held.usage), dict(held.flavors)) == (pods, {"cpu": cpu}, {"cpu": "spot"})
     assert (found.cluster_queue, found.reserved_at, found.admitted) == ("cq", make.at(3), True)
 
 
-def test_an_assignment_without_a_count_is_for_all_pods() -> None:
+def test_assignment_without_count_covers_all_pods() -> None:
     admission = {"clusterQueue": "cq", "podSetAssignments": [{"name": "main"}]}
     (held,) = view(pod_sets=[make.pod_set(count=3)], status={"admission": admission}).holdings
     assert (held.pods, held.usage, held.flavors) == (3, (), {})
@@ -133,7 +133,7 @@ def test_an_assignment_without_a_count_is_for_all_pods() -> None:
         ([make.pod_set(), make.pod_set("b", 3, minCount=2)], True),
     ],
 )
-def test_some_may_run_with_fewer_pods(pod_sets: list[Obj], *, expected: bool) -> None:
+def test_partial_admission_requires_smaller_min_count(pod_sets: list[Obj], *, expected: bool) -> None:
     assert view(pod_sets=pod_sets).can_be_partially_admitted is expected
 
 
@@ -149,7 +149,7 @@ def with_container(**fields: Any) -> list[Obj]:
 @pytest.mark.parametrize(
     ("changed", "same"),
     [
-        pytest.param(template(requests={"cpu": "1000m"}), True, id="the same amount in other words"),
+        pytest.param(template(requests={"cpu": "1000m"}), True, id="equal amount in other notation"),
         pytest.param(with_container(resources={"requests": {"cpu": "1"}}, image="other"), True, id="another image"),
         pytest.param(with_container(resources={"limits": {"cpu": "1"}}), True, id="a limit as request"),
         pytest.param(template(requests={"cpu": "2"}), False, id="another amount"),
@@ -159,10 +159,10 @@ def with_container(**fields: Any) -> list[Obj]:
         pytest.param(template(runtimeClassName="x"), False, id="a runtime class"),
     ],
 )
-def test_equal_shapes_are_decided_alike(changed: list[Obj], *, same: bool) -> None:
+def test_workload_shape_depends_on_scheduling_fields_only(changed: list[Obj], *, same: bool) -> None:
     plain = view(pod_sets=template()).shape
     assert (view_of("other", pod_sets=changed).shape == plain) is same
 
 
-def test_pod_sets_of_equal_content_share_their_view() -> None:
+def test_equal_pod_sets_share_view() -> None:
     assert view_of("a").pod_sets is view_of("b").pod_sets

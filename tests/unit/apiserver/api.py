@@ -1,4 +1,4 @@
-"""An API server over a store in memory, without a wire: whoever asks may do everything."""
+"""An API server over a store in memory, without HTTP: by default, each request comes from the owner."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -40,13 +40,13 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.server.http.dispatcher import encoded
 from batchyard.store.memory import Store
 
-#: Namespaces that are there without being made.
+#: The Namespaces that exist from the start.
 NAMESPACES = ("default", "team", "team-a", "team-b", "other")
 OWNER = UserInfo("owner", (MASTERS,))
 
 
 class Stored:
-    """The objects, and the changes as they come, which are durable at once."""
+    """The objects and their changes, which are durable at once."""
 
     def __init__(self, window: int, start: Instant) -> None:
         self.kernel = VirtualEventLoop(start)
@@ -94,7 +94,7 @@ class Stored:
 
 
 class Sealed:
-    """Signs with a digest and a word that nobody else knows."""
+    """Signs with a digest and a secret word."""
 
     key_id = "of tests"
 
@@ -114,7 +114,7 @@ def body_bytes(response: Response) -> bytes:
 class Api:
     """See the module."""
 
-    #: Whoever shows nothing.
+    #: The user of requests without credentials.
     anybody = ANONYMOUS
 
     def __init__(self, window: int = 1000, start: Instant = 0) -> None:
@@ -149,13 +149,13 @@ class Api:
         return answer
 
     def get(self, path: str, **headers: str) -> Any:
-        """The body of what is found."""
+        """The body of a successful GET."""
         response = self.ask("GET", path, headers=headers)
         assert response.code == 200, response
         return response.body
 
     def post(self, path: str, obj: Mapping[str, Any]) -> Any:
-        """The object that is made."""
+        """Create an object; the stored object."""
         response = self.ask("POST", path, obj)
         assert response.code == 201, response
         return response.body
@@ -167,13 +167,13 @@ class Api:
         return answer
 
     def stream(self, path: str) -> StreamingResponse:
-        """The answer that goes on at a path."""
+        """The streaming answer of a path."""
         answer = self._answer("GET", path, None, {}, OWNER)
         assert not isinstance(answer, Response | UpgradeResponse | DeferredResponse), answer
         return answer
 
     def answer(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> AnyResponse:
-        """What the owner is answered, whatever it is."""
+        """The answer to a request of the owner, of any type."""
         return self._answer(method, path, body, {"content-type": content_type}, OWNER)
 
     def pass_time(self, seconds: int) -> None:
@@ -190,6 +190,6 @@ class Api:
 
 
 def config_map(name: str, **data: str) -> dict[str, Any]:
-    """A ConfigMap, labelled with what it holds."""
+    """A ConfigMap with its data as labels."""
     metadata = {"name": name, "labels": data}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}

@@ -1,4 +1,4 @@
-"""What the server tells of itself as objects: who serves what, how its parts are, where it is reached."""
+"""Objects that describe the server: definitions, APIServices, component statuses and its own Service."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,13 +32,13 @@ class ProvidedApi(Api):
         self.provided.begin()
         self.pass_time(1)
 
-    def look_after(self) -> None:
-        """Let the platform do what is due."""
+    def settle(self) -> None:
+        """Let one second pass, so that the platform creates missing objects."""
         self.pass_time(1)
 
 
 def manifest_of(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition as a release has it: without what a server adds, with a conversion webhook."""
+    """A definition as in a release: without the fields that a server adds, with a conversion webhook."""
     service = {"name": "kueue-webhook-service", "namespace": "kueue-system", "path": "/convert"}
     webhook = {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}
     spec = {**definition["spec"], "conversion": {"strategy": "Webhook", "webhook": webhook}}
@@ -46,7 +46,7 @@ def manifest_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     return {**head, "metadata": {"name": definition["metadata"]["name"], "labels": {"a": "b"}}, "spec": spec}
 
 
-def test_the_kinds_of_the_platform_have_established_definitions() -> None:
+def test_built_in_custom_kinds_have_established_definitions() -> None:
     found = {item["metadata"]["name"]: item for item in ProvidedApi().get(DEFINITIONS)["items"]}
     assert {QUEUES, "jobsets.jobset.x-k8s.io", "workloads.kueue.x-k8s.io"} <= found.keys()
     assert all(is_true(definition, "Established") for definition in found.values())
@@ -54,7 +54,7 @@ def test_the_kinds_of_the_platform_have_established_definitions() -> None:
     assert [(each["name"], each["storage"]) for each in versions] == [("v1beta1", False), ("v1beta2", True)]
 
 
-def test_a_client_that_creates_a_provided_definition_takes_it_over() -> None:
+def test_client_create_replaces_provided_definition_once() -> None:
     api = ProvidedApi()
     sent = manifest_of(api.get(f"{DEFINITIONS}/{QUEUES}"))
     made = api.post(DEFINITIONS, sent)
@@ -66,7 +66,7 @@ def test_a_client_that_creates_a_provided_definition_takes_it_over() -> None:
     assert api.ask("GET", "/apis/kueue.x-k8s.io/v1beta1/clusterqueues").code == 200
 
 
-def test_a_client_that_applies_a_provided_definition_takes_it_over_without_conflicts() -> None:
+def test_client_apply_replaces_provided_definition_without_conflict() -> None:
     api = ProvidedApi()
     sent = manifest_of(api.get(f"{DEFINITIONS}/{QUEUES}"))
     headers = {"content-type": "application/apply-patch+yaml"}
@@ -76,19 +76,19 @@ def test_a_client_that_applies_a_provided_definition_takes_it_over_without_confl
     assert answer.body["spec"]["conversion"]["strategy"] == "Webhook"
 
 
-def test_a_provided_object_that_is_deleted_is_made_again() -> None:
+def test_deleted_provided_object_is_created_again() -> None:
     api = ProvidedApi()
     controller = CustomResourceDefinitions()
     assert api.ask("DELETE", f"{DEFINITIONS}/{QUEUES}").code == 200
     for write in controller.reconcile(Key(DEFINITION, "", QUEUES), api.stored.client, api.stored.kernel.now()).writes:
         assert api.stored.attempt(write).error is None
     assert api.ask("DELETE", f"{SERVICES}/v1.batch").code == 200
-    api.look_after()
+    api.settle()
     assert is_true(api.get(f"{DEFINITIONS}/{QUEUES}"), "Established")
     assert api.get(f"{SERVICES}/v1.batch")["spec"]["group"] == "batch"
 
 
-def test_a_client_that_creates_a_provided_role_takes_it_over() -> None:
+def test_client_create_replaces_provided_role_once() -> None:
     api, path = Api(), "/apis/rbac.authorization.k8s.io/v1/clusterroles"
     for role in map(provided_role, bootstrap_roles()):
         assert api.stored.attempt(Create(role)).error is None
@@ -100,7 +100,7 @@ def test_a_client_that_creates_a_provided_role_takes_it_over() -> None:
     assert api.ask("POST", path, {**head, "metadata": {"name": "view"}}).code == 409
 
 
-def test_an_api_service_that_names_a_service_is_kept() -> None:
+def test_api_service_with_service_is_stored() -> None:
     api = ProvidedApi()
     spec = {"group": "visibility.kueue.x-k8s.io", "version": "v1beta2", "groupPriorityMinimum": 100}
     spec |= {"versionPriority": 100, "service": {"name": "s", "namespace": "kueue-system"}}
@@ -111,13 +111,13 @@ def test_an_api_service_that_names_a_service_is_kept() -> None:
     assert is_true(made, "Available")
     other = {**sent, "metadata": {"name": "v1.example.com"}, "spec": {**spec, "group": "example.com", "version": "v1"}}
     api.post(SERVICES, other)
-    api.look_after()
+    api.settle()
     found = api.get(f"{SERVICES}/v1.example.com")
     assert [(each["status"], each["reason"]) for each in found["status"]["conditions"]] == [("False", "NotProxied")]
     assert isinstance(api.watch(f"{SERVICES}?watch=true"), WatchStream)
 
 
-def test_every_version_of_every_group_has_its_service() -> None:
+def test_every_group_version_has_api_service() -> None:
     found = {item["metadata"]["name"]: item["spec"] for item in ProvidedApi().get(SERVICES)["items"]}
     assert {"v1.", "v1.batch", "v1beta2.kueue.x-k8s.io", "v1beta1.metrics.k8s.io"} <= found.keys()
     assert "group" not in found["v1."]
@@ -125,25 +125,25 @@ def test_every_version_of_every_group_has_its_service() -> None:
     assert newest["versionPriority"] > oldest["versionPriority"]
 
 
-def test_they_are_all_here_and_available() -> None:
+def test_api_service_of_built_in_group_is_local_and_available() -> None:
     table = ProvidedApi().get(f"{SERVICES}/v1.batch", accept=TABLE)
     assert table["rows"][0]["cells"][:3] == ["v1.batch", "Local", "True"]
     assert Api().ask("GET", f"{SERVICES}/v9.batch").code == 404
 
 
-def test_who_asks_how_its_parts_are_is_told_that_nobody_asks_so_any_more() -> None:
+def test_component_statuses_return_deprecation_warning() -> None:
     answer = Api().ask("GET", "/api/v1/componentstatuses")
     assert [item["metadata"]["name"] for item in answer.body["items"]] == ["controller-manager", "journal", "scheduler"]
     assert answer.warnings == ("v1 ComponentStatus is deprecated in v1.19+",)
 
 
-def test_versions_that_are_deprecated_say_so_whoever_asks() -> None:
+def test_deprecated_api_version_returns_warning() -> None:
     answer = Api().ask("GET", "/apis/kueue.x-k8s.io/v1beta1/clusterqueues")
     assert answer.warnings == ("This version is deprecated. Use v1beta2 instead.",)
     assert Api().ask("GET", "/apis/kueue.x-k8s.io/v1beta2/clusterqueues").warnings == ()
 
 
-def test_its_own_service_leads_to_where_it_listens() -> None:
+def test_own_service_has_endpoints_of_listening_address() -> None:
     service, endpoints, found = (decode(obj).obj for obj in own_service("127.0.0.1", 6443, is_secure=True))
     assert service is not None
     assert endpoints is not None
@@ -153,17 +153,17 @@ def test_its_own_service_leads_to_where_it_listens() -> None:
     assert row(found, now=0, wide=False)[1:4] == ["IPv4", "6443", "127.0.0.1"]
 
 
-def test_it_may_listen_on_an_address_of_either_kind() -> None:
+def test_own_service_supports_ipv6_address() -> None:
     assert own_service("::1", 1, is_secure=False)[2]["addressType"] == "IPv6"
 
 
-def test_what_is_counted_is_a_number() -> None:
+def test_table_cell_of_count_is_number() -> None:
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
     api.post(path, {"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}})
     assert api.get(path, accept=TABLE)["rows"][0]["cells"][:2] == ["a", 2]
 
 
-def test_the_root_lists_what_can_be_asked() -> None:
+def test_root_path_lists_api_paths() -> None:
     paths = Api().get("/")["paths"]
     assert paths == sorted(paths)
     assert {"/api/v1", "/apis", "/apis/batch", "/apis/batch/v1", "/openapi/v3", "/readyz", "/version"} <= {*paths}

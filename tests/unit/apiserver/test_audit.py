@@ -1,4 +1,4 @@
-"""Who did what, as it is written down."""
+"""Audit events."""
 
 from batchyard.apiserver.request import UserInfo
 from batchyard.apiserver.server import audit_event
@@ -7,7 +7,7 @@ from unit.apiserver.api import Api
 SECRETS = "/api/v1/namespaces/team/secrets"
 
 
-def test_an_event_has_who_what_and_the_outcome_and_no_body() -> None:
+def test_audit_event_has_user_request_and_status_without_body() -> None:
     api = Api()
     api.ask("POST", SECRETS, {"metadata": {"name": "s"}, "data": {"word": "aHVzaA=="}}, headers={"user-agent": "k/1"})
     assert audit_event(api.audited[-1], 0, 7) == {
@@ -27,7 +27,7 @@ def test_an_event_has_who_what_and_the_outcome_and_no_body() -> None:
     }
 
 
-def test_a_refusal_is_told_with_its_reason() -> None:
+def test_audit_event_of_forbidden_request_has_reason() -> None:
     api = Api()
     api.ask("GET", f"{SECRETS}?limit=1", user=UserInfo("anna", ()))
     event = audit_event(api.audited[-1], 0, 1)
@@ -35,7 +35,7 @@ def test_a_refusal_is_told_with_its_reason() -> None:
     assert (event["responseStatus"]["code"], event["responseStatus"]["reason"]) == (403, "Forbidden")
 
 
-def test_watches_are_told_when_they_begin() -> None:
+def test_watch_is_audited_at_response_started() -> None:
     api = Api()
     api.watch(f"{SECRETS}?watch=1")
     event = audit_event(api.audited[-1], 0, 1)

@@ -1,4 +1,4 @@
-"""Bindings: a pod comes to the node that a scheduler names."""
+"""Bindings assign a pod to a node."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def binding(name: str = "pod", node: str = "node-1", kind: str = "Node", **metad
 
 
 @pytest.mark.parametrize("path", [PATH, "/api/v1/namespaces/team/bindings"])
-def test_a_bound_pod_has_its_node_and_says_so(api: Api, path: str) -> None:
+def test_binding_sets_node_annotations_and_condition_of_pod(api: Api, path: str) -> None:
     answer = api.ask("POST", path, binding(annotations={"told": "yes"}))
     assert (answer.code, answer.body["status"]) == (201, "Success")
     bound = api.get(PATH.removesuffix("/binding"))
@@ -34,14 +34,14 @@ def test_a_bound_pod_has_its_node_and_says_so(api: Api, path: str) -> None:
     assert is_true(bound, "PodScheduled")
 
 
-def test_a_pod_is_bound_once(api: Api) -> None:
+def test_binding_of_bound_pod_conflicts(api: Api) -> None:
     api.ask("POST", PATH, binding())
     answer = api.ask("POST", PATH, binding(node="node-2"))
     reported = 'Operation cannot be fulfilled on pods/binding "pod": pod pod is already assigned to node "node-1"'
     assert (answer.code, answer.body["message"]) == (409, reported)
 
 
-def test_a_dry_run_binds_nothing(api: Api) -> None:
+def test_binding_as_dry_run_changes_nothing(api: Api) -> None:
     assert api.ask("POST", f"{PATH}?dryRun=All", binding()).code == 201
     assert "nodeName" not in api.get(PATH.removesuffix("/binding"))["spec"]
 
@@ -59,9 +59,9 @@ def test_a_dry_run_binds_nothing(api: Api) -> None:
         ([], 400),
     ],
 )
-def test_what_is_no_binding_of_that_pod_is_refused(api: Api, sent: object, code: int) -> None:
+def test_invalid_binding_is_rejected(api: Api, sent: object, code: int) -> None:
     assert api.ask("POST", PATH, sent).code == code
 
 
-def test_one_that_is_not_there_cannot_be_bound(api: Api) -> None:
+def test_binding_of_missing_pod_is_not_found(api: Api) -> None:
     assert api.ask("POST", PATH.replace("pods/pod", "pods/none"), binding("none")).code == 404

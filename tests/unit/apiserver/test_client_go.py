@@ -1,4 +1,4 @@
-"""What client-go and controller-runtime send, header by header, and what they need to get.
+"""Requests of client-go and controller-runtime, header by header, and the responses that they need.
 
 Sources: k8s.io/client-go (discovery, rest, metadata, cache, leaderelection); sigs.k8s.io/controller-runtime.
 """
@@ -15,7 +15,7 @@ DISCOVERY = (
     "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
 )
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-#: Of typed clients, of those that may choose, and of clients of what nobody has types for.
+#: The Accept headers of typed clients, of clients that may choose, and of dynamic clients.
 ACCEPTED = (f"{PROTOBUF}, */*", f"{PROTOBUF},application/json", "application/json, */*", "application/json")
 METADATA = "".join(
     f"{media_type};as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1,"
@@ -29,7 +29,7 @@ REFLECTOR = (
 )
 
 
-def test_a_rest_mapper_learns_all_kinds_from_two_documents() -> None:
+def test_aggregated_discovery_returns_all_kinds_in_two_documents() -> None:
     api = Api()
     core, named = (api.ask("GET", path, headers={"accept": DISCOVERY}) for path in ("/api", "/apis"))
     assert core.content_type == named.content_type == DISCOVERY.partition(",")[0]
@@ -41,14 +41,14 @@ def test_a_rest_mapper_learns_all_kinds_from_two_documents() -> None:
 
 
 @pytest.mark.parametrize("accepted", ACCEPTED)
-def test_typed_clients_are_answered_in_json(accepted: str) -> None:
+def test_typed_clients_get_json_responses(accepted: str) -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
     for path in (MAPS, f"{MAPS}/a"):
         assert api.ask("GET", path, headers={"accept": accepted}).content_type == "application/json"
 
 
-def test_whoever_takes_nothing_but_protobuf_or_cbor_is_refused() -> None:
+def test_protobuf_or_cbor_only_clients_are_rejected() -> None:
     for accepted in (PROTOBUF, "application/cbor"):
         answer = Api().ask("GET", MAPS, headers={"accept": accepted})
         assert (answer.code, answer.body["reason"]) == (406, "NotAcceptable")
@@ -56,7 +56,7 @@ def test_whoever_takes_nothing_but_protobuf_or_cbor_is_refused() -> None:
     assert (cbor.code, cbor.body["reason"]) == (415, "UnsupportedMediaType")
 
 
-def test_what_typed_clients_send_in_protobuf_is_read() -> None:
+def test_protobuf_request_body_is_decoded() -> None:
     api, headers = Api(), {"content-type": PROTOBUF, "accept": ACCEPTED[0]}
     sent = enveloped("v1", "ConfigMap", field(1, metadata("typed")) + field(2, entry("a", "1")))
     assert api.ask("POST", MAPS, sent, headers=headers).body["data"] == {"a": "1"}
@@ -64,7 +64,7 @@ def test_what_typed_clients_send_in_protobuf_is_read() -> None:
     assert api.ask("DELETE", f"{MAPS}/typed", options, headers=headers).body["reason"] == "Conflict"
 
 
-def test_a_reflector_streams_what_is_there_and_goes_on_from_its_bookmark() -> None:
+def test_reflector_streams_initial_list_and_resumes_from_bookmark() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
     first, bookmark = api.watch(f"{MAPS}?{REFLECTOR}").take()
@@ -76,7 +76,7 @@ def test_a_reflector_streams_what_is_there_and_goes_on_from_its_bookmark() -> No
     assert [event["object"]["metadata"]["name"] for event in api.watch(again).take()] == ["b"]
 
 
-def test_a_reflector_that_lists_gets_pages_of_one_revision() -> None:
+def test_reflector_list_returns_pages_of_one_revision() -> None:
     api = Api()
     for name in ("a", "b", "c"):
         api.post(MAPS, config_map(name))
@@ -87,12 +87,12 @@ def test_a_reflector_that_lists_gets_pages_of_one_revision() -> None:
     assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-def test_a_revision_yet_to_come_is_refused_so_that_a_reflector_asks_again() -> None:
+def test_future_revision_is_rejected_as_too_large() -> None:
     answer = Api().ask("GET", f"{MAPS}?resourceVersion=999999&resourceVersionMatch=NotOlderThan")
     assert (answer.code, answer.body["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
 
 
-def test_informers_of_metadata_get_nothing_else_in_bookmarks_too() -> None:
+def test_metadata_informer_gets_partial_metadata_in_bookmarks() -> None:
     api = Api()
     api.post(MAPS, config_map("a", colour="red"))
     reported = api.get(MAPS, accept=METADATA)
@@ -102,11 +102,11 @@ def test_informers_of_metadata_get_nothing_else_in_bookmarks_too() -> None:
     assert kinds == [("PartialObjectMetadata", "meta.k8s.io/v1")] * 2
 
 
-def test_of_two_leaders_the_one_with_an_old_lease_is_told_so() -> None:
+def test_lease_update_with_old_revision_conflicts() -> None:
     api, spec = Api(), {"holderIdentity": "one", "leaseDurationSeconds": 15, "leaseTransitions": 0}
     times = {"acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T00:00:00.000000Z"}
     held = api.post(LEASES, {"metadata": {"name": "kueue"}, "spec": {**spec, **times}})
-    # Go writes the birth of an object in whole seconds.
+    # Go writes the creation time of an object in whole seconds.
     about: dict[str, Any] = {**held["metadata"], "creationTimestamp": held["metadata"]["creationTimestamp"][:19] + "Z"}
     renewed = {**held, "metadata": about, "spec": {**held["spec"], "renewTime": "2026-01-01T00:00:02.000000Z"}}
     assert api.ask("PUT", f"{LEASES}/kueue", renewed).code == 200
@@ -116,7 +116,7 @@ def test_of_two_leaders_the_one_with_an_old_lease_is_told_so() -> None:
     assert answer.body["message"].startswith('Operation cannot be fulfilled on leases.coordination.k8s.io "kueue": ')
 
 
-def test_a_controller_applies_a_status_of_its_own() -> None:
+def test_controller_applies_status_with_its_field_manager() -> None:
     api, queues = Api(), "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
     api.post(queues, {"metadata": {"name": "q"}, "spec": {}})
     condition = {
@@ -135,7 +135,7 @@ def test_a_controller_applies_a_status_of_its_own() -> None:
     assert (entry_["operation"], entry_["subresource"]) == ("Apply", "status")
 
 
-def test_a_finalizer_goes_by_a_merge_patch_that_names_its_revision() -> None:
+def test_merge_patch_with_current_revision_removes_finalizer() -> None:
     api, merge = Api(), {"content-type": "application/merge-patch+json"}
     made = api.post(MAPS, {**config_map("a"), "metadata": {"name": "a", "finalizers": ["example.com/held"]}})
     gone = api.ask("DELETE", f"{MAPS}/a").body
@@ -147,7 +147,7 @@ def test_a_finalizer_goes_by_a_merge_patch_that_names_its_revision() -> None:
     assert api.ask("GET", f"{MAPS}/a").code == 404
 
 
-def test_text_of_a_secret_is_kept_as_data() -> None:
+def test_secret_string_data_is_stored_as_data() -> None:
     api, secrets = Api(), "/api/v1/namespaces/team/secrets"
     sent = {"metadata": {"name": "a"}, "data": {"raw": "AP8=", "key": "AA=="}, "stringData": {"key": "text"}}
     made = api.post(secrets, sent)
@@ -159,14 +159,14 @@ def test_text_of_a_secret_is_kept_as_data() -> None:
     assert (patched["data"]["more"], "stringData" in patched) == ("Yg==", False)
 
 
-def test_a_secret_is_as_large_as_what_it_says() -> None:
+def test_secret_size_limit_counts_decoded_data() -> None:
     api, secrets = Api(), "/api/v1/namespaces/team/secrets"
     for name, size, code in (("a", 2**20, 201), ("b", 2**20 + 1, 422)):
         sent = {"metadata": {"name": name}, "stringData": {"key": "x" * size}}
         assert api.ask("POST", secrets, sent).code == code
 
 
-def test_null_in_a_mapping_is_an_empty_text() -> None:
+def test_null_value_in_string_map_becomes_empty_string() -> None:
     sent = {"metadata": {"name": "a", "labels": {"l": None}}, "data": {"a": None}, "binaryData": {"b": None}}
     made = Api().post(MAPS, sent)
     assert (made["metadata"]["labels"], made["data"], made["binaryData"]) == ({"l": ""}, {"a": ""}, {"b": ""})

@@ -1,4 +1,4 @@
-"""Nobody gives more than he has."""
+"""Users cannot grant rights that they do not have."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ WRITES = rule("create update", "roles rolebindings clusterroles clusterrolebindi
 
 
 def held_by_bob(*rules: dict[str, Any]) -> Api:
-    """A server where bob may write roles and bindings, and what else he has."""
+    """A server where bob may write roles and bindings, and has the rights of some rules."""
     api = Api()
     api.post(f"{ROLES}/clusterroles", role("of-bob", WRITES, *rules))
     api.post(f"{ROLES}/clusterrolebindings", binding("of-bob", "ClusterRole/of-bob", user("bob")))
@@ -29,7 +29,7 @@ def by_bob(api: Api, plural: str, obj: dict[str, Any]) -> tuple[int, str]:
     return answer.code, answer.body.get("message", "")
 
 
-def test_a_role_holds_what_its_writer_has() -> None:
+def test_role_cannot_grant_rights_that_its_writer_lacks() -> None:
     api = held_by_bob(PODS)
     assert by_bob(api, "roles", role("less", PODS, namespace="team")) == (201, "")
     code, reported = by_bob(api, "roles", role("more", SECRETS, PODS, namespace="team"))
@@ -38,58 +38,58 @@ def test_a_role_holds_what_its_writer_has() -> None:
     assert (code, reported) == (403, f'roles.{GROUP} "more" is forbidden: {who}\n{missing}')
 
 
-def test_a_role_does_not_grow_beyond_its_writer() -> None:
+def test_role_update_cannot_grant_rights_that_its_writer_lacks() -> None:
     api = held_by_bob(PODS)
     assert by_bob(api, "roles", role("less", PODS, namespace="team"))[0] == 201
     grown = role("less", PODS, SECRETS, namespace="team")
     assert api.ask("PUT", f"{ROLES}/namespaces/team/roles/less", grown, user=BOB).code == 403
 
 
-def test_a_label_is_a_change_of_rights() -> None:
+def test_cluster_role_label_needs_rights_of_role() -> None:
     api = held_by_bob(PODS)
     labelled = role("reads-secrets", SECRETS, metadata={"labels": {"to": "view"}})
     assert api.ask("PUT", f"{ROLES}/clusterroles/reads-secrets", labelled, user=BOB).code == 403
 
 
 @pytest.mark.parametrize(("namespace", "plural"), [("team", "rolebindings"), ("", "clusterrolebindings")])
-def test_a_role_is_bound_by_those_who_have_what_it_holds(namespace: str, plural: str) -> None:
+def test_binding_needs_rights_of_its_role(namespace: str, plural: str) -> None:
     wanted = binding("more", "ClusterRole/reads-secrets", user("bob"), namespace)
     assert by_bob(held_by_bob(PODS), plural, wanted)[0] == 403
     assert by_bob(held_by_bob(SECRETS), plural, wanted)[0] == 201
 
 
-def test_rights_in_a_namespace_are_not_rights_everywhere() -> None:
+def test_rights_of_one_namespace_allow_no_cluster_role_binding() -> None:
     api = held_by_bob()
     api.post(f"{ROLES}/namespaces/team/rolebindings", binding("s", "ClusterRole/reads-secrets", user("bob"), "team"))
     assert by_bob(api, "rolebindings", binding("n", "ClusterRole/reads-secrets", user("c"), "team"))[0] == 201
     assert by_bob(api, "clusterrolebindings", binding("n", "ClusterRole/reads-secrets", user("c")))[0] == 403
 
 
-def test_the_verb_bind_lets_bind() -> None:
+def test_verb_bind_allows_binding_of_role() -> None:
     api = held_by_bob(rule("bind", "clusterroles", GROUP, "reads-secrets"))
     assert by_bob(api, "clusterrolebindings", binding("m", "ClusterRole/reads-secrets", user("bob")))[0] == 201
     assert by_bob(api, "clusterrolebindings", binding("n", "ClusterRole/of-bob", user("c")))[0] == 201, "he has it"
 
 
-def test_the_verb_escalate_lets_write_any_role() -> None:
+def test_verb_escalate_allows_role_with_any_rights() -> None:
     api = held_by_bob(rule("escalate", "roles", GROUP))
     assert by_bob(api, "roles", role("more", SECRETS, namespace="team"))[0] == 201
     assert by_bob(api, "clusterroles", role("more", SECRETS))[0] == 403
 
 
-def test_what_is_made_of_other_roles_is_for_those_who_have_all() -> None:
+def test_aggregated_role_needs_all_rights() -> None:
     any_role = role("any", aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]})
     assert by_bob(held_by_bob(PODS), "clusterroles", any_role)[0] == 403
     everything = ({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}, {"verbs": ["*"], "nonResourceURLs": ["*"]})
     assert by_bob(held_by_bob(*everything), "clusterroles", any_role)[0] == 201
 
 
-def test_a_role_that_is_not_there_is_not_bound() -> None:
+def test_binding_of_missing_role_is_not_found() -> None:
     code, reported = by_bob(held_by_bob(), "clusterrolebindings", binding("b", "ClusterRole/none", user("bob")))
     assert (code, reported) == (404, f'clusterroles.{GROUP} "none" not found')
 
 
-def test_what_gathers_rules_is_not_made_one_that_does_not() -> None:
+def test_aggregation_rule_cannot_be_removed_without_all_rights() -> None:
     api = held_by_bob(PODS)
     gathering = role("any", aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]})
     api.post(f"{ROLES}/clusterroles", gathering)
@@ -97,7 +97,7 @@ def test_what_gathers_rules_is_not_made_one_that_does_not() -> None:
 
 
 @pytest.mark.parametrize("plural", ["roles", "rolebindings"])
-def test_who_lets_go_gives_nothing(plural: str) -> None:
+def test_finalizer_is_removed_without_rights_of_role(plural: str) -> None:
     api, path = held_by_bob(rule("patch", "roles rolebindings", GROUP)), f"{ROLES}/namespaces/team/{plural}"
     held = {"finalizers": ["example.com/held"]}
     obj = role("more", SECRETS, namespace="team")

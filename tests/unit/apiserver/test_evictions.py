@@ -1,4 +1,4 @@
-"""Evictions: a pod is marked as disrupted, and deleted with its grace."""
+"""Evictions set the condition DisruptionTarget and delete the pod with its grace period."""
 
 import pytest
 
@@ -13,7 +13,7 @@ PATH = "/api/v1/namespaces/team/pods/pod/eviction"
 
 @pytest.fixture
 def api() -> Api:
-    """An API with a pod that runs."""
+    """An API with a running pod."""
     api = Api()
     api.stored.store.put(POD, pod(status=running()))
     return api
@@ -24,7 +24,7 @@ def eviction(name: str = "pod", **options: object) -> dict[str, object]:
     return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
 
 
-def test_an_evicted_pod_is_marked_and_has_its_grace(api: Api) -> None:
+def test_eviction_sets_condition_and_grace_period(api: Api) -> None:
     assert api.ask("POST", PATH, eviction()).code == 201
     left = api.stored.store.get(POD)
     assert left is not None
@@ -32,19 +32,19 @@ def test_an_evicted_pod_is_marked_and_has_its_grace(api: Api) -> None:
     assert left["metadata"]["deletionGracePeriodSeconds"] == 30
 
 
-def test_a_dry_run_leaves_it_as_it_is(api: Api) -> None:
+def test_eviction_with_dry_run_option_changes_nothing(api: Api) -> None:
     assert api.ask("POST", PATH, eviction(dryRun=["All"])).code == 201
     assert "deletionTimestamp" not in api.stored.store.list(scheme.POD)[0]["metadata"]
 
 
-def test_a_dry_run_is_one_whatever_the_body_leaves_open(api: Api) -> None:
+def test_eviction_with_dry_run_query_changes_nothing(api: Api) -> None:
     for sent in (eviction(dryRun=[]), eviction(), {**eviction(), "apiVersion": "policy/v1beta1"}):
         assert api.ask("POST", f"{PATH}?dryRun=All", sent).code == 201
     assert api.ask("POST", f"{PATH}?dryRun=Some", eviction()).code == 422
     assert "deletionTimestamp" not in api.stored.store.list(scheme.POD)[0]["metadata"]
 
 
-def test_one_that_has_ended_goes_without_a_mark(api: Api) -> None:
+def test_eviction_deletes_succeeded_pod_at_once(api: Api) -> None:
     api.stored.store.put(POD, pod(status={"phase": "Succeeded"}))
     assert api.ask("POST", PATH, eviction()).code == 201
     assert api.stored.store.get(POD) is None
@@ -64,7 +64,7 @@ def test_one_that_has_ended_goes_without_a_mark(api: Api) -> None:
         (eviction(dryRun=["Some"]), 422),
     ],
 )
-def test_what_is_no_eviction_of_that_pod_is_refused(api: Api, sent: object, code: int) -> None:
+def test_invalid_eviction_is_rejected(api: Api, sent: object, code: int) -> None:
     assert api.ask("POST", PATH, sent).code == code
     assert api.ask("POST", PATH.replace("pods/pod", "pods/none"), eviction("none")).code == 404
 
@@ -78,7 +78,7 @@ BUDGET = {
 
 
 def guard(api: Api, name: str = "b", **status: object) -> None:
-    """Guard all pods by a budget of that status."""
+    """Create a PodDisruptionBudget for all pods with that status."""
     path = "/apis/policy/v1/namespaces/team/poddisruptionbudgets"
     made = api.post(path, {**BUDGET, "metadata": {"name": name}})
     reported = {**made, "status": {"observedGeneration": 1, "expectedPods": 1, **status}}
@@ -87,7 +87,7 @@ def guard(api: Api, name: str = "b", **status: object) -> None:
     assert api.ask("PUT", f"{path}/{name}/status", reported).code == 200
 
 
-def test_a_budget_lets_pods_go_until_it_is_used_up(api: Api) -> None:
+def test_eviction_is_rejected_after_disruption_budget_is_used_up(api: Api) -> None:
     guard(api, disruptionsAllowed=1, currentHealthy=2, desiredHealthy=1)
     assert api.ask("POST", PATH, eviction(dryRun=["All"])).code == 201
     assert api.ask("POST", PATH, eviction()).code == 201
@@ -102,13 +102,13 @@ def test_a_budget_lets_pods_go_until_it_is_used_up(api: Api) -> None:
     assert find_condition(left, "DisruptionTarget") is None
 
 
-def test_who_asks_too_early_is_told_when_to_ask_again(api: Api) -> None:
+def test_eviction_before_budget_is_observed_returns_retry_after(api: Api) -> None:
     guard(api, observedGeneration=0, disruptionsAllowed=1)
     response = api.ask("POST", PATH, eviction())
     assert (response.code, response.retry_after) == (429, 10)
 
 
-def test_a_pod_of_two_budgets_cannot_be_evicted(api: Api) -> None:
+def test_eviction_of_pod_with_two_budgets_is_rejected(api: Api) -> None:
     guard(api, disruptionsAllowed=1)
     guard(api, "c", disruptionsAllowed=1)
     response = api.ask("POST", PATH, eviction())
@@ -116,6 +116,6 @@ def test_a_pod_of_two_budgets_cannot_be_evicted(api: Api) -> None:
     assert (response.code, response.body["message"]) == (500, reported)
 
 
-def test_a_pod_that_has_changed_is_not_the_one_that_was_meant(api: Api) -> None:
+def test_eviction_with_old_resource_version_is_rejected(api: Api) -> None:
     response = api.ask("POST", PATH, eviction(preconditions={"resourceVersion": "1"}))
     assert "the ResourceVersion in the precondition (1) does not match" in response.body["message"]

@@ -1,4 +1,4 @@
-"""Objects that are being deleted, and which of them go together."""
+"""Deletion: finalizers, subresources and collections."""
 
 from typing import Any
 
@@ -8,45 +8,45 @@ MAPS = "/api/v1/namespaces/team/configmaps"
 MERGE = {"content-type": "application/merge-patch+json"}
 
 
-def going() -> Api:
-    """A ConfigMap that is deleted, and held by two."""
+def api_with_deleted_map() -> Api:
+    """A server with a deleted ConfigMap that two finalizers keep."""
     api = Api()
     api.post(MAPS, {"metadata": {"name": "a", "finalizers": ["example.com/x", "example.com/y"]}})
     api.ask("DELETE", f"{MAPS}/a")
     return api
 
 
-def held_by(api: Api, *finalizers: str) -> Any:
+def with_finalizers(api: Api, *finalizers: str) -> Any:
     return api.ask("PATCH", f"{MAPS}/a", {"metadata": {"finalizers": [*finalizers]}}, headers=MERGE)
 
 
-def test_nobody_else_holds_what_is_being_deleted() -> None:
-    api = going()
-    answer = held_by(api, "example.com/x", "example.com/z")
+def test_deleting_object_rejects_new_finalizers() -> None:
+    api = api_with_deleted_map()
+    answer = with_finalizers(api, "example.com/x", "example.com/z")
     reported = 'found new finalizers []string{"example.com/z"}'
     assert (answer.code, reported in answer.body["message"]) == (422, True)
     assert answer.body["details"]["causes"][0]["field"] == "metadata.finalizers"
 
 
-def test_who_held_it_may_let_it_go() -> None:
-    api = going()
-    assert held_by(api, "example.com/y").body["metadata"]["finalizers"] == ["example.com/y"]
-    assert held_by(api).code == 200
+def test_deleting_object_is_gone_without_finalizers() -> None:
+    api = api_with_deleted_map()
+    assert with_finalizers(api, "example.com/y").body["metadata"]["finalizers"] == ["example.com/y"]
+    assert with_finalizers(api).code == 200
     assert api.ask("GET", f"{MAPS}/a").code == 404
 
 
-def test_namespaces_go_one_by_one() -> None:
+def test_delete_collection_of_namespaces_is_rejected() -> None:
     api = Api()
     assert api.ask("DELETE", "/api/v1/namespaces").code == 405
     verbs = {each["name"]: each["verbs"] for each in api.get("/api/v1")["resources"]}
     assert ("deletecollection" in verbs["namespaces"], "deletecollection" in verbs["configmaps"]) == (False, True)
 
 
-def test_nobody_cares_for_a_name_alone() -> None:
+def test_object_with_name_only_has_no_managed_fields() -> None:
     assert "managedFields" not in Api().post(MAPS, {"metadata": {"name": "a"}})["metadata"]
 
 
-def test_nothing_goes_by_its_status() -> None:
+def test_status_subresource_rejects_delete() -> None:
     api, jobs = Api(), "/apis/batch/v1/namespaces/team/jobs"
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
     api.post(jobs, {"metadata": {"name": "a"}, "spec": {"template": template}})
@@ -54,7 +54,7 @@ def test_nothing_goes_by_its_status() -> None:
     assert api.get(f"{jobs}/a")["metadata"]["name"] == "a"
 
 
-def test_no_more_go_together_than_are_asked_for() -> None:
+def test_delete_collection_respects_limit() -> None:
     api = Api()
     for name in ("b", "a", "c"):
         api.post(MAPS, {"metadata": {"name": name, "labels": {"l": "1"}}})
@@ -64,7 +64,7 @@ def test_no_more_go_together_than_are_asked_for() -> None:
     assert api.ask("DELETE", f"{MAPS}?limit=x").code == 400
 
 
-def test_what_goes_together_is_what_was_meant() -> None:
+def test_delete_collection_checks_preconditions() -> None:
     api = Api()
     first = api.post(MAPS, {"metadata": {"name": "a"}})["metadata"]
     api.post(MAPS, {"metadata": {"name": "b"}})

@@ -1,4 +1,4 @@
-"""Acting as somebody else."""
+"""Impersonation headers."""
 
 from typing import Any
 
@@ -9,23 +9,23 @@ from unit.apiserver.api import Api
 from unit.apiserver.roles import GROUP, binding, role, rule, user
 
 ROLES = f"/apis/{GROUP}/v1"
-WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 ANNA = UserInfo("anna", ("system:authenticated",))
 
 
-def acting(api: Api, who: UserInfo | None = None, **headers: str) -> Any:
-    """Whom the server sees where somebody acts as another."""
+def impersonated(api: Api, who: UserInfo | None = None, **headers: str) -> Any:
+    """The user that a SelfSubjectReview reports with impersonation headers, or the error message."""
     reported = {name.replace("_", "-"): value for name, value in headers.items()}
     answer = (
-        api.ask("POST", WHO, {}, headers=reported)
+        api.ask("POST", REVIEWS, {}, headers=reported)
         if who is None
-        else api.ask("POST", WHO, {}, headers=reported, user=who)
+        else api.ask("POST", REVIEWS, {}, headers=reported, user=who)
     )
     return answer.body["status"]["userInfo"] if answer.code == 201 else answer.body["message"]
 
 
 def server() -> Api:
-    """A server where whoever is known may ask who he is."""
+    """A server where authenticated users may create SelfSubjectReviews."""
     api = Api()
     api.post(f"{ROLES}/clusterroles", role("who", rule("create", "selfsubjectreviews", "authentication.k8s.io")))
     for name in ("system:authenticated", "a", "b"):
@@ -34,20 +34,20 @@ def server() -> Api:
     return api
 
 
-def test_a_user_alone_is_somebody_known() -> None:
-    found = acting(server(), impersonate_user="carol")
+def test_impersonated_user_is_authenticated() -> None:
+    found = impersonated(server(), impersonate_user="carol")
     assert found == {"username": "carol", "groups": ["system:authenticated"]}
 
 
-def test_groups_and_all_else_come_along() -> None:
+def test_impersonation_sets_groups_uid_and_extra() -> None:
     headers = {"impersonate_user": "carol", "impersonate_group": "a\nb", "impersonate_uid": "1"}
-    found = acting(server(), None, **headers, **{"impersonate_extra_team%2fname": "x\ny"})
+    found = impersonated(server(), None, **headers, **{"impersonate_extra_team%2fname": "x\ny"})
     assert found["groups"] == ["a", "b", "system:authenticated"]
     assert (found["uid"], found["extra"]) == ("1", {"team/name": ["x", "y"]})
 
 
-def test_accounts_have_their_groups() -> None:
-    found = acting(server(), impersonate_user="system:serviceaccount:team:robot")
+def test_impersonated_service_account_has_its_groups() -> None:
+    found = impersonated(server(), impersonate_user="system:serviceaccount:team:robot")
     assert found["groups"] == ["system:serviceaccounts", "system:serviceaccounts:team", "system:authenticated"]
 
 
@@ -65,16 +65,16 @@ def test_accounts_have_their_groups() -> None:
         ({"impersonate_group": "a"}, "without impersonating a user"),
     ],
 )
-def test_each_thing_needs_a_right_of_its_own(headers: dict[str, str], reported: str) -> None:
+def test_impersonation_needs_right_for_each_attribute(headers: dict[str, str], reported: str) -> None:
     api = server()
     api.post(f"{ROLES}/clusterroles", role("as-bob", rule("impersonate", "users", names="bob")))
     api.post(f"{ROLES}/clusterrolebindings", binding("as-bob", "ClusterRole/as-bob", user("anna")))
-    assert acting(api, ANNA, impersonate_user="bob")["username"] == "bob"
-    assert reported in acting(api, ANNA, **headers)
+    assert impersonated(api, ANNA, impersonate_user="bob")["username"] == "bob"
+    assert reported in impersonated(api, ANNA, **headers)
 
 
-def test_the_log_has_both() -> None:
+def test_audit_has_real_and_impersonated_user() -> None:
     api = server()
-    acting(api, impersonate_user="carol")
+    impersonated(api, impersonate_user="carol")
     last = api.audited[-1]
     assert (last.known.user.name, last.acting.user.name) == ("owner", "carol")

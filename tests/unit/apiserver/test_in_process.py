@@ -1,4 +1,4 @@
-"""What controllers change in an object that came through the API is theirs from then on."""
+"""Controllers in the same process own the fields that they change in objects of the API."""
 
 from batchyard.apiserver.apply import InProcessFieldManager
 from batchyard.apiserver.built_in import built_in_resources
@@ -16,7 +16,7 @@ JOB = {
 }
 
 
-def test_a_job_that_was_let_run_is_not_suspended_by_applying_it_again() -> None:
+def test_apply_conflicts_with_unsuspend_by_controller() -> None:
     api = Api()
     controllers = InProcessFieldManager(built_in_resources(), api.stored.kernel.now)
     stored = api.ask("PATCH", f"{JOBS}/j?fieldManager=me", JOB, headers=APPLY).body
@@ -27,7 +27,7 @@ def test_a_job_that_was_let_run_is_not_suspended_by_applying_it_again() -> None:
     assert (again.code, again.body["message"]) == (409, reported)
 
 
-def test_what_nobody_is_noted_for_is_left_so() -> None:
+def test_field_manager_keeps_objects_without_managed_fields() -> None:
     controllers = InProcessFieldManager(built_in_resources(), Api().stored.kernel.now)
     write = Update(JOB)
     assert controllers.claimed(write, lambda _: JOB) is write

@@ -31,16 +31,16 @@ def patched(*operations: tuple[Any, ...]) -> Any:
         (("replace", "", {"n": 1}), {"n": 1}),
     ],
 )
-def test_an_operation_changes_what_it_names(operation: tuple[Any, ...], after: Any) -> None:
+def test_operation_changes_its_path(operation: tuple[Any, ...], after: Any) -> None:
     assert patched(operation) == after
 
 
-def test_what_is_patched_is_not_changed_itself() -> None:
+def test_patch_does_not_change_original_object() -> None:
     patched(("remove", "/a/b"), ("add", "/c", 1))
     assert OBJ == {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
 
 
-def test_what_no_operation_touches_stays_the_very_same() -> None:
+def test_patch_shares_unchanged_parts_with_original() -> None:
     obj: dict[str, Any] = {"a": {"b": {}}, "c": {"d": [{}]}}
     after = json_patched(
         obj, [{"op": "add", "path": "/c/d/-", "value": 1}, {"op": "add", "path": "/c/d/-", "value": 2}]
@@ -50,17 +50,17 @@ def test_what_no_operation_touches_stays_the_very_same() -> None:
     assert after["c"]["d"][0] is obj["c"]["d"][0]
 
 
-def test_what_a_patch_brings_is_not_changed_by_a_later_operation() -> None:
+def test_patch_does_not_change_values_of_its_operations() -> None:
     patch: list[dict[str, Any]] = [{"op": "add", "path": "/e", "value": [1]}, {"op": "add", "path": "/e/-", "value": 2}]
     assert json_patched(OBJ, patch)["e"] == [1, 2]
     assert patch[0]["value"] == [1]
 
 
-def test_a_copy_is_a_thing_of_its_own() -> None:
+def test_copied_value_is_independent_of_its_source() -> None:
     assert patched(("copy", "/e", None, "/a"), ("add", "/e/b/-", 4))["a"] == OBJ["a"]
 
 
-def test_an_operation_that_does_not_apply_is_refused_in_kubernetes_words() -> None:
+def test_failed_operation_returns_kubernetes_error() -> None:
     with pytest.raises(StatusError) as caught:
         patched(("remove", "/n"))
     status = caught.value.response().body
@@ -122,7 +122,7 @@ NO_INDEX = "Unable to access invalid index: {}: invalid index referenced"
         ((None, "/a"), "Unexpected kind: unknown"),
     ],
 )
-def test_the_cause_of_a_refusal_is_the_message_of_the_library(operation: tuple[Any, ...], message: str) -> None:
+def test_failed_operation_reports_message_of_go_library(operation: tuple[Any, ...], message: str) -> None:
     with pytest.raises(StatusError) as caught:
         patched(operation)
     assert caught.value.details["causes"] == [{"reason": "UnexpectedServerResponse", "message": message}]
@@ -132,13 +132,13 @@ DIFFERENT = [(1, True), (0, False), (1, 1.0), (True, 1), ("1", 1), ([1], [True])
 
 
 @pytest.mark.parametrize(("stored", "value"), DIFFERENT)
-def test_values_of_different_types_are_not_equal(stored: Any, value: Any) -> None:
+def test_operation_test_fails_for_values_of_different_types(stored: Any, value: Any) -> None:
     with pytest.raises(StatusError):
         json_patched({"a": stored}, [{"op": "test", "path": "/a", "value": value}])
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True, None, "x", [1, [None]], {"a": {"b": None}}])
-def test_a_value_is_equal_to_itself(value: Any) -> None:
+def test_operation_test_succeeds_for_equal_value(value: Any) -> None:
     json_patched({"a": value}, [{"op": "test", "path": "/a", "value": value}])
 
 
@@ -153,7 +153,7 @@ def test_a_value_is_equal_to_itself(value: Any) -> None:
         (("remove", "any/c"), {"a": {"b": [1, 2, 3]}, "x/y": 1}),
     ],
 )
-def test_a_key_that_is_missing_is_null(operation: tuple[Any, ...], after: Any) -> None:
+def test_operation_treats_missing_key_as_null(operation: tuple[Any, ...], after: Any) -> None:
     assert patched(operation) == after
 
 
@@ -167,20 +167,20 @@ def test_a_key_that_is_missing_is_null(operation: tuple[Any, ...], after: Any) -
         ([{"path": []}], "json: cannot unmarshal array into Go struct field jsonPatchOp.path of type string"),
     ],
 )
-def test_a_patch_that_is_no_list_of_operations_is_a_bad_request(patch: Any, message: str) -> None:
+def test_patch_that_is_not_list_of_operations_is_bad_request(patch: Any, message: str) -> None:
     with pytest.raises(StatusError) as caught:
         json_patched(OBJ, patch)
     assert (caught.value.code, str(caught.value)) == (400, f"error decoding patch: {message}")
 
 
-def test_copies_into_themselves_nest_no_deeper_than_a_body_may() -> None:
+def test_nested_copies_exceed_maximum_depth() -> None:
     deeper = [{"op": "copy", "from": "/a", "path": "/a" + "/x" * depth} for depth in range(1, 120)]
     with pytest.raises(StatusError) as caught:
         json_patched({"a": {}}, deeper)
     assert caught.value.details["causes"][0]["message"] == "exceeded max depth"
 
 
-def test_strict_decoding_reports_the_fields_of_operations() -> None:
+def test_strict_decoding_reports_fields_of_operations() -> None:
     patch = [{"op": "add", "path": "/a", "value": 1, "form": "/b"}]
     assert strict_faults(patch, ['duplicate field "[0].op"']) == [
         'json patch duplicate field "[0].op"',

@@ -1,4 +1,4 @@
-"""What a request leaves behind: nothing that has to be looked for, as a platform looks for garbage seldom."""
+"""Requests leave no reference cycles, because the platform seldom collects garbage."""
 
 import gc
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ ANNA = UserInfo("anna", ())
 
 
 @pytest.fixture
-def _by_hand() -> Iterator[None]:
-    """Nothing is collected unless it is asked for."""
+def _no_automatic_collection() -> Iterator[None]:
+    """Disable automatic garbage collection."""
     gc.disable()
-    gc.freeze()  # a collection passes over what was there before, which takes seconds to look through
+    gc.freeze()  # a collection skips older objects: scanning them takes seconds
     yield
     gc.unfreeze()
     gc.enable()
 
 
-@pytest.mark.usefixtures("_by_hand")
+@pytest.mark.usefixtures("_no_automatic_collection")
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
@@ -49,12 +49,12 @@ def _by_hand() -> Iterator[None]:
     ],
 )
 @pytest.mark.parametrize("user", [OWNER, ANNA], ids=lambda user: user.name)
-def test_a_request_leaves_no_cycles(asked: tuple[Any, ...], code: int, user: UserInfo) -> None:
+def test_request_leaves_no_reference_cycles(asked: tuple[Any, ...], code: int, user: UserInfo) -> None:
     api = Api()
     api.post(MAPS, {"metadata": {"name": "a"}, "immutable": True, "data": {"x": "y"}})
     method, path, body, kind, *_ = (*asked, None, None)
     headers: dict[str, str] = {"content-type": kind} if kind else {}
-    for _ in range(2):  # the first fills what is remembered
+    for _ in range(2):  # the first request fills caches
         gc.collect()
         assert api.ask(method, path, body, headers=headers, user=user).code == (code if user is OWNER else 403)
     assert gc.collect() == 0

@@ -1,4 +1,4 @@
-"""LimitRanges: what new Pods get of them, and who is refused because of one."""
+"""LimitRanges: the defaults that they set and the Pods that they reject."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def pod(resources: Any = None, init: Any = None) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
 
 
-def test_what_a_container_does_not_say_it_gets(api: Api) -> None:
+def test_limit_range_sets_defaults_of_containers(api: Api) -> None:
     limit(api, {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "500m", "memory": "1Gi"}})
     made = api.post(PODS, pod({"requests": {"memory": "2Gi"}}, init={}))
     resources = made["spec"]["containers"][0]["resources"]
@@ -37,7 +37,7 @@ def test_what_a_container_does_not_say_it_gets(api: Api) -> None:
     )
 
 
-def test_bounds_stand_in_for_defaults(api: Api) -> None:
+def test_limit_range_uses_bounds_as_defaults(api: Api) -> None:
     limit(api, {"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1Gi"}})
     made = api.post(PODS, pod())["spec"]["containers"][0]["resources"]
     assert made == {"limits": {"cpu": "2"}, "requests": {"cpu": "2", "memory": "1Gi"}}
@@ -66,13 +66,13 @@ def test_bounds_stand_in_for_defaults(api: Api) -> None:
         ),
     ],
 )
-def test_a_pod_out_of_bounds_is_refused(api: Api, bounds: Any, resources: Any, reported: str) -> None:
+def test_pod_outside_bounds_is_rejected(api: Api, bounds: Any, resources: Any, reported: str) -> None:
     assert limit(api, {"type": "Pod", **bounds}) == 201
     response = api.ask("POST", PODS, pod(resources))
     assert (response.code, response.body["message"]) == (403, f'pods "pod" is forbidden: {reported}')
 
 
-def test_all_that_is_out_of_bounds_is_told_at_once(api: Api) -> None:
+def test_limit_range_reports_all_violations_together(api: Api) -> None:
     limit(api, {"type": "Container", "max": {"cpu": "1", "memory": "1Gi"}})
     response = api.ask("POST", PODS, pod({"limits": {"cpu": "2", "memory": "2Gi"}}))
     first, second = (
@@ -97,13 +97,13 @@ def test_all_that_is_out_of_bounds_is_told_at_once(api: Api) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_no_limit_range(api: Api, limits: Any, fault: str) -> None:
+def test_invalid_limit_range_is_rejected(api: Api, limits: Any, fault: str) -> None:
     found = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "lim"}, "spec": {"limits": limits}}
     response = api.ask("POST", "/api/v1/namespaces/team/limitranges", found)
     assert response.code == 422
     assert fault in response.body["message"]
 
 
-def test_one_without_a_spec_limits_nobody(api: Api) -> None:
+def test_limit_range_without_spec_sets_no_limits(api: Api) -> None:
     api.post("/api/v1/namespaces/team/limitranges", {"metadata": {"name": "none"}})
     assert api.post(PODS, pod())["spec"]["containers"][0].get("resources") == {}

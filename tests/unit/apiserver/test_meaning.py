@@ -1,4 +1,4 @@
-"""A field that must stay is compared by meaning: clients write objects back in other words."""
+"""Immutable fields are compared by meaning: clients write objects back with other defaults and units."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -57,14 +57,14 @@ PATHS = {
     "StatefulSet": "/apis/apps/v1/namespaces/default/statefulsets",
     "Workload": "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads",
 }
-#: Where the pod template of a kind is.
+#: The path of the pod template of a kind.
 TEMPLATES = {
     "Job": "spec.template",
     "JobSet": "spec.replicatedJobs[0].template.spec.template",
     "Workload": "spec.podSets[0].template",
 }
-#: What clients write that were not asked to change anything, below a pod template.
-SAME = [
+#: Changes below a pod template that do not change its meaning.
+EQUIVALENT = [
     pytest.param({"metadata": {"creationTimestamp": None}}, id="metadata without a creation time"),
     pytest.param({"metadata": {"labels": {}, "annotations": {}}}, id="empty labels"),
     pytest.param({"spec.containers[0].resources.limits": {}}, id="empty limits"),
@@ -80,7 +80,7 @@ SAME = [
     pytest.param({"spec.dnsPolicy": "ClusterFirst", "spec.schedulerName": "default-scheduler"}, id="defaults of a pod"),
     pytest.param({"spec.terminationGracePeriodSeconds": 30}, id="a grace period"),
 ]
-#: What is another template.
+#: Changes below a pod template that change its meaning.
 OTHER = [
     pytest.param({"spec.containers[0].image": "busybox:2"}, id="image"),
     pytest.param({"spec.terminationGracePeriodSeconds": 0}, id="grace period"),
@@ -147,21 +147,21 @@ def change(api: Api, path: str, template: str, changes: Mapping[str, Any]) -> in
     return api.ask("PUT", path, edited(api.get(path), below)).code
 
 
-@pytest.mark.parametrize("changes", SAME)
+@pytest.mark.parametrize("changes", EQUIVALENT)
 @pytest.mark.parametrize("kind", list(TEMPLATES))
-def test_a_template_in_other_words_is_the_same(kind: str, changes: Mapping[str, Any]) -> None:
+def test_equivalent_pod_template_is_accepted(kind: str, changes: Mapping[str, Any]) -> None:
     api, path = made(kind)
     assert change(api, path, TEMPLATES[kind], changes) == 200
 
 
 @pytest.mark.parametrize("changes", OTHER)
 @pytest.mark.parametrize("kind", list(TEMPLATES))
-def test_another_template_is_refused(kind: str, changes: Mapping[str, Any]) -> None:
+def test_changed_pod_template_is_rejected(kind: str, changes: Mapping[str, Any]) -> None:
     api, path = made(kind)
     assert change(api, path, TEMPLATES[kind], changes) == REFUSED[kind]
 
 
-def test_an_admission_without_requests_can_be_written_back_without_its_empty_fields() -> None:
+def test_admission_without_empty_fields_is_unchanged() -> None:
     api, path = made("Workload")
     stored = api.get(path)
     written = edited(stored, {"status.admission.podSetAssignments": [{"name": "main", "count": 1}]})
@@ -170,7 +170,7 @@ def test_an_admission_without_requests_can_be_written_back_without_its_empty_fie
     assert api.ask("PUT", f"{path}/status", other).code == 403
 
 
-def test_a_pod_can_be_written_back_in_other_words() -> None:
+def test_equivalent_pod_spec_is_accepted() -> None:
     api, path = made("Pod")
     stored = api.get(path)
     bare = edited(stored, {"spec.containers[0].securityContext": {}, "spec.hostNetwork": False})
@@ -178,7 +178,7 @@ def test_a_pod_can_be_written_back_in_other_words() -> None:
     assert api.ask("PUT", path, edited(api.get(path), {"spec.dnsPolicy": "Default"})).code == 422
 
 
-def test_a_stateful_set_can_be_written_back_in_other_words() -> None:
+def test_equivalent_stateful_set_spec_is_accepted() -> None:
     api, path = made("StatefulSet")
     stored = api.get(path)
     claims = STATEFUL_SET["spec"]["volumeClaimTemplates"]

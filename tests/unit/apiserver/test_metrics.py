@@ -1,4 +1,4 @@
-"""What pods and nodes use, as `kubectl top` is told."""
+"""Usage of pods and nodes, as `kubectl top` reads it."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ PODS = "/apis/metrics.k8s.io/v1beta1/namespaces/team/pods"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
-def asking(name: str, phase: str = "Running", **requests: str) -> Obj:
+def pod_requesting(name: str, phase: str = "Running", **requests: str) -> Obj:
     found = pod(name, status={"phase": phase}, metadata={"labels": {"run": name}})
     container = {**found["spec"]["containers"][0], "resources": {"requests": requests}}
     return {**found, "spec": {**found["spec"], "containers": [container]}}
@@ -21,10 +21,10 @@ def asking(name: str, phase: str = "Running", **requests: str) -> Obj:
 
 @pytest.fixture
 def api() -> Api:
-    """Two pods that run on a node, and one that does not any more."""
+    """Two running pods on a node, and a finished one."""
     api = Api()
-    found = [node(), node("idle"), asking("one", cpu="1500m", memory="3Gi"), asking("two", cpu="1")]
-    for obj in [*found, asking("done", "Succeeded", cpu="9")]:
+    found = [node(), node("idle"), pod_requesting("one", cpu="1500m", memory="3Gi"), pod_requesting("two", cpu="1")]
+    for obj in [*found, pod_requesting("done", "Succeeded", cpu="9")]:
         api.stored.store.put(key_of(obj), obj)
     return api
 
@@ -33,36 +33,36 @@ def used(found: Any) -> dict[str, Any]:
     return {item["metadata"]["name"]: item["usage"] for item in found["items"]}
 
 
-def test_a_pod_that_runs_uses_what_it_requests(api: Api) -> None:
+def test_running_pod_uses_its_requests(api: Api) -> None:
     found = api.get(PODS)
     assert [item["metadata"]["name"] for item in found["items"]] == ["one", "two"]
     assert found["items"][0]["containers"] == [{"name": "c", "usage": {"cpu": "1500m", "memory": "3Gi"}}]
     assert found["kind"] == "PodMetricsList"
 
 
-def test_a_node_uses_what_the_pods_on_it_use(api: Api) -> None:
+def test_node_uses_sum_of_its_pods(api: Api) -> None:
     assert used(api.get(NODES)) == {"idle": {"cpu": "0", "memory": "0"}, "node": {"cpu": "2500m", "memory": "3Gi"}}
     assert api.get(f"{NODES}/node")["usage"]["cpu"] == "2500m"
 
 
-def test_pods_can_be_chosen_by_their_labels(api: Api) -> None:
+def test_pod_metrics_support_label_selector(api: Api) -> None:
     assert [item["metadata"]["name"] for item in api.get(f"{PODS}?labelSelector=run=two")["items"]] == ["two"]
 
 
-def test_who_does_not_run_has_no_metrics(api: Api) -> None:
+def test_finished_pod_has_no_metrics(api: Api) -> None:
     answer = api.ask("GET", f"{PODS}/done")
     assert (answer.code, answer.body["message"]) == (404, 'podmetrics.metrics.k8s.io "team/done" not found')
     assert api.ask("GET", f"{PODS}/none").body["message"] == 'pods "none" not found'
     assert api.ask("GET", f"{NODES}/none").code == 404
 
 
-def test_as_a_table_it_has_a_column_for_each_resource(api: Api) -> None:
+def test_metrics_table_has_column_for_each_resource(api: Api) -> None:
     table = api.get(PODS, accept=TABLE)
     assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "cpu", "memory", "Window"]
     assert table["rows"][0]["cells"] == ["one", "1500m", "3Gi", "0s"]
 
 
-def test_it_is_read_and_nothing_else(api: Api) -> None:
+def test_metrics_reject_create_and_watch(api: Api) -> None:
     assert api.ask("POST", PODS, {}).code == 405
     assert api.ask("GET", f"{PODS}?watch=true").code == 405
     assert api.ask("GET", f"{PODS}/one?watch=true").code == 200

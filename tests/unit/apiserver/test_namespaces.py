@@ -1,4 +1,4 @@
-"""Namespaces as clients see them, and how one that cannot go is let go."""
+"""Namespaces: finalizers, labels and the finalize subresource."""
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
@@ -9,7 +9,7 @@ KEY = Key(scheme.NAMESPACE, "", "team")
 
 
 def held(api: Api) -> Obj:
-    """The Namespace as clients see it, held until it is empty."""
+    """The Namespace as clients see it, with the finalizer `kubernetes`."""
     stored = api.stored.store.get(KEY)
     assert stored is not None
     api.stored.store.put(KEY, {**stored, "metadata": {**stored["metadata"], "finalizers": ["kubernetes"]}})
@@ -17,27 +17,27 @@ def held(api: Api) -> Obj:
     return found
 
 
-def test_what_holds_it_is_told_in_its_spec() -> None:
+def test_namespace_finalizers_are_served_in_spec() -> None:
     found = held(Api())
     assert found["spec"] == {"finalizers": ["kubernetes"]}
     assert "finalizers" not in found["metadata"]
 
 
-def test_one_that_is_sent_back_is_held_as_it_was() -> None:
+def test_namespace_update_keeps_finalizers() -> None:
     api = Api()
     found = held(api)
     answer = api.ask("PUT", PATH, {**found, "metadata": {**found["metadata"], "labels": {"a": "b"}}})
     assert (answer.code, answer.body["spec"]) == (200, {"finalizers": ["kubernetes"]})
 
 
-def test_only_its_finalizing_lets_it_go() -> None:
+def test_namespace_update_without_spec_keeps_finalizers() -> None:
     api = Api()
     held(api)
     answer = api.ask("PUT", PATH, {"metadata": {"name": "team"}})
     assert (answer.code, answer.body["spec"]) == (200, {"finalizers": ["kubernetes"]})
 
 
-def test_finalized_it_is_held_no_more() -> None:
+def test_finalize_subresource_removes_finalizers() -> None:
     api = Api()
     found = held(api)
     answer = api.ask("PUT", f"{PATH}/finalize", {**found, "spec": {"finalizers": []}})
@@ -46,7 +46,7 @@ def test_finalized_it_is_held_no_more() -> None:
     assert api.ask("GET", PATH).code == 404
 
 
-def test_only_the_namespace_itself_finalizes_it() -> None:
+def test_finalize_rejects_other_name_old_revision_and_missing_namespace() -> None:
     api = Api()
     found = held(api)
     assert api.ask("PUT", f"{PATH}/finalize", {**found, "metadata": {"name": "other"}}).code == 400
@@ -55,7 +55,7 @@ def test_only_the_namespace_itself_finalizes_it() -> None:
     assert api.ask("PUT", "/api/v1/namespaces/none/finalize", found).code == 404
 
 
-def test_each_is_labelled_with_its_name() -> None:
+def test_namespace_is_labelled_with_its_name() -> None:
     api, merge = Api(), {"content-type": "application/merge-patch+json"}
     api.post("/api/v1/namespaces", {"metadata": {"name": "named", "labels": {"a": "b"}}})
     found = api.get("/api/v1/namespaces?labelSelector=kubernetes.io/metadata.name=named")["items"]
@@ -64,7 +64,7 @@ def test_each_is_labelled_with_its_name() -> None:
     assert answer.body["metadata"]["labels"] == {"kubernetes.io/metadata.name": "named"}
 
 
-def test_a_new_one_is_active_at_once() -> None:
+def test_new_namespace_is_active() -> None:
     made = Api().post("/api/v1/namespaces", {"metadata": {"generateName": "made-"}})
     assert (made["spec"], made["status"]) == ({"finalizers": ["kubernetes"]}, {"phase": "Active"})
     assert made["metadata"]["labels"] == {"kubernetes.io/metadata.name": made["metadata"]["name"]}

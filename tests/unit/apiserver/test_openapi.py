@@ -1,4 +1,4 @@
-"""The OpenAPI documents: whole, and true to the field tables."""
+"""The OpenAPI documents: complete, and consistent with the field tables."""
 
 import json
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ def places() -> list[str]:
 
 
 @pytest.mark.parametrize("place", places())
-def test_every_reference_leads_somewhere(place: str) -> None:
+def test_every_schema_reference_resolves(place: str) -> None:
     document = Api().get(f"/openapi/v3/{place}")
     names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert set(references(document)) <= names
 
 
-def test_the_schema_of_a_kind_says_what_it_is() -> None:
+def test_schema_has_group_version_kind_enums_and_limits() -> None:
     schemas = Api().get("/openapi/v3/apis/kueue.x-k8s.io/v1beta2")["components"]["schemas"]
     queue = schemas["io.x-k8s.kueue.v1beta2.ClusterQueue"]
     kind = {"group": "kueue.x-k8s.io", "version": "v1beta2", "kind": "ClusterQueue"}
@@ -31,12 +31,12 @@ def test_the_schema_of_a_kind_says_what_it_is() -> None:
     assert spec["resourceGroups"]["maxItems"] == 16
 
 
-def test_required_fields_are_said() -> None:
+def test_schema_lists_required_fields() -> None:
     schemas = Api().get("/openapi/v3/apis/batch/v1")["components"]["schemas"]
     assert schemas["io.k8s.JobSpec"]["required"] == ["template"]
 
 
-def test_version_2_has_all_kinds_in_one() -> None:
+def test_openapi_v2_document_has_all_kinds() -> None:
     document = Api().get("/openapi/v2")
     assert document["swagger"] == "2.0"
     assert {"io.k8s.api.batch.v1.Job", "io.x-k8s.jobset.v1alpha2.JobSet"} <= set(document["definitions"])
@@ -54,7 +54,7 @@ def references(value: Any) -> Iterator[str]:
             yield from references(each)
 
 
-def test_client_go_reads_the_definitions_as_a_message() -> None:
+def test_openapi_v2_protobuf_has_same_definitions() -> None:
     accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
     api = Api()
     answer = api.ask("GET", "/openapi/v2", headers={"accept": accept})

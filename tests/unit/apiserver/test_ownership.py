@@ -1,4 +1,4 @@
-"""Who cares for which field: updates take, applies conflict, force takes, and what nobody cares for goes."""
+"""Field ownership: updates take fields, applies conflict unless forced, and fields without owner are removed."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ PODS, SERVICES = versions(POD), versions(SERVICE)
 
 
 def by(manager: str, time: int = 0) -> FieldManager:
-    """Whoever writes, at a second."""
+    """A field manager that writes at a second."""
     return FieldManager(manager, "v1", "", f"2026-01-01T00:00:{time:02}Z")
 
 
@@ -49,28 +49,28 @@ def ports_of(obj: Obj) -> list[int]:
 
 
 def managers(obj: Obj) -> dict[str, Any]:
-    """What each manager cares for in the spec."""
+    """The fields of the spec that each manager owns."""
     return {entry["manager"]: entry["fieldsV1"].get("f:spec") for entry in obj["metadata"]["managedFields"]}
 
 
-def test_an_applied_object_is_its_managers_field_by_field() -> None:
+def test_applier_owns_each_applied_field() -> None:
     made = apply(None, service(80, type="ClusterIP"), "me")
     item: dict[str, Any] = {".": {}, "f:port": {}, "f:protocol": {}}
     assert managers(made) == {"me": {"f:ports": {'k:{"port":80,"protocol":"TCP"}': item}, "f:type": {}}}
 
 
-def test_two_who_apply_share_a_list_by_its_items() -> None:
+def test_two_appliers_share_list_by_items() -> None:
     both = apply(apply(None, service(80), "me"), service(81), "you")
     assert ports_of(both) == [80, 81]
     assert ports_of(apply(both, service(82), "me")) == [81, 82]
 
 
-def test_what_is_applied_no_longer_goes_unless_another_applies_it_too() -> None:
+def test_item_applied_no_longer_is_removed_unless_shared() -> None:
     both = apply(apply(None, service(80, 81), "me"), service(81), "you")
     assert ports_of(apply(both, service(82), "me")) == [81, 82]
 
 
-def test_another_value_for_what_somebody_cares_for_is_a_conflict() -> None:
+def test_apply_of_other_value_conflicts_with_owner() -> None:
     live = apply(None, service(type="ClusterIP"), "me")
     with pytest.raises(StatusError) as refused:
         apply(live, service(type="NodePort"), "you")
@@ -80,7 +80,7 @@ def test_another_value_for_what_somebody_cares_for_is_a_conflict() -> None:
     assert refused.value.details == {"causes": [cause]}
 
 
-def test_all_conflicts_are_told_by_who_cares() -> None:
+def test_apply_reports_all_conflicts_by_manager() -> None:
     live = apply(None, service(type="ClusterIP", sessionAffinity="None"), "me")
     live = apply(live, service(externalName="a"), "you")
     with pytest.raises(StatusError) as refused:
@@ -91,7 +91,7 @@ def test_all_conflicts_are_told_by_who_cares() -> None:
     assert str(refused.value) == f"Apply failed with 3 conflicts: {reported}"
 
 
-def test_whoever_updates_is_told_with_his_version() -> None:
+def test_conflict_with_updater_reports_api_version() -> None:
     live = apply(None, service(type="ClusterIP"), "me")
     changed = {**service(type="NodePort"), "metadata": live["metadata"]}
     entries = updated(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
@@ -99,23 +99,23 @@ def test_whoever_updates_is_told_with_his_version() -> None:
         apply({**changed, "metadata": {**META, "managedFields": entries}}, service(type="ClusterIP"), "me")
 
 
-def test_force_takes_the_field() -> None:
+def test_forced_apply_takes_ownership() -> None:
     taken = apply(apply(None, service(type="ClusterIP"), "me"), service(type="NodePort"), "you", force=True)
     assert taken["spec"] == {"type": "NodePort"}
     assert managers(taken) == {"you": {"f:type": {}}}
 
 
-def test_the_same_value_has_both_care_for_it() -> None:
+def test_apply_of_same_value_shares_ownership() -> None:
     both = apply(apply(None, service(type="ClusterIP"), "me"), service(type="ClusterIP"), "you")
     assert managers(both) == {"me": {"f:type": {}}, "you": {"f:type": {}}}
 
 
-def test_applied_again_nothing_changes_not_even_the_time() -> None:
+def test_repeated_apply_keeps_object_and_time() -> None:
     made = apply(None, service(80), "me", time=1)
     assert apply(made, service(80), "me", time=2) == made
 
 
-def test_an_update_takes_what_it_changes_and_drops_what_it_removes() -> None:
+def test_update_owns_changed_fields_and_drops_removed_fields() -> None:
     live = apply(None, service(80, type="ClusterIP"), "me")
     changed = service(type="NodePort")
     entries = updated(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
@@ -123,14 +123,14 @@ def test_an_update_takes_what_it_changes_and_drops_what_it_removes() -> None:
     assert managers(obj) == {"editor": {"f:type": {}}}
 
 
-def test_what_was_there_before_anybody_was_noted_has_a_name() -> None:
+def test_fields_without_manager_belong_to_before_first_apply() -> None:
     live = service(80, type="ClusterIP")
     with pytest.raises(StatusError, match=r'conflict with "before-first-apply" using v1: \.spec\.type'):
         apply(live, service(type="NodePort"), "me")
     assert ports_of(apply(live, service(81), "me")) == [80, 81]
 
 
-def test_kubectl_takes_over_what_it_applied_itself() -> None:
+def test_kubectl_takes_ownership_of_last_applied_configuration() -> None:
     last = '{"apiVersion":"v1","kind":"Service","metadata":{},"spec":{"type":"ClusterIP"}}'
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": last}
     live = {**service(type="ClusterIP"), "metadata": {**META, "annotations": annotations}}
@@ -139,7 +139,7 @@ def test_kubectl_takes_over_what_it_applied_itself() -> None:
         apply(live, service(type="NodePort"), "helm")
 
 
-def test_the_oldest_of_many_updaters_are_put_together() -> None:
+def test_oldest_updaters_are_merged() -> None:
     entries: list[dict[str, Any]] = []
     obj = service()
     for number in range(UPDATERS_MAX + 2):
@@ -151,13 +151,13 @@ def test_the_oldest_of_many_updaters_are_put_together() -> None:
     assert set(entries[0]["fieldsV1"]["f:metadata"]["f:labels"]) >= {"f:l0", "f:l1"}
 
 
-def test_what_is_one_thing_has_one_owner() -> None:
+def test_atomic_field_has_one_owner() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": {"nodeSelector": {"a": "b"}, "tolerations": []}}
     entries = applied(None, pod, by("me"), PODS, force=False).entries
     assert entries[0]["fieldsV1"] == {"f:spec": {"f:nodeSelector": {}, "f:tolerations": {}}}
 
 
-def test_the_order_of_what_is_applied_counts() -> None:
+def test_apply_keeps_order_of_applied_items() -> None:
     live = apply(None, service(80, 81), "me")
     live = apply(live, service(90), "you")
     assert ports_of(apply(live, service(81, 80), "me")) == [81, 90, 80]
@@ -173,25 +173,25 @@ def test_the_order_of_what_is_applied_counts() -> None:
         ({"metadata": {"finalizers": ["a", "a"]}}, "duplicate entries for key "),
     ],
 )
-def test_what_cannot_be_applied_is_told(change: dict[str, Any], reported: str) -> None:
+def test_invalid_apply_configuration_is_rejected(change: dict[str, Any], reported: str) -> None:
     with pytest.raises(StatusError, match=reported):
         check_config({**service(), **change}, SERVICES.shape("v1"))
 
 
 @pytest.mark.parametrize("ports", [[{"port": 80}, {"port": 80}], ["http"]])
-def test_items_must_be_told_apart(ports: list[Any]) -> None:
+def test_apply_rejects_items_without_unique_keys(ports: list[Any]) -> None:
     live = apply(None, service(80), "me")
     with pytest.raises(StatusError):
         apply(live, service(type="NodePort") | {"spec": {"ports": [*ports]}}, "me")
 
 
-def test_what_a_client_made_up_is_no_set_of_fields() -> None:
+def test_malformed_managed_fields_are_ignored() -> None:
     odd = [{"manager": "x"}, {"manager": "y", "operation": "Update", "fieldsV1": {"f:spec": 5, "k:{": {}}}]
     live = {**service(type="ClusterIP"), "metadata": {**META, "managedFields": odd}}
     assert apply(live, service(type="NodePort"), "me")["spec"] == {"type": "NodePort"}
 
 
-def test_who_makes_an_object_cares_for_nothing_of_its_status() -> None:
+def test_create_owns_no_status_fields() -> None:
     api, path = Api(), "/api/v1/namespaces/team/pods"
     made = api.post(path, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
     assert made["status"]["phase"] == "Pending"

@@ -1,4 +1,4 @@
-"""The page on the wire: its files for everybody, its models for those who show who they are, its streams in measure."""
+"""The dashboard over HTTP: files for anonymous users, models for authenticated users, and limited streams."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ ANN = UserInfo("ann", ())
 
 
 class Counting:
-    """Pages with a model that tells how often it was made, and what its asker may see."""
+    """Pages with a model that counts how often it was made, and has the rights of its user."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -48,14 +48,14 @@ class Counting:
 
 
 class Rights:
-    """Ann may list pods; everybody may get paths."""
+    """Ann may list pods; every user may get paths."""
 
     def decide(self, attributes: Attributes) -> Decision:
         return Decision(not attributes.resource or (attributes.user.name, attributes.resource) == ("ann", "pods"))
 
 
 class Feeding:
-    """Joins streams, to be fed by tests."""
+    """Collects streams, so that tests can feed them."""
 
     def __init__(self) -> None:
         self.joined: list[ModelStream] = []
@@ -89,7 +89,7 @@ def lines(stream: ModelStream) -> list[Any]:
     return [json.loads(line) for line in stream.take()]
 
 
-def test_a_model_is_for_its_asker() -> None:
+def test_dashboard_model_depends_on_rights_of_user() -> None:
     page = Page()
     for user, sees in (("ann", True), ("bob", False)):
         answer = page.ask(user, {})
@@ -98,12 +98,12 @@ def test_a_model_is_for_its_asker() -> None:
         assert ("cache-control", "no-store") in answer.headers
 
 
-def test_a_view_that_is_not_there_is_not_found() -> None:
+def test_unknown_dashboard_view_is_not_found() -> None:
     with pytest.raises(StatusError, match="not found, or not visible"):
         Page().models.answer(ApiRequest("GET", f"{MODELS}none"))
 
 
-def test_a_stream_sends_what_has_changed_and_a_few_times_a_second() -> None:
+def test_stream_sends_changed_fields_at_limited_rate() -> None:
     page = Page()
     stream = page.watch()
     assert lines(stream)[0]["set"] == {"made": 1, "steady": "as it was", "sees": True}
@@ -117,7 +117,7 @@ def test_a_stream_sends_what_has_changed_and_a_few_times_a_second() -> None:
     assert (lines(stream), page.pages.made) == ([], 2)
 
 
-def test_nothing_is_made_for_what_no_model_holds_or_nobody_takes() -> None:
+def test_stream_builds_no_model_for_other_kinds_or_slow_client() -> None:
     page = Page()
     stream = page.watch()
     page.change()
@@ -132,7 +132,7 @@ def test_nothing_is_made_for_what_no_model_holds_or_nobody_takes() -> None:
     assert page.pages.made == 2
 
 
-def test_the_more_streams_are_open_the_less_often_each_is_sent_changes() -> None:
+def test_stream_interval_grows_with_number_of_streams() -> None:
     page = Page()
     streams = [page.watch(OWNER) for _ in range(PAGE_STREAMS_MAX)]
     with pytest.raises(StatusError, match="50 dashboard streams are open"):
@@ -146,7 +146,7 @@ def test_the_more_streams_are_open_the_less_often_each_is_sent_changes() -> None
     assert page.watch(OWNER).is_over is False
 
 
-def test_one_user_has_few_streams_and_locks_out_no_other() -> None:
+def test_user_has_limited_number_of_streams() -> None:
     page = Page()
     streams = [page.watch() for _ in range(PAGE_STREAMS_PER_FLOW_MAX)]
     with pytest.raises(StatusError, match="10 dashboard streams are open for ann") as refused:
@@ -157,7 +157,7 @@ def test_one_user_has_few_streams_and_locks_out_no_other() -> None:
     assert page.watch().is_over is False
 
 
-def test_service_accounts_of_one_namespace_are_one_user() -> None:
+def test_service_accounts_of_one_namespace_share_stream_limit() -> None:
     page = Page()
     for number in range(PAGE_STREAMS_PER_FLOW_MAX):
         page.watch(UserInfo(f"system:serviceaccount:team-a:bot-{number}", ()))
@@ -166,7 +166,7 @@ def test_service_accounts_of_one_namespace_are_one_user() -> None:
     assert page.watch(UserInfo("system:serviceaccount:team-b:bot", ())).is_over is False
 
 
-def test_some_streams_are_kept_for_the_owner() -> None:
+def test_some_streams_are_reserved_for_owner() -> None:
     page = Page()
     for number in range(PAGE_STREAMS_MAX - PAGE_STREAMS_FOR_OWNER):
         page.watch(UserInfo(f"user-{number}", ()))
@@ -176,7 +176,7 @@ def test_some_streams_are_kept_for_the_owner() -> None:
         page.watch(OWNER)
 
 
-def test_a_defect_ends_the_stream_and_is_told_in_the_log(
+def test_exception_in_model_ends_stream_and_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_defect_ends_the_stream_and_is_told_in_the_log(
     assert "dashboard model failed" in caplog.text
 
 
-def test_files_are_told_to_be_used_here_alone() -> None:
+def test_static_files_have_security_headers() -> None:
     files = StaticFileHandler(asset, HEADERS)
     answer = files.answer(ApiRequest("GET", f"{FILES}/"))
     reported = dict(answer.headers)
@@ -206,8 +206,8 @@ def test_files_are_told_to_be_used_here_alone() -> None:
         assert files.answer(ApiRequest("GET", f"{FILES}{name}")).code == 404
 
 
-class Door:
-    """The door of a server at an hour, and a token for ann that is good for one."""
+class PageAccess:
+    """Authentication of a server in virtual time, and a token for ann that is valid for an hour."""
 
     def __init__(self) -> None:
         self.now = 10 * HOUR
@@ -232,15 +232,15 @@ class VirtualStore:
         return []
 
 
-def test_a_token_for_the_page_is_good_for_looking_and_for_its_time() -> None:
-    door = Door()
-    found = door.user("GET", f"{MODELS}overview")
+def test_page_token_allows_dashboard_reads_until_expiry() -> None:
+    page_access = PageAccess()
+    found = page_access.user("GET", f"{MODELS}overview")
     assert found is not None
     assert (found.name, found.groups) == ("ann", ("team", "system:authenticated"))
     why = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/w/why"
-    assert door.user("GET", why) == found
+    assert page_access.user("GET", why) == found
     for method, path in (("GET", "/api/v1/secrets"), ("POST", why), ("POST", f"{MODELS}overview"), ("GET", "/metrics")):
-        assert door.user(method, path) is None
+        assert page_access.user(method, path) is None
     for name in ("why", "eta"):
         for path in (
             f"/api/v1/namespaces/team/secrets/{name}",
@@ -248,18 +248,18 @@ def test_a_token_for_the_page_is_good_for_looking_and_for_its_time() -> None:
             f"{why}/{name}",
             f"/{name}",
         ):
-            assert door.user("GET", path) is None, "what is called as the part is not the part"
-    assert door.user("GET", "/api/v1/namespaces/team/pods/p/why") == found
-    assert door.user("GET", f"{MODELS}overview", upgrade="websocket") is None
-    door.now += HOUR
-    assert door.user("GET", f"{MODELS}overview") is None
+            assert page_access.user("GET", path) is None, "what is called as the part is not the part"
+    assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/why") == found
+    assert page_access.user("GET", f"{MODELS}overview", upgrade="websocket") is None
+    page_access.now += HOUR
+    assert page_access.user("GET", f"{MODELS}overview") is None
 
 
-def test_such_a_token_is_no_account_s_and_files_need_none() -> None:
-    door = Door()
-    assert Tokens(VirtualStore(), Sealed(), lambda: door.now).user_of(door.token) is None
-    door.token = door.token[:-4] + "AAAA"
-    assert door.user("GET", f"{MODELS}overview") is None
-    assert door.access.authenticated(ApiRequest("GET", f"{FILES}/js/app.js")).user == ANONYMOUS
+def test_page_token_is_not_service_account_token_and_files_need_none() -> None:
+    page_access = PageAccess()
+    assert Tokens(VirtualStore(), Sealed(), lambda: page_access.now).user_of(page_access.token) is None
+    page_access.token = page_access.token[:-4] + "AAAA"
+    assert page_access.user("GET", f"{MODELS}overview") is None
+    assert page_access.access.authenticated(ApiRequest("GET", f"{FILES}/js/app.js")).user == ANONYMOUS
     with pytest.raises(StatusError):
-        door.access.authenticated(ApiRequest("GET", f"{MODELS}overview"))
+        page_access.access.authenticated(ApiRequest("GET", f"{MODELS}overview"))

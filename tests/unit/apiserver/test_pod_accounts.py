@@ -1,4 +1,4 @@
-"""The ServiceAccounts of Pods and their tokens; and that one PriorityClass at most is everybody's."""
+"""The ServiceAccounts of Pods and their tokens; and that at most one PriorityClass is the default."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def account(name: str = "own", **fields: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, **fields}
 
 
-def test_a_pod_has_the_account_of_its_namespace_and_its_token(api: Api) -> None:
+def test_pod_gets_default_service_account_and_token(api: Api) -> None:
     spec = api.post(PODS, pod())["spec"]
     assert spec["serviceAccountName"] == spec["serviceAccount"] == "default"
     (volume,) = spec["volumes"]
@@ -41,7 +41,7 @@ def test_a_pod_has_the_account_of_its_namespace_and_its_token(api: Api) -> None:
     assert spec["containers"][0]["volumeMounts"] == [mount]
 
 
-def test_it_has_no_token_where_it_or_its_account_wants_none(api: Api) -> None:
+def test_pod_has_no_token_without_automount(api: Api) -> None:
     api.post(ACCOUNTS, account(automountServiceAccountToken=False, imagePullSecrets=[{"name": "s"}]))
     spec = api.post(PODS, pod(serviceAccountName="own"))["spec"]
     assert "volumes" not in spec
@@ -50,21 +50,21 @@ def test_it_has_no_token_where_it_or_its_account_wants_none(api: Api) -> None:
     assert "volumes" not in api.post(PODS, other)["spec"]
 
 
-def test_what_a_container_mounts_itself_stays(api: Api) -> None:
+def test_token_mount_of_container_is_kept(api: Api) -> None:
     mount = {"name": "v", "mountPath": PATH}
     spec = api.post(PODS, pod({"volumeMounts": [mount]}, volumes=[{"name": "v", "emptyDir": {}}]))["spec"]
     assert spec["containers"][0]["volumeMounts"] == [mount]
     assert len(spec["volumes"]) == 1
 
 
-def test_an_account_must_be_there(api: Api) -> None:
+def test_pod_with_missing_service_account_is_rejected(api: Api) -> None:
     sent = pod(metadata={"generateName": "pod-"}, serviceAccountName="nobody")
     response = api.ask("POST", PODS, sent)
     reported = 'error looking up service account team/nobody: serviceaccount "nobody" not found'
     assert (response.code, response.body["message"]) == (403, f'pods "pod-" is forbidden: {reported}')
 
 
-def test_an_account_may_bound_the_secrets_that_are_used(api: Api) -> None:
+def test_service_account_limits_mountable_secrets(api: Api) -> None:
     enforced = {"kubernetes.io/enforce-mountable-secrets": "true"}
     api.post(ACCOUNTS, account(annotations=enforced, secrets=[{"name": "known"}]))
     other = {"valueFrom": {"secretKeyRef": {"name": "other", "key": "k"}}, "name": "E"}
@@ -74,7 +74,7 @@ def test_an_account_may_bound_the_secrets_that_are_used(api: Api) -> None:
     assert response.body["message"] == f'pods "pod" is forbidden: {reported}'
 
 
-def test_a_mirror_pod_has_no_account(api: Api) -> None:
+def test_mirror_pod_has_no_service_account(api: Api) -> None:
     metadata = {"name": "pod", "annotations": {"kubernetes.io/config.mirror": "x"}}
     assert "serviceAccountName" not in api.post(PODS, pod(metadata=metadata))["spec"]
     metadata["name"] = "second"
@@ -82,7 +82,7 @@ def test_a_mirror_pod_has_no_account(api: Api) -> None:
     assert response.body["message"].endswith("a mirror pod may not reference service accounts")
 
 
-def test_one_class_at_most_is_that_of_all_who_name_none(api: Api) -> None:
+def test_second_default_priority_class_is_rejected(api: Api) -> None:
     def priority_class(name: str, *, is_default: bool) -> dict[str, Any]:
         made = make.priority_class(name, 5, is_default=is_default)
         return {**made, "metadata": {"name": name}}

@@ -1,4 +1,4 @@
-"""Logs of pods: what of them is told, to whom that asks, and why there is nothing to tell."""
+"""Logs of simulated pods: contents, options, errors and followed streams."""
 
 import pytest
 
@@ -37,17 +37,17 @@ RUNNING = {"running": {"startedAt": STARTED}}
 
 
 def words(text: str) -> list[str]:
-    """When each line was written, in seconds, and its first word."""
+    """The time of each line in seconds, and its first word."""
     return [f"{line[17:19].lstrip('0') or 0} {line.split()[1]}" for line in text.splitlines()]
 
 
-def test_a_run_that_goes_on_tells_of_its_start_and_what_it_saved() -> None:
+def test_log_of_running_container_has_start_and_checkpoints() -> None:
     api = api_with(pod(RUNNING), 70)
     assert words(api.get(LOG)) == ["0 started:", "30 saved:", "0 saved:"]
     assert "works for 90s in all and runs no process" in api.get(LOG)
 
 
-def test_a_run_that_ended_tells_how() -> None:
+def test_log_of_failed_container_ends_with_exit_code() -> None:
     text = api_with(pod({"terminated": ENDED}), 200).get(LOG)
     assert text.splitlines()[-1] == "1970-01-01T00:01:30Z failed: exit code 3"
     assert len(text.splitlines()) == 5
@@ -63,11 +63,11 @@ def test_a_run_that_ended_tells_how() -> None:
         ("limitBytes=29", ["0 started:"]),
     ],
 )
-def test_less_is_told_to_whom_that_asks_for_less(asked: str, reported: list[str]) -> None:
+def test_log_options_limit_lines(asked: str, reported: list[str]) -> None:
     assert words(api_with(pod(RUNNING), 70).get(f"{LOG}?{asked}")) == reported
 
 
-def test_timestamps_have_nine_digits() -> None:
+def test_log_timestamps_have_nine_digits() -> None:
     assert api_with(pod(RUNNING)).get(f"{LOG}?timestamps=true").startswith("1970-01-01T00:00:00.000000000Z ")
 
 
@@ -90,29 +90,29 @@ def test_timestamps_have_nine_digits() -> None:
         ),
     ],
 )
-def test_where_there_is_no_log_it_is_said_why(obj: Obj, asked: str, reported: str) -> None:
+def test_log_that_is_not_available_returns_reason(obj: Obj, asked: str, reported: str) -> None:
     answer = api_with(obj).ask("GET", LOG + asked)
     assert (answer.code, answer.body["message"]) == (400, reported)
 
 
-def test_the_run_before_has_a_log_of_its_own() -> None:
+def test_log_of_waiting_container_is_that_of_last_run() -> None:
     text = api_with(pod({"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": ENDED}), 200).get(LOG)
     assert text.splitlines()[-1].endswith("failed: exit code 3")
 
 
-def test_options_that_are_none_are_refused_together() -> None:
+def test_invalid_log_options_are_reported_together() -> None:
     answer = api_with(pod(RUNNING)).ask("GET", f"{LOG}?tailLines=-1&limitBytes=0")
     assert answer.code == 422
     assert answer.body["message"].startswith('PodLogOptions "pod" is invalid: ')
     assert [cause["field"] for cause in answer.body["details"]["causes"]] == ["tailLines", "limitBytes"]
 
 
-def test_a_pod_on_no_node_has_nothing_to_tell() -> None:
+def test_log_of_pod_without_node_is_empty() -> None:
     obj = {**pod(), "spec": {"containers": [{"name": "main"}]}}
     assert api_with(obj).ask("GET", LOG).code == 204
 
 
-def test_who_follows_is_told_as_it_happens() -> None:
+def test_followed_log_streams_lines_until_container_ends() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
     heard: list[bytes] = []
@@ -125,7 +125,7 @@ def test_who_follows_is_told_as_it_happens() -> None:
     assert stream.is_over
 
 
-def test_who_follows_a_pod_that_vanishes_is_told_so() -> None:
+def test_followed_log_ends_when_pod_is_deleted() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
     stream.take()
@@ -134,7 +134,7 @@ def test_who_follows_a_pod_that_vanishes_is_told_so() -> None:
     assert stream.is_over
 
 
-def test_a_log_that_nobody_reads_any_more_is_forgotten() -> None:
+def test_closed_log_stream_leaves_no_timer() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
     stream.take()
@@ -144,7 +144,7 @@ def test_a_log_that_nobody_reads_any_more_is_forgotten() -> None:
     assert api.stored.kernel.next_instant() is None
 
 
-def test_when_the_platform_ends_logs_do_too() -> None:
+def test_followed_log_ends_with_platform() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
     api.containers.end()
@@ -156,7 +156,7 @@ def test_when_the_platform_ends_logs_do_too() -> None:
     assert late.is_over
 
 
-def test_what_prepares_a_pod_takes_no_time() -> None:
+def test_init_container_takes_no_time() -> None:
     obj = pod({"terminated": {**ENDED, "exitCode": 0, "finishedAt": STARTED}})
     status = {**obj["status"], "initContainerStatuses": [{**obj["status"]["containerStatuses"][0], "name": "first"}]}
     spec = {**obj["spec"], "initContainers": [{"name": "first", "image": "image"}]}
@@ -165,6 +165,6 @@ def test_what_prepares_a_pod_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize("part", ["exec", "attach", "portforward", "proxy/metrics"])
-def test_what_needs_a_process_is_refused(part: str) -> None:
+def test_simulated_pod_rejects_process_subresources(part: str) -> None:
     answer = api_with(pod(RUNNING)).ask("GET", f"/api/v1/namespaces/team/pods/pod/{part}")
     assert (answer.code, answer.body["message"]) == (400, "pod pod is simulated: it has no process")

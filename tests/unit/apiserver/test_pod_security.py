@@ -1,4 +1,4 @@
-"""PodSecurity in the API server: pods that are refused, warnings, audit annotations, labels of Namespaces."""
+"""PodSecurity in the API server: rejected pods, warnings, audit annotations, labels of Namespaces."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def annotations(api: Api) -> dict[str, str]:
     return {name.removeprefix(PREFIX): text for name, text in found.items()}
 
 
-def test_a_pod_that_violates_the_policy_is_forbidden() -> None:
+def test_pod_that_violates_enforced_policy_is_forbidden() -> None:
     api = yard(enforce="restricted")
     answer = create(api, "pods", {"spec": PLAIN})
     assert (answer.code, answer.body["reason"], answer.body["details"]) == (
@@ -59,14 +59,14 @@ def test_a_pod_that_violates_the_policy_is_forbidden() -> None:
     assert annotations(api) == {"enforce-policy": "restricted:latest"}
 
 
-def test_a_version_has_the_checks_of_its_time() -> None:
+def test_policy_version_selects_checks() -> None:
     api = yard(enforce="restricted", enforce_version="v1.7", warn="privileged")
     answer = create(api, "pods", {"spec": PLAIN})
     wanted = 'runAsNonRoot != true (pod or container "c" must set securityContext.runAsNonRoot=true)'
     assert answer.body["message"].endswith(f'violates PodSecurity "restricted:v1.7": {wanted}')
 
 
-def test_a_pod_is_warned_of_and_audited() -> None:
+def test_pod_that_violates_policy_gets_warning_and_audit_annotation() -> None:
     api = yard(enforce="baseline", warn="restricted", audit="restricted", audit_version="v1.7")
     answer = create(api, "pods", {"spec": PLAIN})
     assert (answer.code, answer.warnings) == (201, (f'would violate PodSecurity "restricted:latest": {VIOLATES}',))
@@ -74,7 +74,7 @@ def test_a_pod_is_warned_of_and_audited() -> None:
     assert annotations(api)["audit-violations"].startswith('would violate PodSecurity "restricted:v1.7": runAsNonRoot')
 
 
-def test_a_namespace_without_labels_is_privileged() -> None:
+def test_namespace_without_labels_is_privileged() -> None:
     api = yard()
     answer = create(api, "pods", {"spec": HOST})
     assert (answer.code, answer.warnings) == (201, ())
@@ -99,7 +99,7 @@ OF_JOB = {"template": {"spec": {**HOST, "restartPolicy": "Never"}}}
         ("cronjobs", {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": OF_JOB}}}),
     ],
 )
-def test_templates_are_warned_of_and_never_refused(plural: str, obj: dict[str, Any]) -> None:
+def test_template_that_violates_policy_gets_warning_only(plural: str, obj: dict[str, Any]) -> None:
     api = yard(enforce="baseline", audit="baseline")
     answer = create(api, plural, obj)
     violates = f'would violate PodSecurity "baseline:latest": {HOST_PID}'
@@ -107,7 +107,7 @@ def test_templates_are_warned_of_and_never_refused(plural: str, obj: dict[str, A
     assert annotations(api) == {"audit-violations": violates}
 
 
-def test_a_change_of_a_template_is_warned_of() -> None:
+def test_template_update_gets_warning() -> None:
     api = yard(warn="baseline")
     path = "/apis/batch/v1/namespaces/yard/cronjobs/one"
     create(api, "cronjobs", {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": OF_JOB}}})
@@ -115,7 +115,7 @@ def test_a_change_of_a_template_is_warned_of() -> None:
     assert answer.warnings[-1] == f'would violate PodSecurity "baseline:latest": {HOST_PID}'
 
 
-def test_a_change_of_an_image_is_checked_and_no_other() -> None:
+def test_pod_update_is_checked_only_if_image_changes() -> None:
     api = yard()
     create(api, "pods", {"spec": HOST})
     api.ask("PATCH", f"{NAMESPACES}/yard", {"metadata": {"labels": labels(enforce="baseline")}}, headers=MERGE)
@@ -126,7 +126,7 @@ def test_a_change_of_an_image_is_checked_and_no_other() -> None:
     assert answer.body["message"] == f'pods "one" is forbidden: violates PodSecurity "baseline:latest": {HOST_PID}'
 
 
-def test_labels_that_set_no_policy_are_invalid() -> None:
+def test_invalid_policy_labels_are_rejected() -> None:
     problem = (
         f'metadata.labels[{PREFIX}enforce]: Invalid value: "none": must be one of privileged, baseline, restricted'
     )
@@ -140,13 +140,13 @@ def test_labels_that_set_no_policy_are_invalid() -> None:
 
 
 def relabelled(api: Api, **modes: str) -> tuple[str, ...]:
-    """The warnings of a change of the labels."""
+    """Change the labels of the Namespace; the warnings."""
     answer = api.ask("PATCH", f"{NAMESPACES}/yard", {"metadata": {"labels": labels(**modes)}}, headers=MERGE)
     assert answer.code == 200
     return answer.warnings
 
 
-def test_a_stricter_policy_warns_of_the_pods_that_violate_it() -> None:
+def test_stricter_policy_warns_about_violating_pods() -> None:
     api = yard()
     for name, spec in (("d", PLAIN), ("a", HOST), ("c", HOST), ("b", HOST)):
         api.post(f"{NAMESPACES}/yard/pods", {"metadata": {"name": name}, "spec": spec})

@@ -1,4 +1,4 @@
-"""What of a Pod changes once it is there, and of the queue of a Job."""
+"""The fields of a Pod that an update may change, and the queue name of a Job."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from unit.apiserver.api import Api
 
 PATH = "/api/v1/namespaces/team/pods/pod"
 MERGE = {"content-type": "application/merge-patch+json"}
-STAYS = "pod updates may not change fields other than"
+OTHER_FIELDS = "pod updates may not change fields other than"
 TOLERATION = {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
 
 
@@ -26,7 +26,7 @@ def api() -> Api:
 
 
 def changed(api: Api, change: Any, *, spec: bool = True) -> tuple[int, str]:
-    """The answer to a change of the Pod's spec, or of more."""
+    """Patch the spec of the Pod, or the whole Pod; the code and the message."""
     response = api.ask("PATCH", PATH, {"spec": change} if spec else change, headers=MERGE)
     return response.code, str(response.body.get("message", ""))
 
@@ -39,14 +39,14 @@ def changed(api: Api, change: Any, *, spec: bool = True) -> tuple[int, str]:
         {"metadata": {"labels": {"a": "b"}}},
     ],
 )
-def test_image_deadline_and_labels_change(api: Api, change: Any) -> None:
+def test_pod_update_changes_image_deadline_and_labels(api: Api, change: Any) -> None:
     pod = api.get(PATH)
     if "containers" in change.get("spec", {}):
         change["spec"]["containers"][0]["volumeMounts"] = pod["spec"]["containers"][0]["volumeMounts"]
     assert changed(api, change, spec=False) == (200, "")
 
 
-def test_tolerations_are_added_and_timed_anew(api: Api) -> None:
+def test_pod_update_adds_tolerations_and_changes_toleration_seconds(api: Api) -> None:
     given = api.get(PATH)["spec"]["tolerations"]
     assert changed(api, {"tolerations": [*given, {"operator": "Exists"}]})[0] == 200
     later = [{**each, "tolerationSeconds": 9} for each in given]
@@ -58,10 +58,10 @@ def test_tolerations_are_added_and_timed_anew(api: Api) -> None:
 @pytest.mark.parametrize(
     ("change", "reported"),
     [
-        ({"priority": 5}, STAYS),
-        ({"nodeSelector": {"a": "b"}}, STAYS),
-        ({"restartPolicy": "Never"}, STAYS),
-        ({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}}}]}, STAYS),
+        ({"priority": 5}, OTHER_FIELDS),
+        ({"nodeSelector": {"a": "b"}}, OTHER_FIELDS),
+        ({"restartPolicy": "Never"}, OTHER_FIELDS),
+        ({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}}}]}, OTHER_FIELDS),
         (
             {"containers": [{"name": name, "image": "i"} for name in "ab"]},
             "pod updates may not add or remove containers",
@@ -71,12 +71,12 @@ def test_tolerations_are_added_and_timed_anew(api: Api) -> None:
         ({"schedulingGates": [{"name": "g"}]}, "only deletion is allowed, but found new scheduling gate 'g'"),
     ],
 )
-def test_all_else_stays(api: Api, change: Any, reported: str) -> None:
+def test_pod_update_of_other_fields_is_rejected(api: Api, change: Any, reported: str) -> None:
     code, message = changed(api, change)
     assert (code, reported in message) == (422, True)
 
 
-def test_a_gated_pod_may_be_told_where_to_go(api: Api) -> None:
+def test_gated_pod_update_sets_node_selector(api: Api) -> None:
     path = PATH.removesuffix("/pod")
     spec = {"containers": [{"name": "c", "image": "i"}], "schedulingGates": [{"name": "g"}]}
     api.post(path, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gated"}, "spec": spec})
@@ -84,7 +84,7 @@ def test_a_gated_pod_may_be_told_where_to_go(api: Api) -> None:
     assert api.ask("PATCH", f"{path}/gated", change, headers=MERGE).code == 200
 
 
-def test_no_job_leaves_its_queue_where_it_would_be_queued_anyway() -> None:
+def test_job_cannot_leave_queue_in_namespace_with_default_queue() -> None:
     api = Api()
     made = make.job(queue="lq")
     api.post("/apis/batch/v1/namespaces/team/jobs", {**made, "metadata": {"name": "job", **labels(made)}})

@@ -1,4 +1,4 @@
-"""Requests in protobuf, written by hand as its wire format says."""
+"""Requests in protobuf, encoded by hand in its wire format."""
 
 from operator import attrgetter
 
@@ -25,7 +25,7 @@ def enveloped(api_version: str, kind: str, raw: bytes) -> bytes:
 
 
 def metadata(name: str) -> bytes:
-    """Metadata as Go writes it: what is no pointer is there, though empty."""
+    """Metadata as Go writes it: fields that are not pointers are present, though empty."""
     empty = b"".join(field(number, "") for number in (2, 3, 4, 5, 6))
     return field(1, name) + empty + field(7, 0) + field(8, b"")
 
@@ -34,7 +34,7 @@ def entry(key: str, value: str | bytes) -> bytes:
     return field(1, key) + field(2, value)
 
 
-def test_empty_texts_and_times_are_as_if_they_were_not_there() -> None:
+def test_empty_strings_and_times_are_omitted() -> None:
     sent = enveloped("v1", "ConfigMap", field(1, metadata("m")) + field(2, entry("a", "1")) + field(2, entry("b", "")))
     assert decoded(sent) == {
         "apiVersion": "v1",
@@ -44,18 +44,18 @@ def test_empty_texts_and_times_are_as_if_they_were_not_there() -> None:
     }
 
 
-def test_a_zero_that_is_meant_is_kept() -> None:
+def test_explicit_zero_is_kept() -> None:
     spec = field(2, 0) + field(7, 0) + field(10, 0)
     job = decoded(enveloped("batch/v1", "Job", field(1, metadata("j")) + field(2, spec)))
     assert job["spec"] == {"completions": 0, "backoffLimit": 0, "suspend": False}
 
 
-def test_numbers_below_zero() -> None:
+def test_negative_numbers_are_decoded() -> None:
     below = b"\x10" + b"\xfe" + b"\xff" * 8 + b"\x01"
     assert decoded(enveloped("scheduling.k8s.io/v1", "PriorityClass", below))["value"] == -2
 
 
-def test_quantities_and_inlined_fields() -> None:
+def test_quantities_and_inlined_fields_are_decoded() -> None:
     requests = field(2, entry("cpu", field(1, "500m")))
     volume = field(1, "scratch") + field(2, field(2, b""))
     container = field(1, "main") + field(8, requests)
@@ -64,12 +64,12 @@ def test_quantities_and_inlined_fields() -> None:
     assert pod["spec"]["containers"] == [{"name": "main", "resources": {"requests": {"cpu": "500m"}}}]
 
 
-def test_bytes_are_written_as_json_has_them() -> None:
+def test_bytes_are_decoded_as_base64() -> None:
     secret = decoded(enveloped("v1", "Secret", field(2, entry("word", b"\xff\0"))))
     assert secret["data"] == {"word": "/wA="}
 
 
-def test_an_object_in_protobuf_is_made() -> None:
+def test_create_accepts_protobuf() -> None:
     sent = enveloped("v1", "Namespace", field(1, metadata("new")))
     headers = {"content-type": "application/vnd.kubernetes.protobuf"}
     made = Api().ask("POST", "/api/v1/namespaces", sent, headers=headers)
@@ -77,11 +77,11 @@ def test_an_object_in_protobuf_is_made() -> None:
 
 
 @pytest.mark.parametrize("info", [each.info for each in built_in_resources() if each.is_native], ids=attrgetter("kind"))
-def test_kinds_of_kubernetes_itself_are_read(info: ServedKind) -> None:
+def test_every_native_kind_is_decoded(info: ServedKind) -> None:
     assert decoded(enveloped(info.api_version, info.kind, b""))["kind"] == info.kind
 
 
-def test_endpoint_slices_and_runtime_classes_are_read() -> None:
+def test_endpoint_slices_and_runtime_classes_are_decoded() -> None:
     endpoint = field(1, "10.0.0.1") + field(2, field(1, 1)) + field(6, "node-0")
     sent = field(2, endpoint) + field(3, field(1, "http") + field(3, 80)) + field(4, "IPv4")
     found = decoded(enveloped("discovery.k8s.io/v1", "EndpointSlice", sent))
@@ -103,7 +103,7 @@ def test_endpoint_slices_and_runtime_classes_are_read() -> None:
         enveloped("v1", "Pod", b"\x0b"),
     ],
 )
-def test_what_is_no_message_is_refused(sent: bytes) -> None:
+def test_invalid_protobuf_message_is_rejected(sent: bytes) -> None:
     with pytest.raises(BadMessage):
         decoded(sent)
 
@@ -115,7 +115,7 @@ def test_what_is_no_message_is_refused(sent: bytes) -> None:
         (b"[" * 101 + b"]" * 101, "embedded JSON is nested more than 100 levels deep"),
     ],
 )
-def test_what_is_embedded_is_held_to_the_bounds_of_any_json(embedded: bytes, why: str) -> None:
+def test_embedded_json_is_validated(embedded: bytes, why: str) -> None:
     about = field(1, "m") + field(17, field(1, "me") + field(7, field(1, embedded)))
     with pytest.raises(BadMessage, match=why):
         decoded(enveloped("v1", "ConfigMap", field(1, about)))

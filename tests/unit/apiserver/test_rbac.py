@@ -1,4 +1,4 @@
-"""Who may do what, by stored roles and bindings."""
+"""Authorization by stored roles and bindings."""
 
 import pytest
 
@@ -13,7 +13,7 @@ ROBOT = UserInfo(account_name("team", "robot"), (*account_groups("team"), AUTHEN
 
 
 def api() -> Api:
-    """A server with a ClusterRole that reads ConfigMaps, which nobody has."""
+    """A server with an unbound ClusterRole that reads ConfigMaps."""
     api = Api()
     api.post(f"{ROLES}/clusterroles", role("reads", rule("get list", "configmaps")))
     return api
@@ -26,7 +26,7 @@ def may_read(api: Api, who: UserInfo = ANNA, path: str = MAPS) -> bool:
 
 
 @pytest.mark.parametrize("subject", [user("anna"), group("team"), group(AUTHENTICATED)])
-def test_rights_of_a_binding_hold_in_its_namespace(subject: dict[str, str]) -> None:
+def test_role_binding_allows_in_its_namespace_only(subject: dict[str, str]) -> None:
     given = api()
     assert not may_read(given)
     given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/reads", subject, "team"))
@@ -35,7 +35,7 @@ def test_rights_of_a_binding_hold_in_its_namespace(subject: dict[str, str]) -> N
     assert not may_read(given, path="/api/v1/configmaps")
 
 
-def test_rights_of_a_cluster_role_binding_hold_everywhere() -> None:
+def test_cluster_role_binding_allows_in_all_namespaces() -> None:
     given = api()
     given.post(f"{ROLES}/clusterrolebindings", binding("b", "ClusterRole/reads", user("anna")))
     assert may_read(given)
@@ -43,14 +43,14 @@ def test_rights_of_a_cluster_role_binding_hold_everywhere() -> None:
 
 
 @pytest.mark.parametrize("subject", [account("robot"), account("robot", "team"), group("system:serviceaccounts:team")])
-def test_service_accounts_have_rights(subject: dict[str, str]) -> None:
+def test_role_binding_allows_service_account(subject: dict[str, str]) -> None:
     given = api()
     given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/reads", subject, "team"))
     assert may_read(given, ROBOT)
     assert not may_read(given, ROBOT._replace(name=account_name("other", "robot"), groups=account_groups("other")))
 
 
-def test_rights_follow_roles_and_bindings_as_they_change() -> None:
+def test_authorizer_follows_changes_of_roles_and_bindings() -> None:
     given = api()
     given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "Role/reads", user("anna"), "team"))
     assert not may_read(given), "there is no such Role"
@@ -64,7 +64,7 @@ def test_rights_follow_roles_and_bindings_as_they_change() -> None:
     assert not may_read(given)
 
 
-def test_a_namespace_is_seen_by_those_who_may_see_namespaces_in_it() -> None:
+def test_role_binding_allows_get_of_its_namespace() -> None:
     given = api()
     given.post(f"{ROLES}/clusterroles", role("sees", rule("get", "namespaces")))
     given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/sees", user("anna"), "team"))
@@ -72,7 +72,7 @@ def test_a_namespace_is_seen_by_those_who_may_see_namespaces_in_it() -> None:
     assert not may_read(given, path="/api/v1/namespaces/other")
 
 
-def test_names_hold_for_lists_that_select_the_name() -> None:
+def test_resource_names_allow_lists_with_matching_field_selector() -> None:
     given = Api()
     given.post(f"{ROLES}/clusterroles", role("one", rule("get list", "configmaps", names="mine")))
     given.post(f"{ROLES}/clusterrolebindings", binding("b", "ClusterRole/one", user("anna")))
@@ -83,7 +83,7 @@ def test_names_hold_for_lists_that_select_the_name() -> None:
     assert not may_read(given)
 
 
-def test_a_refusal_says_who_may_not_do_what() -> None:
+def test_forbidden_message_names_user_verb_and_resource() -> None:
     reported = Api().ask("POST", f"{MAPS}", config_map("x"), user=ANNA).body
     why = 'User "anna" cannot create resource "configmaps" in API group "" in the namespace "team"'
     assert reported["message"] == f"configmaps is forbidden: {why}"
@@ -93,7 +93,7 @@ def test_a_refusal_says_who_may_not_do_what() -> None:
     )
 
 
-def test_whoever_makes_an_object_by_applying_it_may_make_it() -> None:
+def test_apply_of_new_object_needs_create_right() -> None:
     given = Api()
     given.post(f"{ROLES}/clusterroles", role("patches", rule("patch", "configmaps")))
     given.post(f"{ROLES}/clusterrolebindings", binding("b", "ClusterRole/patches", user("anna")))
@@ -107,7 +107,7 @@ def test_whoever_makes_an_object_by_applying_it_may_make_it() -> None:
     assert 'cannot create resource "configmaps"' in applied[1].body["message"]
 
 
-def test_the_status_of_an_object_that_is_gone_is_not_found_without_a_right_to_create() -> None:
+def test_apply_of_status_of_missing_object_is_not_found() -> None:
     given = Api()
     given.post(f"{ROLES}/clusterroles", role("patches", rule("patch", "jobs/status", "batch")))
     given.post(f"{ROLES}/clusterrolebindings", binding("b", "ClusterRole/patches", user("anna")))

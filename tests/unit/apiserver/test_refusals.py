@@ -1,4 +1,4 @@
-"""What the API server refuses, in its words."""
+"""Requests that the API server rejects, and its messages."""
 
 import pytest
 
@@ -9,20 +9,20 @@ from unit.apiserver.roles import binding, role, rule, user
 ONE = binding("one", "ClusterRole/one", user("dora"))
 
 
-def test_what_comes_into_a_namespace_that_is_not_there_is_told_of_the_namespace() -> None:
+def test_create_in_missing_namespace_is_not_found() -> None:
     answer = Api().ask("POST", "/api/v1/namespaces/none/configmaps", config_map("a"))
     assert (answer.code, answer.body["reason"]) == (404, "NotFound")
     assert answer.body["message"] == 'namespaces "none" not found'
     assert answer.body["details"] == {"name": "none", "kind": "namespaces"}
 
 
-def test_the_default_namespace_is_not_deleted() -> None:
+def test_delete_of_default_namespace_is_forbidden() -> None:
     answer = Api().ask("DELETE", "/api/v1/namespaces/default")
     assert (answer.code, answer.body["reason"]) == (403, "Forbidden")
     assert answer.body["message"] == 'namespaces "default" is forbidden: this namespace may not be deleted'
 
 
-def test_what_was_another_object_is_not_made_again_by_an_apply() -> None:
+def test_apply_with_uid_of_missing_object_conflicts() -> None:
     api, maps, config = Api(), "/api/v1/namespaces/team/configmaps", config_map("a")
     config["metadata"]["uid"] = "u1"
     headers = {"content-type": "application/apply-patch+yaml"}
@@ -33,7 +33,7 @@ def test_what_was_another_object_is_not_made_again_by_an_apply() -> None:
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "LINK"])
-def test_methods_that_nothing_is_done_for_are_refused(method: str) -> None:
+def test_unsupported_http_methods_are_rejected(method: str) -> None:
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
     answer = api.ask(method, path)
     assert (answer.code, answer.body["reason"]) == (405, "MethodNotAllowed")
@@ -41,7 +41,7 @@ def test_methods_that_nothing_is_done_for_are_refused(method: str) -> None:
     assert refused.body["message"].startswith('configmaps is forbidden: User "reader" cannot  resource "configmaps"')
 
 
-def test_a_name_within_a_value_selects_nobody() -> None:
+def test_name_inside_selector_value_grants_no_right() -> None:
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
     for obj in (role("one", rule("list deletecollection", "configmaps", names="open")), ONE):
         api.post(f"/apis/{obj['apiVersion']}/{obj['kind'].lower()}s", obj)
@@ -51,11 +51,11 @@ def test_a_name_within_a_value_selects_nobody() -> None:
     escaped = "metadata.namespace!=a\\,metadata.name=open"
     assert api.ask("GET", f"{path}?fieldSelector={escaped}", user=dora).code == 403
     assert api.ask("GET", f"{path}?fieldSelector=metadata.name=a/b,metadata.name=open", user=dora).code == 403
-    # A name that is selected by is one of lists and watches alone.
+    # A name in a field selector counts only for lists and watches.
     assert api.ask("DELETE", f"{path}?fieldSelector=metadata.name=open", user=dora).code == 403
 
 
-def test_who_read_another_state_is_told_so_before_any_rule_is_kept() -> None:
+def test_write_of_old_revision_conflicts_before_validation() -> None:
     api, path = Api(), "/apis/batch/v1/namespaces/team/jobs"
     pods = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
     read = api.post(path, {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": pods}})

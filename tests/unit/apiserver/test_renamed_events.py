@@ -1,4 +1,4 @@
-"""Events of `events.k8s.io` are those of the core group."""
+"""Events of `events.k8s.io` are the Events of the core group with other field names."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from unit.apiserver.api import Api
 CORE = "/api/v1/namespaces/team/events"
 RENAMED = "/apis/events.k8s.io/v1/namespaces/team/events"
 STRATEGIC = {"content-type": "application/strategic-merge-patch+json"}
-#: As controller-runtime's recorder sends it.
+#: An Event as the recorder of controller-runtime sends it.
 SENT: dict[str, Any] = {
     "metadata": {"name": "train.1", "namespace": "team"},
     "eventTime": "2026-01-01T00:00:00.000001Z",
@@ -25,7 +25,7 @@ SENT: dict[str, Any] = {
 }
 
 
-def test_an_event_of_one_group_is_read_in_the_other() -> None:
+def test_event_is_served_in_both_groups() -> None:
     api = Api()
     made = api.post(RENAMED, SENT)
     assert (made["apiVersion"], made["note"], made["regarding"]["name"]) == ("events.k8s.io/v1", "it began", "train")
@@ -35,7 +35,7 @@ def test_an_event_of_one_group_is_read_in_the_other() -> None:
     assert "note" not in core
 
 
-def test_a_series_is_patched_as_its_recorder_does() -> None:
+def test_event_series_is_patched() -> None:
     api = Api()
     api.post(RENAMED, SENT)
     series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000000Z"}}
@@ -43,7 +43,7 @@ def test_a_series_is_patched_as_its_recorder_does() -> None:
     assert api.get(f"{CORE}/train.1")["series"]["count"] == 2
 
 
-def test_its_times_are_in_whole_seconds_and_stay_as_fine_as_they_were() -> None:
+def test_event_times_are_served_in_seconds_and_stored_with_fractions() -> None:
     api, fine, whole = Api(), "2026-01-01T00:00:01.250000Z", "2026-01-01T00:00:01Z"
     api.post(RENAMED, SENT)
     key = Key(scheme.EVENT, "team", "train.1")
@@ -61,7 +61,7 @@ def test_its_times_are_in_whole_seconds_and_stay_as_fine_as_they_were() -> None:
     assert (stored["firstTimestamp"], stored["metadata"]["labels"]) == (fine, {"a": "b"})
 
 
-def test_both_are_told_of_every_event() -> None:
+def test_watch_reports_events_of_core_group() -> None:
     api = Api()
     watch = api.watch(f"{RENAMED}?watch=1&resourceVersion={api.stored.revision}")
     core = {"metadata": {"name": "a"}, "involvedObject": {"kind": "Pod", "namespace": "team", "name": "p"}, "count": 3}
@@ -71,13 +71,13 @@ def test_both_are_told_of_every_event() -> None:
     assert [event["regarding"]["name"] for event in api.get(RENAMED)["items"]] == ["p"]
 
 
-def test_unknown_fields_are_warned_of() -> None:
+def test_unknown_fields_return_warnings() -> None:
     answer = Api().ask("POST", RENAMED, {**SENT, "message": "as the other group has it"})
     assert answer.code == 201
     assert answer.warnings == ('unknown field "message"',)
 
 
-def test_its_schema_has_its_names() -> None:
+def test_openapi_schema_has_renamed_fields() -> None:
     schemas = Api().get("/openapi/v3/apis/events.k8s.io/v1")["components"]["schemas"]
     assert {"regarding", "note"} <= schemas["io.k8s.events.v1.Event"]["properties"].keys()
 
@@ -94,14 +94,14 @@ def test_its_schema_has_its_names() -> None:
         (CORE, "source=other", 0),
     ],
 )
-def test_each_group_selects_by_its_own_names(path: str, selector: str, found: int) -> None:
+def test_field_selector_uses_field_names_of_group(path: str, selector: str, found: int) -> None:
     api = Api()
     api.post(RENAMED, SENT)
     assert len(api.get(f"{path}?fieldSelector={selector}")["items"]) == found
 
 
 @pytest.mark.parametrize(("path", "field"), [(RENAMED, "involvedObject.name"), (CORE, "regarding.name")])
-def test_names_of_the_other_group_are_refused(path: str, field: str) -> None:
+def test_field_selector_rejects_field_names_of_other_group(path: str, field: str) -> None:
     refused = Api().ask("GET", f"{path}?fieldSelector={field}=train")
     assert (refused.code, refused.body["message"]) == (400, f"field label not supported: {field}")
 
@@ -119,13 +119,13 @@ def test_names_of_the_other_group_are_refused(path: str, field: str) -> None:
         ({"series": {"count": 2, "lastObservedTime": None}}, "series.lastObservedTime"),
     ],
 )
-def test_what_comes_there_is_of_the_newer_form(change: dict[str, Any], field: str) -> None:
+def test_create_rejects_deprecated_and_missing_fields(change: dict[str, Any], field: str) -> None:
     answer = Api().ask("POST", RENAMED, {**SENT, **change})
     assert answer.code == 422
     assert [cause["field"] for cause in answer.body["details"]["causes"]] == [field]
 
 
-def test_nothing_but_its_series_changes_there() -> None:
+def test_update_changes_series_only() -> None:
     api = Api()
     api.post(RENAMED, SENT)
     answer = api.ask("PATCH", f"{RENAMED}/train.1", {"note": "more", "deprecatedCount": 3}, headers=STRATEGIC)

@@ -1,4 +1,4 @@
-"""ResourceQuotas: who is refused because of one, and in which words."""
+"""ResourceQuotas: the requests that they reject, and the messages."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ def api() -> Api:
     return Api()
 
 
-def bound(api: Api, hard: Any, *, name: str = "q", scopes: Any = None) -> None:
-    """Bound what the Namespace may use."""
+def limit_namespace(api: Api, hard: Any, *, name: str = "q", scopes: Any = None) -> None:
+    """Create a ResourceQuota in the Namespace."""
     spec: dict[str, Any] = {"hard": hard}
     spec |= {"scopes": scopes} if isinstance(scopes, list) else {"scopeSelector": scopes} if scopes else {}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": spec}
@@ -37,8 +37,8 @@ def refusal(api: Api, obj: Any, path: str = PODS) -> str:
     return str(response.body["message"])
 
 
-def test_the_last_of_it_is_had_once_and_again_when_it_is_given_back(api: Api) -> None:
-    bound(api, {"requests.cpu": "2", "pods": 5})
+def test_quota_is_released_when_pod_is_deleted(api: Api) -> None:
+    limit_namespace(api, {"requests.cpu": "2", "pods": 5})
     api.post(PODS, pod("first", {"cpu": "1500m"}))
     reported = f"{OVER}requests.cpu=1, used: requests.cpu=1500m, limited: requests.cpu=2"
     assert refusal(api, pod("second", {"cpu": "1"})) == reported
@@ -46,16 +46,16 @@ def test_the_last_of_it_is_had_once_and_again_when_it_is_given_back(api: Api) ->
     api.post(PODS, pod("second", {"cpu": "1"}))
 
 
-def test_a_dry_run_uses_nothing_and_is_refused_as_any(api: Api) -> None:
-    bound(api, {"pods": 1})
+def test_dry_run_is_checked_against_quota_but_uses_none(api: Api) -> None:
+    limit_namespace(api, {"pods": 1})
     assert api.ask("POST", f"{PODS}?dryRun=All", pod("first")).code == 201
     api.post(PODS, pod("first"))
     assert api.ask("POST", f"{PODS}?dryRun=All", pod("second")).code == 403
 
 
-def test_what_has_ended_uses_its_count_alone(api: Api) -> None:
+def test_succeeded_pod_uses_only_object_count(api: Api) -> None:
     api.post(PODS, pod("first", {"cpu": "2"}))
-    bound(api, {"cpu": "2", "count/pods": 2})
+    limit_namespace(api, {"cpu": "2", "count/pods": 2})
     ended = {**api.get(f"{PODS}/first"), "status": {"phase": "Succeeded"}}
     assert api.ask("PUT", f"{PODS}/first/status", ended).code == 200
     api.post(PODS, pod("second", {"cpu": "2"}))
@@ -63,22 +63,22 @@ def test_what_has_ended_uses_its_count_alone(api: Api) -> None:
     assert refusal(api, pod("third", {"cpu": "1"})).endswith(reported)
 
 
-def test_containers_must_say_what_is_bounded_of_cpu_and_memory(api: Api) -> None:
-    bound(api, {"cpu": "2", "limits.memory": "1Gi", "requests.storage": 1, "requests.nvidia.com/gpu": 1})
+def test_containers_must_specify_cpu_and_memory_under_quota(api: Api) -> None:
+    limit_namespace(api, {"cpu": "2", "limits.memory": "1Gi", "requests.storage": 1, "requests.nvidia.com/gpu": 1})
     reported = "failed quota: q: must specify cpu for: c; limits.memory for: c"
     assert refusal(api, pod("first")) == f'pods "first" is forbidden: {reported}'
 
 
-def test_devices_are_bounded_by_what_is_requested(api: Api) -> None:
-    bound(api, {"requests.nvidia.com/gpu": 4})
+def test_quota_limits_requested_devices(api: Api) -> None:
+    limit_namespace(api, {"requests.nvidia.com/gpu": 4})
     gpus = {"nvidia.com/gpu": "3"}
     api.post(PODS, pod("first", gpus, gpus))
     reported = "requests.nvidia.com/gpu=3, used: requests.nvidia.com/gpu=3, limited: requests.nvidia.com/gpu=4"
     assert refusal(api, pod("second", gpus, gpus)) == OVER + reported
 
 
-def test_memory_is_told_as_it_was_written(api: Api) -> None:
-    bound(api, {"requests.memory": "1Gi"})
+def test_quota_message_keeps_memory_units(api: Api) -> None:
+    limit_namespace(api, {"requests.memory": "1Gi"})
     api.post(PODS, pod("first", {"memory": "512Mi"}))
     reported = "requests.memory=768Mi, used: requests.memory=512Mi, limited: requests.memory=1Gi"
     assert refusal(api, pod("second", {"memory": "768Mi"})) == OVER + reported
@@ -94,22 +94,22 @@ def test_memory_is_told_as_it_was_written(api: Api) -> None:
         (["PriorityClass"], {"priorityClassName": "system-node-critical"}, {}),
     ],
 )
-def test_a_quota_is_about_what_its_scopes_say(api: Api, scopes: Any, within: Any, without: Any) -> None:
-    bound(api, {"pods": 0}, scopes=scopes)
+def test_quota_applies_to_pods_in_its_scopes(api: Api, scopes: Any, within: Any, without: Any) -> None:
+    limit_namespace(api, {"pods": 0}, scopes=scopes)
     api.post(PODS, pod("first", **without))
     assert "exceeded quota: q" in refusal(api, pod("second", **within))
 
 
-def test_a_quota_may_be_of_some_priority_classes(api: Api) -> None:
+def test_quota_scope_selector_matches_priority_classes(api: Api) -> None:
     name = "system-cluster-critical"
     expression = {"scopeName": "PriorityClass", "operator": "NotIn", "values": [name]}
-    bound(api, {"pods": 0}, scopes={"matchExpressions": [expression]})
+    limit_namespace(api, {"pods": 0}, scopes={"matchExpressions": [expression]})
     api.post(PODS, pod("first", priorityClassName=name))
     assert "exceeded quota: q" in refusal(api, pod("second"))
 
 
-def test_a_deadline_that_comes_later_may_exceed_a_quota(api: Api) -> None:
-    bound(api, {"pods": 0}, scopes=["Terminating"])
+def test_pod_update_that_enters_scope_is_checked_against_quota(api: Api) -> None:
+    limit_namespace(api, {"pods": 0}, scopes=["Terminating"])
     api.post(PODS, pod("first"))
     response = api.ask("PATCH", f"{PODS}/first", {"spec": {"activeDeadlineSeconds": 5}}, headers=MERGE)
     assert response.code == 403
@@ -119,9 +119,9 @@ def test_a_deadline_that_comes_later_may_exceed_a_quota(api: Api) -> None:
 MERGE = {"content-type": "application/merge-patch+json"}
 
 
-def test_a_service_that_becomes_another_may_exceed_a_quota(api: Api) -> None:
+def test_service_type_update_is_checked_against_quota(api: Api) -> None:
     path = "/api/v1/namespaces/team/services"
-    bound(api, {"services": 1, "services.loadbalancers": 0})
+    limit_namespace(api, {"services": 1, "services.loadbalancers": 0})
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
     api.post(path, service)
     response = api.ask("PATCH", f"{path}/s", {"spec": {"type": "LoadBalancer"}}, headers=MERGE)
@@ -129,9 +129,9 @@ def test_a_service_that_becomes_another_may_exceed_a_quota(api: Api) -> None:
     assert "requested: services.loadbalancers=1, used: services.loadbalancers=0" in response.body["message"]
 
 
-def test_objects_of_any_kind_are_counted(api: Api) -> None:
+def test_quota_counts_objects_of_any_kind(api: Api) -> None:
     path = "/api/v1/namespaces/team/configmaps"
-    bound(api, {"configmaps": 1, "count/jobs.batch": 0})
+    limit_namespace(api, {"configmaps": 1, "count/jobs.batch": 0})
     api.post(path, config_map("first"))
     reported = "exceeded quota: q, requested: configmaps=1, used: configmaps=1, limited: configmaps=1"
     assert refusal(api, config_map("second"), path) == f'configmaps "second" is forbidden: {reported}'
@@ -142,17 +142,17 @@ def test_objects_of_any_kind_are_counted(api: Api) -> None:
     assert refusal(api, job, "/apis/batch/v1/namespaces/team/jobs") == f'jobs.batch "j" is forbidden: {reported}'
 
 
-def test_all_quotas_hold_and_the_first_that_does_not_is_told(api: Api) -> None:
-    bound(api, {"pods": 5}, name="a")
-    bound(api, {"pods": 0}, name="b")
-    bound(api, {"pods": 0}, name="c")
+def test_first_exceeded_quota_is_reported(api: Api) -> None:
+    limit_namespace(api, {"pods": 5}, name="a")
+    limit_namespace(api, {"pods": 0}, name="b")
+    limit_namespace(api, {"pods": 0}, name="c")
     assert "exceeded quota: b" in refusal(api, pod("first"))
     api.ask("DELETE", "/api/v1/namespaces/team/resourcequotas/b")
     assert "exceeded quota: c" in refusal(api, pod("first"))
 
 
-def test_a_pod_that_should_be_gone_uses_nothing(api: Api) -> None:
-    bound(api, {"pods": 1})
+def test_terminating_pod_past_its_grace_period_uses_no_quota(api: Api) -> None:
+    limit_namespace(api, {"pods": 1})
     api.post(PODS, pod("first", nodeName="lost"))
     api.ask("DELETE", f"{PODS}/first")
     assert api.stored.get(Key(scheme.POD, "team", "first")) is not None
@@ -175,7 +175,7 @@ def test_a_pod_that_should_be_gone_uses_nothing(api: Api) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_no_quota(api: Api, spec: Any, fault: str) -> None:
+def test_invalid_quota_is_rejected(api: Api, spec: Any, fault: str) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": spec}
     response = api.ask("POST", "/api/v1/namespaces/team/resourcequotas", quota)
     assert response.code == 422

@@ -1,4 +1,4 @@
-"""What answers hold: the objects that deletes return, the items of lists, the schemas of responses."""
+"""Contents of responses: the objects that deletes return, list items, response schemas."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ VOLUME = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hos
         ("/api/v1/namespaces", "Namespace", {}),
     ],
 )
-def test_a_delete_returns_the_object(path: str, kind: str, content: dict[str, Any]) -> None:
+def test_delete_returns_object_of_some_kinds(path: str, kind: str, content: dict[str, Any]) -> None:
     api = Api()
     made = api.post(path, {"metadata": {"name": "one"}, **content})
     gone = api.ask("DELETE", f"{path}/one", {"gracePeriodSeconds": 0}).body
@@ -36,14 +36,14 @@ def test_a_delete_returns_the_object(path: str, kind: str, content: dict[str, An
     assert int(gone["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
 
 
-def test_a_delete_of_other_kinds_returns_a_status() -> None:
+def test_delete_returns_status_for_other_kinds() -> None:
     api = Api()
     api.post(f"{CORE}/configmaps", {"metadata": {"name": "one"}})
     gone = api.ask("DELETE", f"{CORE}/configmaps/one").body
     assert (gone["kind"], gone["status"], gone["details"]["name"]) == ("Status", "Success", "one")
 
 
-def test_items_of_built_in_kinds_lack_their_type() -> None:
+def test_list_items_of_built_in_kinds_have_no_type() -> None:
     api = Api()
     api.post(f"{CORE}/configmaps", {"metadata": {"name": "one"}})
     for listed in (api.get(f"{CORE}/configmaps"), api.ask("DELETE", f"{CORE}/configmaps").body):
@@ -52,7 +52,7 @@ def test_items_of_built_in_kinds_lack_their_type() -> None:
         assert item.keys().isdisjoint({"apiVersion", "kind"})
 
 
-def test_items_of_custom_kinds_carry_their_type() -> None:
+def test_list_items_of_custom_kinds_have_type() -> None:
     api = Api()
     flavors = "/apis/kueue.x-k8s.io/v1beta2/resourceflavors"
     api.post(flavors, {"metadata": {"name": "one"}})
@@ -60,7 +60,7 @@ def test_items_of_custom_kinds_carry_their_type() -> None:
     assert (item["apiVersion"], item["kind"]) == ("kueue.x-k8s.io/v1beta2", "ResourceFlavor")
 
 
-def test_a_dry_run_of_a_create_accepts_a_resource_version() -> None:
+def test_create_as_dry_run_accepts_resource_version() -> None:
     api, body = Api(), {"metadata": {"name": "one", "resourceVersion": "1"}}
     assert api.ask("POST", f"{CORE}/configmaps?dryRun=All", body).code == 201
     refused = api.ask("POST", f"{CORE}/configmaps", body)
@@ -68,11 +68,11 @@ def test_a_dry_run_of_a_create_accepts_a_resource_version() -> None:
 
 
 @pytest.mark.parametrize("body", [{"a": 1}, [1]])
-def test_a_json_answer_ends_with_a_newline(body: Any) -> None:
+def test_json_response_ends_with_newline(body: Any) -> None:
     assert encoded(Response(200, body)).body == json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
-def test_a_text_is_answered_as_it_is() -> None:
+def test_text_response_is_sent_unchanged() -> None:
     assert encoded(Response(200, "ok")).body == b"ok"
 
 
@@ -82,7 +82,7 @@ def responses(document: Any, path: str, method: str) -> dict[str, str]:
     return {code: each["schema"]["$ref"].rpartition(".")[2] for code, each in found.items() if "schema" in each}
 
 
-def test_responses_of_version_2_have_schemas() -> None:
+def test_openapi_v2_responses_have_schemas() -> None:
     document = Api().get("/openapi/v2")
     core = "/api/v1/namespaces/{namespace}"
     assert responses(document, f"{core}/services", "get") == {"200": "ServiceList"}
@@ -97,7 +97,7 @@ def test_responses_of_version_2_have_schemas() -> None:
                 assert all("schema" in each for code, each in operation["responses"].items() if code != "401"), path
 
 
-def test_operations_of_version_2_have_parameters() -> None:
+def test_openapi_v2_operations_have_parameters() -> None:
     operations = Api().get("/openapi/v2")["paths"]["/api/v1/namespaces/{namespace}/configmaps/{name}"]
     assert [(each["name"], each["in"], each["type"]) for each in operations["parameters"]] == [
         ("name", "path", "string"),

@@ -1,4 +1,4 @@
-"""Questions that are asked by creating an object."""
+"""Access reviews."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ GETS_PODS = {"verb": "get", "resource": "pods", "namespace": "team"}
 
 
 def server() -> Api:
-    """A server where anna reads pods in one namespace, and reviews what she likes."""
+    """A server where anna may get pods in one namespace, and create any review."""
     api = Api()
     api.post(f"{ROLES}/clusterroles", role("reads", rule("get", "pods")))
     api.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/reads", user("anna"), "team"))
@@ -28,7 +28,7 @@ def asked(path: str, spec: dict[str, Any]) -> Any:
     return server().ask("POST", f"{REVIEWS}/{path}", {"spec": spec}, user=ANNA)
 
 
-def test_what_one_may_do() -> None:
+def test_self_subject_access_review_reports_decision_and_reason() -> None:
     source = 'RBAC: allowed by RoleBinding "b/team" of ClusterRole "reads" to User "anna"'
     answer = asked("selfsubjectaccessreviews", {"resourceAttributes": GETS_PODS})
     assert (answer.code, answer.body["status"]) == (201, {"allowed": True, "reason": source})
@@ -36,20 +36,20 @@ def test_what_one_may_do() -> None:
     assert answer.body["status"] == {"allowed": False}
 
 
-def test_what_another_may_do() -> None:
+def test_subject_access_review_reports_decision_for_another_user() -> None:
     spec = {"user": "carol", "groups": ["system:masters"], "resourceAttributes": GETS_PODS}
     assert asked("subjectaccessreviews", spec).body["status"] == {"allowed": True}
     spec = {"user": "carol", "nonResourceAttributes": {"verb": "get", "path": "/metrics"}}
     assert asked("subjectaccessreviews", spec).body["status"] == {"allowed": False}
 
 
-def test_a_local_review_is_of_its_namespace() -> None:
+def test_local_subject_access_review_is_limited_to_its_namespace() -> None:
     spec = {"user": "anna", "resourceAttributes": GETS_PODS}
     assert asked("namespaces/team/localsubjectaccessreviews", spec).body["status"]["allowed"]
     assert asked("namespaces/other/localsubjectaccessreviews", spec).code == 422
 
 
-def test_all_that_one_may_do() -> None:
+def test_self_subject_rules_review_lists_rules() -> None:
     status = asked("selfsubjectrulesreviews", {"namespace": "team"}).body["status"]
     asks = {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["*"]}
     reads = {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}
@@ -68,11 +68,11 @@ def test_all_that_one_may_do() -> None:
         ("selfsubjectrulesreviews", {}, 400),
     ],
 )
-def test_questions_that_make_no_sense(path: str, spec: dict[str, Any], code: int) -> None:
+def test_invalid_review_is_rejected(path: str, spec: dict[str, Any], code: int) -> None:
     assert asked(path, spec).code == code
 
 
-def test_reviews_are_only_created() -> None:
+def test_reviews_support_create_only() -> None:
     api = Api()
     found = {each["name"]: each for each in api.get("/apis/authorization.k8s.io/v1")["resources"]}
     assert found["subjectaccessreviews"]["verbs"] == ["create"]
@@ -87,7 +87,7 @@ def test_reviews_are_only_created() -> None:
         assert api.ask(method, f"{REVIEWS}/subjectaccessreviews{path}", {}).code == 405
 
 
-def test_discovery_knows_what_is_asked_of_accounts() -> None:
+def test_discovery_lists_token_subresource_of_service_accounts() -> None:
     found = {each["name"]: each for each in Api().get("/api/v1")["resources"]}
     token = found["serviceaccounts/token"]
     assert (token["group"], token["kind"], token["verbs"]) == ("authentication.k8s.io", "TokenRequest", ["create"])
@@ -101,7 +101,7 @@ def test_discovery_knows_what_is_asked_of_accounts() -> None:
         ({"metadata": {"name": ""}, "spec": {}}, "spec.resourceAttributes"),
     ],
 )
-def test_questions_that_are_none_are_refused(sent: dict[str, Any], field: str) -> None:
+def test_invalid_review_reports_field(sent: dict[str, Any], field: str) -> None:
     answer = Api().ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", sent)
     assert [cause["field"] for cause in answer.body["details"]["causes"]] == [field]
     empty: dict[str, Any] = {"spec": {"resourceAttributes": {}}}

@@ -1,4 +1,4 @@
-"""Scales of kinds of Kubernetes that have replicas."""
+"""The scale subresource of Kubernetes kinds with replicas."""
 
 from typing import Any
 
@@ -15,28 +15,28 @@ def deployed() -> Api:
     return api
 
 
-def test_a_deployment_tells_how_many_are_wanted() -> None:
+def test_deployment_scale_reports_replicas_and_selector() -> None:
     scale = deployed().get(f"{DEPLOYMENTS}/web/scale")
     assert (scale["kind"], scale["spec"]) == ("Scale", {"replicas": 2})
     assert scale["status"] == {"replicas": 0, "selector": "app=a"}
 
 
-def test_more_can_be_wanted() -> None:
+def test_scale_patch_changes_replicas() -> None:
     api, merge = deployed(), {"content-type": "application/merge-patch+json"}
     answer = api.ask("PATCH", f"{DEPLOYMENTS}/web/scale", {"spec": {"replicas": 5}}, headers=merge)
     assert (answer.code, answer.body["spec"]["replicas"]) == (200, 5)
     assert api.get(f"{DEPLOYMENTS}/web")["spec"]["replicas"] == 5
 
 
-def test_less_than_none_cannot_be_wanted() -> None:
+def test_scale_rejects_negative_replicas_and_missing_deployment() -> None:
     api = deployed()
     scale = api.get(f"{DEPLOYMENTS}/web/scale")
     assert api.ask("PUT", f"{DEPLOYMENTS}/web/scale", {**scale, "spec": {"replicas": -1}}).code == 422
     assert api.ask("GET", f"{DEPLOYMENTS}/none/scale").body["message"] == 'deployments.apps "none" not found'
 
 
-def claims_of(api: Api) -> dict[tuple[str, str], Any]:
-    """Who cares for which part of the Deployment's spec, by name and subresource."""
+def managed_fields_of(api: Api) -> dict[tuple[str, str], Any]:
+    """The owned fields of the Deployment's spec, by manager and subresource."""
     entries = api.get(f"{DEPLOYMENTS}/web")["metadata"]["managedFields"]
     return {(entry["manager"], entry.get("subresource", "")): entry["fieldsV1"].get("f:spec") for entry in entries}
 
@@ -45,25 +45,25 @@ def scale_of(replicas: int) -> dict[str, Any]:
     return {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": replicas}}
 
 
-def test_whoever_scales_cares_for_the_number() -> None:
+def test_scale_update_takes_ownership_of_replicas() -> None:
     api = deployed()
-    assert "f:replicas" in claims_of(api)["unknown", ""]
+    assert "f:replicas" in managed_fields_of(api)["unknown", ""]
     scale = api.get(f"{DEPLOYMENTS}/web/scale")
     api.ask("PUT", f"{DEPLOYMENTS}/web/scale?fieldManager=scaler", {**scale, "spec": {"replicas": 3}})
-    claims = claims_of(api)
+    claims = managed_fields_of(api)
     assert ("f:replicas" in claims["unknown", ""], claims["scaler", "scale"]) == (False, {"f:replicas": {}})
 
 
-def test_an_applied_number_is_refused_where_another_cares_for_it() -> None:
+def test_scale_apply_conflicts_with_owner_of_replicas() -> None:
     api, path = deployed(), f"{DEPLOYMENTS}/web/scale?fieldManager=scaler"
     apply = {"content-type": "application/apply-patch+yaml"}
     refused = api.ask("PATCH", path, scale_of(5), headers=apply)
     assert (refused.code, refused.body["details"]["causes"][0]["field"]) == (409, ".spec.replicas")
     assert api.ask("PATCH", f"{path}&force=true", scale_of(5), headers=apply).body["spec"] == {"replicas": 5}
-    assert claims_of(api)["scaler", "scale"] == {"f:replicas": {}}
+    assert managed_fields_of(api)["scaler", "scale"] == {"f:replicas": {}}
 
 
-def test_who_leaves_the_number_to_a_scaler_does_not_take_it_back() -> None:
+def test_apply_without_replicas_keeps_scaled_replicas() -> None:
     api, apply = deployed(), {"content-type": "application/apply-patch+yaml"}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
     path = f"{DEPLOYMENTS}/web?fieldManager=me&force=true"
@@ -73,7 +73,7 @@ def test_who_leaves_the_number_to_a_scaler_does_not_take_it_back() -> None:
     assert api.get(f"{DEPLOYMENTS}/web")["spec"]["replicas"] == 5
 
 
-def test_a_scale_takes_each_patch() -> None:
+def test_scale_accepts_strategic_merge_patch() -> None:
     api, path = deployed(), f"{DEPLOYMENTS}/web/scale"
     strategic = {"content-type": "application/strategic-merge-patch+json"}
     assert api.ask("PATCH", path, {"spec": {"replicas": 4}}, headers=strategic).body["spec"] == {"replicas": 4}

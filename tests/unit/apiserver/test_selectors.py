@@ -1,4 +1,4 @@
-"""What is selected by the selectors of a query, and which selectors are none."""
+"""Label selectors and field selectors of lists."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ MAPS = "/api/v1/namespaces/team/configmaps"
 
 @pytest.fixture(scope="module")
 def api() -> Api:
-    """Four objects, three of them with numbers."""
+    """A server with four ConfigMaps, three of them with numbers as labels."""
     made = Api()
     for number in (1, 5, 30):
         made.post(MAPS, {"metadata": {"name": f"n{number}", "labels": {"size": str(number), "is": ""}}})
@@ -45,7 +45,7 @@ def found(api: Api, query: str) -> str:
         ("in", ""),
     ],
 )
-def test_labels_select(api: Api, selector: str, names: str) -> None:
+def test_label_selector_filters_list(api: Api, selector: str, names: str) -> None:
     assert found(api, f"labelSelector={selector}") == names
 
 
@@ -64,9 +64,7 @@ WORDS = st.sampled_from(["a", "b", "1", "2"])
     ),
     st.dictionaries(WORDS, WORDS),
 )
-def test_the_terms_of_a_selector_match_together_as_one_by_one(
-    requirements: list[Requirement], labels: dict[str, str]
-) -> None:
+def test_label_terms_match_like_single_requirements(requirements: list[Requirement], labels: dict[str, str]) -> None:
     one_by_one = all(each.matches(labels) for each in requirements)
     assert LabelTerms(requirements).match(labels) is one_by_one
 
@@ -92,7 +90,7 @@ def test_the_terms_of_a_selector_match_together_as_one_by_one(
         ("size in (" + "a" * 64 + ")", "must be no more than 63"),
     ],
 )
-def test_what_is_no_label_selector_is_refused(api: Api, selector: str, reported: str) -> None:
+def test_invalid_label_selector_is_rejected(api: Api, selector: str, reported: str) -> None:
     answer = api.ask("GET", f"{MAPS}?labelSelector={selector}")
     assert (answer.code, reported in answer.body["message"]) == (400, True), answer.body["message"]
 
@@ -106,12 +104,12 @@ def test_what_is_no_label_selector_is_refused(api: Api, selector: str, reported:
         ("metadata.name!=n1,metadata.name!=n5", "n30 plain"),
     ],
 )
-def test_fields_select(api: Api, selector: str, names: str) -> None:
+def test_field_selector_filters_list(api: Api, selector: str, names: str) -> None:
     assert found(api, f"fieldSelector={selector}") == names
 
 
 @pytest.mark.parametrize("selector", ["metadata.name", "=n1", "metadata.name=a=b", "metadata.name=a\\", "a=b"])
-def test_what_is_no_field_selector_is_refused(api: Api, selector: str) -> None:
+def test_invalid_field_selector_is_rejected(api: Api, selector: str) -> None:
     assert api.ask("GET", f"{MAPS}?fieldSelector={selector}").code == 400
 
 
@@ -124,7 +122,7 @@ def test_what_is_no_field_selector_is_refused(api: Api, selector: str) -> None:
         ("replicationcontrollers", "status.replicas!=0", ""),
     ],
 )
-def test_kinds_are_selected_by_fields_of_their_own(plural: str, selector: str, names: str) -> None:
+def test_field_selector_supports_fields_of_kind(plural: str, selector: str, names: str) -> None:
     made, ports = Api(), [{"port": 80}]
     place = "/api/v1/namespaces/team"
     made.post(f"{place}/services", {"metadata": {"name": "headless"}, "spec": {"clusterIP": "None", "ports": ports}})

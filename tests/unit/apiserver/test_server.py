@@ -1,4 +1,4 @@
-"""What the server tells of itself, and of what is not there."""
+"""Discovery, health, defaults, and paths that do not exist."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from unit.apiserver.api import Api, config_map
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
-def test_groups_are_listed_in_kubernetes_order_and_resources_by_name() -> None:
+def test_discovery_sorts_groups_like_kubernetes_and_resources_by_name() -> None:
     api = Api()
     groups = [group["name"] for group in api.get("/apis")["groups"]]
     assert groups[:3] == ["apps", "authentication.k8s.io", "authorization.k8s.io"]
@@ -17,21 +17,21 @@ def test_groups_are_listed_in_kubernetes_order_and_resources_by_name() -> None:
     assert names == sorted(names)
 
 
-def test_both_forms_of_discovery_list_the_same() -> None:
+def test_both_discovery_formats_list_same_resources() -> None:
     api = Api()
     listed = [each["name"] for each in api.get("/apis/batch/v1")["resources"] if "/" not in each["name"]]
     (batch,) = [each for each in api.get("/apis", accept=AGGREGATED)["items"] if each["metadata"]["name"] == "batch"]
     assert [each["resource"] for each in batch["versions"][0]["resources"]] == listed == ["cronjobs", "jobs"]
 
 
-def test_where_nothing_is_the_answer_is_a_page_as_kubernetes_has_it() -> None:
+def test_unknown_path_returns_kubernetes_404_page() -> None:
     for path in ("/apis/example.com/v1/things", "/api/v1/namespaces/team/pods/a/nothing", "/nothing"):
         answer = Api().ask("GET", path)
         assert (answer.code, answer.body) == (404, "404 page not found\n")
 
 
 @pytest.mark.parametrize("check", ["livez", "readyz", "healthz"])
-def test_health_is_told_in_one_word_or_check_by_check(check: str) -> None:
+def test_health_endpoints_return_ok_or_verbose_checks(check: str) -> None:
     assert Api().get(f"/{check}") == "ok"
     assert Api().get(f"/{check}?verbose=") == f"[+]ping ok\n{check} check passed\n"
 
@@ -43,12 +43,12 @@ def test_metadata_has_no_empty_fields() -> None:
     assert not made["metadata"].keys() & empty.keys()
 
 
-def test_a_secret_of_no_type_is_opaque() -> None:
+def test_secret_without_type_is_opaque() -> None:
     made = Api().post("/api/v1/namespaces/team/secrets", {"metadata": {"name": "a"}})
     assert made["type"] == "Opaque"
 
 
-def test_what_is_put_on_a_path_of_the_platform_is_for_those_with_that_verb() -> None:
+def test_put_on_platform_path_needs_right_for_put() -> None:
     api = Api()
     api.server.add_put_handler("/batchyard/clock", lambda request: Response(200, {"sent": request.body.decode()}))
     assert api.ask("PUT", "/batchyard/clock", {"until": 1}).body == {"sent": '{"until":1}'}

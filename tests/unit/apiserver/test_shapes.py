@@ -1,4 +1,4 @@
-"""What a schema says of merging, for the tables' kinds and for those of CustomResourceDefinitions."""
+"""The merge schema of built-in kinds and of CustomResourceDefinitions."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ CUSTOM = shape_of_schema(SCHEMA)
 
 
 def at(shape: MergeSchema, *path: str) -> MergeSchema:
-    """The shape of a place; `[]` are the items of a list."""
+    """The merge schema at a path; `[]` are the items of a list."""
     for name in path:
         shape = shape.item if name == "[]" else shape.below(name)
     return shape
@@ -44,28 +44,28 @@ def at(shape: MergeSchema, *path: str) -> MergeSchema:
         ("labels", None, False),
     ],
 )
-def test_a_schema_says_what_has_owners_of_its_own(field: str, keys: tuple[str, ...] | None, is_atomic: bool) -> None:
+def test_schema_defines_list_keys_and_atomic_fields(field: str, keys: tuple[str, ...] | None, is_atomic: bool) -> None:
     shape = at(CUSTOM, field)
     assert (shape.keys, shape.is_atomic) == (keys, is_atomic)
 
 
-def test_a_key_may_have_a_default() -> None:
+def test_schema_key_has_default() -> None:
     assert at(CUSTOM, "ports", "[]", "protocol").default == "TCP"
 
 
-def test_what_is_not_in_a_schema_is_dropped_but_where_all_may_be() -> None:
+def test_pruned_drops_unknown_fields_unless_preserved() -> None:
     sent = {"labels": {"a": "b"}, "open": {"b": 1}, "steps": [{"port": 1, "prt": 2}], "selector": {"x": "y"}, "z": 1}
     known, faults = pruned(sent, CUSTOM)
     assert known == {"labels": {"a": "b"}, "open": {"b": 1}, "steps": [{"port": 1}], "selector": {}}
     assert faults == ['unknown field "steps[0].prt"', 'unknown field "selector.x"', 'unknown field "z"']
 
 
-def test_what_has_nothing_unknown_is_the_same() -> None:
+def test_pruned_returns_same_object_without_unknown_fields() -> None:
     sent = {"labels": {"a": "b"}, "steps": [{"port": 1}]}
     assert pruned(sent, CUSTOM).value is sent
 
 
-def test_pod_templates_are_merged_alike_wherever_they_are() -> None:
+def test_pod_and_pod_template_have_same_merge_schema() -> None:
     of_pod, of_job = shape_of_kind(kind_info(POD), "v1"), shape_of_kind(kind_info(JOB), "v1")
     for shape in (at(of_pod, "spec"), at(of_job, "spec", "template", "spec")):
         assert at(shape, "containers", "[]", "ports").keys == ("containerPort", "protocol")

@@ -1,4 +1,4 @@
-"""Strategic merge patches: lists are merged as their fields say."""
+"""Strategic merge patches: the schema of a list defines how to merge it."""
 
 from typing import Any
 
@@ -30,9 +30,17 @@ def spec(patch: dict[str, Any], **given: Any) -> dict[str, Any]:
         ([A], [{"name": "b", "image": "b:1", "args": None}], [B, A]),
         ([], [{"name": "b", "$patch": "delete"}], []),
     ],
-    ids=["added", "changed", "field removed", "removed", "replaced", "nulls of the new are nothing", "none to remove"],
+    ids=[
+        "added",
+        "changed",
+        "field removed",
+        "removed",
+        "replaced",
+        "nulls of a new item are dropped",
+        "item to remove is missing",
+    ],
 )
-def test_containers_are_known_by_name(before: list[Any], patch: list[Any], after: list[Any]) -> None:
+def test_containers_are_merged_by_name(before: list[Any], patch: list[Any], after: list[Any]) -> None:
     assert spec({"containers": patch}, containers=before) == {"containers": after}
 
 
@@ -44,22 +52,22 @@ def test_containers_are_known_by_name(before: list[Any], patch: list[Any], after
         ({"$setElementOrder/containers": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "containers": [C]}, "abc"),
     ],
 )
-def test_items_come_in_the_order_asked_for(patch: dict[str, Any], after: str) -> None:
+def test_set_element_order_sorts_items(patch: dict[str, Any], after: str) -> None:
     assert "".join(item["name"] for item in spec(patch, containers=[A, B])["containers"]) == after
 
 
-def test_lists_within_items_are_merged_too() -> None:
+def test_nested_lists_are_merged() -> None:
     env = [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]
     patch = {"name": "a", "env": [{"name": "Y", "value": "3"}]}
     merged = spec({"containers": [patch]}, containers=[{**A, "env": env}])
     assert merged["containers"][0]["env"] == [{"name": "X", "value": "1"}, {"name": "Y", "value": "3"}]
 
 
-def test_lists_that_do_not_say_how_are_replaced() -> None:
+def test_lists_without_merge_key_are_replaced() -> None:
     assert spec({"tolerations": [{"key": "b"}]}, tolerations=[{"key": "a"}]) == {"tolerations": [{"key": "b"}]}
 
 
-def test_plain_values_are_added_and_taken_away() -> None:
+def test_scalar_list_values_are_added_and_deleted() -> None:
     finalizers = strategically_merged(
         {"metadata": {"finalizers": ["a/x", "a/y"]}},
         {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x"], "finalizers": ["a/z"]}},
@@ -68,7 +76,7 @@ def test_plain_values_are_added_and_taken_away() -> None:
     assert sorted(finalizers) == ["a/y", "a/z"]
 
 
-def test_of_a_union_only_what_is_named_stays() -> None:
+def test_retain_keys_drops_other_union_members() -> None:
     patch = {
         "volumes": [{"name": "v", "$retainKeys": ["name", "persistentVolumeClaim"], "persistentVolumeClaim": CLAIM}]
     }
@@ -84,7 +92,7 @@ def test_of_a_union_only_what_is_named_stays() -> None:
         ({"runAsUser": None}, {"securityContext": {"fsGroup": 5}}),
     ],
 )
-def test_mappings_are_merged_replaced_or_emptied(patch: dict[str, Any], after: dict[str, Any]) -> None:
+def test_mappings_are_merged_replaced_or_cleared(patch: dict[str, Any], after: dict[str, Any]) -> None:
     assert spec({"securityContext": patch}, securityContext={"runAsUser": 7, "fsGroup": 5}) == after
 
 
@@ -103,18 +111,18 @@ def test_mappings_are_merged_replaced_or_emptied(patch: dict[str, Any], after: d
         ({"containers": [[A]]}, "lists of lists are not supported"),
     ],
 )
-def test_what_makes_no_sense_is_refused(patch: dict[str, Any], reported: str) -> None:
+def test_invalid_strategic_patch_is_rejected(patch: dict[str, Any], reported: str) -> None:
     with pytest.raises(StatusError, match=reported.replace("$", r"\$")):
         spec(patch, containers=[A])
 
 
-def test_plain_values_are_no_mappings() -> None:
+def test_patch_with_mappings_for_scalar_list_is_rejected() -> None:
     node = shape_of_kind(kind_info(NODE), "v1")
     with pytest.raises(StatusError, match="cannot merge lists without merge key"):
         strategically_merged({}, {"spec": {"podCIDRs": [{"a": "b"}]}}, node)
 
 
-def test_what_is_patched_is_not_changed_itself() -> None:
+def test_patch_does_not_change_original_object() -> None:
     before = [dict(A)]
     spec({"containers": [{"name": "a", "image": "a:2"}]}, containers=before)
     assert before == [A]

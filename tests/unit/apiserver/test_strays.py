@@ -1,4 +1,4 @@
-"""What names owners that are not there."""
+"""Objects whose owners do not exist."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ def owner(name: str = "gone", uid: str = "nobody", kind: str = "ConfigMap", vers
     return {"apiVersion": version, "kind": kind, "name": name, "uid": uid}
 
 
-def stray(api: Api, *owners: dict[str, Any]) -> Any:
-    """The answer to who asks for what was made with these owners."""
+def object_with_owners(api: Api, *owners: dict[str, Any]) -> Any:
+    """Create an object with these owners and get it; the response."""
     api.post(MAPS, {"metadata": {"name": "a", "ownerReferences": [*owners]}})
     return api.ask("GET", f"{MAPS}/a")
 
@@ -24,41 +24,41 @@ def stray(api: Api, *owners: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("case", "named"),
     [
-        ("nobody of the name", owner()),
-        ("another of the name", owner("there")),
-        ("one without a namespace", owner("n", kind="Namespace")),
-        ("somebody in another namespace", owner("kube-root-ca.crt")),
+        ("missing object", owner()),
+        ("object with another uid", owner("there")),
+        ("missing cluster object", owner("n", kind="Namespace")),
+        ("object in another namespace", owner("kube-root-ca.crt")),
     ],
 )
-def test_it_goes(case: str, named: dict[str, Any]) -> None:
+def test_object_with_missing_owner_is_deleted(case: str, named: dict[str, Any]) -> None:
     api = Api()
     api.post(MAPS, {"metadata": {"name": "there"}})
-    assert stray(api, named).code == 404, case
+    assert object_with_owners(api, named).code == 404, case
 
 
-def test_it_goes_when_it_comes_to_name_them_as_well() -> None:
+def test_object_is_deleted_when_patched_to_missing_owner() -> None:
     api = Api()
     api.post(MAPS, {"metadata": {"name": "a"}})
     api.ask("PATCH", f"{MAPS}/a", {"metadata": {"ownerReferences": [owner()]}}, headers=MERGE)
     assert api.ask("GET", f"{MAPS}/a").code == 404
 
 
-def test_it_loses_them_where_another_is_there() -> None:
+def test_missing_owner_is_removed_if_another_owner_exists() -> None:
     api = Api()
     uid = api.post(MAPS, {"metadata": {"name": "there"}})["metadata"]["uid"]
     living = owner("there", uid)
-    assert stray(api, owner(), living).body["metadata"]["ownerReferences"] == [living]
+    assert object_with_owners(api, owner(), living).body["metadata"]["ownerReferences"] == [living]
 
 
 @pytest.mark.parametrize(
     "named",
     [owner(kind="Rocket", version="space.example.com/v1"), owner(kind="Job", version="batch/v3")],
 )
-def test_it_stays_where_nobody_knows_such_owners(named: dict[str, Any]) -> None:
-    assert stray(Api(), named, owner()).body["metadata"]["ownerReferences"] == [named, owner()]
+def test_object_with_owner_of_unknown_kind_is_kept(named: dict[str, Any]) -> None:
+    assert object_with_owners(Api(), named, owner()).body["metadata"]["ownerReferences"] == [named, owner()]
 
 
-def test_what_has_no_namespace_has_no_owner_in_one() -> None:
+def test_cluster_object_with_namespaced_owner_is_kept() -> None:
     api = Api()
     api.post(ROLES, {"metadata": {"name": "a", "ownerReferences": [owner()]}, "rules": []})
     assert api.ask("GET", f"{ROLES}/a").code == 200
@@ -66,7 +66,7 @@ def test_what_has_no_namespace_has_no_owner_in_one() -> None:
     assert api.ask("GET", f"{ROLES}/b").code == 404
 
 
-def test_what_has_no_namespace_stays_when_one_goes_that_it_names_in_one() -> None:
+def test_cluster_object_outlives_namespaced_owner() -> None:
     api = Api()
     uid = api.post(MAPS, {"metadata": {"name": "there"}})["metadata"]["uid"]
     api.post(ROLES, {"metadata": {"name": "a", "ownerReferences": [owner("there", uid)]}, "rules": []})
@@ -79,7 +79,7 @@ def test_what_has_no_namespace_stays_when_one_goes_that_it_names_in_one() -> Non
     assert api.ask("GET", f"{ROLES}/b").code == 404
 
 
-def test_what_may_not_be_deleted_stays_and_others_go() -> None:
+def test_undeletable_dependent_is_kept_and_others_deleted() -> None:
     api = Api()
     uid = api.post(ROLES, {"metadata": {"name": "role"}, "rules": []})["metadata"]["uid"]
     named = owner("role", uid, "ClusterRole", "rbac.authorization.k8s.io/v1")

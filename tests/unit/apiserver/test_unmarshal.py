@@ -1,4 +1,4 @@
-"""What is said of values of wrong types: what Go's decoder says, for kinds of Kubernetes itself."""
+"""Values of wrong types: native kinds report the messages of Go's decoder."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
         ({"spec": {"parallelism": None, "unknown": 1}}, None),
     ],
 )
-def test_the_first_value_of_a_wrong_type_is_told(job: dict[str, Any], reported: str | None) -> None:
+def test_first_value_of_wrong_type_is_reported(job: dict[str, Any], reported: str | None) -> None:
     assert misfit(job, scope(NATIVE), "Job") == reported
 
 
@@ -69,12 +69,12 @@ SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00
         ("2026-01-01T00:00:00.1234567Z", MICROS, ' as "{}": cannot parse "7Z" as "Z07:00"'),
     ],
 )
-def test_what_is_no_time_is_told_as_go_tells_it(text: str, layout: str, reported: str | None) -> None:
+def test_invalid_time_is_reported_with_go_message(text: str, layout: str, reported: str | None) -> None:
     wanted = None if reported is None else f'parsing time "{text}"{reported.format(layout)}'
     assert time_fault(text, is_micro=layout == MICROS) == wanted
 
 
-def test_times_are_kept_in_utc_and_micro_times_with_six_digits() -> None:
+def test_times_are_stored_in_utc_and_micro_times_with_six_digits() -> None:
     api, path = Api(), "/apis/coordination.k8s.io/v1/namespaces/team/leases"
     found = api.post(path, {"metadata": {"name": "a"}, "spec": {"renewTime": "2026-01-01T01:00:00.250000+01:00"}})
     assert found["spec"]["renewTime"] == "2026-01-01T00:00:00.250000Z"
@@ -85,7 +85,7 @@ def test_times_are_kept_in_utc_and_micro_times_with_six_digits() -> None:
     assert refused.code == 400
 
 
-def test_such_an_object_is_a_bad_request() -> None:
+def test_native_object_with_wrong_type_is_bad_request() -> None:
     api, path = Api(), "/apis/batch/v1/namespaces/team/jobs"
     answer = api.ask("POST", path, {"metadata": {"name": "a"}, "spec": {"parallelism": "2"}})
     reported = INTO.format("string", "JobSpec.spec.parallelism", "int32")
@@ -93,13 +93,13 @@ def test_such_an_object_is_a_bad_request() -> None:
     assert answer.body["message"] == f'Job in version "v1" cannot be handled as a Job: {reported}'
 
 
-def test_of_a_kind_with_a_definition_it_is_invalid() -> None:
+def test_custom_object_with_wrong_type_is_invalid() -> None:
     path = "/apis/kueue.x-k8s.io/v1beta2/resourceflavors"
     answer = Api().ask("POST", path, {"metadata": {"name": "a"}, "spec": {"nodeLabels": []}})
     assert (answer.code, answer.body["reason"]) == (422, "Invalid")
 
 
-def test_lists_and_mappings_of_nothing_are_not_kept_as_go_writes_them() -> None:
+def test_empty_lists_and_maps_are_omitted() -> None:
     api, path = Api(), "/apis/batch/v1/namespaces/team/jobs"
     container = {"name": "c", "image": "i", "env": [], "args": [], "resources": {}}
     pod = {"restartPolicy": "Never", "containers": [container], "nodeSelector": {}, "affinity": {}}
@@ -112,8 +112,6 @@ def test_lists_and_mappings_of_nothing_are_not_kept_as_go_writes_them() -> None:
 
 
 @pytest.mark.parametrize(("kind", "body"), [("events", {"involvedObject": {"namespace": "team"}}), ("limitranges", {})])
-def test_changes_of_kinds_that_have_no_generation_in_kubernetes_are_not_counted(
-    kind: str, body: dict[str, Any]
-) -> None:
+def test_kinds_without_generation_in_kubernetes_have_none(kind: str, body: dict[str, Any]) -> None:
     made = Api().post(f"/api/v1/namespaces/team/{kind}", {"metadata": {"name": "a"}, **body})
     assert "generation" not in made["metadata"]

@@ -1,4 +1,4 @@
-"""Who waits in a queue, as Kueue's visibility API tells it."""
+"""Pending Workloads of queues: Kueue's visibility API."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def in_namespace(obj: Obj, namespace: str, **metadata: object) -> Obj:
 
 @pytest.fixture
 def api() -> Api:
-    """Two LocalQueues of one name and one ClusterQueue, in which four wait."""
+    """A server with four pending Workloads in one ClusterQueue and two LocalQueues of the same name."""
     api = Api()
     found: list[Obj] = [make.cluster_queue("cq")]
     found += [in_namespace(make.local_queue(), namespace) for namespace in ("team-a", "team-b")]
@@ -40,14 +40,14 @@ def places(summary: Obj) -> list[tuple[Any, ...]]:
     return [(item["metadata"]["name"], *(item[field] for field in fields)) for item in summary["items"]]
 
 
-def test_all_of_a_cluster_queue_are_told_in_their_turn(api: Api) -> None:
+def test_cluster_queue_lists_pending_workloads_in_order(api: Api) -> None:
     found = api.get(OF_CLUSTER)
     assert places(found) == [("two", 0, 0, 9), ("three", 1, 0, 5), ("one", 2, 1, 1), ("four", 3, 1, 1)]
     assert (found["kind"], found["apiVersion"]) == ("PendingWorkloadsSummary", "visibility.kueue.x-k8s.io/v1beta2")
     assert found["items"][0]["metadata"]["creationTimestamp"] == make.stamp(1)
 
 
-def test_a_local_queue_tells_its_own(api: Api) -> None:
+def test_local_queue_lists_its_pending_workloads(api: Api) -> None:
     assert places(api.get(OF_LOCAL.format("team-b"))) == [("two", 0, 0, 9), ("four", 3, 1, 1)]
 
 
@@ -55,22 +55,22 @@ def test_a_local_queue_tells_its_own(api: Api) -> None:
     ("asked", "reported"),
     [("limit=1", ["two"]), ("offset=3", ["four"]), ("limit=1&offset=1", ["three"]), ("limit=-1", [])],
 )
-def test_some_of_them_can_be_asked_for(api: Api, asked: str, reported: list[str]) -> None:
+def test_pending_workloads_support_limit_and_offset(api: Api, asked: str, reported: list[str]) -> None:
     assert [name for name, *_ in places(api.get(f"{OF_CLUSTER}?{asked}"))] == reported
 
 
-def test_places_count_those_that_were_left_out(api: Api) -> None:
+def test_positions_count_workloads_before_offset(api: Api) -> None:
     assert places(api.get(f"{OF_CLUSTER}?offset=3")) == [("four", 3, 1, 1)]
     assert places(api.get(f"{OF_LOCAL.format('team-a')}?offset=1")) == [("one", 2, 1, 1)]
 
 
-def test_queues_that_are_not_there_are_not_found(api: Api) -> None:
+def test_missing_queue_is_not_found(api: Api) -> None:
     answer = api.ask("GET", OF_CLUSTER.replace("/cq/", "/none/"))
     assert answer.body["message"] == 'clusterqueue.visibility.kueue.x-k8s.io "none" not found'
     assert api.ask("GET", OF_LOCAL.format("other")).code == 404
 
 
-def test_discovery_has_it_as_kueues_own_server_has(api: Api) -> None:
+def test_discovery_lists_resources_of_kueue_visibility_server(api: Api) -> None:
     found = api.get("/apis/visibility.kueue.x-k8s.io/v1beta1")["resources"]
     assert [(each["name"], each["verbs"]) for each in found] == [
         ("clusterqueues", []),

@@ -1,4 +1,4 @@
-"""Watches: from where they tell, what they leave out, and how they end."""
+"""Watches: start revision, selectors, bookmarks and invalid queries."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def labelled(api: Api, name: str, colour: str) -> None:
     assert api.ask("PATCH", f"{MAPS}/{name}", patch, headers=headers).code == 200
 
 
-def test_what_is_there_comes_first_and_once() -> None:
+def test_watch_sends_existing_objects_first() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
     watch = api.watch(f"{MAPS}?watch=1")
@@ -30,7 +30,7 @@ def test_what_is_there_comes_first_and_once() -> None:
     assert reported(watch) == [("ADDED", "a"), ("ADDED", "b")]
 
 
-def test_a_watch_goes_on_from_a_revision() -> None:
+def test_watch_resumes_from_revision() -> None:
     api = Api()
     version = api.post(MAPS, config_map("a"))["metadata"]["resourceVersion"]
     api.post(MAPS, config_map("b"))
@@ -39,7 +39,7 @@ def test_a_watch_goes_on_from_a_revision() -> None:
     assert reported(watch) == [("ADDED", "b"), ("DELETED", "a")]
 
 
-def test_what_comes_to_be_selected_is_added_and_what_no_longer_is_deleted() -> None:
+def test_watch_with_selector_reports_added_and_deleted_on_label_change() -> None:
     api = Api()
     api.post(MAPS, config_map("a", colour="red"))
     watch = api.watch(f"{MAPS}?watch=1&labelSelector=colour=green")
@@ -52,7 +52,7 @@ def test_what_comes_to_be_selected_is_added_and_what_no_longer_is_deleted() -> N
     assert deleted["object"]["metadata"]["resourceVersion"] == now
 
 
-def test_the_end_of_what_was_there_is_marked() -> None:
+def test_watch_marks_end_of_initial_events() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
     asked = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
@@ -62,14 +62,14 @@ def test_the_end_of_what_was_there_is_marked() -> None:
     assert marked["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-def test_the_end_is_not_marked_for_who_wants_no_bookmarks() -> None:
+def test_watch_without_bookmarks_does_not_mark_end_of_initial_events() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
     asked = "watch&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=2"
     assert [event["type"] for event in api.watch(f"{MAPS}?{asked}").take()] == ["ADDED"]
 
 
-def test_only_whoever_wants_bookmarks_gets_them() -> None:
+def test_watch_sends_bookmarks_on_request_only() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
     with_them, without = api.watch(f"{MAPS}?watch=1&allowWatchBookmarks=true"), api.watch(f"{MAPS}?watch=1")
@@ -91,14 +91,14 @@ def test_only_whoever_wants_bookmarks_gets_them() -> None:
         ("timeoutSeconds=soon", 400),
     ],
 )
-def test_watches_that_cannot_be_are_refused(query: str, code: int) -> None:
+def test_watch_rejects_invalid_query(query: str, code: int) -> None:
     api = Api(window=2)
     for number in range(5):
         api.post(MAPS, config_map(f"m{number}"))
     assert api.ask("GET", f"{MAPS}?watch=1&{query}").code == code
 
 
-def test_whatever_is_not_false_asks_for_a_watch() -> None:
+def test_watch_parameter_accepts_any_value_but_false() -> None:
     api = Api()
     for stated in ("yes", "TRUE", "", "1"):
         api.watch(f"{MAPS}?watch={stated}")
@@ -110,11 +110,11 @@ def test_whatever_is_not_false_asks_for_a_watch() -> None:
     ("method", "path", "begins"),
     [("GET", MAPS, True), ("GET", f"{MAPS}/a", False), ("POST", MAPS, False), ("GET", "/x", False)],
 )
-def test_nothing_but_a_list_begins_to_watch(method: str, path: str, begins: bool) -> None:
+def test_only_list_request_begins_watch(method: str, path: str, begins: bool) -> None:
     assert Api().server.begins_watch(ApiRequest(method, path, {"watch": "1"}, {})) == begins
 
 
-def test_a_single_object_is_got_whatever_is_said_of_watches() -> None:
+def test_get_of_single_object_ignores_watch_parameter() -> None:
     api = Api()
     made = api.post(MAPS, config_map("a"))
     assert api.get(f"{MAPS}/a?watch=1") == made

@@ -1,4 +1,4 @@
-"""Who refuses what: the API itself, or Kueue's webhooks once it has nothing to say."""
+"""Rejected objects: first the API validates them, then Kueue's webhooks."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def bare(obj: Obj, **metadata: Any) -> dict[str, Any]:
 
 
 def lending(limit: int) -> dict[str, Any]:
-    """A ClusterQueue that lends so much of one cpu."""
+    """A ClusterQueue with one cpu and a lending limit."""
     made = bare(queue("cq", 1, cohort="all"))
     made["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["lendingLimit"] = limit
     return made
@@ -68,13 +68,13 @@ LENT = "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"
         ),
     ],
 )
-def test_rules_are_told_by_those_whose_they_are(path: str, sent: Any, code: int, reported: str) -> None:
+def test_invalid_object_is_rejected_by_api_or_webhook(path: str, sent: Any, code: int, reported: str) -> None:
     response = Api().ask("POST", path, sent)
     assert (response.code, response.body["reason"]) == (code, "Forbidden" if code == 403 else "Invalid")
     assert response.body["message"].startswith(reported), response.body["message"]
 
 
-def test_a_job_that_runs_stays_in_its_queue() -> None:
+def test_running_job_cannot_change_queue() -> None:
     api = Api()
     api.post(JOBS, bare(make.job()))
     change = {"spec": {"suspend": False}, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "other"}}}
@@ -84,7 +84,7 @@ def test_a_job_that_runs_stays_in_its_queue() -> None:
     assert response.body["message"].startswith(start)
 
 
-def test_an_admission_is_not_changed_by_a_write_of_the_status_either() -> None:
+def test_status_patch_cannot_change_admission() -> None:
     api = Api()
     admitted = {"conditions": [RESERVED], "admission": make.admission(main=1)}
     held = make.workload(status=admitted)
@@ -96,7 +96,7 @@ def test_an_admission_is_not_changed_by_a_write_of_the_status_either() -> None:
     assert response.body["message"].startswith(start)
 
 
-def test_a_job_that_was_admitted_in_part_can_be_written_whatever_a_new_one_may_not_be() -> None:
+def test_partially_admitted_job_is_writable() -> None:
     api, notes = Api(), {"kueue.x-k8s.io/job-min-parallelism": "1"}
     made = api.post(JOBS, bare(make.job(parallelism=3, completions=3), annotations=notes))
     held = with_path(with_path(made, ("spec", "parallelism"), 1), ("spec", "suspend"), value=False)
@@ -111,8 +111,8 @@ def test_a_job_that_was_admitted_in_part_can_be_written_whatever_a_new_one_may_n
 
 
 @pytest.mark.parametrize("verb", ["PATCH", "PUT"])
-@pytest.mark.parametrize(("before", "code"), [({}, 403), ({"conditions": [RESERVED]}, 200)], ids=["new", "was so"])
-def test_quota_without_an_admission_stays_only_where_it_was_so(before: Any, code: int, verb: str) -> None:
+@pytest.mark.parametrize(("before", "code"), [({}, 403), ({"conditions": [RESERVED]}, 200)], ids=["new", "stored"])
+def test_quota_reserved_without_admission_is_rejected_unless_stored(before: Any, code: int, verb: str) -> None:
     api, held, at = Api(), make.workload(status=before), f"{KUEUE}/namespaces/team/workloads/wl"
     api.stored.store.put(Key(*key_of(held)), held)
     other = {"status": {"conditions": [RESERVED, make.condition("PodsReady", reason="Started")]}}

@@ -1,4 +1,4 @@
-"""Times as clients see them, and what becomes of them when they are sent back."""
+"""Times are served in whole seconds and stored with fractions."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def times(obj: Any) -> set[str]:
     return {obj["metadata"]["creationTimestamp"], status["startTime"], status["conditions"][0]["lastTransitionTime"]}
 
 
-def test_times_are_shown_in_whole_seconds(api: Api) -> None:
+def test_times_are_served_in_whole_seconds(api: Api) -> None:
     assert times(api.get(PATH)) == {WHOLE}
     assert times(api.get("/api/v1/pods")["items"][0]) == {WHOLE}
     part = api.get(PATH, accept="application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
@@ -39,7 +39,7 @@ def test_times_are_shown_in_whole_seconds(api: Api) -> None:
 
 
 @pytest.mark.parametrize("part", ["", "/status"])
-def test_sent_back_they_are_as_fine_as_they_were(api: Api, part: str) -> None:
+def test_unchanged_times_keep_fractions(api: Api, part: str) -> None:
     found = api.get(PATH)
     sent = {**found, "metadata": {**found["metadata"], "labels": {"a": "b"}}}
     sent["status"] = {**found["status"], "phase": "Running"}
@@ -49,7 +49,7 @@ def test_sent_back_they_are_as_fine_as_they_were(api: Api, part: str) -> None:
     assert times(stored) == {FINE}
 
 
-def test_a_time_that_was_changed_is_as_it_was_sent(api: Api) -> None:
+def test_changed_time_is_stored_as_sent(api: Api) -> None:
     patch = {"status": {"startTime": "2026-01-01T00:00:02Z"}}
     merge = {"content-type": "application/merge-patch+json"}
     assert api.ask("PATCH", f"{PATH}/status", patch, headers=merge).code == 200
@@ -58,12 +58,12 @@ def test_a_time_that_was_changed_is_as_it_was_sent(api: Api) -> None:
     assert times(stored) == {FINE, "2026-01-01T00:00:02Z"}
 
 
-def test_the_times_of_leases_keep_their_fractions() -> None:
+def test_lease_times_keep_fractions() -> None:
     api, path = Api(), "/apis/coordination.k8s.io/v1/namespaces/team/leases"
     api.post(path, {"metadata": {"name": "a"}, "spec": {"renewTime": FINE}})
     assert api.get(f"{path}/a")["spec"]["renewTime"] == FINE
 
 
-def test_lists_that_grew_are_as_they_were_sent() -> None:
+def test_grown_lists_are_stored_as_sent() -> None:
     assert as_stored([WHOLE, WHOLE], [WHOLE], [FINE]) == [WHOLE, WHOLE]
     assert as_stored({"a": [WHOLE], "b": 1}, {"a": [WHOLE]}, {"a": [FINE]}) == {"a": [FINE], "b": 1}

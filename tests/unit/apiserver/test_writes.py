@@ -1,4 +1,4 @@
-"""Writes through the API: what is stored, what is only tried, what is refused, and in which words."""
+"""Writes through the API: stored objects, dry runs, rejections and their messages."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,7 +29,7 @@ def job(name: str = "j", **spec: Any) -> dict[str, Any]:
 
 
 def refused(response: Response, code: int, reported: str) -> None:
-    """Check what is told whoever may not."""
+    """Check the code and the message of a rejected request."""
     assert (response.code, response.body.get("message")) == (code, reported)
 
 
@@ -46,20 +46,20 @@ def patch(api: Api, path: str, body: Any, headers: Mapping[str, str] = MERGE) ->
     return api.ask("PATCH", path, body, headers=headers)
 
 
-def test_whoever_creates_cares_for_all_he_wrote(api: Api) -> None:
+def test_create_owns_all_sent_fields(api: Api) -> None:
     [entry] = api.get(f"{MAPS}/a")["metadata"]["managedFields"]
     fields = {"f:data": {".": {}, "f:x": {}}, "f:metadata": {"f:labels": {".": {}, "f:x": {}}}}
     assert entry["fieldsV1"] == fields
     assert (entry["manager"], entry["operation"], entry["apiVersion"]) == ("maker", "Update", "v1")
 
 
-def test_who_does_not_say_is_known_by_his_program(api: Api) -> None:
+def test_field_manager_defaults_to_user_agent(api: Api) -> None:
     api.ask("PUT", f"{MAPS}/a", config_map("a", x="2"), headers={"user-agent": "helm/v3.1 (linux)"})
     entries = api.get(f"{MAPS}/a")["metadata"]["managedFields"]
     assert [entry["manager"] for entry in entries] == ["helm", "maker"]
 
 
-def test_an_update_may_forget_who_cares(api: Api) -> None:
+def test_update_clears_managed_fields(api: Api) -> None:
     api.ask("PUT", f"{MAPS}/a", {**config_map("a", x="1"), "metadata": {"name": "a", "managedFields": []}})
     assert [e["manager"] for e in api.get(f"{MAPS}/a")["metadata"].get("managedFields", [])] == []
 
@@ -75,7 +75,7 @@ def test_an_update_may_forget_who_cares(api: Api) -> None:
         ("DELETE", MAPS, None, {}, 200),
     ],
 )
-def test_nothing_is_kept_of_a_dry_run(
+def test_dry_run_stores_nothing(
     api: Api, method: str, path: str, body: Any, headers: Mapping[str, str], code: int
 ) -> None:
     before = api.stored.revision
@@ -85,7 +85,7 @@ def test_nothing_is_kept_of_a_dry_run(
     assert api.stored.revision == before
 
 
-def test_a_dry_run_must_pass_what_a_write_must(api: Api) -> None:
+def test_dry_run_is_validated(api: Api) -> None:
     refused(api.ask("POST", f"{MAPS}?dryRun=All", config_map("a")), 409, 'configmaps "a" already exists')
     reported = 'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "Some": supported values: "All"'
     refused(api.ask("POST", f"{MAPS}?dryRun=Some", config_map("b")), 422, reported)
@@ -94,18 +94,18 @@ def test_a_dry_run_must_pass_what_a_write_must(api: Api) -> None:
 UNKNOWN = {**config_map("b"), "datas": {}, "metadata": {"name": "b", "lables": {}}}
 
 
-def test_unknown_fields_are_dropped_with_a_warning(api: Api) -> None:
+def test_unknown_fields_are_dropped_with_warning(api: Api) -> None:
     answer = api.ask("POST", MAPS, UNKNOWN)
     assert answer.code == 201
     assert sorted(answer.warnings) == ['unknown field "datas"', 'unknown field "metadata.lables"']
     assert "datas" not in answer.body
 
 
-def test_unknown_fields_are_dropped_in_silence_where_that_is_asked_for(api: Api) -> None:
+def test_field_validation_ignore_drops_unknown_fields_without_warning(api: Api) -> None:
     assert api.ask("POST", f"{MAPS}?fieldValidation=Ignore", UNKNOWN).warnings == ()
 
 
-def test_unknown_fields_are_refused_where_that_is_asked_for(api: Api) -> None:
+def test_field_validation_strict_rejects_unknown_fields(api: Api) -> None:
     sent = job(parallelisms=1)
     sent["spec"]["template"]["spec"]["containers"][0]["images"] = "i"
     answer = api.ask("POST", f"{JOBS}?fieldValidation=Strict", sent)
@@ -114,7 +114,7 @@ def test_unknown_fields_are_refused_where_that_is_asked_for(api: Api) -> None:
     refused(answer, 400, message)
 
 
-def test_fields_that_are_there_twice_are_told(api: Api) -> None:
+def test_duplicate_fields_are_reported(api: Api) -> None:
     twice = b'{"metadata": {"name": "b"}, "data": {"x": "1", "x": "2"}}'
     assert api.ask("POST", MAPS, twice).warnings == ('duplicate field "data.x"',)
     answer = api.ask("PUT", f"{MAPS}/b?fieldValidation=Strict", twice)
@@ -122,13 +122,13 @@ def test_fields_that_are_there_twice_are_told(api: Api) -> None:
     refused(answer, 400, f'{message} "data.x"')
 
 
-def test_a_patch_to_an_unknown_field_is_refused_as_a_patch(api: Api) -> None:
+def test_strict_patch_of_unknown_field_reports_patch(api: Api) -> None:
     answer = patch(api, f"{MAPS}/a?fieldValidation=Strict", {"datas": {}})
     assert (answer.code, answer.body["details"]["causes"][0]["field"]) == (422, "patch")
     assert answer.body["message"].endswith('strict decoding error: unknown field "datas"')
 
 
-def test_yaml_is_read_too(api: Api) -> None:
+def test_create_accepts_yaml(api: Api) -> None:
     sent = b"metadata: {name: b}\ndata: {x: '1'}\n"
     assert api.ask("POST", MAPS, sent, headers={"content-type": "application/yaml"}).body["data"] == {"x": "1"}
 
@@ -151,11 +151,11 @@ def test_yaml_is_read_too(api: Api) -> None:
         ),
     ],
 )
-def test_bodies_that_cannot_be_are_refused(api: Api, body: bytes, reported: str) -> None:
+def test_invalid_body_is_rejected(api: Api, body: bytes, reported: str) -> None:
     refused(api.ask("POST", MAPS, body), 400, reported)
 
 
-def test_what_is_no_text_of_a_known_kind_is_refused(api: Api) -> None:
+def test_unsupported_content_type_is_rejected(api: Api) -> None:
     assert api.ask("POST", MAPS, b"x", headers={"content-type": "text/html"}).code == 415
     assert patch(api, f"{MAPS}/a", b"{}", {"content-type": "application/json"}).code == 415
     queue = patch(api, f"{QUEUES}/q", {}, STRATEGIC)
@@ -163,12 +163,12 @@ def test_what_is_no_text_of_a_known_kind_is_refused(api: Api) -> None:
     refused(queue, 415, f"the body of the request was in an unknown format - accepted media types include: {media}")
 
 
-def test_nothing_is_made_in_a_namespace_that_is_not_there(api: Api) -> None:
+def test_create_in_missing_namespace_is_not_found(api: Api) -> None:
     answer = api.ask("POST", MAPS.replace("team-a", "nowhere"), config_map("a"))
     refused(answer, 404, 'namespaces "nowhere" not found')
 
 
-def test_a_new_object_is_born_as_the_server_says(api: Api) -> None:
+def test_create_ignores_server_side_metadata_and_status(api: Api) -> None:
     sent = job()
     sent["metadata"] |= {"uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z", "generation": 9}
     made = api.post(JOBS, {**sent, "status": {"succeeded": 3}})
@@ -185,17 +185,19 @@ def test_a_new_object_is_born_as_the_server_says(api: Api) -> None:
         ({"name": "a", "creationTimestamp": "2020-01-01T00:00:00Z"}, 422, "field is immutable"),
     ],
 )
-def test_an_update_is_of_the_object_it_says(api: Api, metadata: dict[str, str], code: int, reported: str) -> None:
+def test_update_checks_name_revision_uid_and_creation_time(
+    api: Api, metadata: dict[str, str], code: int, reported: str
+) -> None:
     answer = api.ask("PUT", f"{MAPS}/a", {"metadata": metadata})
     assert answer.code == code
     assert reported in answer.body["message"]
 
 
-def test_what_is_not_there_is_not_updated(api: Api) -> None:
+def test_update_of_missing_object_is_not_found(api: Api) -> None:
     refused(api.ask("PUT", f"{MAPS}/z", config_map("z")), 404, 'configmaps "z" not found')
 
 
-def test_custom_kinds_are_updated_from_a_version_that_is_named(api: Api) -> None:
+def test_update_of_custom_kind_needs_resource_version(api: Api) -> None:
     queue = {"metadata": {"name": "q"}, "spec": {}}
     made = api.post(QUEUES, queue)
     reported = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
@@ -203,7 +205,7 @@ def test_custom_kinds_are_updated_from_a_version_that_is_named(api: Api) -> None
     assert api.ask("PUT", f"{QUEUES}/q", made).code == 200
 
 
-def test_a_status_is_written_alone(api: Api) -> None:
+def test_status_subresource_writes_status_only(api: Api) -> None:
     api.post(JOBS, job())
     sent = {"metadata": {"labels": {"a": "b"}}, "spec": {"parallelism": 5}, "status": {"active": 2}}
     answer = patch(api, f"{JOBS}/j/status?fieldManager=me", sent)
@@ -213,7 +215,7 @@ def test_a_status_is_written_alone(api: Api) -> None:
     assert [(entry["subresource"], list(entry["fieldsV1"])) for entry in mine] == [("status", ["f:status"])]
 
 
-def test_a_generation_counts_what_is_wanted(api: Api) -> None:
+def test_generation_counts_spec_changes(api: Api) -> None:
     api.post(JOBS, job())
     assert patch(api, f"{JOBS}/j", {"metadata": {"labels": {"a": "b"}}}).body["metadata"]["generation"] == 1
     assert patch(api, f"{JOBS}/j", {"spec": {"parallelism": 2}}).body["metadata"]["generation"] == 2
@@ -223,7 +225,7 @@ def test_some_kinds_have_no_generation(api: Api) -> None:
     assert "generation" not in api.ask("PUT", f"{MAPS}/a", config_map("a", x="9")).body["metadata"]
 
 
-def test_an_apply_makes_what_is_not_there_and_merges_into_what_is(api: Api) -> None:
+def test_apply_creates_or_merges_object(api: Api) -> None:
     path = f"{MAPS}/b?fieldManager=me"
     assert (
         patch(api, path, b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\ndata: {x: '1'}\n", APPLY).code == 201
@@ -232,7 +234,7 @@ def test_an_apply_makes_what_is_not_there_and_merges_into_what_is(api: Api) -> N
     assert patch(api, path, config_map("b"), APPLY).body["data"] == {"y": "2"}
 
 
-def test_an_apply_of_a_status_is_of_nothing_else(api: Api) -> None:
+def test_apply_of_status_changes_status_only(api: Api) -> None:
     api.post(JOBS, job())
     path = f"{JOBS}/j/status?fieldManager=me"
     sent = {**job(parallelism=9), "status": {"active": 1}}
@@ -254,14 +256,14 @@ def test_an_apply_of_a_status_is_of_nothing_else(api: Api) -> None:
         (f"fieldManager={'x' * 129}", MERGE, "fieldManager: Too long: may not be more than 128 bytes"),
     ],
 )
-def test_options_that_cannot_be_are_refused(api: Api, query: str, headers: Mapping[str, str], reported: str) -> None:
+def test_invalid_patch_options_are_rejected(api: Api, query: str, headers: Mapping[str, str], reported: str) -> None:
     refused(patch(api, f"{MAPS}/a?{query}", {}, headers), 422, f'PatchOptions.meta.k8s.io "" is invalid: {reported}')
 
 
 @pytest.mark.parametrize(
     "operation", [{"op": "replace", "path": "/metadata", "value": 5}, {"op": "remove", "path": ""}]
 )
-def test_a_patch_leaves_an_object(api: Api, operation: dict[str, Any]) -> None:
+def test_patch_that_removes_object_structure_is_rejected(api: Api, operation: dict[str, Any]) -> None:
     assert patch(api, f"{MAPS}/a", [operation], JSON_PATCH).code in {400, 422}
 
 
@@ -279,7 +281,7 @@ def test_a_patch_leaves_an_object(api: Api, operation: dict[str, Any]) -> None:
         ([], 400, "the request body is not a DeleteOptions"),
     ],
 )
-def test_deletes_that_cannot_be_are_refused(api: Api, options: Any, code: int, reported: str) -> None:
+def test_invalid_delete_options_are_rejected(api: Api, options: Any, code: int, reported: str) -> None:
     answer = api.ask("DELETE", f"{MAPS}/a", options)
     assert answer.code == code
     assert reported in answer.body["message"]
@@ -294,7 +296,9 @@ def test_deletes_that_cannot_be_are_refused(api: Api, options: Any, code: int, r
         ({}, False),
     ],
 )
-def test_dependents_go_or_stay_as_is_asked(api: Api, options: dict[str, Any], is_left: bool) -> None:
+def test_delete_propagation_policy_keeps_or_deletes_dependents(
+    api: Api, options: dict[str, Any], is_left: bool
+) -> None:
     owner = api.get(f"{MAPS}/a")
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": owner["metadata"]["uid"]}
     api.post(MAPS, {"metadata": {"name": "b", "ownerReferences": [reference]}})
@@ -304,19 +308,19 @@ def test_dependents_go_or_stay_as_is_asked(api: Api, options: dict[str, Any], is
     assert "ownerReferences" not in left.body.get("metadata", {})
 
 
-def test_the_pods_of_a_job_stay_unless_somebody_says_otherwise(api: Api) -> None:
+def test_job_delete_without_propagation_policy_returns_warning(api: Api) -> None:
     api.post(JOBS, job())
     [warning] = api.ask("DELETE", f"{JOBS}/j").warnings
     assert warning.startswith("child pods are preserved by default when jobs are deleted")
 
 
-def test_all_that_is_selected_is_deleted(api: Api) -> None:
+def test_delete_collection_deletes_selected_objects(api: Api) -> None:
     api.post(MAPS, config_map("b", y="2"))
     assert [item["metadata"]["name"] for item in api.ask("DELETE", f"{MAPS}?labelSelector=x").body["items"]] == ["a"]
     assert api.ask("GET", f"{MAPS}/b").code == 200
 
 
-def test_the_birth_of_an_object_may_be_told_to_the_second_and_in_another_zone() -> None:
+def test_update_accepts_creation_time_in_seconds_and_with_zone() -> None:
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
     made = api.post(path, config_map("a"))
     born = made["metadata"]["creationTimestamp"]
@@ -328,7 +332,7 @@ def test_the_birth_of_an_object_may_be_told_to_the_second_and_in_another_zone() 
     assert api.ask("PUT", f"{path}/a", {**made, "metadata": other}).code == 422
 
 
-def test_quantities_are_kept_as_kubernetes_writes_them() -> None:
+def test_quantities_are_stored_in_canonical_form() -> None:
     resources = {"requests": {"cpu": 2, "memory": "1024Mi", "ephemeral-storage": "1e3"}}
     container = {"name": "c", "image": "i", "resources": resources}
     made = Api().post("/api/v1/namespaces/team/pods", {"metadata": {"name": "a"}, "spec": {"containers": [container]}})
@@ -336,8 +340,8 @@ def test_quantities_are_kept_as_kubernetes_writes_them() -> None:
     assert kept == {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1e3"}
 
 
-class Elsewhere:
-    """Work is done at once, and counted."""
+class CountingExecutor:
+    """An executor that works at once, counts, and reports on demand."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -347,14 +351,14 @@ class Elsewhere:
         self.done += 1
         self._later = partial(done, work())
 
-    def tell(self) -> None:
+    def finish(self) -> None:
         self._later()
 
 
 @pytest.mark.parametrize("content_type", [MERGE, STRATEGIC, JSON_PATCH, APPLY])
-def test_a_small_change_of_a_large_object_is_worked_out_apart(content_type: Mapping[str, str]) -> None:
-    api, elsewhere = Api(), Elsewhere()
-    api.server.set_write_executor(elsewhere)
+def test_write_executor_patches_large_object(content_type: Mapping[str, str]) -> None:
+    api, counting_executor = Api(), CountingExecutor()
+    api.server.set_write_executor(counting_executor)
     api.post(MAPS, config_map("small"))
     large = Key(scheme.CONFIG_MAP, "team-a", "large")
     made: dict[str, Any] = config_map("large", **{f"key-{number}": "value" for number in range(2000)})
@@ -363,11 +367,11 @@ def test_a_small_change_of_a_large_object_is_worked_out_apart(content_type: Mapp
     patch = [{"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}}]
     body, query = (patch, "") if content_type == JSON_PATCH else (about, "?fieldManager=m")
     small = api.ask("PATCH", f"{MAPS}/small{query}", body, headers=content_type)
-    assert (small.code, elsewhere.done) == (200, 0)
+    assert (small.code, counting_executor.done) == (200, 0)
     later = api.answer("PATCH", f"{MAPS}/large{query}", body, content_type["content-type"])
     assert isinstance(later, DeferredResponse)
     reported: list[Response] = []
     later.then(reported.append)
-    elsewhere.tell()
-    assert (reported[0].code, elsewhere.done) == (200, 1)
+    counting_executor.finish()
+    assert (reported[0].code, counting_executor.done) == (200, 1)
     assert api.get(f"{MAPS}/large")["metadata"]["annotations"] == {"a": "b"}

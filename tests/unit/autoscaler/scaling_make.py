@@ -1,4 +1,4 @@
-"""A small world in which nodes come and go: the cloud, placement, the autoscaler, and the life of nodes."""
+"""A simulated cluster that scales: the cloud, placement, the autoscaler, and node health."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ STEPS = ("provisioning", "boot", "registration", "network", "drivers", "shutdown
 
 
 def cluster(pools: Sequence[Obj] = (), **spec: Any) -> Obj:
-    """A Cluster in three zones, whose machines take a second for each step; the keywords are its spec's."""
+    """A Cluster in three zones; each step of a machine takes a second. Keywords are fields of its spec."""
     return {
         "apiVersion": "cloud.batchyard.dev/v1alpha1",
         "kind": "Cluster",
@@ -48,7 +48,7 @@ def cluster(pools: Sequence[Obj] = (), **spec: Any) -> Obj:
 
 
 def pool(name: str = "pool", machine: str = "e2-standard-4", most: int = 10, **spec: Any) -> Obj:
-    """A NodePool as a Cluster lists it: of no nodes to begin with, in one zone."""
+    """A NodePool entry of a Cluster: initially empty, in one zone."""
     bounds = {"min": 0, "max": most, "locationPolicy": spec.pop("policy", "BALANCED")}
     return {"name": name, "machineType": machine, "zones": [ZONES[0]], "autoscaling": bounds, "nodeCount": 0, **spec}
 
@@ -71,7 +71,7 @@ def pod(name: str, cpu: str = "1", gpu: int = 0, gang: str = "", **spec: Any) ->
 
 
 class Scaled(Stage):
-    """See the module."""
+    """A stage with the controllers of a cluster that scales."""
 
     def __init__(self, begin: Obj | None = None, *more: Controller, start: Instant = make.NOW) -> None:
         self.kernel = VirtualEventLoop(start)
@@ -93,12 +93,12 @@ class Scaled(Stage):
             self.put(*initial_objects(begin))
 
     def run(self, seconds: float) -> None:
-        """Let the world run until so many seconds after its start; it is that late then even if all is quiet."""
+        """Run until this many seconds after the start; the clock reaches that instant even without events."""
         self.kernel.call_at(make.at(seconds), lambda: None)
         super().run(seconds)
 
     def restarted(self) -> "Scaled":
-        """The same objects, at the same instant, and controllers that know nothing."""
+        """The same objects at the same instant, with new controllers."""
         fresh = Scaled(start=self.kernel.now())
         for kind in self.store.kinds():
             for obj in self.store.list(kind):
@@ -115,7 +115,7 @@ class Scaled(Stage):
         return [name for name, of in self._pools(scheme.INSTANCE).items() if pool in {"", of}]
 
     def zones(self) -> dict[str, int]:
-        """How many Instances there are in each zone."""
+        """The number of Instances in each zone."""
         zones = [obj["spec"]["zone"] for obj in self.client.list(scheme.INSTANCE)]
         return {zone: zones.count(zone) for zone in ZONES if zone in zones}
 
@@ -128,23 +128,23 @@ class Scaled(Stage):
         return str(self.get(scheme.POD, name)["spec"].get("nodeName") or "")
 
     def end(self, *names: str) -> None:
-        """Let pods succeed."""
+        """Set pods to Succeeded."""
         for name in names:
             obj = self.get(scheme.POD, name)
             self._submit(UpdateStatus(with_status(obj, {**obj["status"], "phase": "Succeeded"})))
         self.settle()
 
     def remove(self, name: str) -> None:
-        """Let a pod go at once."""
+        """Delete a pod without grace period."""
         self._submit(Delete(Key(scheme.POD, "team", name), grace=0))
         self.settle()
 
     def reported(self, reason: str) -> list[tuple[str, str]]:
-        """What events of a reason say, with the names of what they are about."""
+        """The messages of events with a reason, with the names of their objects."""
         return [(event.regarding.name, event.message) for event in self.events if event.reason == reason]
 
     def finish(self) -> float:
-        """Let all happen that is still to happen; it must come to an end, and when it does is the answer."""
+        """Run until no event is pending; return the elapsed seconds."""
         self.kernel.run(steps_max=500_000)
         assert self.kernel.pending() == 0
         return (self.kernel.now() - make.NOW) / 1_000_000
@@ -155,7 +155,7 @@ class Scaled(Stage):
 
 
 def says(obj: Mapping[str, Any], kind: str) -> str:
-    """The status and reason of a condition; '' if it is not there."""
+    """The status and reason of a condition; '' if it is missing."""
     found = find_condition(obj, kind)
     return "" if found is None else f"{found['status']}/{found['reason']}"
 
@@ -174,7 +174,7 @@ def pod_template(name: str = "t", **fields: Any) -> Obj:
 def provisioning_request(
     name: str = "pr", kind: str = "queued-provisioning.gke.io", count: int = 1, created: float = 0, **parameters: str
 ) -> Obj:
-    """A ProvisioningRequest for so many pods of template t."""
+    """A ProvisioningRequest for this number of pods of template t."""
     return {
         "apiVersion": "autoscaling.x-k8s.io/v1",
         "kind": "ProvisioningRequest",

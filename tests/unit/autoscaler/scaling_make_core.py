@@ -19,7 +19,7 @@ A, B, C = ZONES
 
 
 def cluster(**spec: Any) -> Obj:
-    """A Cluster in three zones; the keywords are its spec's."""
+    """A Cluster in three zones; keywords are fields of its spec."""
     return {
         "apiVersion": "cloud.batchyard.dev/v1alpha1",
         "kind": "Cluster",
@@ -29,7 +29,7 @@ def cluster(**spec: Any) -> Obj:
 
 
 def pool(name: str = "pool", machine: str = "e2-standard-4", most: int = 10, **spec: Any) -> Obj:
-    """A NodePool in all zones that grows to so many nodes in each."""
+    """A NodePool in all zones that grows to this number of nodes in each."""
     bounds = {"min": 0, "max": most, "locationPolicy": spec.pop("policy", "BALANCED"), **spec.pop("bounds", {})}
     return {
         "apiVersion": "cloud.batchyard.dev/v1alpha1",
@@ -40,7 +40,7 @@ def pool(name: str = "pool", machine: str = "e2-standard-4", most: int = 10, **s
 
 
 def groups(*pools: Obj, **spec: Any) -> list[NodeGroup]:
-    """The groups of pools; the keywords are the cluster's."""
+    """The groups of pools; keywords are fields of the cluster spec."""
     return [group for each in pools for group in groups_of(each, cluster(**spec))]
 
 
@@ -50,7 +50,7 @@ def fleet(
     backoffs: Mapping[str, Backoff] | None = None,
     leaving: Mapping[str, int] | None = None,
 ) -> NodeGroupsState:
-    """A fleet of groups; sizes are by zone and hold for every pool."""
+    """The state of groups; sizes are by zone and apply to every pool."""
     by_name = {group.name: (sizes or {}).get(group.name.zone, 0) for group in found}
     going: dict[GroupName, int] = {group.name: (leaving or {}).get(group.name.zone, 0) for group in found}
     return NodeGroupsState(found, by_name, going, backoffs or {})
@@ -59,7 +59,7 @@ def fleet(
 def planner(
     found: Sequence[NodeGroup], nodes: ClusterSnapshot | None = None, new_pools: NewPools | None = None, **spec: Any
 ) -> ScaleUp:
-    """A scale-up with nothing there yet, in a trial of its own; the keywords are the cluster's."""
+    """A scale-up without existing nodes, in its own what-if block; keywords are fields of the cluster spec."""
     whole = cluster(**spec)
     settings = settings_of(whole)
     limits = ClusterLimits(settings.limits, {})
@@ -69,12 +69,12 @@ def planner(
 
 
 def views(*names: str, **fields: Any) -> list[PodView]:
-    """The views of pods that are alike but for their names."""
+    """The views of pods that differ only in their names."""
     return [view(pod(name, **fields)) for name in names]
 
 
 def grown(scale_up: ScaleUp) -> dict[str, int]:
-    """By how much the pools grow."""
+    """The number of new nodes of each pool."""
     found: dict[str, int] = {}
     for group, count in scale_up.increases.items():
         found[group.name.pool] = found.get(group.name.pool, 0) + count

@@ -1,4 +1,4 @@
-"""The autoscaler grows pools for pods that wait, where and when it should."""
+"""The autoscaler scales up pools for pending pods."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ A, B, C = ZONES
 TPU: Any = {"requests": {"google.com/tpu": "4"}}
 
 
-def looks(world: Scaled) -> int:
+def autoscaler_reconciles(world: Scaled) -> int:
     return sum(lane.reconciles for lane in world.runner._queue.lanes if lane.controller.name == "autoscaler")
 
 
-def test_pods_that_wait_get_nodes_at_the_next_look() -> None:
+def test_autoscaler_scales_up_for_pending_pods_at_next_scan() -> None:
     world = Scaled(cluster([pool()]))
     world.run(3)
     world.put(pod("p", cpu="3"), pod("q", cpu="3"))
@@ -28,7 +28,7 @@ def test_pods_that_wait_get_nodes_at_the_next_look() -> None:
     assert all(world.place(name) for name in ("p", "q"))
 
 
-def test_nodes_that_are_coming_are_not_asked_for_again() -> None:
+def test_autoscaler_counts_upcoming_nodes() -> None:
     slow = {"min": "5m", "typical": "5m", "max": "5m"}
     world = Scaled(cluster([pool()], times={"boot": slow}))
     world.put(pod("p", cpu="3"))
@@ -38,7 +38,7 @@ def test_nodes_that_are_coming_are_not_asked_for_again() -> None:
     assert len(world.machines()) == 2
 
 
-def test_pods_are_told_which_group_grows() -> None:
+def test_triggered_scale_up_event_names_node_group() -> None:
     world = Scaled(cluster([pool(most=24)]))
     world.put(pod("p", cpu="3"), pod("q", cpu="3"))
     world.run(10)
@@ -47,7 +47,7 @@ def test_pods_are_told_which_group_grows() -> None:
     assert world.reported("TriggeredScaleUp") == [("p", message), ("q", message)]
 
 
-def test_pods_that_no_pool_fits_are_told_once() -> None:
+def test_not_trigger_scale_up_event_is_reported_once() -> None:
     world = Scaled(cluster([pool(), pool("large", "e2-standard-8")]))
     world.put(pod("p", cpu="20"))
     world.run(10)
@@ -56,7 +56,7 @@ def test_pods_that_no_pool_fits_are_told_once() -> None:
     assert world.reported("NotTriggerScaleUp") == [("p", "pod didn't trigger scale-up: 2 Insufficient cpu")]
 
 
-def test_pods_with_accelerators_are_given_time_to_come_together() -> None:
+def test_autoscaler_delays_scale_up_of_accelerator_pods() -> None:
     world = Scaled(cluster([pool(machine="g2-standard-24")]))
     world.put(pod("p", gpu=2))
     world.run(25)
@@ -67,7 +67,7 @@ def test_pods_with_accelerators_are_given_time_to_come_together() -> None:
     assert len(world.machines()) == 2
 
 
-def test_a_gang_gets_all_its_nodes_or_none() -> None:
+def test_autoscaler_scales_up_for_complete_gang_only() -> None:
     world = Scaled(cluster([pool(most=3)]))
     world.put(*[pod(f"{gang}{number}", cpu="3", gang=gang) for gang in "ab" for number in range(2)])
     world.run(100)
@@ -78,21 +78,21 @@ def test_a_gang_gets_all_its_nodes_or_none() -> None:
 
 
 @pytest.mark.parametrize(("policy", "zones"), [("BALANCED", {A: 2, B: 1, C: 1}), ("ANY", {A: 4})])
-def test_zones_are_kept_alike_or_the_first_is_filled(policy: str, zones: dict[str, int]) -> None:
+def test_autoscaler_spreads_nodes_over_zones_by_location_policy(policy: str, zones: dict[str, int]) -> None:
     world = Scaled(cluster([pool(policy=policy, zones=list(ZONES))]))
     world.put(*[pod(f"p{number}", cpu="3") for number in range(4)])
     world.run(10)
     assert world.zones() == zones
 
 
-def test_a_slice_comes_whole_for_one_pod() -> None:
+def test_autoscaler_creates_all_hosts_of_tpu_slice_for_single_pod() -> None:
     world = Scaled(cluster([pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)]))
     world.put(pod("p", **TPU))
     world.run(60)
     assert (len(world.machines()), world.place("p") != "") == (2, True)
 
 
-def test_expendable_pods_get_no_nodes() -> None:
+def test_autoscaler_ignores_expendable_pods() -> None:
     world = Scaled(cluster([pool()]))
     expendable = pod("p", cpu="3")
     world.put({**expendable, "spec": {**expendable["spec"], "priority": -11}})
@@ -100,7 +100,7 @@ def test_expendable_pods_get_no_nodes() -> None:
     assert world.machines() == []
 
 
-def test_a_pool_is_never_below_its_least() -> None:
+def test_autoscaler_keeps_minimum_size_of_pool() -> None:
     world = Scaled(cluster([pool(nodeCount=1, autoscaling={"min": 1, "max": 3})]))
     world.run(60)
     (name,) = world.machines()
@@ -110,28 +110,28 @@ def test_a_pool_is_never_below_its_least() -> None:
     assert len(world.nodes()) == 1
 
 
-def test_a_cluster_of_fixed_pools_costs_nothing() -> None:
+def test_autoscaler_does_not_reconcile_without_autoscaled_pools() -> None:
     fixed: dict[str, Any] = pool(nodeCount=1)
     del fixed["autoscaling"]
     world = Scaled(cluster([fixed]))
     world.put(pod("p", cpu="3"), pod("q", cpu="3"))
     world.run(60)
-    assert (looks(world), world.reported("NotTriggerScaleUp")) == (0, [])
+    assert (autoscaler_reconciles(world), world.reported("NotTriggerScaleUp")) == (0, [])
 
 
-def test_machines_on_their_way_are_no_reason_to_look() -> None:
+def test_autoscaler_does_not_reconcile_for_booting_machines() -> None:
     minute = {"min": "1m", "typical": "1m", "max": "1m"}
     world = Scaled(cluster([pool()], times=dict.fromkeys(("provisioning", "boot", "network"), minute)))
     world.put(pod("p", cpu="3"))
     world.run(30)
-    before = looks(world)
+    before = autoscaler_reconciles(world)
     world.run(180)
-    assert (len(world.nodes()), looks(world)) == (1, before)
+    assert (len(world.nodes()), autoscaler_reconciles(world)) == (1, before)
     world.run(210)
-    assert looks(world) > before
+    assert autoscaler_reconciles(world) > before
 
 
-def test_an_index_reads_what_it_missed_once_something_scales() -> None:
+def test_restarted_autoscaler_counts_existing_nodes() -> None:
     world = Scaled(cluster([pool()]))
     world.put(pod("p", cpu="3"))
     world.run(60)

@@ -1,4 +1,4 @@
-"""What the autoscaler does when machines do not come."""
+"""The autoscaler handles machines that fail to start."""
 
 from typing import Any
 
@@ -18,27 +18,27 @@ def none_left(*zones: str, machine: str = "e2-standard-4", count: int = 0) -> li
 
 
 def backoffs(world: Scaled) -> dict[str, float]:
-    """The backoffs that are kept: for how many minutes each was meant."""
+    """The stored backoffs, in minutes."""
     status = world.client.get(STATUS)
     kept = {} if status is None else read_backoffs(status["data"][BACKOFFS])
     return {key: backoff.duration / 60_000_000 for key, backoff in kept.items()}
 
 
-def test_another_zone_is_tried_at_the_next_look() -> None:
+def test_autoscaler_tries_another_zone_after_stockout() -> None:
     world = Scaled(cluster([pool(zones=[A, B])], capacity=none_left(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     assert (world.zones(), world.place("p") != "", backoffs(world)) == ({B: 1}, True, {f"pool/{A}": 5})
 
 
-def test_another_pool_is_tried_too() -> None:
+def test_autoscaler_tries_another_pool_after_stockout() -> None:
     world = Scaled(cluster([pool("one"), pool("two", "e2-standard-8")], capacity=none_left(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     assert len(world.nodes("two")) == 1
 
 
-def test_who_fails_is_told_on_the_pool() -> None:
+def test_failed_scale_up_event_is_reported_on_pool() -> None:
     world = Scaled(cluster([pool()], capacity=none_left(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
@@ -50,7 +50,7 @@ def test_who_fails_is_told_on_the_pool() -> None:
     ]
 
 
-def test_a_group_is_tried_again_once_capacity_is_there() -> None:
+def test_autoscaler_retries_group_after_backoff() -> None:
     world = Scaled(cluster([pool()], capacity=none_left(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
@@ -61,13 +61,13 @@ def test_a_group_is_tried_again_once_capacity_is_there() -> None:
     assert world.place("p")
 
 
-def test_nothing_is_asked_for_without_end() -> None:
+def test_autoscaler_stops_retrying_pods_without_capacity() -> None:
     world = Scaled(cluster([pool(), pool("spot", provisioning="spot")], capacity=none_left(A, count=1)))
     world.put(pod("p", cpu="3"), pod("q", cpu="3"), *[pod(f"g{n}", cpu="3", gang="g") for n in range(2)])
     assert world.finish() < 7 * 24 * 3600
 
 
-def test_a_slice_is_not_asked_for_without_end_where_only_a_part_of_it_is_left() -> None:
+def test_autoscaler_does_not_retry_slice_that_exceeds_remaining_capacity() -> None:
     machine = "ct5lp-hightpu-4t"
     slices = pool("slice", machine, most=2, tpuTopology="2x4")
     world = Scaled(cluster([slices], capacity=none_left(A, machine=machine, count=1)))
@@ -76,7 +76,7 @@ def test_a_slice_is_not_asked_for_without_end_where_only_a_part_of_it_is_left() 
     assert len(world.reported("FailedToScaleUpGroup")) == 1
 
 
-def test_a_backoff_outlives_the_autoscaler() -> None:
+def test_backoff_survives_restart_of_autoscaler() -> None:
     world = Scaled(cluster([pool()], capacity=none_left(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
@@ -88,7 +88,7 @@ def test_a_backoff_outlives_the_autoscaler() -> None:
     assert again.place("p")
 
 
-def test_machines_that_take_too_long_are_given_up() -> None:
+def test_autoscaler_deletes_machine_after_provision_timeout() -> None:
     world = Scaled(cluster([pool()], times={"boot": HOUR}, autoscaling={"maxNodeProvisionTime": "2m"}))
     world.put(pod("p", cpu="3"))
     world.run(129)
@@ -99,7 +99,7 @@ def test_machines_that_take_too_long_are_given_up() -> None:
     assert message.endswith("failed to register within 2m0s")
 
 
-def test_a_slice_that_fails_is_given_up_whole() -> None:
+def test_autoscaler_deletes_all_hosts_of_failed_slice() -> None:
     capacity = none_left(A, machine="ct5lp-hightpu-4t", count=1)
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
     world = Scaled(cluster([slices], capacity=capacity))
@@ -108,7 +108,7 @@ def test_a_slice_that_fails_is_given_up_whole() -> None:
     assert (world.machines(), list(backoffs(world))) == ([], [f"pool/{A}"])
 
 
-def test_a_slice_asked_for_by_half_is_completed() -> None:
+def test_autoscaler_completes_partly_created_slice() -> None:
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
     world = Scaled(cluster([slices]))
     made = world.get(scheme.NODE_POOL, "pool", "")
@@ -119,7 +119,7 @@ def test_a_slice_asked_for_by_half_is_completed() -> None:
     assert "half" in world.nodes()
 
 
-def test_a_gang_that_failed_is_tried_again_only_where_all_may_come() -> None:
+def test_autoscaler_does_not_retry_gang_without_capacity_for_all_pods() -> None:
     world = Scaled(cluster([pool()], capacity=none_left(A, count=1)))
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(3 * 3600)
@@ -127,7 +127,7 @@ def test_a_gang_that_failed_is_tried_again_only_where_all_may_come() -> None:
     assert [name for name, _ in world.reported("TriggeredScaleUp")] == ["g0", "g1"]
 
 
-def test_a_reservation_that_has_not_begun_is_waited_for() -> None:
+def test_autoscaler_retries_after_start_of_reservation() -> None:
     reserved = {"name": "r", "machineType": "e2-standard-4", "zone": A, "count": 2, "start": "2h"}
     world = Scaled(cluster([pool(reservation="r")], reservations=[reserved]))
     world.put(pod("p", cpu="3"))
@@ -137,7 +137,7 @@ def test_a_reservation_that_has_not_begun_is_waited_for() -> None:
     assert world.place("p")
 
 
-def test_a_gang_that_failed_is_not_tried_again_where_zones_share_too_small_a_quota() -> None:
+def test_autoscaler_does_not_retry_gang_above_regional_quota() -> None:
     world = Scaled(cluster([pool(zones=[A, B])], quotas=[{"name": "cpus", "limit": 7}]))
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(300)
@@ -146,7 +146,7 @@ def test_a_gang_that_failed_is_not_tried_again_where_zones_share_too_small_a_quo
     assert (world.machines(), len(world.reported("TriggeredScaleUp"))) == ([], asked)
 
 
-def test_a_gang_that_failed_gets_no_new_pool_whose_zones_share_too_small_a_quota() -> None:
+def test_auto_provisioning_does_not_retry_gang_above_regional_quota() -> None:
     limits = [{"resource": name, "max": 1000} for name in ("cpu", "memory")]
     begin = cluster(autoscaling={"autoProvisioning": {"limits": limits}}, quotas=[{"name": "cpus", "limit": 7}])
     world = Scaled(begin)

@@ -1,4 +1,4 @@
-"""Pools that the autoscaler makes: for pods that no pool fits, within limits, and only while they are of use."""
+"""Auto-provisioned pools: created for pods that fit no pool, within limits, and deleted when empty."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ A100 = "a2-highgpu-1g"
 
 
 def limits(**most: int) -> dict[str, Any]:
-    """What a Cluster says of the pools that may be made."""
+    """The auto-provisioning limits of a Cluster."""
     most = {"cpu": 1000, "memory": 4000, "nvidia-tesla-a100": 100, "tpu-v5-lite-podslice": 64} | most
     return {"autoProvisioning": {"limits": [{"resource": name, "max": count} for name, count in most.items()]}}
 
 
-def making(*pools: Obj, most: dict[str, int] | None = None, **spec: Any) -> Scaled:
-    """A world in which pools are made."""
+def with_auto_provisioning(*pools: Obj, most: dict[str, int] | None = None, **spec: Any) -> Scaled:
+    """A cluster with auto-provisioning."""
     return Scaled(cluster(pools, autoscaling={"profile": "optimize-utilization", **limits(**(most or {}))}, **spec))
 
 
 def compact(group: str, number: int) -> Obj:
-    """One of the pods that want to be near each other, on spot machines with an A100 each."""
+    """A pod of a compact placement group, on a spot machine with an A100."""
     keys = {
         "placement-group": group,
         "cloud.google.com/gke-placement-group": group,
@@ -39,7 +39,7 @@ def compact(group: str, number: int) -> Obj:
 
 
 def tpu(slice_: str, number: int) -> Obj:
-    """A pod of a slice, which wants all the slice in one pool, and no other there: as JobSets do that own a pool."""
+    """A pod of a slice with exclusive placement of its Job in one node pool, as JobSet sets it."""
     key, topology = {"key": "job-key", "operator": "In", "values": [slice_]}, "cloud.google.com/gke-nodepool"
     others: list[Obj] = [{"key": "job-key", "operator": "Exists"}, {**key, "operator": "NotIn"}]
 
@@ -59,8 +59,8 @@ def tpu(slice_: str, number: int) -> Obj:
     )
 
 
-def test_each_placement_group_gets_a_pool_of_its_name() -> None:
-    world = making(pool("small", "e2-medium", 2))
+def test_auto_provisioning_creates_pool_named_after_placement_group() -> None:
+    world = with_auto_provisioning(pool("small", "e2-medium", 2))
     world.put(*[compact(group, number) for group in GROUPS for number in range(2)])
     world.run(60)
     assert world.pools() == ["small", *GROUPS]
@@ -70,8 +70,8 @@ def test_each_placement_group_gets_a_pool_of_its_name() -> None:
         assert world.get(scheme.NODE_POOL, group, "")["spec"]["placementGroup"] == group
 
 
-def test_a_pool_goes_with_its_last_node() -> None:
-    world = making()
+def test_auto_provisioned_pool_is_deleted_with_last_node() -> None:
+    world = with_auto_provisioning()
     world.put(*[compact(GROUPS[0], number) for number in range(2)])
     world.run(60)
     world.end(f"{GROUPS[0]}-0")
@@ -82,8 +82,8 @@ def test_a_pool_goes_with_its_last_node() -> None:
     assert (world.pools(), world.machines(), world.nodes()) == ([], [], [])
 
 
-def test_each_slice_gets_a_pool() -> None:
-    world = making()
+def test_auto_provisioning_creates_pool_for_each_slice() -> None:
+    world = with_auto_provisioning()
     world.put(*[tpu(slice_, number) for slice_ in ("s0", "s1", "s2") for number in range(2)])
     world.run(100)
     assert [len(world.nodes(name)) for name in world.pools()] == [2, 2, 2]
@@ -91,8 +91,8 @@ def test_each_slice_gets_a_pool() -> None:
     assert sorted(homes) == world.nodes()
 
 
-def test_the_cheapest_machine_that_fits_is_taken() -> None:
-    world = making()
+def test_auto_provisioning_selects_cheapest_machine_that_fits() -> None:
+    world = with_auto_provisioning()
     world.put(pod("p", cpu="3"))
     world.run(60)
     (name,) = world.pools()
@@ -100,46 +100,46 @@ def test_the_cheapest_machine_that_fits_is_taken() -> None:
     assert world.place("p") in world.nodes(name)
 
 
-def test_a_pool_that_fits_comes_before_a_new_one() -> None:
-    world = making(pool("big", "e2-standard-16"))
+def test_autoscaler_prefers_existing_pool_to_new_pool() -> None:
+    world = with_auto_provisioning(pool("big", "e2-standard-16"))
     world.put(pod("p", cpu="3"))
     world.run(60)
     assert (world.pools(), len(world.nodes("big"))) == (["big"], 1)
 
 
-def test_limits_of_the_cluster_are_kept() -> None:
-    world = making(most={"nvidia-tesla-a100": 1})
+def test_auto_provisioning_respects_cluster_limits() -> None:
+    world = with_auto_provisioning(most={"nvidia-tesla-a100": 1})
     world.put(*[compact(GROUPS[0], number) for number in range(2)])
     world.run(60)
     assert (world.pools(), world.machines()) == ([], [])
     assert {name for name, _ in world.reported("NotTriggerScaleUp")} == {f"{GROUPS[0]}-0", f"{GROUPS[0]}-1"}
 
 
-def test_machines_of_other_pools_count_against_the_limits() -> None:
+def test_cluster_limits_count_machines_of_other_pools() -> None:
     fixed = {"name": "fixed", "machineType": A100, "zones": [A], "nodeCount": 2}
-    world = making(fixed, most={"nvidia-tesla-a100": 3})
+    world = with_auto_provisioning(fixed, most={"nvidia-tesla-a100": 3})
     world.put(*[compact(GROUPS[0], number) for number in range(2)])
     world.run(60)
     assert world.pools() == ["fixed"]
 
 
-def test_another_zone_is_tried_where_the_first_has_none() -> None:
-    world = making(capacity=[{"machineType": A100, "zone": A, "count": 0}])
+def test_auto_provisioning_tries_another_zone_after_stockout() -> None:
+    world = with_auto_provisioning(capacity=[{"machineType": A100, "zone": A, "count": 0}])
     world.put(*[compact(GROUPS[0], number) for number in range(2)])
     world.run(100)
     assert world.zones() == {B: 2}
     assert all(world.place(f"{GROUPS[0]}-{number}") for number in range(2))
 
 
-def test_where_no_zone_has_any_no_pool_is_left() -> None:
-    world = making(capacity=[{"machineType": A100, "zone": zone, "count": 0} for zone in ZONES])
+def test_auto_provisioning_deletes_pools_without_capacity_in_any_zone() -> None:
+    world = with_auto_provisioning(capacity=[{"machineType": A100, "zone": zone, "count": 0} for zone in ZONES])
     world.put(*[compact(GROUPS[0], number) for number in range(2)])
     world.finish()
     assert (world.pools(), world.machines()) == ([], [])
 
 
-def test_a_pool_somebody_made_is_not_deleted() -> None:
-    world = making(pool("own", "e2-standard-4"))
+def test_autoscaler_keeps_empty_user_pool() -> None:
+    world = with_auto_provisioning(pool("own", "e2-standard-4"))
     world.put(pod("p", cpu="3"))
     world.run(60)
     world.end("p")

@@ -1,4 +1,4 @@
-"""Nodes that nobody needs are marked, emptied and given up."""
+"""Scale-down taints, drains and deletes unneeded nodes."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def taints(world: Scaled) -> list[str]:
 
 
 def with_pods(*pods: Any, pools: Any = None, **autoscaling: Any) -> Scaled:
-    """A world in which these pods have run for a while."""
+    """A cluster in which these pods run."""
     world = Scaled(cluster(pools or [pool()], autoscaling=autoscaling))
     world.put(*pods)
     world.run(100)
@@ -27,7 +27,7 @@ def with_pods(*pods: Any, pools: Any = None, **autoscaling: Any) -> Scaled:
     return world
 
 
-def test_an_empty_node_is_marked_and_goes_after_ten_minutes() -> None:
+def test_scale_down_taints_empty_node_and_deletes_it_after_ten_minutes() -> None:
     world = with_pods(pod("p", cpu="3"))
     world.end("p")
     world.run(119)
@@ -38,7 +38,7 @@ def test_an_empty_node_is_marked_and_goes_after_ten_minutes() -> None:
     assert (world.nodes(), world.machines()) == ([], [])
 
 
-def test_a_node_that_is_needed_again_is_not_marked_any_more() -> None:
+def test_scale_down_removes_candidate_taint_of_used_node() -> None:
     world = with_pods(pod("p", cpu="3"))
     world.end("p")
     world.run(300)
@@ -50,7 +50,7 @@ def test_a_node_that_is_needed_again_is_not_marked_any_more() -> None:
     assert len(world.nodes()) == 1
 
 
-def test_how_long_a_node_is_unneeded_outlives_the_autoscaler() -> None:
+def test_unneeded_time_survives_restart_of_autoscaler() -> None:
     world = with_pods(pod("p", cpu="3"))
     world.end("p")
     world.run(600)
@@ -61,14 +61,14 @@ def test_how_long_a_node_is_unneeded_outlives_the_autoscaler() -> None:
     assert again.nodes() == []
 
 
-def test_the_times_of_a_cluster_count() -> None:
+def test_scale_down_uses_profile_and_unneeded_time_of_cluster() -> None:
     world = with_pods(pod("p", cpu="3"), profile="optimize-utilization", unneededTime="30s")
     world.end("p")
     world.run(170)
     assert world.nodes() == []
 
 
-def test_nothing_goes_soon_after_a_scale_up() -> None:
+def test_scale_down_waits_after_scale_up() -> None:
     world = with_pods(pod("p", cpu="3"), unneededTime="0s")
     world.end("p")
     world.run(300)
@@ -78,7 +78,7 @@ def test_nothing_goes_soon_after_a_scale_up() -> None:
     assert world.nodes() == []
 
 
-def test_the_pods_of_a_node_that_goes_move() -> None:
+def test_scale_down_evicts_pods_of_deleted_node() -> None:
     world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), pod("r", cpu="1"))
     world.end("p" if world.place("r") == world.place("p") else "q")
     world.run(719)
@@ -91,7 +91,7 @@ def test_the_pods_of_a_node_that_goes_move() -> None:
     assert len(world.nodes()) == 1
 
 
-def test_a_node_goes_on_being_emptied_after_a_restart() -> None:
+def test_restarted_autoscaler_continues_node_drain() -> None:
     world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), pod("r", cpu="1"))
     world.end("p" if world.place("r") == world.place("p") else "q")
     world.run(719)
@@ -101,7 +101,7 @@ def test_a_node_goes_on_being_emptied_after_a_restart() -> None:
     assert len(again.nodes()) == 1
 
 
-def test_a_node_whose_pods_do_not_stop_stays() -> None:
+def test_scale_down_cancels_drain_of_pod_that_does_not_terminate() -> None:
     world = with_pods(
         pod("p", cpu="2500m"), pod("q", cpu="2500m"), pod("r", cpu="1", terminationGracePeriodSeconds=7200)
     )
@@ -113,7 +113,7 @@ def test_a_node_whose_pods_do_not_stop_stays() -> None:
     assert len(world.nodes()) == 2
 
 
-def test_pods_that_must_stay_keep_their_node() -> None:
+def test_scale_down_keeps_node_of_pod_that_is_not_safe_to_evict() -> None:
     safe = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), pod("r", cpu="1", annotations=safe))
     world.end("p" if world.place("r") == world.place("p") else "q")
@@ -121,7 +121,7 @@ def test_pods_that_must_stay_keep_their_node() -> None:
     assert len(world.nodes()) == 2
 
 
-def test_a_node_may_be_told_to_stay() -> None:
+def test_scale_down_keeps_node_with_disabled_annotation() -> None:
     world = with_pods(pod("p", cpu="3"))
     (name,) = world.nodes()
     node = world.get(scheme.NODE, name, "")
@@ -132,7 +132,7 @@ def test_a_node_may_be_told_to_stay() -> None:
     assert world.nodes() == [name]
 
 
-def test_nodes_that_a_gang_waits_for_are_kept() -> None:
+def test_scale_down_keeps_nodes_of_pending_gang() -> None:
     slow = {"min": "12m", "typical": "12m", "max": "12m"}
     world = with_pods(pod("p", cpu="3"), unneededTime="10s")
     world.end("p")
@@ -146,7 +146,7 @@ def test_nodes_that_a_gang_waits_for_are_kept() -> None:
     assert all(world.place(name) for name in ("g0", "g1"))
 
 
-def test_a_slice_goes_whole_when_all_of_it_is_unneeded() -> None:
+def test_scale_down_deletes_slice_after_all_hosts_are_unneeded() -> None:
     slices = [pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)]
     tpu: Any = {"requests": {"google.com/tpu": "4"}}
     world = with_pods(pod("p", **tpu), pod("q", **tpu), pools=slices)
@@ -158,7 +158,7 @@ def test_a_slice_goes_whole_when_all_of_it_is_unneeded() -> None:
     assert world.machines() == []
 
 
-def test_a_budget_that_is_used_up_keeps_a_node_until_it_is_not() -> None:
+def test_scale_down_keeps_node_while_disruption_budget_is_exhausted() -> None:
     guarded = pod("r", cpu="1", labels={"app": "web"})
     world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), guarded)
     budget = {

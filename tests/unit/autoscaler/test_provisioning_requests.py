@@ -1,4 +1,4 @@
-"""ProvisioningRequests come to machines, wait for them, or are told why not; and what they got is kept for them."""
+"""ProvisioningRequests get machines, wait for capacity, or fail with a reason; their capacity is booked."""
 
 from typing import Any
 
@@ -27,13 +27,13 @@ OWN: Any = {"cpu": "100m", "memory": "100Mi", "gpu": 1}
 
 
 def queued(most: int = 1, **spec: Any) -> Any:
-    """A pool whose machines are had through ResizeRequests alone."""
+    """A pool whose machines are created only by ResizeRequests."""
     accelerator = {"type": "nvidia-tesla-t4", "count": 1}
     return pool("dws", "n1-standard-2", most, provisioning="queued", accelerator=accelerator, policy="ANY", **spec)
 
 
-def asking(request: Obj, *pools: Any, template: Any = None, **spec: Any) -> Scaled:
-    """A world with a request for pods as the template says."""
+def with_request(request: Obj, *pools: Any, template: Any = None, **spec: Any) -> Scaled:
+    """A cluster with a request for pods of the template."""
     world = Scaled(cluster(pools or [queued()], **spec))
     world.put(pod_template(**(OWN if template is None else template)), request)
     world.run(0)
@@ -46,12 +46,12 @@ def state(world: Scaled, kind: str, name: str = "pr") -> str:
 
 
 def is_there(world: Scaled, name: str = "pr") -> bool:
-    """Whether the request is there still."""
+    """Whether the request still exists."""
     return world.client.get(Key(scheme.PROVISIONING_REQUEST, "team", name)) is not None
 
 
 def consumer(name: str, request: str = "pr", kind: str = "queued-provisioning.gke.io", **fields: Any) -> Any:
-    """A pod that runs on what a request got."""
+    """A pod that consumes a request."""
     consumes = {
         "autoscaling.x-k8s.io/consume-provisioning-request": request,
         "autoscaling.x-k8s.io/provisioning-class-name": kind,
@@ -59,8 +59,8 @@ def consumer(name: str, request: str = "pr", kind: str = "queued-provisioning.gk
     return admit_queued_pod(pod(name, annotations=consumes, **(fields or OWN)))
 
 
-def test_a_request_is_queued_at_the_next_look_and_then_provisioned() -> None:
-    world = asking(provisioning_request())
+def test_queued_request_is_accepted_at_next_scan_and_provisioned() -> None:
+    world = with_request(provisioning_request())
     assert (state(world, "Accepted"), world.machines()) == ("False/NotAccepted", [])
     world.run(10)
     assert state(world, "Accepted") == "True/SuccessfullyQueued"
@@ -74,8 +74,8 @@ def test_a_request_is_queued_at_the_next_look_and_then_provisioned() -> None:
     )
 
 
-def test_how_it_is_provisioned_is_told() -> None:
-    world = asking(provisioning_request())
+def test_queued_request_reports_provisioning_details() -> None:
+    world = with_request(provisioning_request())
     world.run(30)
     details = world.get(scheme.PROVISIONING_REQUEST, "pr")["status"]["provisioningClassDetails"]
     assert details["NodePoolName"] == "dws"
@@ -84,8 +84,8 @@ def test_how_it_is_provisioned_is_told() -> None:
     assert details["ResizeRequestName"].startswith("gke-team-pr-")
 
 
-def test_pods_that_consume_it_run_on_its_nodes_and_nothing_else_is_made_for_them() -> None:
-    world = asking(provisioning_request(), queued(most=5))
+def test_consumer_pods_run_only_on_nodes_of_their_request() -> None:
+    world = with_request(provisioning_request(), queued(most=5))
     world.put(consumer("early"))
     world.run(60)
     assert world.place("early") in world.nodes("dws")
@@ -94,8 +94,8 @@ def test_pods_that_consume_it_run_on_its_nodes_and_nothing_else_is_made_for_them
     assert (world.place("more"), len(world.machines())) == ("", 1)
 
 
-def test_it_waits_for_capacity() -> None:
-    world = asking(provisioning_request(), capacity=NONE_LEFT)
+def test_queued_request_waits_for_capacity() -> None:
+    world = with_request(provisioning_request(), capacity=NONE_LEFT)
     world.run(30 * DAY)
     assert state(world, "Accepted") == "True/SuccessfullyQueued"
     assert state(world, "Provisioned") == "False/ResourcePoolExhausted"
@@ -104,8 +104,8 @@ def test_it_waits_for_capacity() -> None:
     assert state(world, "Provisioned") == "True/Provisioned"
 
 
-def test_it_need_not_wait_for_longer_than_it_makes_sense() -> None:
-    world = asking(provisioning_request(ValidUntilSeconds="3600"), capacity=NONE_LEFT)
+def test_queued_request_fails_after_valid_until_seconds() -> None:
+    world = with_request(provisioning_request(ValidUntilSeconds="3600"), capacity=NONE_LEFT)
     world.run(2 * HOUR)
     assert state(world, "Failed") == "True/WaitTimeExceeded"
     assert world.client.list(scheme.RESIZE_REQUEST) == []
@@ -119,10 +119,8 @@ def test_it_need_not_wait_for_longer_than_it_makes_sense() -> None:
         (provisioning_request(), [pool()], OWN, "NoQueuedNodepoolAvailable"),
     ],
 )
-def test_a_request_that_goes_nowhere_fails_after_two_minutes(
-    request_: Obj, pools: Any, template: Any, reason: str
-) -> None:
-    world = asking(request_, *pools, template=template)
+def test_unschedulable_request_fails_after_two_minutes(request_: Obj, pools: Any, template: Any, reason: str) -> None:
+    world = with_request(request_, *pools, template=template)
     world.run(119)
     assert (state(world, "Accepted"), state(world, "Failed")) == (f"False/{reason}", "")
     world.run(130)
@@ -141,14 +139,14 @@ def test_a_request_that_goes_nowhere_fails_after_two_minutes(
         ({"capacitySearchStrategy": "OBTAINABILITY"}, "ObtainabilityStrategyUnsupported"),
     ],
 )
-def test_a_request_whose_parameters_cannot_be_met_fails(parameters: Any, reason: str) -> None:
-    world = asking(provisioning_request(**parameters))
+def test_request_with_unsupported_parameters_fails(parameters: Any, reason: str) -> None:
+    world = with_request(provisioning_request(**parameters))
     world.run(30)
     assert (state(world, "Failed"), state(world, "Provisioned")) == (f"True/{reason}", "")
     assert [*world.client.list(scheme.RESIZE_REQUEST), *world.machines()] == []
 
 
-def test_templates_may_come_a_little_later() -> None:
+def test_request_accepts_late_pod_template() -> None:
     world = Scaled(cluster([queued()]))
     world.put(provisioning_request())
     world.run(30)
@@ -158,8 +156,8 @@ def test_templates_may_come_a_little_later() -> None:
     assert state(world, "Provisioned") == "True/Provisioned"
 
 
-def test_what_it_got_is_kept_for_ten_minutes_and_given_up_ten_minutes_later() -> None:
-    world = asking(provisioning_request())
+def test_booking_expires_after_ten_minutes_and_nodes_are_deleted() -> None:
+    world = with_request(provisioning_request())
     world.run(615)
     assert state(world, "BookingExpired") == ""
     world.run(625)
@@ -168,8 +166,8 @@ def test_what_it_got_is_kept_for_ten_minutes_and_given_up_ten_minutes_later() ->
     assert world.nodes() == []
 
 
-def test_it_is_revoked_when_its_machines_are_taken_back() -> None:
-    world = asking(provisioning_request(maxRunDurationSeconds="3600"))
+def test_request_is_revoked_after_max_run_duration() -> None:
+    world = with_request(provisioning_request(maxRunDurationSeconds="3600"))
     world.put(consumer("p"))
     world.run(30 * 60)
     assert world.place("p")
@@ -177,37 +175,37 @@ def test_it_is_revoked_when_its_machines_are_taken_back() -> None:
     assert (state(world, "CapacityRevoked"), world.machines()) == ("True/CapacityRevoked", [])
 
 
-def test_with_a_request_its_wait_ends() -> None:
-    world = asking(provisioning_request(), capacity=NONE_LEFT)
+def test_deleted_request_removes_its_resize_request() -> None:
+    world = with_request(provisioning_request(), capacity=NONE_LEFT)
     world.run(60)
     world.delete(scheme.PROVISIONING_REQUEST, "pr")
     world.run(120)
     assert (world.client.list(scheme.RESIZE_REQUEST), world.machines()) == ([], [])
 
 
-def test_a_request_that_is_made_anew_does_not_take_what_the_one_before_it_asked_for() -> None:
-    world = asking(provisioning_request(maxRunDurationSeconds="600"), capacity=NONE_LEFT)
+def test_recreated_request_does_not_reuse_previous_resize_request() -> None:
+    world = with_request(provisioning_request(maxRunDurationSeconds="600"), capacity=NONE_LEFT)
     results: list[WriteResult] = []
     world.run(60)
-    gone, anew = Delete(Key(scheme.PROVISIONING_REQUEST, "team", "pr")), Create(provisioning_request(created=60))
-    world.client.submit([gone, anew], results.append)
+    gone, recreated = Delete(Key(scheme.PROVISIONING_REQUEST, "team", "pr")), Create(provisioning_request(created=60))
+    world.client.submit([gone, recreated], results.append)
     world.run(80)
     (asked,) = world.client.list(scheme.RESIZE_REQUEST)
     assert (asked["spec"]["maxRunDuration"], state(world, "Accepted")) == ("604800s", "True/SuccessfullyQueued")
 
 
-def test_requests_do_not_take_what_another_got() -> None:
-    world = asking(provisioning_request("a"), queued(most=2))
+def test_requests_do_not_share_nodes() -> None:
+    world = with_request(provisioning_request("a"), queued(most=2))
     world.put(provisioning_request("b"))
     world.run(60)
     assert [state(world, "Provisioned", name) for name in "ab"] == ["True/Provisioned"] * 2
     assert len(world.machines()) == 2
 
 
-def test_a_pool_is_made_for_a_request_where_pools_are_made() -> None:
+def test_auto_provisioning_creates_queued_pool_for_request() -> None:
     limits = [{"resource": name, "max": 100} for name in ("cpu", "memory", "nvidia-tesla-t4")]
     select = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
-    world = asking(
+    world = with_request(
         provisioning_request(),
         pool(),
         template={**OWN, "nodeSelector": select},
@@ -221,14 +219,14 @@ def test_a_pool_is_made_for_a_request_where_pools_are_made() -> None:
     assert (world.pools(), world.machines()) == (["pool"], [])
 
 
-def test_an_atomic_request_gets_all_its_nodes_at_once() -> None:
-    world = asking(provisioning_request(kind=ATOMIC, count=2), pool(), template={"cpu": "3"})
+def test_atomic_request_creates_all_nodes_at_once() -> None:
+    world = with_request(provisioning_request(kind=ATOMIC, count=2), pool(), template={"cpu": "3"})
     assert len(world.machines()) == 2
     assert state(world, "Provisioned") == "True/CapacityIsProvisioned"
 
 
-def test_an_atomic_request_too_big_is_tried_again_later_and_later() -> None:
-    world = asking(provisioning_request(kind=ATOMIC, count=3), pool(most=2), template={"cpu": "3"})
+def test_atomic_request_without_capacity_is_retried_with_backoff() -> None:
+    world = with_request(provisioning_request(kind=ATOMIC, count=3), pool(most=2), template={"cpu": "3"})
     world.run(60)
     assert (state(world, "Provisioned"), world.machines()) == ("False/CapacityIsNotFound", [])
     world.put(with_path(world.get(scheme.NODE_POOL, "pool", ""), ("spec", "autoscaling", "max"), 3))
@@ -238,8 +236,8 @@ def test_an_atomic_request_too_big_is_tried_again_later_and_later() -> None:
     assert (state(world, "Provisioned"), len(world.machines())) == ("True/CapacityIsProvisioned", 3)
 
 
-def test_room_that_is_there_is_enough() -> None:
-    world = asking(provisioning_request(kind=ATOMIC), pool(nodeCount=1), template={"cpu": "1"})
+def test_request_is_provisioned_on_existing_capacity() -> None:
+    world = with_request(provisioning_request(kind=ATOMIC), pool(nodeCount=1), template={"cpu": "1"})
     world.run(30)
     assert len(world.machines()) == 1
     world.put(provisioning_request("more", CHECK, created=30))
@@ -247,8 +245,8 @@ def test_room_that_is_there_is_enough() -> None:
     assert state(world, "Provisioned", "more") == "True/CapacityIsFound"
 
 
-def test_room_that_is_booked_is_not_given_twice() -> None:
-    world = asking(provisioning_request(kind=CHECK), pool(nodeCount=1), template={"cpu": "2"})
+def test_check_capacity_request_excludes_booked_capacity() -> None:
+    world = with_request(provisioning_request(kind=CHECK), pool(nodeCount=1), template={"cpu": "2"})
     world.run(300)
     assert state(world, "Provisioned") == "True/CapacityIsFound"
     world.put(provisioning_request("late", CHECK, created=300))
@@ -258,8 +256,8 @@ def test_room_that_is_booked_is_not_given_twice() -> None:
     assert state(world, "Failed", "once") == "True/CapacityIsNotFound"
 
 
-def test_a_booking_ends_with_its_time_or_when_all_pods_have_come() -> None:
-    world = asking(provisioning_request(kind=ATOMIC), pool(most=2), template={"cpu": "3"})
+def test_booking_ends_at_timeout_or_after_consumption() -> None:
+    world = with_request(provisioning_request(kind=ATOMIC), pool(most=2), template={"cpu": "3"})
     world.put(provisioning_request("used", ATOMIC))
     world.run(60)
     world.put(consumer("p", "used", ATOMIC, cpu="3"))
@@ -270,15 +268,15 @@ def test_a_booking_ends_with_its_time_or_when_all_pods_have_come() -> None:
     assert state(world, "BookingExpired") == "True/CapacityReservationTimeExpired"
 
 
-def test_a_request_never_granted_expires_after_a_week() -> None:
-    world = asking(provisioning_request(kind=ATOMIC, count=3), pool(most=2), template={"cpu": "3"})
+def test_unprovisioned_request_expires_after_week() -> None:
+    world = with_request(provisioning_request(kind=ATOMIC, count=3), pool(most=2), template={"cpu": "3"})
     world.run(7 * DAY + 60)
     assert state(world, "Failed") == "True/Expired"
     world.finish()
     assert not is_there(world)
 
 
-def test_a_request_whose_templates_are_not_there_fails() -> None:
+def test_check_capacity_request_without_pod_templates_fails() -> None:
     world = Scaled(cluster([pool()]))
     world.put(provisioning_request(kind=CHECK))
     world.run(0)
@@ -292,7 +290,7 @@ def test_a_request_whose_templates_are_not_there_fails() -> None:
     "other",
     [provisioning_request(kind="someone.else/own"), provisioning_request(kind=CHECK, processorInstance="theirs")],
 )
-def test_requests_for_others_are_left_alone(other: Obj) -> None:
-    world = asking(other)
+def test_requests_of_other_classes_or_instances_are_ignored(other: Obj) -> None:
+    world = with_request(other)
     world.run(60)
     assert world.get(scheme.PROVISIONING_REQUEST, "pr").get("status") is None

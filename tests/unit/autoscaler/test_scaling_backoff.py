@@ -1,4 +1,4 @@
-"""Backoffs: how long groups are left alone, and how that is kept."""
+"""Backoffs of node groups: their duration and their storage."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from unit.autoscaler.scaling_make_core import A, groups, pool
 STOCKOUT = ScaleUpFailure("ZONE_RESOURCE_POOL_EXHAUSTED", "none left")
 
 
-def test_a_backoff_doubles_up_to_half_an_hour() -> None:
+def test_backoff_doubles_up_to_half_hour() -> None:
     known, now, minutes = None, make.NOW, []
     for _ in range(5):
         known = after_failure(known, STOCKOUT, now)
@@ -26,43 +26,43 @@ def test_a_backoff_doubles_up_to_half_an_hour() -> None:
     assert minutes == [5, 10, 20, 30, 30]
 
 
-def test_failures_during_a_backoff_do_not_lengthen_it() -> None:
+def test_failures_during_backoff_do_not_extend_it() -> None:
     known = after_failure(None, STOCKOUT, make.NOW)
     assert after_failure(known, STOCKOUT, make.at(299)) is known
 
 
-def test_a_backoff_is_forgotten_after_three_hours() -> None:
+def test_backoff_resets_after_three_hours() -> None:
     known = after_failure(after_failure(None, STOCKOUT, make.NOW), STOCKOUT, make.at(300))
     assert known.duration == 10 * MINUTE
     assert after_failure(known, STOCKOUT, make.at(300) + 3 * HOUR).duration == 5 * MINUTE
 
 
-def test_a_reservation_to_come_is_tried_half_an_hour_before() -> None:
+def test_backoff_of_future_reservation_ends_half_hour_before_start() -> None:
     known = after_failure(None, ScaleUpFailure("RESERVATION_NOT_READY", "", make.at(7200)), make.NOW)
     assert known.until == make.at(5400)
 
 
-def test_backoffs_are_read_as_they_were_written() -> None:
+def test_backoffs_round_trip() -> None:
     known = {"pool/zone": after_failure(None, STOCKOUT, make.NOW)}
     assert read_backoffs(write_backoffs(known, make.NOW)) == known
 
 
-def test_forgotten_backoffs_are_not_written() -> None:
+def test_expired_backoffs_are_not_written() -> None:
     known = {"pool/zone": after_failure(None, STOCKOUT, make.NOW)}
     assert write_backoffs(known, make.NOW + 3 * HOUR) == "{}"
 
 
-def test_a_text_of_somebody_else_has_no_backoffs() -> None:
+def test_read_backoffs_returns_nothing_for_invalid_text() -> None:
     assert read_backoffs("") == read_backoffs("[1]") == read_backoffs('{"a": {"until": 3}}') == {}
 
 
-def test_pools_that_are_made_back_off_by_what_they_have() -> None:
+def test_backoff_key_of_auto_provisioned_pool_names_its_machine() -> None:
     made: dict[str, Any] = {"machine": "a2-highgpu-1g", "provisioning": "spot", "autoProvisioned": True, "zones": [A]}
     one, other = (groups(pool(name, **made))[0] for name in ("one", "other"))
     assert backoff_key(one) == backoff_key(other) == f"a2-highgpu-1g+1xnvidia-tesla-a100/spot/{A}"
     assert backoff_key(groups(pool(zones=[A]))[0]) == f"pool/{A}"
 
 
-def test_what_does_not_get_better_by_waiting_lasts() -> None:
+def test_backoff_is_lasting_for_permanent_errors() -> None:
     assert Backoff(0, 0, 0, "INVALID_GPU_TYPE").is_lasting
     assert not Backoff(0, 0, 0, "QUOTA_EXCEEDED").is_lasting

@@ -1,4 +1,4 @@
-"""What pods mean for a node that is to go."""
+"""The effect of pods on the drain of their node."""
 
 from typing import Any
 
@@ -25,11 +25,11 @@ DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u",
         ({"annotations": {"kubernetes.io/config.mirror": "x"}}, PodDrainability.STAYS),
     ],
 )
-def test_a_pod_moves_stays_or_blocks(fields: dict[str, Any], expected: PodDrainability) -> None:
+def test_drain_of_classifies_pods(fields: dict[str, Any], expected: PodDrainability) -> None:
     assert drain_of(pod("p", **fields), make.NOW) is expected
 
 
-def test_a_pod_that_does_not_stop_counts_no_more() -> None:
+def test_drain_of_ignores_pod_terminating_for_too_long() -> None:
     stopping = pod("p")
     stopping["metadata"] = {**stopping["metadata"], "deletionTimestamp": make.stamp(30)}
     assert drain_of(stopping, make.at(90)) is PodDrainability.MOVES

@@ -1,4 +1,4 @@
-"""The expanders: which of the options is taken."""
+"""The expanders select a scale-up option."""
 
 from typing import Any
 
@@ -26,36 +26,36 @@ def best(options: list[ScaleUpOption], **autoscaling: Any) -> NodeGroup:
     return best_option(options, settings_of(cluster(autoscaling=autoscaling))).group
 
 
-def test_least_waste_takes_what_is_used_best() -> None:
+def test_least_waste_expander_selects_best_utilized_group() -> None:
     options = [option(LARGE, cpu="1500m"), option(SMALL, cpu="1500m")]
     assert best(options) is SMALL
 
 
-def test_price_takes_what_costs_least_for_what_is_asked() -> None:
+def test_price_expander_selects_cheapest_group() -> None:
     assert best([option(GPU, cpu="3"), option(LARGE, cpu="3")], expander="price") is LARGE
 
 
-def test_most_pods_takes_what_helps_most() -> None:
+def test_most_pods_expander_selects_group_for_most_pods() -> None:
     options = [ScaleUpOption([SMALL], [views("a")], views("b")), option(LARGE)]
     assert best(options, expander="most-pods") is LARGE
 
 
 @pytest.mark.parametrize(("priorities", "expected"), [(["g2.*", ".*"], GPU), (["^e2standard16$", ".*"], LARGE)])
-def test_priority_goes_by_names(priorities: list[str], expected: NodeGroup) -> None:
+def test_priority_expander_matches_group_names(priorities: list[str], expected: NodeGroup) -> None:
     options = [option(SMALL), option(LARGE), option(GPU)]
     assert best(options, expander="priority", priorities=priorities) is expected
 
 
-def test_pools_that_no_pattern_names_come_last() -> None:
+def test_priority_expander_sorts_unmatched_groups_last() -> None:
     assert best([option(SMALL), option(LARGE)], expander="priority", priorities=["16"]) is LARGE
 
 
-def test_the_first_of_equals_is_taken() -> None:
+def test_expander_selects_first_of_equal_options() -> None:
     twin = groups(pool("twin", zones=[A]))[0]
     assert best([option(twin), option(SMALL)]) is twin
 
 
-def test_a_pool_that_is_yet_to_be_made_counts_double() -> None:
+def test_price_expander_doubles_cost_of_new_pool() -> None:
     there, new = option(LARGE, cpu="3"), option(SMALL, cpu="3")
     dear = ScaleUpOption(new.groups, new.nodes, new.left, is_new_pool=True)
     assert best([there, new], expander="price") is SMALL

@@ -1,4 +1,4 @@
-"""Node groups: what pools say of them, how long their machines may take, and by how much they may grow."""
+"""Node groups: their templates, provision times and room to grow."""
 
 import pytest
 
@@ -10,18 +10,18 @@ from batchyard.base.instant import HOUR, MINUTE
 from unit.autoscaler.scaling_make_core import A, B, C, cluster, fleet, groups, pool
 
 
-def test_a_pool_has_a_group_in_each_zone() -> None:
+def test_pool_has_group_in_each_zone() -> None:
     found = groups(pool(zones=[A, B]))
     assert [group.name.zone for group in found] == [A, B]
     assert [group.id.startswith("gke-batch-pool-") and group.id.endswith("-grp") for group in found] == [True, True]
 
 
-def test_a_new_node_has_its_own_name_as_label() -> None:
+def test_template_node_has_hostname_label() -> None:
     node = groups(pool(zones=[A]))[0].node("n")
     assert (node.name, node.labels["kubernetes.io/hostname"], node.ready) == ("n", "n", True)
 
 
-def test_a_slice_is_one_group_of_all_its_hosts() -> None:
+def test_tpu_slice_is_single_group_of_all_hosts() -> None:
     (group,) = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
     assert (group.hosts, group.size.most) == (2, 2)
 
@@ -35,29 +35,29 @@ def test_a_slice_is_one_group_of_all_its_hosts() -> None:
         ("ct5lp-hightpu-4t", "standard", 10 * HOUR),
     ],
 )
-def test_machines_have_so_long_to_come(machine: str, provisioning: str, expected: int) -> None:
+def test_provision_time_by_machine_and_provisioning(machine: str, provisioning: str, expected: int) -> None:
     group = groups(pool(machine=machine, provisioning=provisioning))[0]
     assert group.provision_time(settings_of(cluster())) == expected
 
 
-def test_room_is_bounded_by_zone_and_in_all() -> None:
+def test_room_respects_zone_and_total_maximum() -> None:
     found = groups(pool(bounds={"max": 4, "totalMax": 5}))
     assert [fleet(found, {A: 1, B: 2}).room(group) for group in found] == [2, 2, 2]
     assert [fleet(found, {A: 4}).room(group) for group in found] == [0, 1, 1]
 
 
-def test_a_compact_placement_group_holds_fewer() -> None:
+def test_compact_placement_limits_group_size() -> None:
     assert groups(pool(machine="a3-highgpu-8g", most=1000, placementGroup="g", zones=[A]))[0].size.most == 96
 
 
-def test_a_slice_grows_only_from_nothing() -> None:
+def test_slice_grows_only_from_zero_hosts() -> None:
     found = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
     assert fleet(found).room(found[0]) == 2
     assert fleet(found, {A: 2}).room(found[0]) == 0
     assert fleet(found, leaving={A: 1}).room(found[0]) == 0
 
 
-def test_obstacles_are_told_in_upstreams_words() -> None:
+def test_group_obstacles_match_upstream_messages() -> None:
     found = groups(pool(most=2, zones=[A]))
     backoff = Backoff(make.at(300), 300, make.NOW, "X")
     limits = ClusterLimits({"cpu": ResourceLimit(0, 3)}, {})
@@ -69,12 +69,12 @@ def test_obstacles_are_told_in_upstreams_words() -> None:
     assert fleet(found, {A: 1}).obstacle(found[0], ClusterLimits({}, {}), make.NOW) == ""
 
 
-def test_used_counts_all_machines() -> None:
+def test_used_resources_count_all_machines() -> None:
     found = groups(pool("l4", "g2-standard-24", zones=[A]), pool("cpu", zones=[A]))
     assert fleet(found, {A: 2}).used() == {"cpu": 56, "memory": 2 * (96 + 16) << 30, "nvidia-l4": 4}
 
 
-def test_what_the_cloud_tells_of_its_capacity_is_known() -> None:
+def test_known_room_respects_capacity_and_quotas() -> None:
     capacity = [{"machineType": "e2-standard-4", "zone": A, "count": 3}]
     quotas = [{"name": "cpus", "limit": 40}]
     found = groups(pool())
@@ -82,7 +82,7 @@ def test_what_the_cloud_tells_of_its_capacity_is_known() -> None:
     assert fleet(found, {A: 1, C: 1}).known_room(found[1], cluster(quotas=quotas)) == 8
 
 
-def test_what_is_left_of_a_reservation_is_known() -> None:
+def test_known_room_respects_reservation() -> None:
     reservations = [{"name": "r", "machineType": "e2-standard-4", "zone": A, "count": 4}]
     found = groups(pool(reservation="r", zones=[A]))
     assert fleet(found, {A: 3}).known_room(found[0], cluster(reservations=reservations)) == 1

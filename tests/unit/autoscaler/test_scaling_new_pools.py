@@ -1,4 +1,4 @@
-"""Node auto-provisioning: which pool is made for pods that no pool fits."""
+"""Node auto-provisioning: the pool created for pods that fit no pool."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def scaled(taken: Sequence[str] = (), **spec: Any) -> ScaleUp:
 
 
 def made(*names: str, scale_up: ScaleUp | None = None, **fields: Any) -> list[Obj]:
-    """The pools that are made for pods."""
+    """The pools created for pods."""
     maker = scale_up or scaled()
     for unit in units_of(views(*names, **fields)):
         maker.help(unit)
@@ -35,7 +35,7 @@ def gpu(kind: str = "nvidia-l4", **labels: str) -> dict[str, str]:
     return {f"{GKE}/gke-accelerator": kind, **labels}
 
 
-def test_the_cheapest_machine_that_fits_is_taken() -> None:
+def test_new_pool_uses_cheapest_machine_that_fits() -> None:
     (pool,) = made("a", cpu="3")
     assert pool["spec"]["machineType"] == "e2-standard-4"
     assert pool["metadata"]["name"].startswith("nap-e2-standard-4-")
@@ -43,19 +43,19 @@ def test_the_cheapest_machine_that_fits_is_taken() -> None:
     assert "zones" not in pool["spec"]
 
 
-def test_several_small_machines_may_be_cheaper_than_a_large_one() -> None:
+def test_new_pool_prefers_several_small_machines_if_cheaper() -> None:
     scale_up = scaled()
     (pool,) = made("a", "b", "c", cpu="3", scale_up=scale_up)
     assert (pool["spec"]["machineType"], grown(scale_up)) == ("e2-standard-4", {pool["metadata"]["name"]: 3})
 
 
-def test_a_gpu_pool_has_no_more_gpus_than_needed() -> None:
+def test_new_gpu_pool_has_no_more_gpus_than_requested() -> None:
     (pool,) = made("a", gpu=1, cpu="5", nodeSelector=gpu())
     assert pool["spec"]["machineType"] == "g2-standard-8"
     assert pool["metadata"]["name"].startswith("nap-g2-standard-8-gpu1-")
 
 
-def test_gpus_are_attached_where_machines_bring_none() -> None:
+def test_new_pool_attaches_gpus_to_general_purpose_machine() -> None:
     limited = {**LIMITED, "nvidia-tesla-t4": 8}
     maker = NodeAutoProvisioner(cluster(), limited, ())
     (pool,) = made("a", gpu=1, nodeSelector=gpu("nvidia-tesla-t4"), scale_up=planner([], new_pools=maker))
@@ -63,7 +63,7 @@ def test_gpus_are_attached_where_machines_bring_none() -> None:
     assert pool["spec"]["machineType"] == "n1-standard-2"
 
 
-def test_spot_pools_are_tainted_and_take_any_zone() -> None:
+def test_new_spot_pool_has_taint_and_any_location_policy() -> None:
     tolerations = [{"key": f"{GKE}/gke-spot", "operator": "Exists"}]
     (pool,) = made("a", gpu=1, nodeSelector=gpu(**{f"{GKE}/gke-spot": "true"}), tolerations=tolerations)
     assert pool["spec"]["taints"] == [{"key": f"{GKE}/gke-spot", "value": "true", "effect": "NoSchedule"}]
@@ -71,7 +71,7 @@ def test_spot_pools_are_tainted_and_take_any_zone() -> None:
     assert pool["metadata"]["name"].startswith("nap-g2-standard-4-spot-gpu1-")
 
 
-def test_who_tolerates_spot_machines_gets_them_since_they_are_cheaper() -> None:
+def test_new_pool_uses_spot_for_pods_that_tolerate_its_taint() -> None:
     tolerations = [{"key": f"{GKE}/gke-spot", "value": "true", "effect": "NoSchedule"}]
     (pool,) = made("a", cpu="3", tolerations=tolerations)
     assert (pool["spec"]["machineType"], pool["spec"]["provisioning"]) == ("e2-standard-4", "spot")
@@ -79,7 +79,7 @@ def test_who_tolerates_spot_machines_gets_them_since_they_are_cheaper() -> None:
     assert pool["spec"]["provisioning"] == "standard"
 
 
-def test_a_pool_grows_in_the_zone_that_is_asked_for() -> None:
+def test_new_pool_grows_in_selected_zones() -> None:
     scale_up = scaled()
     zones = {name: {"topology.kubernetes.io/zone": zone} for name, zone in (("b", B), ("c", C))}
     pods = [pod for name, zone in zones.items() for pod in views(name, cpu="3", nodeSelector=zone)]
@@ -114,13 +114,13 @@ def test_a_pool_grows_in_the_zone_that_is_asked_for() -> None:
         ({"nodeSelector": {f"{GKE}/gke-spot": "true"}}, f"18 node(s) had untolerated taint {{{GKE}/gke-spot: true}}"),
     ],
 )
-def test_pods_for_which_no_pool_can_be_made_are_told_why(fields: dict[str, Any], why: str) -> None:
+def test_rejected_new_pool_reports_reason(fields: dict[str, Any], why: str) -> None:
     scale_up = scaled()
     assert made("a", scale_up=scale_up, **fields) == []
     assert scale_up.refused["uid-a"] == why
 
 
-def test_a_placement_group_has_a_pool_of_its_name_in_one_zone() -> None:
+def test_placement_group_pool_has_group_name_and_single_zone() -> None:
     group = {f"{GKE}/gke-placement-group": "team-a-0-compact"}
     capacity = [{"machineType": "a2-highgpu-1g", "zone": A, "count": 1}]
     scale_up = scaled(capacity=capacity)
@@ -129,33 +129,33 @@ def test_a_placement_group_has_a_pool_of_its_name_in_one_zone() -> None:
     assert (pool["spec"]["zones"], pool["spec"]["autoscaling"]["max"]) == ([B], 150)
 
 
-def test_a_placement_group_has_the_smallest_machines_that_do() -> None:
+def test_placement_group_pool_uses_smallest_machine_that_fits() -> None:
     selector = {f"{GKE}/gke-placement-group": "g", f"{GKE}/machine-family": "n2"}
     (pool,) = made("a", cpu="3", nodeSelector=selector)
     assert (pool["metadata"]["name"], pool["spec"]["machineType"]) == ("g", "n2-standard-4")
 
 
-def test_a_reservation_says_which_machines() -> None:
+def test_reservation_selects_machine_type_and_zone() -> None:
     reserved = {"name": "r", "machineType": "n2-standard-8", "zone": C, "count": 4}
     (pool,) = made("a", nodeSelector={f"{GKE}/reservation-name": "r"}, scale_up=scaled(reservations=[reserved]))
     assert (pool["spec"]["machineType"], pool["spec"]["zones"]) == ("n2-standard-8", [C])
 
 
-def test_a_name_that_is_taken_is_waited_for() -> None:
+def test_new_pool_waits_while_its_name_is_in_use() -> None:
     group = {f"{GKE}/gke-placement-group": "g"}
     fields: dict[str, Any] = {"gpu": 1, "nodeSelector": gpu("nvidia-tesla-a100", **group)}
     assert len(made("a", **fields)) == 1
     assert made("a", scale_up=scaled(taken=["g"]), **fields) == []
 
 
-def test_labels_with_tolerations_are_given_to_the_pool() -> None:
+def test_new_pool_gets_tolerated_labels_and_taints() -> None:
     tolerations = [{"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}]
     (pool,) = made("a", nodeSelector={"team": "a"}, tolerations=tolerations)
     assert pool["spec"]["labels"] == {"team": "a"}
     assert pool["spec"]["taints"] == [{"key": "team", "value": "a", "effect": "NoSchedule"}]
 
 
-def test_each_slice_is_a_pool_of_its_own() -> None:
+def test_each_multi_host_slice_gets_separate_pool() -> None:
     selector = {f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice", f"{GKE}/gke-tpu-topology": "2x4"}
     scale_up = scaled()
     pools = made("a", "b", "c", requests={"google.com/tpu": "4"}, nodeSelector=selector, gang="g", scale_up=scale_up)
@@ -164,26 +164,26 @@ def test_each_slice_is_a_pool_of_its_own() -> None:
     assert all(len(pool["spec"]["zones"]) == 1 for pool in pools)
 
 
-def test_a_single_host_slice_is_an_ordinary_pool() -> None:
+def test_single_host_slice_gets_ordinary_pool() -> None:
     selector = {f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice", f"{GKE}/gke-tpu-topology": "2x2"}
     (pool,) = made("a", requests={"google.com/tpu": "4"}, nodeSelector=selector)
     assert "tpuTopology" not in pool["spec"]
 
 
-def test_an_accelerator_without_a_limit_is_never_had() -> None:
+def test_accelerator_without_limit_gets_no_pool() -> None:
     pod = views("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb"))[0]
     found = NodeAutoProvisioner(cluster(), LIMITED, ()).needs(pod)
     assert found == UnsatisfiableRequirements('GPU type "nvidia-h100-80gb" doesn\'t have a limit defined')
     assert made("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb")) == []
 
 
-def test_no_pool_is_made_for_a_time_that_is_none() -> None:
+def test_invalid_max_run_duration_is_rejected() -> None:
     selector = {f"{GKE}/gke-max-run-duration-seconds": "1h"}
     found = NodeAutoProvisioner(cluster(), LIMITED, ()).needs(views("a", nodeSelector=selector)[0])
     assert found == UnsatisfiableRequirements("MaxRunDuration is not a valid int64.")
 
 
-def test_a_limit_bounds_what_is_made() -> None:
+def test_new_pools_respect_resource_limits() -> None:
     scale_up = scaled()
     made(*[f"p{n}" for n in range(20)], gpu=1, cpu="3", nodeSelector=gpu(), scale_up=scale_up)
     assert (sum(grown(scale_up).values()), len(scale_up.refused)) == (16, 4)
@@ -197,12 +197,12 @@ def test_a_limit_bounds_what_is_made() -> None:
         (f"{GKE}/machine-family", "n2", "n2-standard-2"),
     ],
 )
-def test_machines_can_be_named(label: str, value: str, machine: str) -> None:
+def test_node_selector_selects_machine_type_or_family(label: str, value: str, machine: str) -> None:
     (pool,) = made("a", cpu="1", nodeSelector={label: value})
     assert pool["spec"]["machineType"] == machine
 
 
-def test_a_reservation_is_used_in_its_zone() -> None:
+def test_new_pool_uses_reservation_in_its_zone() -> None:
     reserved = {"name": "r", "machineType": "a2-highgpu-1g", "zone": C, "count": 4}
     selector = gpu("nvidia-tesla-a100", **{f"{GKE}/reservation-name": "r"})
     whole: dict[str, Any] = {"reservations": [reserved], "autoscaling": {"autoProvisioning": {"limits": LIMITS}}}
@@ -216,9 +216,9 @@ def test_a_reservation_is_used_in_its_zone() -> None:
     ("machine", "name"),
     [("e2-standard-4", "e2-standard-4"), ("ct5lp-hightpu-4t", "ct5lp-hight-4t"), ("a" * 20, "a" * 14)],
 )
-def test_machine_names_are_cropped_as_gke_crops_them(machine: str, name: str) -> None:
+def test_machine_names_are_shortened_like_gke(machine: str, name: str) -> None:
     assert cropped(machine) == name
 
 
-def test_equal_needs_make_equal_names() -> None:
+def test_equal_requirements_produce_equal_pools() -> None:
     assert made("a", cpu="3") == made("b", cpu="3")

@@ -1,4 +1,4 @@
-"""ProvisioningRequests: their states, their pods, and the pools they go to."""
+"""ProvisioningRequests: their states, their pods, and their pools."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ CONSUMES = {
 QUEUED_TAINT = [{"key": "cloud.google.com/gke-queued", "operator": "Exists"}]
 
 
-def test_states_follow_each_other_as_gke_says() -> None:
+def test_request_states_follow_gke_order() -> None:
     request: Obj = provisioning_request()
     found = [state_of(request)]
     for stated in (
@@ -45,7 +45,7 @@ def test_states_follow_each_other_as_gke_says() -> None:
     assert [state.name for state in found] == names.split()
 
 
-def test_a_failure_ends_it() -> None:
+def test_failed_condition_yields_failed_state() -> None:
     request = with_condition_set(provisioning_request(), provisioning_request_pods.QUEUED, make.NOW)
     assert (
         state_of(with_condition_set(request, provisioning_request_pods.MISSING_RESIZE_REQUEST, make.NOW))
@@ -53,49 +53,49 @@ def test_a_failure_ends_it() -> None:
     )
 
 
-def test_what_is_said_already_is_not_said_again() -> None:
+def test_unchanged_condition_returns_same_request() -> None:
     request = with_condition_set(provisioning_request(), provisioning_request_pods.QUEUED, make.NOW)
     assert with_condition_set(request, provisioning_request_pods.QUEUED, make.at(5)) is request
 
 
-def test_details_that_are_empty_are_left_out() -> None:
+def test_empty_provisioning_details_are_omitted() -> None:
     request = with_details(provisioning_request(), {"SelectedZone": A, "AcceleratorType": ""})
     assert request["status"]["provisioningClassDetails"] == {"SelectedZone": A}
 
 
 @pytest.mark.parametrize(("text", "hours"), [("3600", 1), ("", 168), ("x", 168), ("0", 168)])
-def test_machines_are_had_for_a_week_unless_said(text: str, hours: int) -> None:
+def test_max_run_duration_defaults_to_week(text: str, hours: int) -> None:
     request = provisioning_request(maxRunDurationSeconds=text)
     assert provisioning_request_pods.max_run_duration(request) == hours * HOUR
 
 
-def test_a_request_may_say_until_when_it_makes_sense() -> None:
+def test_valid_until_adds_seconds_to_creation_time() -> None:
     assert provisioning_request_pods.valid_until(provisioning_request(created=10, ValidUntilSeconds="60")) == make.at(
         70
     )
     assert provisioning_request_pods.valid_until(provisioning_request()) is None
 
 
-def test_the_name_of_a_resize_request_is_cut_and_hashed() -> None:
+def test_resize_request_name_is_truncated_and_hashed() -> None:
     name = resize_request_name("a-namespace-of-many-letters", "a-request-of-many-letters")
     assert name.startswith("gke-a-namespace-of-many--a-request-of-many-le-")
     assert len(name.rpartition("-")[2]) == 16
 
 
-def test_the_pods_of_a_request_are_as_its_templates_say() -> None:
+def test_pods_of_request_follow_pod_templates() -> None:
     found = pods_of(provisioning_request(count=2), [pod_template(gpu=1)])
     assert [view.name for view in found] == ["pr-0-0", "pr-0-1"]
     assert {"nvidia.com/gpu", "cloud.google.com/gke-queued"} <= {each.key for each in found[0].tolerations}
 
 
-def test_pods_of_a_request_go_to_its_own_nodes() -> None:
+def test_consumer_pod_selects_nodes_of_its_request() -> None:
     admitted = admit_queued_pod(pod("p", annotations=CONSUMES))
     selector = {"autoscaling.gke.io/provisioning-request": resize_request_name("team", "pr")}
     assert admitted["spec"]["nodeSelector"] == selector
     assert admitted["spec"]["tolerations"][-1]["key"] == "cloud.google.com/gke-queued"
 
 
-def test_other_pods_are_left_as_they_are() -> None:
+def test_pods_of_other_classes_are_unchanged() -> None:
     other = pod("p", annotations={**CONSUMES, "autoscaling.x-k8s.io/provisioning-class-name": "x"})
     assert admit_queued_pod(other) is other
 
@@ -110,7 +110,7 @@ def queued(name: str = "q", **spec: Any) -> dict[str, Any]:
     return pool(name, provisioning="queued", **spec)
 
 
-def test_all_of_a_request_goes_to_one_zone_where_the_cloud_has_it() -> None:
+def test_choose_group_selects_single_zone_with_capacity() -> None:
     capacity = [{"machineType": "e2-standard-4", "zone": A, "count": 1}]
     option = chosen(queued(), pool("other"), capacity=capacity)
     assert ([group.name for group in option.groups], len(option.nodes)) == ([("q", B)], 2)
@@ -133,6 +133,6 @@ def test_all_of_a_request_goes_to_one_zone_where_the_cloud_has_it() -> None:
         ),
     ],
 )
-def test_a_request_that_goes_nowhere_is_told_why(found: ConditionText, reason: str, message: str) -> None:
+def test_choose_group_reports_failure_reason(found: ConditionText, reason: str, message: str) -> None:
     assert (found.type, found.reason) == ("Failed", reason)
     assert found.message.startswith(message)

@@ -1,4 +1,4 @@
-"""Scale-up: which groups grow for whom, and what those are told who get nothing."""
+"""Scale-up: the groups that grow, and the reasons reported for pods without a node."""
 
 from collections.abc import Sequence
 
@@ -16,13 +16,13 @@ TPU = {"google.com/tpu": "4"}
 
 
 class NoPools:
-    """Makes no pools, and counts for how many pods it was asked to."""
+    """Offers no new pools, and records the number of pods of each call."""
 
     def __init__(self) -> None:
-        self.looks: list[int] = []
+        self.calls: list[int] = []
 
     def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> Sequence[ScaleUpOption]:
-        self.looks.append(len(pods))
+        self.calls.append(len(pods))
         return ()
 
     def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
@@ -33,27 +33,27 @@ def help_all(scale_up: ScaleUp, *names: str, gang: str = "", **fields: object) -
     return all(list(map(scale_up.help, units_of(views(*names, gang=gang, **fields)))))
 
 
-def test_units_are_gangs_and_the_others_by_priority() -> None:
+def test_pending_units_sort_gangs_first_then_by_priority() -> None:
     first, second, *gang = [*views("a", "b"), *views("c", "d", gang="g")]
     second.priority, gang[1].priority = 1, 2
     shown = [(unit.is_gang, [pod.name for pod in unit.pods]) for unit in units_of([first, second, *gang])]
     assert shown == [(True, ["d", "c"]), (False, ["b"]), (False, ["a"])]
 
 
-def test_pods_take_the_room_there_is_first() -> None:
+def test_scale_up_uses_free_capacity_first() -> None:
     scale_up = planner(groups(pool(zones=[A])), nodes_of(node("n")))
     assert help_all(scale_up, "a", "b", cpu="3")
     assert (grown(scale_up), scale_up.places["uid-a"]) == ({"pool": 1}, "n")
 
 
-def test_later_units_use_what_earlier_ones_left() -> None:
+def test_scale_up_reuses_new_node_for_later_units() -> None:
     scale_up = planner(groups(pool(zones=[A])))
     for unit in units_of([*views("a", cpu="2", gang="g"), *views("b", cpu="1", gang="h")]):
         assert scale_up.help(unit)
     assert grown(scale_up) == {"pool": 1}
 
 
-def test_a_gang_grows_nothing_unless_all_of_it_fits() -> None:
+def test_scale_up_grows_nothing_for_gang_that_does_not_fit() -> None:
     nodes = ClusterSnapshot()
     scale_up = planner(groups(pool(most=2, zones=[A])), nodes)
     assert not help_all(scale_up, "a", "b", "c", cpu="3", gang="g")
@@ -62,26 +62,26 @@ def test_a_gang_grows_nothing_unless_all_of_it_fits() -> None:
     assert help_all(scale_up, "d", "e", cpu="3", gang="h")
 
 
-def test_pods_alone_grow_as_far_as_it_goes() -> None:
+def test_scale_up_grows_to_maximum_for_single_pods() -> None:
     scale_up = planner(groups(pool(most=2, zones=[A])))
     assert not help_all(scale_up, "a", "b", "c", cpu="3")
     assert (grown(scale_up), scale_up.refused) == ({"pool": 2}, {"uid-c": "1 max node group size reached"})
 
 
-def test_a_gang_may_use_several_pools() -> None:
+def test_scale_up_selects_group_that_fits_all_pods_of_gang() -> None:
     scale_up = planner(groups(pool("small", most=1, zones=[A]), pool("large", "e2-standard-16", zones=[A])))
     gang = PendingUnit([*views("a", cpu="3", gang="g"), *views("b", cpu="10", gang="g")], is_gang=True)
     assert scale_up.help(gang)
     assert grown(scale_up) == {"large": 1}
 
 
-def test_a_gang_takes_the_pool_that_has_room_for_all() -> None:
+def test_scale_up_selects_pool_with_room_for_whole_gang() -> None:
     scale_up = planner(groups(pool("few", most=1, zones=[A]), pool("many", "e2-standard-8", zones=[A])))
     assert help_all(scale_up, "a", "b", cpu="3500m", gang="g")
     assert grown(scale_up) == {"many": 1}
 
 
-def test_a_slice_comes_whole() -> None:
+def test_scale_up_grows_slice_by_all_hosts() -> None:
     slices = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
     scale_up = planner(slices)
     assert help_all(scale_up, "a", requests=TPU)
@@ -90,13 +90,13 @@ def test_a_slice_comes_whole() -> None:
     assert not help_all(scale_up, "c", requests=TPU)
 
 
-def test_queued_pools_do_not_grow_for_pods() -> None:
+def test_scale_up_does_not_grow_queued_pools() -> None:
     tolerant = [{"operator": "Exists"}]
     scale_up = planner(groups(pool(provisioning="queued", zones=[A])))
     assert not help_all(scale_up, "a", tolerations=tolerant)
 
 
-def test_limits_hold_for_all_pools_together() -> None:
+def test_scale_up_respects_cluster_limits() -> None:
     limits = [{"resource": "cpu", "max": 10}, {"resource": "memory", "max": 100}]
     scale_up = planner(groups(pool(zones=[A])), autoscaling={"autoProvisioning": {"limits": limits}})
     assert not help_all(scale_up, "a", "b", "c", cpu="3")
@@ -104,7 +104,7 @@ def test_limits_hold_for_all_pools_together() -> None:
     assert scale_up.refused == {"uid-c": '1 exceeded quota: "cluster-wide", resources: cpu'}
 
 
-def test_reasons_are_counted_over_groups() -> None:
+def test_scale_up_refusal_counts_reasons_over_groups() -> None:
     found = groups(pool("one"), pool("large", "e2-standard-8", zones=[A]))
     scale_up = planner(found)
     assert not help_all(scale_up, "a", cpu="20", nodeSelector={"x": "y"})
@@ -113,7 +113,7 @@ def test_reasons_are_counted_over_groups() -> None:
     assert scale_up.refused["uid-b"] == "4 Insufficient cpu"
 
 
-def test_what_grows_is_told_from_the_old_size_to_the_new() -> None:
+def test_format_increase_shows_old_and_new_size() -> None:
     (group,) = groups(pool(zones=[A]))
     scale_up = planner([group])
     scale_up.fleet.grow(group, 3)
@@ -121,7 +121,7 @@ def test_what_grows_is_told_from_the_old_size_to_the_new() -> None:
     assert scale_up.format_increase(scale_up.helped["uid-a"]) == f"[{{{group.id} 3->5 (max: 10)}}]"
 
 
-def test_zones_that_fit_alike_grow_together() -> None:
+def test_scale_up_balances_similar_groups() -> None:
     zone_b = {"topology.kubernetes.io/zone": B}
     scale_up = planner(groups(pool(most=2)))
     assert help_all(scale_up, "a", "b", "c", cpu="3")
@@ -129,7 +129,7 @@ def test_zones_that_fit_alike_grow_together() -> None:
     assert {group.name.zone: count for group, count in scale_up.increases.items()}[B] == 2
 
 
-def test_groups_grow_to_the_least_they_may_have() -> None:
+def test_grow_to_least_reaches_minimum_size() -> None:
     def least(**bounds: int) -> dict[str, int]:
         scale_up = planner(groups(pool(bounds=bounds, zones=[A, B])))
         scale_up.grow_to_least()
@@ -138,15 +138,15 @@ def test_groups_grow_to_the_least_they_may_have() -> None:
     assert (least(min=2), least(totalMin=3, totalMax=9), least()) == ({"pool": 4}, {"pool": 3}, {})
 
 
-def test_gangs_that_are_alike_fail_alike_without_another_look() -> None:
-    look = NoPools()
-    scale_up = planner(groups(pool(most=1, zones=[A])), new_pools=look)
+def test_scale_up_reuses_failure_of_identical_gang() -> None:
+    no_pools = NoPools()
+    scale_up = planner(groups(pool(most=1, zones=[A])), new_pools=no_pools)
     for gang in ("g", "h"):
         assert not help_all(scale_up, f"{gang}1", f"{gang}2", cpu="3", gang=gang)
-    assert (look.looks, scale_up.refused["uid-h2"]) == ([2, 1], f"1 {NOT_ALL}")
+    assert (no_pools.calls, scale_up.refused["uid-h2"]) == ([2, 1], f"1 {NOT_ALL}")
 
 
-def test_fitting_names_the_kinds_that_fit() -> None:
+def test_fitting_returns_shapes_that_fit() -> None:
     found: list[NodeGroup] = groups(pool(zones=[A]))
     scale_up, (pod, large) = planner(found), [*views("a"), *views("b", cpu="9")]
     assert scale_up.fitting({pod.shape: [pod], large.shape: [large]}, found[0]) == [pod.shape]

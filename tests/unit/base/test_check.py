@@ -1,18 +1,18 @@
-"""Assertions that stay on."""
+"""Invariants that are checked in every run."""
 
 import pytest
 
 from batchyard.base import InvariantError, invariant
 
 
-def test_a_law_that_holds_says_nothing() -> None:
+def test_true_invariant_raises_no_error() -> None:
     invariant(True, "one is one")
 
 
-def test_a_law_that_does_not_hold_is_named() -> None:
+def test_false_invariant_raises_error_with_its_message() -> None:
     with pytest.raises(InvariantError, match=r"^one is two$"):
         invariant(False, "one is two")
 
 
-def test_a_broken_law_is_a_failed_assertion() -> None:
+def test_invariant_error_is_subclass_of_assertion_error() -> None:
     assert issubclass(InvariantError, AssertionError)

@@ -1,4 +1,4 @@
-"""Names and uids made from a seed."""
+"""Names and UIDs derived from a seed."""
 
 import uuid
 
@@ -7,16 +7,16 @@ import pytest
 from batchyard.base import fnv1a_64, uid_for
 
 
-def test_a_uid_has_the_shape_of_a_random_one() -> None:
+def test_uid_is_valid_version_4_uuid() -> None:
     made = uuid.UUID(uid_for(1, "a"))
     assert (made.version, made.variant) == (4, uuid.RFC_4122)
 
 
-def test_equal_seeds_and_parts_make_equal_uids() -> None:
+def test_equal_seed_and_parts_return_equal_uid() -> None:
     assert uid_for(7, "a", "b") == uid_for(7, "a", "b")
 
 
-def test_any_difference_makes_another_uid() -> None:
+def test_different_seed_or_parts_return_different_uid() -> None:
     made = [uid_for(0), uid_for(1), uid_for(0, "a"), uid_for(0, "a", "b"), uid_for(0, "ab"), uid_for(0, "a", "b", "")]
     assert len(set(made)) == len(made)
 
@@ -24,11 +24,11 @@ def test_any_difference_makes_another_uid() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("", 0xCBF29CE484222325), ("a", 0xAF63DC4C8601EC8C), ("foobar", 0x85944171F73967E8)]
 )
-def test_hashes_are_those_of_fnv_1a(text: str, value: int) -> None:
+def test_fnv1a_64_returns_reference_values(text: str, value: int) -> None:
     assert fnv1a_64(text) == value
 
 
-def test_hashes_are_of_the_bytes_of_utf_8() -> None:
+def test_fnv1a_64_hashes_utf_8_bytes() -> None:
     value = fnv1a_64("")
     for byte in (0xC3, 0xA9):
         value = (value ^ byte) * 0x100000001B3 % 2**64

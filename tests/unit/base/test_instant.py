@@ -33,7 +33,7 @@ YEAR = 365 * DAY
         (8 * YEAR + 5 * DAY, "8y"),
     ],
 )
-def test_an_age_keeps_two_units_at_most(duration: int, age: str) -> None:
+def test_format_age_prints_at_most_two_units(duration: int, age: str) -> None:
     assert format_age(duration) == age
 
 
@@ -56,7 +56,7 @@ def test_an_age_keeps_two_units_at_most(duration: int, age: str) -> None:
         ("100000h", 100_000 * HOUR),
     ],
 )
-def test_durations_are_read_as_go_writes_them(text: str, duration: int) -> None:
+def test_parse_duration_accepts_go_format(text: str, duration: int) -> None:
     assert parse_duration(text) == duration
 
 
@@ -67,10 +67,10 @@ def test_durations_are_read_as_go_writes_them(text: str, duration: int) -> None:
         pytest.param("9" * 5000 + "s", id="more digits than Python reads"),
     ],
 )
-def test_what_is_no_duration_says_what_one_is(text: str) -> None:
+def test_parse_duration_rejects_invalid_text_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a duration; write it as 90s, 1h30m or 0\.5s"):
         parse_duration(text)
 
 
-def test_whole_seconds_are_whole_numbers() -> None:
+def test_seconds_returns_integer_for_whole_seconds() -> None:
     assert [repr(seconds(d)) for d in (0, 3 * SECOND, SECOND // 2, -SECOND)] == ["0", "3", "0.5", "-1"]

@@ -36,7 +36,7 @@ def batchyard() -> Batchyard:
                 _replace_streams(sent, printed, reported)
                 os.chdir(ROOT)
                 os.environ.update(environment)
-                os._exit(_exit_code(words))
+                _run_and_exit(words)
             _, status = os.waitpid(child, 0)
             printed.seek(0)
             reported.seek(0)
@@ -52,8 +52,8 @@ def _replace_streams(*files: IO[str]) -> None:
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - until the exit
 
 
-def _exit_code(words: list[str]) -> int:
-    """Run the command in this process; flush its output."""
+def _run_and_exit(words: list[str]) -> None:
+    """Run the command in this process; end it, whatever happens, so that the child does not return into the test."""
     sys.argv = words
     code: object = 70
     try:
@@ -61,9 +61,8 @@ def _exit_code(words: list[str]) -> int:
         code = 0
     except SystemExit as ended:
         code = ended.code
-    except BaseException as error:  # noqa: BLE001 - the child must not return into the test
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-    sys.stderr.flush()
-    return code if isinstance(code, int) else int(code is not None)
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))

@@ -1,4 +1,4 @@
-"""`batchyard simulate` with a cluster: its file, its nodes, and what it cost."""
+"""`batchyard simulate` with a cluster: its file, its nodes, and its costs."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ PARTS = (REFARCH / "platform", REFARCH / "low_priority")
 Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_the_nodes_and_their_costs_are_shown(batchyard: Batchyard) -> None:
+def test_nodes_and_their_costs_are_shown(batchyard: Batchyard) -> None:
     done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "cluster.yaml", "--until", "6m")
     assert done.returncode == 0
     assert sum(" Ready " in line for line in done.stdout.splitlines()) == 34
@@ -23,7 +23,7 @@ def test_the_nodes_and_their_costs_are_shown(batchyard: Batchyard) -> None:
     assert "TEAM" in costs
 
 
-def test_programs_are_told_the_costs_and_recoveries_too(batchyard: Batchyard) -> None:
+def test_json_contains_costs_and_recoveries(batchyard: Batchyard) -> None:
     done = batchyard("simulate", HOTSWAP, "--until", "20m", "-o", "json")
     reported = json.loads(done.stdout)
     costs, (loss,) = reported["costs"], reported["recoveries"]
@@ -36,12 +36,12 @@ def test_programs_are_told_the_costs_and_recoveries_too(batchyard: Batchyard) ->
     assert (lost["team"], lost["acceleratorHours"]) == ("default", pytest.approx(4 * lost["machineHours"]))
 
 
-def test_without_machines_there_are_no_costs_to_tell(batchyard: Batchyard) -> None:
+def test_json_without_machines_contains_no_costs(batchyard: Batchyard) -> None:
     reported = json.loads(batchyard("simulate", HOTSWAP.parent / "first-steps", "-o", "json").stdout)
     assert sorted(reported) == ["apiVersion", "items", "kind", "metadata"]
 
 
-def test_pods_without_a_node_are_shown_with_the_reason(batchyard: Batchyard) -> None:
+def test_pods_without_node_are_shown_with_reason(batchyard: Batchyard) -> None:
     done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "cluster.yaml", "--until", "30s")
     _, _, table = done.stdout.partition("POD WITHOUT A NODE")
     assert "low-priority-job" in table
@@ -50,19 +50,19 @@ def test_pods_without_a_node_are_shown_with_the_reason(batchyard: Batchyard) -> 
     )
 
 
-def test_a_file_without_a_cluster_is_no_cluster(batchyard: Batchyard) -> None:
+def test_file_without_cluster_is_rejected(batchyard: Batchyard) -> None:
     done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "platform" / "kueue" / "flavors.yaml")
     assert (done.returncode, done.stdout) == (1, "")
     assert "flavors.yaml: no Cluster of cloud.batchyard.dev/v1alpha1 in this file" in done.stderr
 
 
-def test_two_clusters_are_one_too_many(batchyard: Batchyard) -> None:
+def test_second_cluster_is_rejected(batchyard: Batchyard) -> None:
     done = batchyard("simulate", REFARCH, "--cluster", REFARCH / "cluster.yaml")
     assert (done.returncode, done.stdout) == (1, "")
     assert "Cluster/gke-batch-refarch: there is a Cluster already; keep one of them" in done.stderr
 
 
-def test_a_machine_type_that_does_not_exist_is_told_with_its_place(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_unknown_machine_type_is_reported_with_its_place(batchyard: Batchyard, tmp_path: Path) -> None:
     wrong = (REFARCH / "cluster.yaml").read_text("utf-8").replace("e2-medium", "e2-medum")
     (tmp_path / "cluster.yaml").write_text(wrong, "utf-8")
     done = batchyard("simulate", *PARTS, "--cluster", tmp_path / "cluster.yaml")

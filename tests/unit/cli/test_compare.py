@@ -1,4 +1,4 @@
-"""`compare` as a command: its forms, its page, and what it refuses."""
+"""`compare` as a command: its output formats, its page, and its errors."""
 
 import json
 import re
@@ -16,7 +16,7 @@ PAIR = (f"{FOLDER}/configurations/apart.yaml", f"{FOLDER}/configurations/borrowi
 LOAD = ("--trace", f"{FOLDER}/load")
 
 
-def test_the_table_begins_with_all_in_a_line(batchyard: Batchyard) -> None:
+def test_table_begins_with_summary_line(batchyard: Batchyard) -> None:
     done = batchyard("compare", *PAIR, *LOAD)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -26,14 +26,16 @@ def test_the_table_begins_with_all_in_a_line(batchyard: Batchyard) -> None:
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_programs_are_told_the_same(form: str, read: Callable[[str], dict[str, object]], batchyard: Batchyard) -> None:
+def test_json_and_yaml_contain_same_comparison(
+    form: str, read: Callable[[str], dict[str, object]], batchyard: Batchyard
+) -> None:
     found = read(batchyard("compare", *PAIR, *LOAD, "-o", form).stdout)
     assert (found["kind"], found["names"]) == ("ConfigurationComparison", {"a": "apart", "b": "borrowing"})
     (row,) = found["figures"]["overall"]  # type: ignore[index]
     assert row["difference"]["makespan"] == -2400
 
 
-def test_the_page_needs_nothing_else(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_html_page_is_self_contained(batchyard: Batchyard, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     batchyard("compare", *PAIR, *LOAD, "--html", page)
     text = page.read_text("utf-8")
@@ -42,7 +44,7 @@ def test_the_page_needs_nothing_else(batchyard: Batchyard, tmp_path: Path) -> No
     assert "Waits by team" in text
 
 
-def test_nodes_and_costs_are_told_where_there_are_machines(batchyard: Batchyard) -> None:
+def test_nodes_and_costs_are_compared_with_clusters(batchyard: Batchyard) -> None:
     cluster = "examples/compare/cluster.yaml"
     clusters = ("--cluster-a", cluster, "--cluster-b", cluster)
     found = json.loads(batchyard("compare", *PAIR, *LOAD, *clusters, "-o", "json", "--seeds", "2").stdout)
@@ -62,13 +64,13 @@ def test_nodes_and_costs_are_told_where_there_are_machines(batchyard: Batchyard)
         ((PAIR[0], "none.yaml", *LOAD), "none.yaml: cannot be read: No such file or directory"),
     ],
 )
-def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], stated: str, batchyard: Batchyard) -> None:
+def test_invalid_comparison_is_reported(arguments: tuple[str, ...], stated: str, batchyard: Batchyard) -> None:
     done = batchyard("compare", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert stated in done.stderr
 
 
-def test_what_the_documentation_shows_is_what_it_prints(batchyard: Batchyard) -> None:
+def test_documented_output_matches_command(batchyard: Batchyard) -> None:
     blocks = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "compare.md").read_text("utf-8"), re.DOTALL)
     fair = (PAIR[1], f"{FOLDER}/configurations/fair.yaml")
     for block, pair in zip(blocks, (PAIR, fair), strict=True):

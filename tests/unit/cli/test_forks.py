@@ -1,4 +1,4 @@
-"""`whatif` and `eta` as commands: what goes where, and what is refused."""
+"""`whatif` and `eta` as commands: their output and their errors."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ THERE = [*queue(1), workload("a", 30), workload("b", 30, 1)]
 
 
 class Done(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -29,7 +29,7 @@ Batchyard = Callable[..., Done]
 
 @pytest.fixture
 def batchyard(capsys: pytest.CaptureFixture[str]) -> Batchyard:
-    """The command, in this process."""
+    """Return a function that runs the command in this process."""
 
     def run(*arguments: object) -> Done:
         code = 0
@@ -45,26 +45,26 @@ def batchyard(capsys: pytest.CaptureFixture[str]) -> Batchyard:
     return run
 
 
-def written(folder: Path, value: object, name: str = "file.json") -> Path:
+def write_json(folder: Path, value: object, name: str = "file.json") -> Path:
     path = folder / name
     path.write_text(json.dumps(value), "utf-8")
     return path
 
 
-def at_ten(folder: Path) -> Path:
-    return written(folder, document_of(state(THERE, 10)), "state.json")
+def state_at_ten_seconds(folder: Path) -> Path:
+    return write_json(folder, document_of(state(THERE, 10)), "state.json")
 
 
-def test_whatif_begins_with_a_line_that_says_all(batchyard: Batchyard, tmp_path: Path) -> None:
-    done = batchyard("whatif", "--state", at_ten(tmp_path), "-f", written(tmp_path, queue(2)[1]))
+def test_whatif_begins_with_summary_line(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "-f", write_json(tmp_path, queue(2)[1]))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "1 start sooner"
     assert lines[3].split() == ["team/b", "team/lq", "20s", "sooner", "20s", "at", "once", "50s", "30s"]
 
 
-def test_whatif_tells_programs_the_same(batchyard: Batchyard, tmp_path: Path) -> None:
-    done = batchyard("whatif", "--state", at_ten(tmp_path), "--delete", "workload/team/a", "-o", "json")
+def test_whatif_json_contains_same_summary(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "--delete", "workload/team/a", "-o", "json")
     reported = json.loads(done.stdout)
     assert (reported["kind"], reported["summary"], reported["seconds"]) == (
         "Comparison",
@@ -73,49 +73,49 @@ def test_whatif_tells_programs_the_same(batchyard: Batchyard, tmp_path: Path) ->
     )
 
 
-def test_whatif_of_a_scenario_begins_at_its_moment(batchyard: Batchyard, tmp_path: Path) -> None:
-    platform = written(tmp_path, {"apiVersion": "v1", "kind": "List", "items": THERE}, "platform.json")
-    done = batchyard("whatif", platform, "--at", "10s", "-f", written(tmp_path, queue(2)[1]))
+def test_whatif_of_scenario_begins_at_given_time(batchyard: Batchyard, tmp_path: Path) -> None:
+    platform = write_json(tmp_path, {"apiVersion": "v1", "kind": "List", "items": THERE}, "platform.json")
+    done = batchyard("whatif", platform, "--at", "10s", "-f", write_json(tmp_path, queue(2)[1]))
     assert done.stdout.startswith("1 start sooner\n")
 
 
-def test_what_is_refused_is_said_and_fails(batchyard: Batchyard, tmp_path: Path) -> None:
-    done = batchyard("whatif", "--state", at_ten(tmp_path), "--delete", "workload/team/x")
+def test_rejected_change_is_reported_and_fails(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "--delete", "workload/team/x")
     assert done.returncode == 1
     assert done.stderr.startswith("refused: delete Workload.kueue.x-k8s.io team/x: NotFound")
-    wrong = batchyard("whatif", "--state", at_ten(tmp_path), "--delete", "wardrobe/x")
+    wrong = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "--delete", "wardrobe/x")
     assert wrong.stderr.startswith("--delete: 'wardrobe' is not a known kind; use a kind such as node\n")
 
 
-def test_eta_tells_one_and_all(batchyard: Batchyard, tmp_path: Path) -> None:
-    one = batchyard("eta", "workload/b", "-n", "team", "--state", at_ten(tmp_path))
+def test_eta_reports_single_workload_and_all(batchyard: Batchyard, tmp_path: Path) -> None:
+    one = batchyard("eta", "workload/b", "-n", "team", "--state", state_at_ten_seconds(tmp_path))
     assert one.stdout.splitlines()[1].split()[-7:] == ["20s", "20s", "20s", "100%", "of", "forks", "manifest"]
-    every = batchyard("eta", "--all", "--state", at_ten(tmp_path), "-o", "json")
+    every = batchyard("eta", "--all", "--state", state_at_ten_seconds(tmp_path), "-o", "json")
     assert [item["waitSeconds"]["p50"] for item in json.loads(every.stdout)["items"]] == [20]
 
 
-def test_eta_of_nobody_fails(batchyard: Batchyard, tmp_path: Path) -> None:
-    done = batchyard("eta", "job/x", "--state", at_ten(tmp_path))
+def test_eta_of_unknown_object_fails(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("eta", "job/x", "--state", state_at_ten_seconds(tmp_path))
     assert (done.returncode, done.stderr) == (1, "batchyard: not found: job default/x\n")
-    assert batchyard("eta", "pod/x", "--state", at_ten(tmp_path)).returncode == 1
+    assert batchyard("eta", "pod/x", "--state", state_at_ten_seconds(tmp_path)).returncode == 1
     assert batchyard("eta").returncode == 2
     assert batchyard("whatif").returncode == 2
 
 
-def test_without_a_platform_it_is_said_what_to_do(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_missing_platform_is_reported_with_remedy(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("eta", "--all", "--data-dir", tmp_path / "none")
     assert done.returncode == 1
     assert "start a platform with `batchyard up`" in done.stderr
 
 
-def test_of_whom_nobody_knows_how_long_he_runs_is_named(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_workload_of_unknown_run_time_is_reported(batchyard: Batchyard, tmp_path: Path) -> None:
     there = document_of(state([*queue(1), workload("a"), workload("b", 5, 1)], 10))
-    done = batchyard("whatif", "--state", written(tmp_path, there, "s"), "-f", written(tmp_path, queue(2)[1]))
+    done = batchyard("whatif", "--state", write_json(tmp_path, there, "s"), "-f", write_json(tmp_path, queue(2)[1]))
     assert done.stderr == "batchyard: run time of team/a is unknown: they keep running in both runs\n"
     assert done.stdout.startswith("1 start that would not\n")
 
 
-def test_what_could_not_be_read_is_told_with_what_it_costs(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_unread_kinds_are_reported_with_consequence(batchyard: Batchyard, tmp_path: Path) -> None:
     taken = document_of(replace(state(THERE, 10), unread=("Node",)))
-    done = batchyard("eta", "workload/b", "-n", "team", "--state", written(tmp_path, taken))
+    done = batchyard("eta", "workload/b", "-n", "team", "--state", write_json(tmp_path, taken))
     assert done.stderr == "batchyard: not known here: nodes: only quota is considered, no machines\n"

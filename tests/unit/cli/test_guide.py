@@ -1,4 +1,4 @@
-"""`batchyard guide`: what it prints, in which forms."""
+"""`batchyard guide`: its output in each format."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ REFARCH = ROOT.parent / "shared" / "refarch"
 Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_the_demo_ends_with_everything_completed(batchyard: Batchyard) -> None:
+def test_demo_completes_all_jobs(batchyard: Batchyard) -> None:
     done = batchyard("guide")
     assert done.returncode == 0
     assert "22 of 22 rows that quota alone decides (exact) agree with the guide" in done.stderr
@@ -26,14 +26,14 @@ def test_the_demo_ends_with_everything_completed(batchyard: Batchyard) -> None:
     assert all(" Complete " in line for line in jobs)
 
 
-def test_each_table_is_beside_what_the_guide_saw(batchyard: Batchyard) -> None:
+def test_each_table_shows_values_of_guide(batchyard: Batchyard) -> None:
     lines = batchyard("guide", "--step", "low-priority").stdout.splitlines()
     assert lines[1].split("   ")[-3:] == ["GUIDE PENDING", "GUIDE ADMITTED", "AGREES"]
     row = next(line for line in lines if line.startswith("cq-team-b-lp"))
     assert row.split() == ["cq-team-b-lp", "team-a-b", "StrictFIFO", "0", "4", "0", "4", "yes,", "exact"]
 
 
-def test_json_has_the_shape_of_the_guides_figures(batchyard: Batchyard) -> None:
+def test_json_has_shape_of_guide_figures(batchyard: Batchyard) -> None:
     document = json.loads(batchyard("guide", "--output", "json").stdout)
     names = ["low-priority", "high-priority", "compact-placement", "jobset", "dws", "all-completed"]
     assert [step["name"] for step in document["steps"]] == names
@@ -45,7 +45,7 @@ def test_json_has_the_shape_of_the_guides_figures(batchyard: Batchyard) -> None:
     assert sorted(job) == ["ageAtEnd", "completions", "duration", "name", "namespace"]
 
 
-def test_a_step_alone_is_shown_as_things_stand_then(batchyard: Batchyard) -> None:
+def test_single_step_shows_state_at_its_time(batchyard: Batchyard) -> None:
     document = json.loads(batchyard("guide", "--step", "high-priority", "--output", "json").stdout)
     assert [step["name"] for step in document["steps"]] == ["high-priority"]
     assert len(document["jobs"]) == 32
@@ -55,32 +55,32 @@ def test_a_step_alone_is_shown_as_things_stand_then(batchyard: Batchyard) -> Non
     assert len([line for line in lines if "-job-" in line]) == 32
 
 
-def test_a_step_that_is_not_there_cannot_be_chosen(batchyard: Batchyard) -> None:
+def test_unknown_step_is_rejected(batchyard: Batchyard) -> None:
     done = batchyard("guide", "--step", "lunch", "--output", "json")
     assert (done.returncode, done.stdout) == (2, "")
     reported = "".join(done.stderr.split())
     assert "'lunch'isnotoneof" + ",".join(f"'{step}'" for step in GuideStepName) in reported
 
 
-def test_nodes_are_counted_by_pool_beside_what_the_guide_saw(batchyard: Batchyard) -> None:
+def test_nodes_are_counted_by_pool_beside_guide_values(batchyard: Batchyard) -> None:
     lines = batchyard("guide", "--step", "low-priority").stdout.splitlines()
     assert next(line for line in lines if line.startswith("spot-np")).split() == ["spot-np", "24", "24", "yes"]
     assert next(line for line in lines if line.startswith("all ")).split() == ["all", "34", "34", "yes"]
     assert len([line for line in lines if line.startswith("gke-gke-batch-refarch-")]) == 34
 
 
-def test_what_may_be_chosen_is_what_is_played() -> None:
+def test_selectable_steps_are_played_steps() -> None:
     assert [*GuideStepName, "all-completed"] == [step.name for step in played_steps()]
 
 
-def test_another_layout_is_told(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_unknown_folder_layout_is_reported(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("guide", "--manifests", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"{tmp_path}/platform/teams: it contains no manifests; name a folder laid out as")
 
 
 @pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")
-def test_the_architectures_own_manifests_agree_too(batchyard: Batchyard) -> None:
+def test_manifests_of_reference_architecture_agree(batchyard: Batchyard) -> None:
     done = batchyard("guide", "--manifests", REFARCH)
     assert done.returncode == 0
     assert "22 of 22 rows" in done.stderr

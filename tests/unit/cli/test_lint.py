@@ -1,4 +1,4 @@
-"""`batchyard lint`: what it prints, and how it ends."""
+"""`batchyard lint`: its output and its exit codes."""
 
 import json
 from pathlib import Path
@@ -16,16 +16,16 @@ STRICT = "namespaceSelector: {}, fairSharing: {weight: '0'}"
 
 
 def lint(*arguments: str, text: str = "") -> tuple[int, str, str]:
-    """How it ended, what it printed, what it said besides."""
+    """Run lint; return its exit code, stdout and stderr."""
     result = CliRunner().invoke(app, ["lint", *arguments], input=text)
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_nothing_found_says_how_much_was_read() -> None:
+def test_clean_lint_reports_number_of_documents() -> None:
     assert lint(SOUND) == (0, "", "batchyard: no findings in 7 documents\n")
 
 
-def test_a_finding_says_where_what_and_what_to_do() -> None:
+def test_finding_reports_place_problem_and_fix() -> None:
     code, reported, summary = lint("-", "--severity", "error", text=QUEUE % "queueingStrategy: StrictFIFO")
     assert code == 1
     assert reported.splitlines() == [
@@ -38,12 +38,12 @@ def test_a_finding_says_where_what_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 1)])
-def test_warnings_count_where_one_is_strict(options: tuple[str, ...], code: int) -> None:
+def test_strict_lint_fails_on_warnings(options: tuple[str, ...], code: int) -> None:
     assert lint("-", *options, text=QUEUE % STRICT)[0] == code
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_programs_get_all_of_it(form: str, read: object) -> None:
+def test_json_and_yaml_contain_complete_findings(form: str, read: object) -> None:
     assert callable(read)
     _, reported, _ = lint("-", "-o", form, "--rule", "null-namespace-selector", text=QUEUE % "")
     report = read(reported)
@@ -60,12 +60,12 @@ def test_programs_get_all_of_it(form: str, read: object) -> None:
     assert (finding["rule"], finding["line"]) == ("null-namespace-selector", 4)
 
 
-def test_a_rule_that_is_not_there_is_told_with_the_nearest() -> None:
+def test_unknown_rule_is_reported_with_suggestion() -> None:
     code, _, stated = lint(SOUND, "--rule", "null-namespace-selectr")
     assert (code, "did you mean null-namespace-selector?" in stated) == (1, True)
 
 
-def test_the_machines_of_a_cluster_are_looked_at() -> None:
+def test_lint_checks_machines_of_cluster() -> None:
     cluster = str(ROOT / "examples" / "refarch" / "cluster.yaml")
     code, reported, _ = lint(
         str(ROOT / "examples" / "refarch" / "platform"), "--cluster", cluster, "--severity", "error"

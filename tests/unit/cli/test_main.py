@@ -1,4 +1,4 @@
-"""The command line as a process: exit codes, and what goes to which stream."""
+"""The command line as a process: exit codes and output streams."""
 
 import json
 import os
@@ -21,7 +21,7 @@ QUEUE = (ROOT / FIRST_STEPS / "platform.yaml").read_text("utf-8")
 Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_tables_go_to_stdout_and_the_summary_to_stderr(batchyard: Batchyard) -> None:
+def test_tables_go_to_stdout_and_summary_to_stderr(batchyard: Batchyard) -> None:
     done = batchyard("simulate", FIRST_STEPS)
     assert done.returncode == 0
     assert done.stdout.startswith("NAME         COHORT   STRATEGY")
@@ -30,7 +30,7 @@ def test_tables_go_to_stdout_and_the_summary_to_stderr(batchyard: Batchyard) -> 
     assert done.stderr == summary
 
 
-def test_the_event_log_takes_stdout_alone(batchyard: Batchyard) -> None:
+def test_event_log_on_stdout_replaces_tables(batchyard: Batchyard) -> None:
     done = batchyard("simulate", FIRST_STEPS, "--events", "-")
     lines = done.stdout.splitlines()
     assert done.returncode == 0
@@ -39,7 +39,7 @@ def test_the_event_log_takes_stdout_alone(batchyard: Batchyard) -> None:
     assert [json.loads(line)["time"] for line in lines] == sorted(json.loads(line)["time"] for line in lines)
 
 
-def test_the_event_log_goes_to_a_file_beside_the_tables(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_event_log_is_written_to_file_beside_output(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("simulate", FIRST_STEPS, "--events", tmp_path / "log", "--until", "90s", "-o", "json")
     last = json.loads((tmp_path / "log").read_text("utf-8").splitlines()[-1])
     assert (last["event"], last["time"]) == ("Final", 90)
@@ -47,16 +47,16 @@ def test_the_event_log_goes_to_a_file_beside_the_tables(batchyard: Batchyard, tm
     assert kinds == ["ClusterQueue", "LocalQueue", *["Workload"] * 3, *["Job"] * 3]
 
 
-def test_wide_adds_columns_as_kubectl_does(batchyard: Batchyard) -> None:
+def test_wide_output_adds_columns_like_kubectl(batchyard: Batchyard) -> None:
     assert "CONTAINERS   IMAGES" in batchyard("simulate", FIRST_STEPS, "-o", "wide").stdout
 
 
-def test_manifests_come_from_standard_input(batchyard: Batchyard) -> None:
+def test_manifests_are_read_from_stdin(batchyard: Batchyard) -> None:
     done = batchyard("simulate", "-", stdin=QUEUE)
     assert (done.returncode, "team-queue" in done.stdout) == (0, True)
 
 
-def test_without_objects_nothing_is_found(batchyard: Batchyard) -> None:
+def test_empty_input_prints_no_resources_found(batchyard: Batchyard) -> None:
     assert batchyard("simulate", "-", stdin="# nothing\n").stdout == "No resources found\n"
 
 
@@ -71,7 +71,7 @@ def test_without_objects_nothing_is_found(batchyard: Batchyard) -> None:
         pytest.param(QUEUE.replace("nominalQuota: 4", "nominalQuota: x").encode(), "nominalQuota", id="bad quantity"),
     ],
 )
-def test_bad_manifests_are_told_with_their_place(
+def test_invalid_manifest_is_reported_with_its_place(
     batchyard: Batchyard, tmp_path: Path, content: bytes, expected: str
 ) -> None:
     (tmp_path / "bad.yaml").write_bytes(content)
@@ -83,7 +83,7 @@ def test_bad_manifests_are_told_with_their_place(
     assert "Traceback" not in done.stderr
 
 
-def test_all_that_is_wrong_is_told_at_once(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(batchyard: Batchyard, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.yaml").write_text("kind: A\n---\nkind: B\n")
     done = batchyard("simulate", "none.yaml", tmp_path / "empty", tmp_path / "bad.yaml")
@@ -108,30 +108,30 @@ def test_all_that_is_wrong_is_told_at_once(batchyard: Batchyard, tmp_path: Path)
         (["--fly"], "No such option"),
     ],
 )
-def test_wrong_usage_ends_with_2(batchyard: Batchyard, arguments: list[str], expected: str) -> None:
+def test_wrong_usage_exits_with_2(batchyard: Batchyard, arguments: list[str], expected: str) -> None:
     done = batchyard(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert expected in done.stderr
 
 
-def test_an_event_log_that_cannot_be_written_is_told(batchyard: Batchyard) -> None:
+def test_unwritable_event_log_is_reported(batchyard: Batchyard) -> None:
     done = batchyard("simulate", FIRST_STEPS, "--events", "none/log")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("none/log: cannot write the event log: No such file or directory")
 
 
-def test_help_names_the_commands_and_the_exit_codes(batchyard: Batchyard) -> None:
+def test_help_lists_commands_and_exit_codes(batchyard: Batchyard) -> None:
     done = batchyard("--help")
     assert done.returncode == 0
     assert all(word in done.stdout for word in ("simulate", "guide", "Exit codes: 0 done"))
 
 
-def test_the_version_is_that_of_the_package(batchyard: Batchyard) -> None:
-    assert batchyard("--version").stdout == "batchyard 0.1.0\n"
+def test_version_matches_package(batchyard: Batchyard) -> None:
+    assert batchyard("--version").stdout == "batchyard 0.2.0\n"
 
 
 @pytest.mark.parametrize("path", ["examples/preemption", "examples/fair-sharing", LIVELOCK])
-def test_the_hash_seed_changes_nothing(batchyard: Batchyard, path: str, tmp_path: Path) -> None:
+def test_output_is_independent_of_hash_seed(batchyard: Batchyard, path: str, tmp_path: Path) -> None:
     arguments = ("simulate", path, "--until", "200s", "--output", "json", "--events")
     runs = [batchyard(*arguments, tmp_path / seed, PYTHONHASHSEED=seed) for seed in "01"]
     assert runs[0].stdout == runs[1].stdout
@@ -139,21 +139,21 @@ def test_the_hash_seed_changes_nothing(batchyard: Batchyard, path: str, tmp_path
     assert (tmp_path / "0").read_bytes() == (tmp_path / "1").read_bytes()
 
 
-def test_a_loop_is_told_and_the_run_goes_on(batchyard: Batchyard) -> None:
+def test_loop_is_reported_and_run_continues(batchyard: Batchyard) -> None:
     done = batchyard("simulate", LIVELOCK)
     assert done.returncode == 0
     assert "in the cohort of pair, without end: team/elastic preempts team/rigid (InCohortReclamation)" in done.stderr
     assert "the run continued in spite of them" in done.stderr
 
 
-def test_a_loop_ends_the_run_with_1_if_it_is_to(batchyard: Batchyard) -> None:
+def test_loop_stops_run_with_exit_code_1_on_request(batchyard: Batchyard) -> None:
     done = batchyard("simulate", LIVELOCK, "--on-loop", "stop", "--events", "-")
     assert done.returncode == 1
     assert "the run was ended there" in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["event"] == "Final"
 
 
-def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+def test_closed_stdout_ends_run_without_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "batchyard", "simulate", FIRST_STEPS]
@@ -163,7 +163,7 @@ def test_a_reader_that_goes_away_ends_it_quietly() -> None:
     os.close(writing)
 
 
-def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
+def test_interrupt_ends_run_without_traceback(tmp_path: Path) -> None:
     pods = make.pod_set(count=4, template=make.pod_template({"cpu": 1}, restartPolicy="Never"))
     work = {
         "spec": {"queueName": "jobs", "podSets": [pods]},
@@ -182,7 +182,7 @@ def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
     assert (running.returncode, reported) == (main.INTERRUPTED, "")
 
 
-def test_a_defect_of_ours_is_told_without_a_traceback() -> None:
+def test_internal_error_is_reported_without_traceback() -> None:
     code = (
         "import sys, batchyard.cli.app as a, batchyard.cli.main as m\n"
         "def fail(): raise KeyError('lost')\n"

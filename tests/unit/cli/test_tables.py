@@ -1,4 +1,4 @@
-"""Listings read as tables, and as Lists that can be read again."""
+"""Listings as tables, and as Lists that can be read again."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def rendered(output: Output) -> str:
     return render(LISTING, output, now=0)
 
 
-def test_tables_of_several_kinds_have_an_empty_line_between() -> None:
+def test_tables_of_several_kinds_are_separated_by_empty_line() -> None:
     assert rendered(Output.TABLE).splitlines() == [
         "NAME   AGE",
         "c      <unknown>",
@@ -34,12 +34,12 @@ def test_tables_of_several_kinds_have_an_empty_line_between() -> None:
     ]
 
 
-def test_nothing_found_is_said() -> None:
+def test_empty_table_prints_no_resources_found() -> None:
     assert render_tables({scheme.JOB: []}, now=0) == "No resources found\n"
 
 
 @pytest.mark.parametrize("output", [Output.JSON, Output.YAML])
-def test_a_list_holds_the_objects_as_they_are(output: Output) -> None:
+def test_json_and_yaml_list_contain_unchanged_objects(output: Output) -> None:
     expected: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "List",
@@ -50,14 +50,14 @@ def test_a_list_holds_the_objects_as_they_are(output: Output) -> None:
     assert read(rendered(output)) == expected
 
 
-def test_yaml_writes_lines_as_lines() -> None:
+def test_yaml_prints_multiline_strings_as_blocks() -> None:
     assert "    main.py: |\n      a = 1\n      b = 2\n    short: ü\n" in rendered(Output.YAML)
 
 
-def test_yaml_repeats_what_objects_share() -> None:
+def test_yaml_repeats_shared_objects_without_anchors() -> None:
     assert "&id" not in render({scheme.COHORT: [COHORT, COHORT]}, Output.YAML, now=0)
 
 
-def test_a_list_in_json_and_yaml_names_fields_in_order() -> None:
+def test_json_and_yaml_lists_have_sorted_fields() -> None:
     assert rendered(Output.JSON).startswith('{\n    "apiVersion": "v1",\n    "items": [')
     assert rendered(Output.YAML).startswith("apiVersion: v1\nitems:\n- apiVersion:")

@@ -1,4 +1,4 @@
-"""`batchyard user`, and what `up` does not take together."""
+"""`batchyard user`, and options that `up` rejects together."""
 
 import subprocess
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import pytest
 Batchyard: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_user_without_running_platform_is_rejected(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("user", "anna", "--data-dir", tmp_path)
     assert done.returncode == 1
     assert "no platform runs in" in done.stderr
@@ -30,7 +30,7 @@ def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_p
         (("a" * 65,), "a certificate allows at most 64 characters"),
     ],
 )
-def test_names_that_are_the_platforms_are_refused(
+def test_reserved_or_invalid_user_names_are_rejected(
     batchyard: Batchyard, tmp_path: Path, arguments: tuple[str, ...], reported: str
 ) -> None:
     done = batchyard("user", *arguments, "--data-dir", tmp_path)
@@ -38,7 +38,7 @@ def test_names_that_are_the_platforms_are_refused(
     assert reported in done.stderr
 
 
-def test_without_credentials_only_this_machine_is_listened_to(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_insecure_loopback_rejects_other_addresses(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("up", "--insecure-loopback", "--listen", "0.0.0.0", "--data-dir", tmp_path / "none")
     assert done.returncode == 2
     assert not (tmp_path / "none").exists()

@@ -1,4 +1,4 @@
-"""A world with the Job controller, where tests say what becomes of the pods."""
+"""A world with the Job controller, where tests set the phases of the pods."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ CONDITIONS = ("type", "status", "reason", "message")
 
 
 class JobStage(Stage):
-    """A Job goes in; its pods do as they are told."""
+    """A stage with a Job; tests control its pods."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class JobStage(Stage):
     ) -> None:
         super().__init__(*(controllers or (JobPodController(),)))
         if admit is not None:
-            self._let_refuse(admit)
+            self._use_admission(admit)
         if watch is not None:
             self.client.subscribe(watch)
         self.put(job)
@@ -63,7 +63,7 @@ class JobStage(Stage):
         return sum(bool(pod["metadata"].get("finalizers")) for pod in self.pods(None))
 
     def become(self, phase: str, *pods: Obj, ready: bool = False, **status: Any) -> None:
-        """Let pods come into a phase, all that are pending if none are given; then let follow what must."""
+        """Set the phase of pods (by default all pending ones) and settle the world."""
         since = (self.kernel.now() - make.NOW) / 1_000_000
         conditions = [make.condition("Ready", ready, since=since), *status.pop("conditions", ())]
         for pod in pods or self.pods():
@@ -91,8 +91,8 @@ class JobStage(Stage):
         """Change the Job's spec."""
         self.put({name: value for name, value in with_spec(self.job, spec).items() if name != "status"})
 
-    def _let_refuse(self, admit: Callable[[Obj], None]) -> None:
-        """Begin with a client that asks whether a new pod is admitted."""
+    def _use_admission(self, admit: Callable[[Obj], None]) -> None:
+        """Use a client whose admission hook checks new pods."""
 
         def prepare(pod: Obj, reader: Reader) -> Obj:
             admit(pod)
@@ -102,7 +102,7 @@ class JobStage(Stage):
         self.runner = Runner(self.kernel, self.client, [JobPodController()], self._record)
 
     def pass_time(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Let some seconds pass."""
         then = self.kernel.now() + int(seconds * 1_000_000)
         self.kernel.call_at(then, lambda: None)
         self.kernel.run(then)

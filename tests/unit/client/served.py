@@ -1,4 +1,4 @@
-"""A client and an API server with nothing between them but a wire that may break."""
+"""A client and an API server in one process, with a simulated connection that may fail."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api, body_bytes
 
 START = 1_767_225_600_000_000
-#: How long a request is under way, there and back.
+#: The latency of a request, in each direction.
 _THERE = 2 * MILLISECOND
 KINDS = (scheme.NAMESPACE, scheme.JOB, scheme.WORKLOAD, scheme.CLUSTER_QUEUE, scheme.POD)
 
@@ -28,9 +28,9 @@ class Line:
         self.kernel = kernel
         self.api = api
         self.asked: list[str] = []
-        #: What becomes of requests instead of an answer: asked with each, None lets it pass.
+        #: Called with each request: an answer replaces that of the server, None passes the request on.
         self.trouble: Callable[[HttpRequest], HttpAnswer | None] = lambda _request: None
-        #: Whether what fails is done all the same, and only the answer is lost.
+        #: Whether the server executes failed requests, so that only the answer is lost.
         self.is_done_anyway = False
         self._watches: list[tuple[Any, Callable[[HttpAnswer], None]]] = []
 
@@ -50,7 +50,7 @@ class Line:
         self.kernel.call_at(self.kernel.now() + _THERE, lambda: self._watch(request, reported, ended))
 
     def cut(self) -> None:
-        """Break all watches off."""
+        """Interrupt all watches."""
         watches, self._watches = self._watches, []
         for stream, ended in watches:
             stream.on_news = lambda: None
@@ -92,7 +92,7 @@ def _of_response(response: Response) -> HttpAnswer:
 
 
 class Served:
-    """A client whose server is in this process, and what it told."""
+    """A client whose server is in this process, and the events that it reported."""
 
     def __init__(self, kinds: Sequence[str] = KINDS, *, window: int = 1000, qps: float = 1000.0) -> None:
         self.kernel = VirtualEventLoop(START)
@@ -107,11 +107,11 @@ class Served:
         self.client.subscribe(self.reported.extend)
 
     def run(self, seconds: int = 60) -> None:
-        """Let happen what happens within a time."""
+        """Run the event loop for some seconds."""
         self.kernel.run(until=self.kernel.now() + seconds * 1_000_000)
 
     def start(self) -> "Served":
-        """Let it know all there is."""
+        """Start the client and wait until it is synced."""
         self.client.start()
         self.run()
         assert self.client.is_synced

@@ -1,4 +1,4 @@
-"""A write sends what it changes, at the revision it is based on; a Workload's status as Kueue's field managers do."""
+"""Writes send the changed fields and the revision; the status of a Workload has Kueue's field managers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -57,7 +57,7 @@ class World(Served):
         return found
 
     def set_status(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Let the client write a status; the status that is stored then."""
+        """Write a status through the client; the stored status."""
         result = self.write(UpdateStatus({**self.workload(), "status": status}))
         assert result.error is None, result
         return self.workload().get("status") or {}
@@ -71,7 +71,7 @@ class World(Served):
         self.run()
 
     def managers(self) -> list[tuple[str, str]]:
-        """Who owns fields of the status, and by which operation."""
+        """The managers of the status and their operations."""
         entries = self.workload()["metadata"]["managedFields"]
         return [(each["manager"], each["operation"]) for each in entries if each.get("subresource") == "status"]
 
@@ -86,7 +86,7 @@ def world() -> World:
     return world
 
 
-def test_an_update_sends_the_changed_fields_alone(world: World) -> None:
+def test_update_sends_changed_fields_only(world: World) -> None:
     template = {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}}}
     spec = {"suspend": True, "replicatedJobs": [{"name": "a", "template": template}]}
     obj = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"}, "spec": spec}
@@ -102,21 +102,21 @@ def test_an_update_sends_the_changed_fields_alone(world: World) -> None:
     ]
 
 
-def test_a_change_of_what_has_changed_meanwhile_is_a_conflict(world: World) -> None:
+def test_update_of_old_revision_conflicts(world: World) -> None:
     before = world.workload()
     world.set_status({"conditions": [condition("QuotaReserved", "False")]})
     assert isinstance(world.write(Update(with_path(before, ("spec", "active"), False))).error, Conflict)
     assert isinstance(world.write(UpdateStatus({**before, "status": ADMITTED})).error, Conflict)
 
 
-def test_what_is_applied_here_kueue_can_take_back(world: World) -> None:
+def test_kueue_removes_status_that_batchyard_applied(world: World) -> None:
     assert world.set_status(ADMITTED)["admission"] == GIVEN
     assert world.managers() == [(ADMISSION, "Apply")]
     world.apply(ADMISSION, {"conditions": [condition("QuotaReserved", "False")]})
     assert "admission" not in world.workload()["status"]
 
 
-def test_what_kueue_applied_is_taken_back_here(world: World) -> None:
+def test_batchyard_removes_status_that_kueue_applied(world: World) -> None:
     world.apply(ADMISSION, ADMITTED)
     world.apply(RECLAIMABLE, {"reclaimablePods": [{"name": "main", "count": 1}]})
     pending = {"conditions": [condition("QuotaReserved", "False"), condition("Admitted", "False")]}
@@ -126,14 +126,14 @@ def test_what_kueue_applied_is_taken_back_here(world: World) -> None:
     ]
 
 
-def test_a_field_that_another_manager_holds_too_goes_all_the_same(world: World) -> None:
+def test_field_with_another_manager_is_removed(world: World) -> None:
     checks = [{"name": name, "state": "Ready", "message": "", "lastTransitionTime": TIME} for name in ("a", "b")]
     world.apply("somebody", {**ADMITTED, "admissionChecks": checks})
     pending = {"conditions": [condition("QuotaReserved", "False")], "admissionChecks": checks[1:]}
     assert world.set_status(pending) == pending
 
 
-def test_a_status_of_an_earlier_release_can_be_taken_back_by_kueue(world: World) -> None:
+def test_kueue_removes_status_of_earlier_release(world: World) -> None:
     path = f"{KUEUE}/w/status?fieldManager=batchyard"
     world.api.answer("PATCH", path, {"status": ADMITTED}, "application/merge-patch+json")
     world.run()
@@ -146,7 +146,7 @@ def test_a_status_of_an_earlier_release_can_be_taken_back_by_kueue(world: World)
     assert world.workload()["status"] == {"conditions": [condition("QuotaReserved", "False")]}
 
 
-def test_each_part_has_its_manager(world: World) -> None:
+def test_each_part_of_status_has_its_field_manager(world: World) -> None:
     world.set_status(ADMITTED)
     ready = {**ADMITTED, "conditions": [*ADMITTED["conditions"], condition("PodsReady")]}
     world.set_status(ready)
@@ -169,7 +169,7 @@ _documents = st.dictionaries(st.sampled_from("abc"), _json, max_size=3)
 
 
 @given(_documents, _documents)
-def test_a_merge_patch_makes_one_document_of_another(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_merge_patch_turns_one_document_into_another(before: dict[str, Any], after: dict[str, Any]) -> None:
     patch = merge_patch(before, after)
     assert merged(before, patch) == after
     assert (patch == {}) == (before == after)

@@ -1,4 +1,4 @@
-"""How objects go: pods with time to stop, owners after what they own, and only those that were meant."""
+"""Deletion: grace periods of pods, propagation to dependents, and preconditions."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ START = parse_time("2026-01-01T00:00:00Z")
 POD = Key("Pod", "team", "p")
 
 
-class Desk:
+class ClientWithStore:
     """A client on an empty store."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Desk:
         return made
 
     def grace(self) -> int | None:
-        """What the pod is given to stop; None if it is gone."""
+        """The grace period of the pod; None if it is gone."""
         pod = self.client.get(POD)
         return None if pod is None else pod["metadata"]["deletionGracePeriodSeconds"]
 
@@ -48,144 +48,144 @@ class Desk:
         return [obj["metadata"]["name"] for kind in ("ConfigMap", "Pod") for obj in self.client.list(kind)]
 
 
-def test_a_bound_pod_is_given_time_to_stop() -> None:
-    desk = Desk()
-    desk.create("Pod", "p", spec={"nodeName": "n", "terminationGracePeriodSeconds": 20})
-    desk.write(Delete(POD))
-    pod = desk.client.get(POD)
+def test_bound_pod_gets_grace_period() -> None:
+    world = ClientWithStore()
+    world.create("Pod", "p", spec={"nodeName": "n", "terminationGracePeriodSeconds": 20})
+    world.write(Delete(POD))
+    pod = world.client.get(POD)
     assert pod is not None
     assert pod["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:20Z"
-    assert desk.grace() == 20
-    desk.write(Update(with_metadata(pod, labels={"a": "b"})))
-    assert desk.grace() == 20
-    desk.write(Delete(POD, grace=0))
-    assert desk.names() == []
+    assert world.grace() == 20
+    world.write(Update(with_metadata(pod, labels={"a": "b"})))
+    assert world.grace() == 20
+    world.write(Delete(POD, grace=0))
+    assert world.names() == []
 
 
-def test_a_pod_that_wants_more_time_than_can_be_written_gets_68_years() -> None:
-    desk = Desk()
-    desk.create("Pod", "p", spec={"nodeName": "n", "terminationGracePeriodSeconds": 2**63 - 1})
-    desk.write(Delete(POD))
-    pod = desk.client.get(POD)
+def test_grace_period_is_limited_to_68_years() -> None:
+    world = ClientWithStore()
+    world.create("Pod", "p", spec={"nodeName": "n", "terminationGracePeriodSeconds": 2**63 - 1})
+    world.write(Delete(POD))
+    pod = world.client.get(POD)
     assert pod is not None
     assert pod["metadata"]["deletionTimestamp"] == "2094-01-19T03:14:07Z"
-    assert desk.grace() == 2**31 - 1
+    assert world.grace() == 2**31 - 1
 
 
-def test_a_second_deletion_only_shortens_the_time() -> None:
-    desk = Desk()
-    desk.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})
+def test_second_deletion_only_shortens_grace_period() -> None:
+    world = ClientWithStore()
+    world.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})
     seen = []
     for grace in (None, 40, 5, 0):
-        desk.kernel.run(desk.kernel.now() + SECOND)
-        desk.write(Delete(POD, grace=grace))
-        seen.append(desk.grace())
+        world.kernel.run(world.kernel.now() + SECOND)
+        world.write(Delete(POD, grace=grace))
+        seen.append(world.grace())
     assert seen == [30, 30, 5, 0]
 
 
-def test_pods_without_a_node_and_pods_that_ended_go_at_once() -> None:
-    desk = Desk()
-    desk.create("Pod", "p", spec={})
-    desk.write(Delete(POD))
-    assert desk.names() == []
-    ended = desk.create("Pod", "p", spec={"nodeName": "n"})
-    desk.write(UpdateStatus(with_path(ended, ("status", "phase"), "Failed")))
-    desk.write(Delete(POD))
-    assert desk.names() == []
+def test_pods_without_node_and_finished_pods_are_deleted_at_once() -> None:
+    world = ClientWithStore()
+    world.create("Pod", "p", spec={})
+    world.write(Delete(POD))
+    assert world.names() == []
+    ended = world.create("Pod", "p", spec={"nodeName": "n"})
+    world.write(UpdateStatus(with_path(ended, ("status", "phase"), "Failed")))
+    world.write(Delete(POD))
+    assert world.names() == []
 
 
-def test_a_pod_that_has_stopped_waits_for_its_finalizers() -> None:
-    desk = Desk()
-    desk.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})
-    desk.write(Delete(POD, grace=0))
-    pod = desk.client.get(POD)
+def test_stopped_pod_waits_for_its_finalizers() -> None:
+    world = ClientWithStore()
+    world.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})
+    world.write(Delete(POD, grace=0))
+    pod = world.client.get(POD)
     assert pod is not None
-    desk.write(Update(with_metadata(pod, finalizers=[])))
-    assert desk.names() == []
+    world.write(Update(with_metadata(pod, finalizers=[])))
+    assert world.names() == []
 
 
-def test_a_deletion_meant_for_another_object_of_the_name_is_refused() -> None:
-    desk = Desk()
-    made = desk.create("ConfigMap", "a")
-    assert isinstance(desk.write(Delete(Key("ConfigMap", "team", "a"), uid="another")).error, Conflict)
-    assert desk.write(Delete(Key("ConfigMap", "team", "a"), uid=made["metadata"]["uid"])).error is None
-    assert isinstance(desk.write(Delete(Key("ConfigMap", "team", "a"))).error, NotFound)
+def test_delete_with_uid_of_another_object_conflicts() -> None:
+    world = ClientWithStore()
+    made = world.create("ConfigMap", "a")
+    assert isinstance(world.write(Delete(Key("ConfigMap", "team", "a"), uid="another")).error, Conflict)
+    assert world.write(Delete(Key("ConfigMap", "team", "a"), uid=made["metadata"]["uid"])).error is None
+    assert isinstance(world.write(Delete(Key("ConfigMap", "team", "a"))).error, NotFound)
 
 
-def test_in_the_foreground_an_owner_goes_last() -> None:
-    desk = Desk()
-    top = desk.create("ConfigMap", "top")
-    middle = desk.create("ConfigMap", "middle", top)
-    desk.create("Pod", "p", middle, spec={"nodeName": "n"})
-    desk.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
-    assert desk.names() == ["middle", "top", "p"]
-    assert desk.grace() == 30
-    desk.write(Delete(POD, grace=0))
-    assert desk.names() == []
+def test_foreground_deletion_deletes_owner_last() -> None:
+    world = ClientWithStore()
+    top = world.create("ConfigMap", "top")
+    middle = world.create("ConfigMap", "middle", top)
+    world.create("Pod", "p", middle, spec={"nodeName": "n"})
+    world.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
+    assert world.names() == ["middle", "top", "p"]
+    assert world.grace() == 30
+    world.write(Delete(POD, grace=0))
+    assert world.names() == []
 
 
-def test_in_the_foreground_what_has_another_owner_stays_with_it() -> None:
-    desk = Desk()
-    top, other = desk.create("ConfigMap", "top"), desk.create("ConfigMap", "other")
-    desk.create("ConfigMap", "shared", top, other)
-    desk.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
-    assert desk.names() == ["other", "shared"]
-    shared = desk.client.get(Key("ConfigMap", "team", "shared"))
+def test_foreground_deletion_keeps_dependents_with_another_owner() -> None:
+    world = ClientWithStore()
+    top, other = world.create("ConfigMap", "top"), world.create("ConfigMap", "other")
+    world.create("ConfigMap", "shared", top, other)
+    world.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
+    assert world.names() == ["other", "shared"]
+    shared = world.client.get(Key("ConfigMap", "team", "shared"))
     assert shared is not None
     assert [owner["name"] for owner in shared["metadata"]["ownerReferences"]] == ["other"]
-    desk.write(Delete(Key("ConfigMap", "team", "other"), propagation=Propagation.FOREGROUND))
-    assert desk.names() == []
+    world.write(Delete(Key("ConfigMap", "team", "other"), propagation=Propagation.FOREGROUND))
+    assert world.names() == []
 
 
-def test_nobody_in_another_namespace_holds_up_a_deletion() -> None:
-    desk = Desk()
-    top = desk.create("ConfigMap", "top")
+def test_foreground_deletion_ignores_objects_in_other_namespaces() -> None:
+    world = ClientWithStore()
+    top = world.create("ConfigMap", "top")
     held = {"namespace": "other", "finalizers": ["example.com/held"]}
-    desk.create("ConfigMap", "intruder", top, metadata=held)
-    desk.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
-    assert desk.names() == ["intruder"]
+    world.create("ConfigMap", "intruder", top, metadata=held)
+    world.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
+    assert world.names() == ["intruder"]
 
 
-def test_what_does_not_block_its_owner_goes_after_it() -> None:
-    desk = Desk()
-    top = desk.create("ConfigMap", "top")
-    loose = desk.create("ConfigMap", "loose", top, metadata={"finalizers": ["f"]})
+def test_foreground_deletion_does_not_wait_for_non_blocking_dependents() -> None:
+    world = ClientWithStore()
+    top = world.create("ConfigMap", "top")
+    loose = world.create("ConfigMap", "loose", top, metadata={"finalizers": ["f"]})
     references = [{**owner, "blockOwnerDeletion": False} for owner in loose["metadata"]["ownerReferences"]]
-    desk.write(Update(with_metadata(loose, ownerReferences=references)))
-    desk.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
-    assert desk.names() == ["loose"]
+    world.write(Update(with_metadata(loose, ownerReferences=references)))
+    world.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
+    assert world.names() == ["loose"]
 
 
-def test_in_the_foreground_an_object_that_owns_nothing_goes_at_once() -> None:
-    desk = Desk()
-    desk.create("ConfigMap", "a")
-    desk.write(Delete(Key("ConfigMap", "team", "a"), propagation=Propagation.FOREGROUND))
-    assert desk.names() == []
+def test_foreground_deletion_without_dependents_is_immediate() -> None:
+    world = ClientWithStore()
+    world.create("ConfigMap", "a")
+    world.write(Delete(Key("ConfigMap", "team", "a"), propagation=Propagation.FOREGROUND))
+    assert world.names() == []
 
 
-def test_what_an_owner_orphans_stays_with_its_other_owners() -> None:
-    desk = Desk()
-    top = desk.create("ConfigMap", "top", metadata={"finalizers": ["orphan", "f"]})
-    other = desk.create("ConfigMap", "other")
-    desk.create("ConfigMap", "alone", top)
-    desk.create("ConfigMap", "shared", top, other)
-    desk.write(Delete(Key("ConfigMap", "team", "top")))
-    assert desk.names() == ["alone", "other", "shared", "top"]
-    left = desk.client.get(Key("ConfigMap", "team", "top"))
+def test_orphaned_dependents_keep_their_other_owners() -> None:
+    world = ClientWithStore()
+    top = world.create("ConfigMap", "top", metadata={"finalizers": ["orphan", "f"]})
+    other = world.create("ConfigMap", "other")
+    world.create("ConfigMap", "alone", top)
+    world.create("ConfigMap", "shared", top, other)
+    world.write(Delete(Key("ConfigMap", "team", "top")))
+    assert world.names() == ["alone", "other", "shared", "top"]
+    left = world.client.get(Key("ConfigMap", "team", "top"))
     assert left is not None
     assert left["metadata"]["finalizers"] == ["f"]
-    owners = [obj["metadata"].get("ownerReferences") for obj in desk.client.list("ConfigMap")]
+    owners = [obj["metadata"].get("ownerReferences") for obj in world.client.list("ConfigMap")]
     assert [None if each is None else [owner["name"] for owner in each] for each in owners] == [
         None,
         [],
         ["other"],
         [],
     ]
-    desk.write(Update(with_metadata(left, finalizers=None)))
-    assert desk.names() == ["alone", "other", "shared"]
+    world.write(Update(with_metadata(left, finalizers=None)))
+    assert world.names() == ["alone", "other", "shared"]
 
 
-def test_an_object_is_made_ready_as_its_kind_demands() -> None:
+def test_create_runs_admission_hook_of_kind() -> None:
     kernel = VirtualEventLoop(START)
     prepared: list[str] = []
 

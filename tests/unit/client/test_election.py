@@ -1,4 +1,4 @@
-"""Of several candidates at most one may write at a time, and when it is gone another does."""
+"""Leader election: at most one candidate may write at a time, and another takes over when the leader is gone."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ PATH = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
 
 
 class Candidate:
-    """One of those who want to lead, with a wire of its own."""
+    """A candidate of the election with its own connection."""
 
     def __init__(self, name: str, kernel: VirtualEventLoop, api: Api, **terms: int) -> None:
         self.line = Line(kernel, api)
@@ -29,12 +29,12 @@ class Candidate:
         self.leadership.start()
 
     def cut_off(self) -> None:
-        """No answer comes any more."""
+        """Make all requests fail."""
         self.line.trouble = lambda _request: HttpAnswer(0, trouble="cut off")
 
 
 class Rivals:
-    """Two candidates, of whom the first was there first."""
+    """Two candidates; the first starts first."""
 
     def __init__(self, **terms: int) -> None:
         self.kernel, self.api = VirtualEventLoop(START), Api(start=START)
@@ -57,7 +57,7 @@ class Rivals:
         return spec
 
 
-def test_the_first_leads_and_goes_on_leading() -> None:
+def test_first_candidate_leads_and_renews_lease() -> None:
     rivals = Rivals()
     rivals.run(120)
     assert (rivals.first.reported, rivals.second.reported) == (["leads"], [])
@@ -67,7 +67,7 @@ def test_the_first_leads_and_goes_on_leading() -> None:
     assert parse_time(lease["acquireTime"]) < START + SECOND
 
 
-def test_another_leads_within_the_lease_time_when_the_leader_is_gone() -> None:
+def test_second_candidate_leads_after_lease_of_leader_expires() -> None:
     rivals = Rivals()
     rivals.run(30)
     rivals.first.cut_off()
@@ -79,7 +79,7 @@ def test_another_leads_within_the_lease_time_when_the_leader_is_gone() -> None:
     assert (rivals.lease()["holderIdentity"], rivals.lease()["leaseTransitions"]) == ("second", 1)
 
 
-def test_a_leader_that_is_cut_off_for_a_moment_goes_on() -> None:
+def test_leader_keeps_lease_after_short_disconnect() -> None:
     rivals = Rivals()
     rivals.run(5)
     rivals.first.cut_off()
@@ -89,7 +89,7 @@ def test_a_leader_that_is_cut_off_for_a_moment_goes_on() -> None:
     assert (rivals.first.reported, rivals.second.reported) == (["leads"], [])
 
 
-def test_a_leader_whose_renewal_was_done_unseen_goes_on() -> None:
+def test_leader_keeps_lease_after_lost_renewal_answer() -> None:
     rivals = Rivals()
     rivals.run(5)
     rivals.first.line.is_done_anyway = True
@@ -100,7 +100,7 @@ def test_a_leader_whose_renewal_was_done_unseen_goes_on() -> None:
     assert (rivals.first.reported, rivals.second.reported) == (["leads"], [])
 
 
-def test_who_gives_the_lease_up_lets_the_next_lead_soon() -> None:
+def test_released_lease_is_acquired_by_next_candidate() -> None:
     rivals = Rivals()
     rivals.run(5)
     ended: list[bool] = []
@@ -111,7 +111,7 @@ def test_who_gives_the_lease_up_lets_the_next_lead_soon() -> None:
     assert rivals.second.reported == ["leads"]
 
 
-def test_who_gives_it_up_while_a_renewal_is_under_way_gives_it_up_all_the_same() -> None:
+def test_lease_is_released_during_pending_renewal() -> None:
     rivals = Rivals()
     rivals.run(5)
     leadership, ended = rivals.first.leadership, []
@@ -122,7 +122,7 @@ def test_who_gives_it_up_while_a_renewal_is_under_way_gives_it_up_all_the_same()
     assert rivals.second.reported == ["leads"]
 
 
-def test_who_has_slept_past_his_deadline_may_never_write_again() -> None:
+def test_leader_that_slept_past_deadline_never_writes_again() -> None:
     kernel, api = VirtualEventLoop(START), Api(start=START)
     leader = Candidate("first", kernel, api)
     kernel.run(until=START + SECOND)
@@ -134,7 +134,7 @@ def test_who_has_slept_past_his_deadline_may_never_write_again() -> None:
     assert not leader.leadership.may_write()
 
 
-def test_what_keeps_it_from_knowing_is_told_once() -> None:
+def test_repeated_lease_error_is_reported_once() -> None:
     rivals = Rivals()
     rivals.run(5)
     rivals.second.line.trouble = lambda _request: HttpAnswer(403, b'{"message": "no rights"}')
@@ -142,7 +142,7 @@ def test_what_keeps_it_from_knowing_is_told_once() -> None:
     assert rivals.second.troubles == ["the Lease: 403: no rights"]
 
 
-def test_a_lease_that_others_renew_is_left_to_them_though_clocks_differ() -> None:
+def test_renewed_lease_is_not_acquired_despite_clock_skew() -> None:
     rivals = Rivals()
     rivals.run(5)
     lease = rivals.api.get(f"{PATH}/batchyard")
@@ -155,7 +155,7 @@ def test_a_lease_that_others_renew_is_left_to_them_though_clocks_differ() -> Non
     assert rivals.second.reported == []
 
 
-def test_a_lease_of_no_whole_seconds_is_taken_by_nobody_before_its_time() -> None:
+def test_lease_with_fractional_duration_is_not_acquired_early() -> None:
     rivals = Rivals(lease=29 * SECOND // 10, renew_deadline=28 * SECOND // 10, retry_period=SECOND // 5)
     rivals.run(5)
     rivals.first.cut_off()

@@ -1,4 +1,4 @@
-"""Who belongs to whom, by uid."""
+"""The index of dependents by the uid of their owner."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def test_dependents_are_sorted() -> None:
     assert "u" in index
 
 
-def test_what_goes_belongs_to_nobody() -> None:
+def test_deleted_object_is_removed_from_index() -> None:
     index = OwnerIndex()
     observe(index, "a", None, owned("a", "u"))
     observe(index, "a", owned("a", "u"), None)
@@ -43,7 +43,7 @@ def test_what_goes_belongs_to_nobody() -> None:
     assert "u" not in index
 
 
-def test_a_change_of_owners_is_noted() -> None:
+def test_index_follows_changed_owners() -> None:
     index = OwnerIndex()
     observe(index, "a", None, owned("a", "u"))
     observe(index, "a", owned("a", "u"), owned("a", "v", "w"))
@@ -53,7 +53,7 @@ def test_a_change_of_owners_is_noted() -> None:
     assert "w" not in index
 
 
-def test_naming_an_owner_twice_counts_once() -> None:
+def test_duplicate_owner_reference_counts_once() -> None:
     index = OwnerIndex()
     observe(index, "a", None, owned("a", "u", "u"))
     assert names(index, "u") == ["a"]
@@ -61,7 +61,7 @@ def test_naming_an_owner_twice_counts_once() -> None:
     assert "u" not in index
 
 
-def test_other_changes_keep_the_owner() -> None:
+def test_other_changes_keep_owner() -> None:
     index = OwnerIndex()
     first = owned("a", "u")
     observe(index, "a", None, first)

@@ -1,4 +1,4 @@
-"""What an informer asks that looks at a part of a kind."""
+"""Requests of an informer with a scope, and invalid responses."""
 
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
@@ -9,7 +9,7 @@ ONE = InformerScope("team", "fieldSelector=metadata.name%3Da")
 EMPTY = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 
 
-def test_a_list_and_a_watch_ask_for_the_part_alone() -> None:
+def test_list_and_watch_requests_have_selector_of_scope() -> None:
     informer = Informer(kind_info(scheme.JOB), Cache(), 0, ONE)
     path = "/apis/batch/v1/namespaces/team/jobs"
     assert informer.following().request.path == f"{path}?limit=500&{ONE.selector}"
@@ -19,7 +19,7 @@ def test_a_list_and_a_watch_ask_for_the_part_alone() -> None:
     assert asked.endswith(f"&{ONE.selector}")
 
 
-def test_what_cannot_be_told_in_pages_is_asked_for_in_one() -> None:
+def test_expired_page_is_followed_by_full_list() -> None:
     informer = Informer(kind_info(scheme.JOB), Cache(), 0, ONE)
     informer.following()
     informer.listed(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7", "continue": "t"}, "items": []}'))
@@ -28,7 +28,7 @@ def test_what_cannot_be_told_in_pages_is_asked_for_in_one() -> None:
     assert informer.following().request.path == f"/apis/batch/v1/namespaces/team/jobs?{ONE.selector}"
 
 
-def test_what_is_no_list_is_trouble_and_nothing_is_gone_because_of_it() -> None:
+def test_invalid_list_response_is_trouble_and_keeps_cache() -> None:
     cache = Cache()
     informer = Informer(kind_info(scheme.JOB), cache, 0)
     job = b'{"metadata": {"name": "a", "namespace": "team", "resourceVersion": "3", "uid": "u"}}'

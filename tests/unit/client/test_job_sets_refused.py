@@ -1,4 +1,4 @@
-"""What a JobSet needs and the API does not take: whoever wrote the JobSet is told."""
+"""Jobs and Services of a JobSet that the API rejects: the JobSet gets an event."""
 
 import pytest
 
@@ -19,8 +19,8 @@ ONE, OTHER = FieldError("spec.a", "no"), FieldError("spec.b", "never")
 QUOTA = 'jobs.batch "js-driver-0" is forbidden: exceeded quota: few'
 
 
-class Door:
-    """Refuses new objects of a kind, as long as there is something to say."""
+class RefusingStage:
+    """A stage that rejects new objects of a kind while it has an error."""
 
     def __init__(self, kind: str, error: ApiError | None) -> None:
         self.error = error
@@ -46,18 +46,18 @@ class Door:
         (InvalidObject([ONE, OTHER]), 'Job.batch "js-driver-0" is invalid: [spec.a: no, spec.b: never]'),
     ],
 )
-def test_a_job_that_is_refused_is_told_of(error: ApiError, why: str) -> None:
-    door = Door(scheme.JOB, error)
+def test_rejected_job_is_reported_as_event(error: ApiError, why: str) -> None:
+    refusing = RefusingStage(scheme.JOB, error)
     message = f'job "js-driver-0" creation failed with error: {why}'
-    assert set(door.stage.events) == {EventRecord(KEY, "Warning", "JobCreationFailed", message)}
-    assert "status" not in door.stage.get(scheme.JOB_SET, "js"), "it is no further than its Jobs"
-    door.error = None
-    door.stage.run(60)
-    assert len(door.stage.client.list(scheme.JOB)) == 3
+    assert set(refusing.stage.events) == {EventRecord(KEY, "Warning", "JobCreationFailed", message)}
+    assert "status" not in refusing.stage.get(scheme.JOB_SET, "js"), "it is no further than its Jobs"
+    refusing.error = None
+    refusing.stage.run(60)
+    assert len(refusing.stage.client.list(scheme.JOB)) == 3
 
 
-def test_a_service_that_is_refused_is_told_of() -> None:
-    stage = Door(scheme.SERVICE, InvalidObject([ONE])).stage
+def test_rejected_service_is_reported_as_event() -> None:
+    stage = RefusingStage(scheme.SERVICE, InvalidObject([ONE])).stage
     (reported,) = set(stage.events)
     assert (reported.reason, reported.message) == (
         "HeadlessServiceCreationFailed",
@@ -65,17 +65,19 @@ def test_a_service_that_is_refused_is_told_of() -> None:
     )
 
 
-def test_that_another_was_faster_is_no_news() -> None:
-    assert not Door(scheme.JOB, Conflict("it is there")).stage.events
+def test_conflict_on_create_reports_no_event() -> None:
+    assert not RefusingStage(scheme.JOB, Conflict("it is there")).stage.events
 
 
-def test_of_very_many_jobs_some_are_made_at_a_time_until_all_are_there() -> None:
+def test_many_jobs_are_created_in_batches() -> None:
     stage = Stage(JobSetController())
     stage.put(built([make.replicated_job("worker", replicas=1200)]))
     assert len(stage.client.list(scheme.JOB)) == 1200
 
 
-def test_of_very_many_jobs_only_some_are_thought_of_where_they_are_refused() -> None:
-    door = Door(scheme.JOB, RefusedForNow(QUOTA))
-    door.stage.put(with_path(built([make.replicated_job("w", replicas=2_000_000_000)]), ("metadata", "name"), "many"))
-    assert [event for event in door.stage.events if event.regarding.name == "many"]
+def test_rejected_job_set_with_many_jobs_builds_few_of_them() -> None:
+    refusing = RefusingStage(scheme.JOB, RefusedForNow(QUOTA))
+    refusing.stage.put(
+        with_path(built([make.replicated_job("w", replicas=2_000_000_000)]), ("metadata", "name"), "many")
+    )
+    assert [event for event in refusing.stage.events if event.regarding.name == "many"]

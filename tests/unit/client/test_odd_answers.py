@@ -1,5 +1,5 @@
-"""Answers that no API server gives: from whoever stands before it, or from one that is broken. Nothing ends, or is
-taken to be done, because of them.
+"""Invalid responses, as a proxy or a broken API server sends them: they end nothing,
+and complete no write.
 """
 
 import pytest
@@ -22,7 +22,7 @@ LOGIN = HttpAnswer(200, b"<html>Log in</html>")
         pytest.param(Delete(key()), "DELETE", id="delete"),
     ],
 )
-def test_a_write_is_not_done_because_a_page_says_200(odd: Write, method: str) -> None:
+def test_html_response_with_200_does_not_complete_write(odd: Write, method: str) -> None:
     world = served()
     put(world, "a", x="1")
     world.run(1)
@@ -31,7 +31,7 @@ def test_a_write_is_not_done_because_a_page_says_200(odd: Write, method: str) ->
     assert write(world, odd).error is None
 
 
-def test_nobody_leads_because_a_page_says_200() -> None:
+def test_html_response_with_200_does_not_elect_leader() -> None:
     rivals = Rivals()
     rivals.run(5)
     rivals.second.line.trouble = lambda _request: LOGIN
@@ -43,21 +43,21 @@ def test_nobody_leads_because_a_page_says_200() -> None:
     assert rivals.first.reported == ["leads", "lost"]
 
 
-def asked_in_ten_seconds(world: Served) -> int:
+def requests_in_ten_seconds(world: Served) -> int:
     before = len(world.line.asked)
     world.line.cut()
     world.run(10)
     return len(world.line.asked) - before
 
 
-def test_a_server_whose_every_watch_is_too_old_is_asked_less_and_less_often() -> None:
+def test_repeated_gone_watches_are_retried_with_backoff() -> None:
     world = served()
 
     def too_old(request: HttpRequest) -> HttpAnswer | None:
         return HttpAnswer(410) if "watch=1" in request.path else None
 
     world.line.trouble = too_old
-    assert asked_in_ten_seconds(world) < 50
+    assert requests_in_ten_seconds(world) < 50
     world.line.trouble = lambda _request: None
     world.run(60)
     put(world, "a", x="1")
@@ -76,7 +76,7 @@ def test_a_server_whose_every_watch_is_too_old_is_asked_less_and_less_often() ->
         b"[1]",
     ],
 )
-def test_a_line_that_is_no_change_is_trouble(line: bytes) -> None:
+def test_invalid_watch_line_is_trouble(line: bytes) -> None:
     world = served()
     informer = next(iter(world.client.informers.values()))
     assert informer.watched([line]) == []
@@ -84,7 +84,7 @@ def test_a_line_that_is_no_change_is_trouble(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("items", [b"[null]", b'[{"metadata": {}}]', b'{"a": 1}'])
-def test_a_list_of_what_is_no_object_is_trouble(items: bytes) -> None:
+def test_list_with_invalid_items_is_trouble(items: bytes) -> None:
     world = served()
     informer = next(iter(world.client.informers.values()))
     informer.relist()
@@ -92,7 +92,7 @@ def test_a_list_of_what_is_no_object_is_trouble(items: bytes) -> None:
     assert "not from the Kubernetes API" in informer.trouble
 
 
-def test_who_lost_its_lease_to_a_page_may_write_until_its_deadline_alone() -> None:
+def test_leader_with_html_responses_writes_until_deadline_only() -> None:
     rivals = Rivals()
     rivals.run(5)
     rivals.first.line.trouble = lambda _request: LOGIN

@@ -1,4 +1,4 @@
-"""Who is to read only cannot write, whatever he tries."""
+"""The read-only transport refuses all writes."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from batchyard.interfaces.client import Delete
 from unit.client.served import Served
 
 
-def test_lists_and_watches_pass_and_writes_do_not() -> None:
+def test_read_only_transport_passes_reads_and_refuses_writes() -> None:
     served = Served()
     reading = ReadOnlyTransport(served.line)
     answers: list[HttpAnswer] = []
@@ -23,7 +23,7 @@ def test_lists_and_watches_pass_and_writes_do_not() -> None:
     assert served.api.get("/api/v1/namespaces/team")["metadata"]["name"] == "team"
 
 
-def test_a_client_over_it_changes_nothing() -> None:
+def test_client_with_read_only_transport_cannot_write() -> None:
     served = Served()
     wiring = ClientDependencies(
         served.kernel, served.kernel, ReadOnlyTransport(served.line), RateLimit(10.0, 10), lambda: True

@@ -1,4 +1,4 @@
-"""A client that goes on where another has ended knows what belongs to whom, and collects what was left behind."""
+"""A client that starts from a recovered store indexes the owners and collects orphans."""
 
 import pytest
 
@@ -21,8 +21,8 @@ def obj(key: Key, uid: str, *owners: str) -> Obj:
     return {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": metadata}
 
 
-def gone_on(*objs: Obj, scopes: Scopes | None = None) -> tuple[LocalClient, VirtualEventLoop]:
-    """A client of a store that goes on with these objects."""
+def recalled(*objs: Obj, scopes: Scopes | None = None) -> tuple[LocalClient, VirtualEventLoop]:
+    """A client of a store that is recovered with these objects."""
     kernel = VirtualEventLoop()
     store = Store(recovered=RecoveredStore(1, {key_of(each): each for each in objs}, ()))
     client = LocalClient(store, kernel)
@@ -33,33 +33,33 @@ def gone_on(*objs: Obj, scopes: Scopes | None = None) -> tuple[LocalClient, Virt
     return client, kernel
 
 
-def test_it_knows_what_belongs_to_whom() -> None:
-    client, _ = gone_on(obj(OWNER, "a"), obj(OWNED, "b", "a"))
+def test_recalled_client_knows_dependents() -> None:
+    client, _ = recalled(obj(OWNER, "a"), obj(OWNED, "b", "a"))
     assert [key_of(each) for each in client.owned_by("a", "")] == [OWNED]
 
 
-def test_what_an_owner_left_behind_is_collected() -> None:
-    client, _ = gone_on(obj(OWNED, "b", "a"))
+def test_dependent_of_missing_owner_is_collected() -> None:
+    client, _ = recalled(obj(OWNED, "b", "a"))
     assert client.get(OWNED) is None
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_where_kinds_are_served_what_an_owner_of_another_kind_left_behind_stays(is_served: bool) -> None:
-    client, _ = gone_on(obj(OWNED, "b", "a"), scopes=lambda *_: True if is_served else None)
+def test_dependent_of_owner_of_unserved_kind_is_kept(is_served: bool) -> None:
+    client, _ = recalled(obj(OWNED, "b", "a"), scopes=lambda *_: True if is_served else None)
     assert (client.get(OWNED) is None) == is_served
 
 
-def test_what_is_owned_goes_after_its_owner_and_before_it() -> None:
+def test_dependent_is_deleted_in_background_and_foreground() -> None:
     for propagation in (Propagation.BACKGROUND, Propagation.FOREGROUND):
-        client, kernel = gone_on(obj(OWNER, "a"), obj(OWNED, "b", "a"))
+        client, kernel = recalled(obj(OWNER, "a"), obj(OWNED, "b", "a"))
         client.attempt(Delete(OWNER, propagation=propagation))
         kernel.run()
         assert (client.get(OWNER), client.get(OWNED)) == (None, None)
 
 
-def test_whoever_waited_for_those_he_owns_goes_when_they_do() -> None:
+def test_recalled_foreground_deletion_is_completed() -> None:
     metadata = obj(OWNER, "a")["metadata"]
     marked = {**metadata, "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}
     leaving = {**obj(OWNER, "a"), "metadata": marked}
-    client, _ = gone_on(leaving, obj(OWNED, "b", "a"))
+    client, _ = recalled(leaving, obj(OWNED, "b", "a"))
     assert (client.get(OWNER), client.get(OWNED)) == (None, None)

@@ -1,4 +1,4 @@
-"""A client of a server elsewhere sees every change once and says what became of writes, whatever the wire does."""
+"""The REST client reports every change once and the result of every write, even with connection failures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def served(**how: Any) -> Served:
 
 
 def put(served: Served, name: str, **data: str) -> None:
-    """Somebody else makes or changes an object."""
+    """Create or update an object as another client."""
     code = served.api.ask("PUT", f"{PATH}/{name}", config_map(name, **data)).code
     if code == 404:
         served.api.post(PATH, config_map(name, **data))
@@ -41,7 +41,7 @@ def remove(served: Served, name: str) -> None:
 
 
 def changes(served: Served) -> list[tuple[str, str, Any, Any]]:
-    """What was told: how, of whom, what it holds, and what it held."""
+    """The reported events: type, name, data and old data."""
     return [
         (event.type.value, event.key.name, event.obj.get("data"), event.old and event.old.get("data"))
         for event in served.reported
@@ -59,7 +59,7 @@ def write(served: Served, *writes: Write) -> WriteResult:
 
 
 def failing(*answers: HttpAnswer, methods: tuple[str, ...] = ("POST", "PUT", "PATCH", "DELETE")) -> Any:
-    """The first requests fail like that."""
+    """Fail the first requests with these answers."""
     left = list(answers)
 
     def trouble(request: HttpRequest) -> HttpAnswer | None:
@@ -68,7 +68,7 @@ def failing(*answers: HttpAnswer, methods: tuple[str, ...] = ("POST", "PUT", "PA
     return trouble
 
 
-def test_changes_are_told_with_the_object_as_it_was() -> None:
+def test_events_have_new_and_old_object() -> None:
     world = served()
     put(world, "a", x="1")
     put(world, "a", x="2")
@@ -81,7 +81,7 @@ def test_changes_are_told_with_the_object_as_it_was() -> None:
     ]
 
 
-def test_a_long_list_is_read_page_by_page() -> None:
+def test_long_list_is_read_in_pages() -> None:
     world = Served(KINDS)
     for number in range(1100):
         world.api.post(PATH, config_map(f"c-{number:04}"))
@@ -90,7 +90,7 @@ def test_a_long_list_is_read_page_by_page() -> None:
     assert len([asked for asked in world.line.asked if "configmaps?limit=500" in asked]) == 3
 
 
-def test_a_watch_that_breaks_off_goes_on_where_it_was() -> None:
+def test_interrupted_watch_resumes_from_last_revision() -> None:
     world = served()
     put(world, "a", x="1")
     world.run(1)
@@ -102,7 +102,7 @@ def test_a_watch_that_breaks_off_goes_on_where_it_was() -> None:
     assert not any("configmaps?limit" in asked for asked in world.line.asked[len(KINDS) :])
 
 
-def test_what_happened_while_a_watch_was_away_for_too_long_is_worked_out() -> None:
+def test_expired_watch_relists_and_reports_differences() -> None:
     world = served(window=5)
     for name in ("changed", "gone", "left", "replaced"):
         put(world, name, x="1")
@@ -125,7 +125,7 @@ def test_what_happened_while_a_watch_was_away_for_too_long_is_worked_out() -> No
     ]
 
 
-def test_a_server_that_is_not_there_is_asked_again_less_and_less_often() -> None:
+def test_unreachable_server_is_retried_with_backoff() -> None:
     world = served()
     world.line.trouble = lambda _request: HttpAnswer(0, trouble="refused", was_sent=False)
     world.line.asked.clear()
@@ -138,7 +138,7 @@ def test_a_server_that_is_not_there_is_asked_again_less_and_less_often() -> None
     assert [change[:2] for change in changes(world)] == [("ADDED", "a")]
 
 
-def test_a_write_is_answered_after_its_own_change_was_told() -> None:
+def test_write_result_follows_its_event() -> None:
     world = served()
     world.client.submit([Create(config_map())], world.reported.append)
     world.run()
@@ -146,7 +146,7 @@ def test_a_write_is_answered_after_its_own_change_was_told() -> None:
     assert world.reported[1].obj == world.client.get(key())
 
 
-def test_a_write_waits_for_a_watch_that_is_away() -> None:
+def test_write_result_waits_for_interrupted_watch() -> None:
     world = served()
     world.line.cut()
     world.line.trouble = lambda request: LOST if "watch=1" in request.path else None
@@ -158,7 +158,7 @@ def test_a_write_waits_for_a_watch_that_is_away() -> None:
     assert [type(reported) for reported in world.reported] == [WatchEvent, WriteResult]
 
 
-def test_writes_are_done_in_order_until_one_is_refused() -> None:
+def test_writes_run_in_order_until_first_error() -> None:
     world = served()
     result = write(world, Create(config_map()), Delete(key("b")), Create(config_map("c")))
     assert isinstance(result.error, NotFound)
@@ -176,7 +176,7 @@ def test_writes_to_one_object_keep_their_order() -> None:
     assert [change[0] for change in changes(world)] == ["ADDED", "MODIFIED", "DELETED"]
 
 
-def test_whoever_wrote_upon_an_old_state_is_told_of_a_conflict() -> None:
+def test_write_of_old_revision_returns_conflict() -> None:
     world = served()
     put(world, "a", x="1")
     world.run(1)
@@ -187,7 +187,7 @@ def test_whoever_wrote_upon_an_old_state_is_told_of_a_conflict() -> None:
     assert isinstance(write(world, Create(config_map())).error, Conflict)
 
 
-def test_refusals_are_told_as_such() -> None:
+def test_rejected_writes_return_matching_errors() -> None:
     world = served()
     assert isinstance(write(world, Create(config_map("No Name"))).error, InvalidObject)
     world.line.trouble = failing(HttpAnswer(403, b'{"message": "no"}'))
@@ -196,7 +196,7 @@ def test_refusals_are_told_as_such() -> None:
     assert str(refused) == "no"
 
 
-def test_what_may_not_be_done_is_said_once_until_it_may() -> None:
+def test_repeated_forbidden_write_is_reported_once() -> None:
     world, reported = served(), list[str]()
     world.client.outbox.on_refused = reported.append
     refusal = HttpAnswer(403, b'{"message": "no"}')
@@ -209,7 +209,7 @@ def test_what_may_not_be_done_is_said_once_until_it_may() -> None:
     assert reported == ["Create: no", "Create: no"]
 
 
-def test_a_refusal_of_an_object_is_reported_less_and_less_often() -> None:
+def test_repeated_rejection_of_object_is_reported_with_backoff() -> None:
     world, reported = served(), list[str]()
     world.client.outbox.on_refused = reported.append
     put(world, "a", x="1")
@@ -224,7 +224,7 @@ def test_a_refusal_of_an_object_is_reported_less_and_less_often() -> None:
     assert reported == [stated, f"{stated} (2 times)", f"{stated} (4 times)"]
 
 
-def test_a_busy_server_is_asked_again_when_it_says() -> None:
+def test_write_is_retried_after_retry_after_time() -> None:
     world = served()
     world.line.trouble = failing(HttpAnswer(429, retry_after=7 * SECOND), HttpAnswer(503))
     begun = world.kernel.now()
@@ -234,27 +234,27 @@ def test_a_busy_server_is_asked_again_when_it_says() -> None:
     assert world.kernel.now() - begun >= 7 * SECOND
 
 
-def test_a_server_that_never_answers_is_given_up() -> None:
+def test_write_to_unavailable_server_gives_up() -> None:
     world = served()
     world.line.trouble = failing(*[HttpAnswer(503)] * 100)
     assert isinstance(write(world, Create(config_map())).error, Unanswered)
 
 
-def test_a_create_that_was_done_unseen_counts_as_done() -> None:
+def test_create_with_lost_answer_succeeds() -> None:
     world = served()
     world.line.trouble, world.line.is_done_anyway = failing(LOST), True
     assert write(world, Create(config_map(x="1"))).error is None
     assert [change[0] for change in changes(world)] == ["ADDED"]
 
 
-def test_a_create_in_whose_place_somebody_else_made_another_is_a_conflict() -> None:
+def test_lost_create_of_object_with_other_content_conflicts() -> None:
     world = served()
     put(world, "a", x="2")
     world.line.trouble = failing(LOST)
     assert isinstance(write(world, Create(config_map(x="1"))).error, Conflict)
 
 
-def test_what_the_server_is_to_name_is_not_made_twice() -> None:
+def test_create_with_generated_name_is_not_retried() -> None:
     world = served()
     nameless = {**config_map(), "metadata": {"generateName": "c-", "namespace": "team"}}
     world.line.trouble, world.line.is_done_anyway = failing(LOST), True
@@ -262,7 +262,7 @@ def test_what_the_server_is_to_name_is_not_made_twice() -> None:
     assert len(world.client.list(scheme.CONFIG_MAP)) == 1
 
 
-def test_an_update_and_a_delete_that_were_done_unseen_do_no_harm() -> None:
+def test_update_and_delete_with_lost_answers_are_safe() -> None:
     world = served()
     put(world, "a", x="1")
     world.run(1)
@@ -275,7 +275,7 @@ def test_an_update_and_a_delete_that_were_done_unseen_do_no_harm() -> None:
     assert [change[0] for change in changes(world)] == ["ADDED", "MODIFIED", "DELETED"]
 
 
-def test_who_may_not_write_sends_nothing() -> None:
+def test_client_that_may_not_write_sends_no_writes() -> None:
     world = served()
     world.is_open = False
     world.client.submit([Create(config_map())], world.reported.append)
@@ -284,7 +284,7 @@ def test_who_may_not_write_sends_nothing() -> None:
     assert not any(asked.startswith("POST") for asked in world.line.asked)
 
 
-def test_more_writes_than_are_allowed_wait_in_line() -> None:
+def test_rate_limit_delays_writes() -> None:
     world = served(qps=10.0)
     done: list[int] = []
     for number in range(150):
@@ -295,7 +295,7 @@ def test_more_writes_than_are_allowed_wait_in_line() -> None:
     assert 4 * SECOND < done[-1] - begun < 6 * SECOND
 
 
-def test_a_kind_that_is_not_served_has_no_objects_until_it_is() -> None:
+def test_unserved_kind_has_no_objects_until_served() -> None:
     world = Served(KINDS)
     world.line.trouble = lambda request: HttpAnswer(404) if "configmaps" in request.path else None
     world.start()
@@ -309,7 +309,7 @@ def test_a_kind_that_is_not_served_has_no_objects_until_it_is() -> None:
     assert informer.is_served
 
 
-def test_an_older_server_is_spoken_to_in_its_version() -> None:
+def test_client_uses_older_api_version_of_server() -> None:
     world = Served([scheme.CLUSTER_QUEUE])
     world.line.trouble = lambda request: HttpAnswer(404) if "v1beta2" in request.path else None
     world.api.post("/apis/kueue.x-k8s.io/v1beta1/clusterqueues", queue("old", "v1beta1", {"cohort": "all"}))
@@ -327,7 +327,7 @@ def queue(name: str, version: str, spec: Mapping[str, Any]) -> Obj:
     return {**kind, "metadata": {"name": name}, "spec": {"namespaceSelector": {}, **spec}}
 
 
-def test_a_status_is_written_apart() -> None:
+def test_status_is_written_separately() -> None:
     world = Served([scheme.CLUSTER_QUEUE]).start()
     made = write(world, Create(queue("q", "v1beta2", {}))).obj
     assert made is not None
@@ -337,7 +337,7 @@ def test_a_status_is_written_apart() -> None:
     assert seen["status"]["pendingWorkloads"] == 3
 
 
-def test_what_is_held_by_finalizers_is_answered_when_it_is_marked_and_when_it_goes() -> None:
+def test_delete_with_finalizers_is_answered_when_marked() -> None:
     world = served()
     held = {**config_map(), "metadata": {**config_map()["metadata"], "finalizers": ["batchyard.dev/test"]}}
     assert write(world, Create(held)).error is None
@@ -349,7 +349,7 @@ def test_what_is_held_by_finalizers_is_answered_when_it_is_marked_and_when_it_go
     assert [change[0] for change in changes(world)] == ["ADDED", "MODIFIED", "DELETED"]
 
 
-def test_what_is_not_watched_is_remembered_by_whoever_wrote_it() -> None:
+def test_client_caches_its_writes_of_unwatched_kinds() -> None:
     world = Served([scheme.JOB]).start()
     made = write(world, Create(config_map())).obj
     assert made is not None
@@ -359,7 +359,7 @@ def test_what_is_not_watched_is_remembered_by_whoever_wrote_it() -> None:
     assert world.client.get(key()) is None
 
 
-def test_everything_is_what_came_to_be() -> None:
+def test_everything_returns_added_events() -> None:
     world = served()
     put(world, "a")
     world.run(1)
@@ -381,7 +381,7 @@ def test_times_are_sent_in_whole_seconds() -> None:
     assert done.obj["status"]["startTime"] == stored["status"]["startTime"] == WHOLE
 
 
-def test_one_that_was_made_by_a_try_that_was_lost_is_known_by_its_times_too() -> None:
+def test_create_with_lost_answer_and_fractional_times_succeeds() -> None:
     world = served()
     world.line.trouble, world.line.is_done_anyway = failing(LOST), True
     taint = {"key": "a", "effect": "NoSchedule", "timeAdded": FINE}

@@ -1,4 +1,4 @@
-"""What writes make of objects, by the rules of the API server."""
+"""How writes change objects, by the rules of the API server."""
 
 from typing import Any
 
@@ -34,27 +34,27 @@ def unstored(metadata: dict[str, Any], kind: str = "Job") -> Obj:
     return {"apiVersion": "batch/v1" if kind == "Job" else "v1", "kind": kind, "metadata": metadata}
 
 
-def test_a_new_object_gets_what_it_lacks() -> None:
+def test_create_sets_uid_creation_time_and_generation() -> None:
     metadata = local.created(unstored({"name": "a"}), "u9", NOW)["metadata"]
     assert metadata == {"name": "a", "uid": "u9", "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}
 
 
-def test_a_new_object_keeps_the_uid_and_creation_time_given() -> None:
+def test_create_keeps_given_uid_and_creation_time() -> None:
     given = {"name": "a", "uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z", "generation": 12}
     metadata = local.created(unstored(given), "u9", NOW)["metadata"]
     assert metadata == {**given, "generation": 1}
 
 
-def test_nobody_counts_the_changes_of_some_kinds() -> None:
+def test_some_kinds_have_no_generation() -> None:
     assert "generation" not in local.created(unstored({"name": "a"}, "ConfigMap"), "u9", NOW)["metadata"]
 
 
-def test_a_new_object_is_not_being_deleted() -> None:
+def test_create_drops_deletion_timestamp() -> None:
     given = {"name": "a", "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
     assert "deletionTimestamp" not in local.created(unstored(given), "u9", NOW)["metadata"]
 
 
-def test_a_generated_name_is_fixed_by_the_uid() -> None:
+def test_generated_name_depends_on_uid() -> None:
     first = local.generated_name("job-", "0a1b2c3d-4e5f-4000-8000-000000000000")
     assert first == local.generated_name("job-", "0a1b2c3d-4e5f-4000-8000-000000000000")
     assert first != local.generated_name("job-", "0a1b2c3d-4e60-4000-8000-000000000000")
@@ -63,26 +63,26 @@ def test_a_generated_name_is_fixed_by_the_uid() -> None:
     assert set(first[4:]) <= set("bcdfghjklmnpqrstvwxz2456789")
 
 
-def test_a_generated_name_has_at_most_63_characters() -> None:
+def test_generated_name_has_at_most_63_characters() -> None:
     name = local.generated_name("x" * 80, "0a1b2c3d-4e5f-4000-8000-000000000000")
     assert len(name) == 63
     assert name.startswith("x" * 58)
 
 
-def test_an_object_needs_a_name_or_asks_for_one() -> None:
+def test_object_needs_name_or_generate_name() -> None:
     local.check_named({"metadata": {"name": "a"}})
     local.check_named({"metadata": {"generateName": "a-"}})
     with pytest.raises(InvalidObject, match="name or generateName is required"):
         local.check_named({"metadata": {"name": ""}})
 
 
-def test_a_change_of_the_spec_is_a_new_generation() -> None:
+def test_spec_change_increments_generation() -> None:
     new = local.updated(stored(), with_path(stored(), ("spec", "suspend"), False))
     assert new["metadata"]["generation"] == 4
     assert new["spec"] == {"suspend": False}
 
 
-def test_any_field_but_metadata_and_status_is_wanted() -> None:
+def test_change_of_other_top_level_field_increments_generation() -> None:
     assert local.updated(stored(), {**stored(), "data": {}})["metadata"]["generation"] == 4
     without = {field: value for field, value in stored().items() if field != "spec"}
     new = local.updated(stored(), without)
@@ -90,12 +90,12 @@ def test_any_field_but_metadata_and_status_is_wanted() -> None:
     assert "spec" not in new
 
 
-def test_a_change_of_metadata_keeps_the_generation() -> None:
+def test_metadata_change_keeps_generation() -> None:
     new = local.updated(stored(), with_metadata(stored(), labels={"a": "b"}))
     assert new["metadata"] == {**stored()["metadata"], "labels": {"a": "b"}}
 
 
-def test_an_update_does_not_write_the_status() -> None:
+def test_update_does_not_write_status() -> None:
     before = stored()
     new = local.updated(before, {**with_path(before, ("spec", "suspend"), False), "status": {"active": 9}})
     assert new["status"] is before["status"]
@@ -104,7 +104,7 @@ def test_an_update_does_not_write_the_status() -> None:
     assert local.updated(before, bare) is before
 
 
-def test_an_update_cannot_write_what_the_server_owns() -> None:
+def test_update_does_not_write_server_side_metadata() -> None:
     before = stored(deletionTimestamp="2026-01-01T00:00:00Z", deletionGracePeriodSeconds=0, finalizers=["f"])
     sent = {"name": "a", "finalizers": ["f"], "generation": 99, "creationTimestamp": "1999-01-01T00:00:00Z"}
     assert local.updated(before, {**before, "metadata": sent}) is before
@@ -112,25 +112,25 @@ def test_an_update_cannot_write_what_the_server_owns() -> None:
     assert "deletionTimestamp" not in local.updated(stored(), meddling)["metadata"]
 
 
-def test_writing_the_same_again_changes_nothing() -> None:
+def test_update_without_change_returns_same_object() -> None:
     before = stored()
     assert local.updated(before, stored()) is before
     assert local.updated(before, with_status(before, {"other": 1})) is before
     assert local.status_updated(before, with_path(before, ("spec", "suspend"), False)) is before
 
 
-def test_a_status_update_writes_the_status_alone() -> None:
+def test_status_update_writes_status_only() -> None:
     before = stored()
     sent = with_metadata({**with_path(before, ("spec", "suspend"), False), "status": {"active": 2}}, labels={"a": "b"})
     assert local.status_updated(before, sent) == {**before, "status": {"active": 2}}
 
 
-def test_a_status_update_without_status_removes_it() -> None:
+def test_status_update_without_status_removes_status() -> None:
     bare = {field: value for field, value in stored().items() if field != "status"}
     assert local.status_updated(stored(), bare) == bare
 
 
-def test_a_writer_must_have_read_what_is_stored() -> None:
+def test_preconditions_check_revision_and_uid() -> None:
     local.check_preconditions(KEY, stored(), stored())
     local.check_preconditions(KEY, stored(), {"metadata": {"name": "a"}})
     with pytest.raises(Conflict, match="has been modified"):
@@ -139,7 +139,7 @@ def test_a_writer_must_have_read_what_is_stored() -> None:
         local.check_preconditions(KEY, stored(), {"metadata": {"name": "a", "uid": "u0"}})
 
 
-def test_a_deletion_is_marked_once() -> None:
+def test_deletion_is_marked_once() -> None:
     marked = local.marked_deleted(stored(), NOW)
     assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
     assert marked["metadata"]["deletionGracePeriodSeconds"] == 0
@@ -147,7 +147,7 @@ def test_a_deletion_is_marked_once() -> None:
     assert local.marked_deleted(marked, NOW + 1) is marked
 
 
-def test_only_a_marked_object_without_finalizers_goes() -> None:
+def test_only_marked_object_without_finalizers_is_released() -> None:
     assert not local.is_released(stored())
     assert not local.is_released(stored(deletionTimestamp="x", finalizers=["f"]))
     assert local.is_released(stored(deletionTimestamp="x", finalizers=[]))

@@ -1,4 +1,4 @@
-"""A server that knows less than it has told: set back to an old copy of its storage, or begun anew at its address."""
+"""A server whose revisions went back: restored from an old copy of its storage, or replaced by a new server."""
 
 from batchyard.client.transport import HttpAnswer
 from batchyard.interfaces.client import Create, Delete, WriteResult
@@ -7,7 +7,7 @@ from unit.client.served import Served
 from unit.client.test_rest import LOST, changes, config_map, key, put, served, write
 
 
-def knowing_much() -> Served:
+def client_with_objects() -> Served:
     world = served()
     for name in ("kept", "gone-0", "gone-1", "gone-2"):
         put(world, name, x="1")
@@ -16,15 +16,15 @@ def knowing_much() -> Served:
     return world
 
 
-def set_back(world: Served) -> None:
-    """Another server takes the place of the one that was there, which knew more."""
+def reset_server(world: Served) -> None:
+    """Replace the server by an empty one."""
     world.line.cut()
     world.line.api = world.api = Api(1000, world.kernel.now())
 
 
-def test_all_is_listed_anew() -> None:
-    world = knowing_much()
-    set_back(world)
+def test_client_relists_after_server_reset() -> None:
+    world = client_with_objects()
+    reset_server(world)
     put(world, "kept", x="2")
     world.run(60)
     reported = [change[:3] for change in changes(world) if not change[1].startswith("gone-")]
@@ -35,8 +35,8 @@ def test_all_is_listed_anew() -> None:
     assert world.client.get(key("new")) is not None
 
 
-def test_who_waits_to_see_what_he_wrote_sees_what_is_there() -> None:
-    world = knowing_much()
+def test_pending_writes_complete_after_server_reset() -> None:
+    world = client_with_objects()
     world.line.cut()
     world.line.trouble = lambda request: LOST if "watch=1" in request.path else None
     results: list[WriteResult] = []
@@ -44,7 +44,7 @@ def test_who_waits_to_see_what_he_wrote_sees_what_is_there() -> None:
     world.client.submit([Delete(key("kept"))], results.append)
     world.run(10)
     assert not results
-    set_back(world)
+    reset_server(world)
     world.line.trouble = lambda _request: None
     put(world, "kept", x="1")
     world.run(60)
@@ -52,7 +52,7 @@ def test_who_waits_to_see_what_he_wrote_sees_what_is_there() -> None:
     assert write(world, Create(config_map("b", x="2"))).error is None
 
 
-def test_a_server_that_takes_too_long_is_not_one_that_was_set_back() -> None:
+def test_watch_timeout_does_not_relist() -> None:
     world = served()
     listed = len([asked for asked in world.line.asked if "limit=" in asked])
     world.line.cut()

@@ -1,4 +1,4 @@
-"""The controllers may die before any of their writes: what comes of it in the end is the same."""
+"""The controllers may crash before any of their writes: the outcome is the same."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ HASTY = {"unneededTime": "1m", "profile": "optimize-utilization"}
 
 
 class Story(NamedTuple):
-    """What there is, what somebody does so many seconds later, and until when the world is looked at."""
+    """The initial cluster, the actions with their delays in seconds, and the duration of the run."""
 
     begin: Obj
     steps: Sequence[tuple[float, Callable[[Scaled], None]]]
@@ -42,7 +42,7 @@ def end(*names: str) -> Callable[[Scaled], None]:
 
 
 def stop_moving(world: Scaled) -> None:
-    """The pod that was told to move stops: no kubelet sees to it here."""
+    """Remove the evicted pod: this world has no kubelet."""
     assert "deletionTimestamp" in world.get(scheme.POD, "r")["metadata"]
     world.remove("r")
 
@@ -88,8 +88,8 @@ def queued() -> Story:
     return Story(cluster(pools), [(3, put(template, provisioning_request(count=2)))], 1500)
 
 
-def played(story: Story, lives: int | None = None) -> Scaled:
-    """The world at the end of a story; the controllers die once, after so many writes."""
+def play(story: Story, lives: int | None = None) -> Scaled:
+    """Play a story; the controllers crash once, after this many writes. Return the world at the end."""
     world = Scaled()
     world.controllers.left = lives
 
@@ -111,7 +111,7 @@ def played(story: Story, lives: int | None = None) -> Scaled:
 
 
 def outcome(world: Scaled) -> Any:
-    """What there is in the end, but for names and times."""
+    """Return the final state without names and times."""
     places = {obj["metadata"]["name"]: world.place(obj["metadata"]["name"]) for obj in world.client.list(scheme.POD)}
     requests = world.client.list(scheme.PROVISIONING_REQUEST)
     return {
@@ -125,13 +125,13 @@ def outcome(world: Scaled) -> Any:
 
 
 @pytest.mark.parametrize("reported", [new_pool, failure, whole_slice, unneeded, drained, queued])
-def test_it_ends_alike_whichever_write_the_controllers_die_before(reported: Callable[[], Story]) -> None:
-    expected = played(reported())
+def test_outcome_is_independent_of_controller_crash(reported: Callable[[], Story]) -> None:
+    expected = play(reported())
     for lives in range(expected.controllers.written):
-        assert outcome(played(reported(), lives)) == outcome(expected), f"they died before write {lives}"
+        assert outcome(play(reported(), lives)) == outcome(expected), f"they died before write {lives}"
 
 
 @pytest.mark.parametrize(("reported", "nodes"), [(new_pool, 3), (failure, 3), (unneeded, 0), (drained, 1), (queued, 0)])
-def test_the_stories_end_as_they_should(reported: Callable[[], Story], nodes: int) -> None:
-    world = played(reported())
+def test_stories_end_with_expected_number_of_nodes(reported: Callable[[], Story], nodes: int) -> None:
+    world = play(reported())
     assert (len(world.nodes()), len(world.machines())) == (nodes, nodes)

@@ -1,4 +1,4 @@
-"""Who gets a machine, and who waits."""
+"""Assignment of machines to Instances and ResizeRequests."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ EXHAUSTED = "ZONE_RESOURCE_POOL_EXHAUSTED"
 
 
 def row(count: int, machine: str = L4, **fields: Any) -> dict[str, Any]:
-    """A row of the cloud's capacity."""
+    """Return a row of the cloud's capacity."""
     return {"machineType": machine, "zone": ZONE, "count": count, **fields}
 
 
 def cloud(*pools: dict[str, Any], **spec: Any) -> Cloud:
-    """A cloud some seconds after its beginning, with pools that were added later."""
+    """Return a cloud some seconds after its start, with pools that were added later."""
     world = Cloud(cluster(**spec))
     world.wait(5)
     world.put(*pools)
     return world
 
 
-def test_an_instance_gets_a_machine_or_fails_at_once() -> None:
+def test_instance_is_provisioned_or_fails_at_once() -> None:
     world = cloud(autoscaled(), capacity=[row(1)])
     world.put(instance("a"), instance("b"))
     assert world.phases() == ["Failed", "Provisioning"]
@@ -32,7 +32,7 @@ def test_an_instance_gets_a_machine_or_fails_at_once() -> None:
     assert world.phases() == ["Failed", "Running"]
 
 
-def test_the_first_come_are_the_first_served() -> None:
+def test_older_instances_are_provisioned_first() -> None:
     world = cloud(autoscaled(), capacity=[row(2)])
     late = instance("a")
     late["metadata"]["creationTimestamp"] = world.stamp(1)
@@ -44,20 +44,20 @@ def test_the_first_come_are_the_first_served() -> None:
     ]
 
 
-def test_instances_of_no_pool_go() -> None:
+def test_instance_of_missing_pool_is_deleted() -> None:
     world = cloud()
     world.put(instance("a"))
     assert world.phases() == []
 
 
-def test_a_failed_instance_of_an_autoscaled_pool_stays_failed() -> None:
+def test_failed_instance_of_autoscaled_pool_stays_failed() -> None:
     world = cloud(autoscaled(), capacity=[row(0)])
     world.put(instance("a"))
     world.change_cluster(capacity=[])
     assert world.phases() == ["Failed"]
 
 
-def test_a_pool_without_autoscaler_tries_again_when_there_is_capacity() -> None:
+def test_fixed_pool_retries_when_capacity_becomes_available() -> None:
     world = cloud(node_pool(nodeCount=2), capacity=[row(0)])
     assert world.phases() == ["Failed", "Failed"]
     world.finish()
@@ -67,7 +67,7 @@ def test_a_pool_without_autoscaler_tries_again_when_there_is_capacity() -> None:
     assert world.ready_nodes() == 1
 
 
-def test_a_machine_given_back_serves_who_waits() -> None:
+def test_released_machine_is_assigned_to_waiting_pool() -> None:
     world = cloud(autoscaled("first"), node_pool("second", nodeCount=1), capacity=[row(1)])
     assert world.phases("second") == ["Provisioning"]
     world.finish()
@@ -78,7 +78,7 @@ def test_a_machine_given_back_serves_who_waits() -> None:
     assert (world.phases("second"), world.phases("third")) == ([], ["Running"])
 
 
-def test_a_future_reservation_is_waited_for() -> None:
+def test_fixed_pool_waits_for_future_reservation() -> None:
     kept = {"name": "r", "machineType": L4, "zone": ZONE, "count": 1, "start": "1h", "end": "3h"}
     world = cloud(node_pool(nodeCount=1, reservation="r"), reservations=[kept])
     (failed,) = world.instances()
@@ -91,7 +91,7 @@ def test_a_future_reservation_is_waited_for() -> None:
     assert (world.phases(), world.ready_nodes()) == (["Running"], 1)
 
 
-def test_a_window_is_given_by_date_and_length() -> None:
+def test_reservation_window_accepts_start_time_and_duration() -> None:
     window = {"start": "2026-01-01T01:00:00Z", "duration": "2h"}
     kept = {"name": "r", "machineType": L4, "zone": ZONE, "count": 1, **window}
     world = cloud(node_pool(nodeCount=1, reservation="r"), reservations=[kept])
@@ -103,7 +103,7 @@ def test_a_window_is_given_by_date_and_length() -> None:
     assert world.phases() == ["Stopping"]
 
 
-def test_what_a_reservation_ends_with_is_stopped_and_not_found_again() -> None:
+def test_machine_stops_at_end_of_reservation_and_is_not_replaced() -> None:
     kept = {"name": "r", "machineType": L4, "zone": ZONE, "count": 1, "end": "1h"}
     world = Cloud(
         cluster(
@@ -121,7 +121,7 @@ def test_what_a_reservation_ends_with_is_stopped_and_not_found_again() -> None:
     assert world.error(failed["metadata"]["name"])[0] == "RESERVATION_NOT_FOUND"
 
 
-def test_a_machine_that_boots_when_its_reservation_ends_never_comes() -> None:
+def test_machine_booting_at_end_of_reservation_fails() -> None:
     kept = {"name": "r", "machineType": L4, "zone": ZONE, "count": 1, "end": "10s"}
     world = cloud(node_pool(nodeCount=1, reservation="r"), reservations=[kept])
     assert world.phases() == ["Provisioning"]
@@ -133,11 +133,11 @@ def test_a_machine_that_boots_when_its_reservation_ends_never_comes() -> None:
 
 
 def slice_pool(**spec: Any) -> dict[str, Any]:
-    """A slice of two machines that an autoscaler looks after."""
+    """Return an autoscaled slice of two machines."""
     return autoscaled("tpu", "ct5lp-hightpu-4t", tpuTopology="2x4", **spec)
 
 
-def test_a_slice_gets_all_its_machines_or_none() -> None:
+def test_slice_is_provisioned_completely_or_not_at_all() -> None:
     world = cloud(slice_pool(), capacity=[row(1, "ct5lp-hightpu-4t")])
     world.put(instance("a", slice_pool()), instance("b", slice_pool()))
     assert world.phases() == ["Failed", "Failed"]
@@ -148,7 +148,7 @@ def test_a_slice_gets_all_its_machines_or_none() -> None:
     assert world.phases() == ["Provisioning", "Provisioning"]
 
 
-def test_a_part_of_a_slice_waits_for_the_rest() -> None:
+def test_partial_slice_waits_for_remaining_instances() -> None:
     world = cloud(slice_pool())
     world.put(instance("a", slice_pool()))
     assert world.phases() == [""]
@@ -156,14 +156,14 @@ def test_a_part_of_a_slice_waits_for_the_rest() -> None:
     assert world.phases() == ["Provisioning", "Provisioning"]
 
 
-def test_more_than_a_slice_is_refused() -> None:
+def test_instance_beyond_slice_size_is_rejected() -> None:
     world = cloud(slice_pool())
     world.put(*[instance(name, slice_pool()) for name in "abc"])
     message = "A slice of 2x4 has 2 machines in one zone, all or none of them."
     assert world.error("c") == ("INVALID_ARGUMENT", message)
 
 
-def test_a_fixed_slice_waits_for_all_its_machines() -> None:
+def test_fixed_slice_waits_for_capacity_of_all_machines() -> None:
     fixed = node_pool("tpu", "ct5lp-hightpu-4t", tpuTopology="2x4")
     world = cloud(fixed, capacity=[row(1, "ct5lp-hightpu-4t")])
     assert world.phases() == ["Failed", "Failed"]
@@ -175,17 +175,17 @@ def test_a_fixed_slice_waits_for_all_its_machines() -> None:
 
 
 def queued() -> dict[str, Any]:
-    """A pool with queued provisioning."""
+    """Return a pool with queued provisioning."""
     return autoscaled("dws", "a3-highgpu-8g", provisioning="queued")
 
 
 def state(world: Cloud, name: str) -> str:
-    """The state of a ResizeRequest."""
+    """Return the state of a ResizeRequest."""
     found: str = world.get(scheme.RESIZE_REQUEST, name, "")["status"]["state"]
     return found
 
 
-def test_a_resize_request_gets_all_its_machines_at_once() -> None:
+def test_resize_request_is_provisioned_completely() -> None:
     world = cloud(queued(), capacity=[row(4, "a3-highgpu-8g", provisioning="queued")])
     world.put(resize_request("rr", "dws", 3, maxRunDuration="2h"))
     assert (world.phases(), state(world, "rr")) == (["Provisioning"] * 3, "ACCEPTED")
@@ -196,7 +196,7 @@ def test_a_resize_request_gets_all_its_machines_at_once() -> None:
     assert (world.phases(), world.nodes()) == ([], [])  # their run duration is over
 
 
-def test_machines_of_a_request_before_it_do_not_count_for_a_resize_request_of_that_name() -> None:
+def test_resize_request_ignores_machines_of_earlier_request_of_same_name() -> None:
     world = cloud(queued(), capacity=[row(2, "a3-highgpu-8g", provisioning="queued")])
     world.put(resize_request("rr", "dws"))
     world.wait(600)
@@ -205,7 +205,7 @@ def test_machines_of_a_request_before_it_do_not_count_for_a_resize_request_of_th
     assert (sorted(world.phases()), state(world, "rr")) == (["Provisioning", "Running"], "ACCEPTED")
 
 
-def test_a_resize_request_waits_without_disturbing_others() -> None:
+def test_waiting_resize_request_blocks_no_other_requests() -> None:
     world = cloud(queued(), autoscaled(), capacity=[row(2, "a3-highgpu-8g")])
     world.put(resize_request("large", "dws", 3))
     world.put(resize_request("small", "dws", 2), instance("other"))
@@ -217,7 +217,7 @@ def test_a_resize_request_waits_without_disturbing_others() -> None:
     assert (condition["type"], condition["status"], condition["reason"]) == ("Provisioned", "False", EXHAUSTED)
 
 
-def test_a_resize_request_is_tried_again_when_capacity_is_free() -> None:
+def test_resize_request_is_retried_when_capacity_becomes_free() -> None:
     world = cloud(queued(), autoscaled("now", "a3-highgpu-8g"), capacity=[row(1, "a3-highgpu-8g")])
     first = instance("first", autoscaled("now", "a3-highgpu-8g"))
     world.put(first)
@@ -229,7 +229,7 @@ def test_a_resize_request_is_tried_again_when_capacity_is_free() -> None:
     assert (world.phases("dws"), state(world, "rr")) == (["Running"], "SUCCEEDED")
 
 
-def test_a_resize_request_that_is_served_goes_before_instances() -> None:
+def test_resize_request_is_served_before_later_instances() -> None:
     world = cloud(queued(), autoscaled("now", "a3-highgpu-8g"), capacity=[row(1, "a3-highgpu-8g")])
     late = instance("late", autoscaled("now", "a3-highgpu-8g"))
     late["metadata"]["creationTimestamp"] = world.stamp(1)
@@ -237,7 +237,7 @@ def test_a_resize_request_that_is_served_goes_before_instances() -> None:
     assert (world.phases("dws"), world.phases("now")) == (["Provisioning"], ["Failed"])
 
 
-def test_a_resize_request_for_what_will_never_be_fails() -> None:
+def test_unsatisfiable_resize_request_fails() -> None:
     world = cloud(queued(), quotas=[{"name": "nvidia-h100-80gb", "limit": 8}])
     world.put(
         resize_request("quota", "dws", 2),
@@ -251,7 +251,7 @@ def test_a_resize_request_for_what_will_never_be_fails() -> None:
     assert world.phases() == []
 
 
-def test_a_resize_request_that_is_withdrawn_waits_no_more() -> None:
+def test_deleted_resize_request_creates_no_instances() -> None:
     world = cloud(queued(), capacity=[row(0, "a3-highgpu-8g")])
     world.put(resize_request("rr", "dws"))
     world.give_up(resize_request("rr", "dws"))
@@ -259,7 +259,7 @@ def test_a_resize_request_that_is_withdrawn_waits_no_more() -> None:
     assert world.phases() == []
 
 
-def test_a_resize_request_one_of_whose_machines_fails_fails_as_a_whole() -> None:
+def test_resize_request_fails_completely_when_one_machine_fails() -> None:
     world = cloud(queued())
     world.put(resize_request("rr", "dws", 2))
     error = {"code": "OTHER", "message": "why"}
@@ -268,7 +268,7 @@ def test_a_resize_request_one_of_whose_machines_fails_fails_as_a_whole() -> None
     assert world.get(scheme.RESIZE_REQUEST, "rr", "")["status"]["error"] == error
 
 
-def test_an_instance_given_up_before_it_was_served_gets_nothing() -> None:
+def test_deleted_unserved_instance_gets_no_machine() -> None:
     world = cloud(autoscaled(), capacity=[row(0)])
     world.put(instance("a"))
     world.give_up(instance("a"))

@@ -1,4 +1,4 @@
-"""A Cluster as the objects a world begins with."""
+"""A Cluster as the initial objects of a world."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from unit.cloud.catalog.cloud_make import ZONE, cluster
 
 
 def faults(**pool: Any) -> list[str]:
-    """What is wrong with a pool."""
+    """Return the faults of a pool."""
     return list(map(str, catalog_faults(cluster(nodePools=[{"name": "p", "machineType": "g2-standard-24", **pool}]))))
 
 
-def test_a_cluster_and_its_pools_are_objects() -> None:
+def test_cluster_and_its_pools_become_objects() -> None:
     begin = cluster(nodePools=[{"name": "a", "machineType": "e2-medium", "nodeCount": 2}])
     first, pool = initial_objects(begin)
     assert first is begin
@@ -21,12 +21,12 @@ def test_a_cluster_and_its_pools_are_objects() -> None:
     assert pool["spec"] == {"machineType": "e2-medium", "nodeCount": 2}
 
 
-def test_a_cluster_may_have_no_pools() -> None:
+def test_cluster_without_pools_is_valid() -> None:
     assert len(initial_objects(cluster())) == 1
     assert catalog_faults(cluster()) == []
 
 
-def test_unknown_machine_types_are_told_wherever_they_are_named() -> None:
+def test_unknown_machine_types_are_reported_in_each_field() -> None:
     begin = cluster(
         nodePools=[{"name": "a", "machineType": "g2-standard-25"}],
         reservations=[{"name": "r", "machineType": "zz", "zone": ZONE, "count": 1}],
@@ -42,7 +42,7 @@ def test_unknown_machine_types_are_told_wherever_they_are_named() -> None:
     assert "did you mean 'g2-standard-" in catalog_faults(begin)[0].remedy
 
 
-def test_names_that_no_machine_has_to_do_with_are_told() -> None:
+def test_unknown_resource_and_quota_names_are_reported() -> None:
     limits = [{"resource": name, "max": 4} for name in ("cpu", "memory", "nvidia-l4", "nvidia-l5", "nvidia.com/gpu")]
     begin = cluster(
         autoscaling={"autoProvisioning": {"limits": limits}},
@@ -57,11 +57,11 @@ def test_names_that_no_machine_has_to_do_with_are_told() -> None:
     ]
 
 
-def test_accelerators_may_be_priced() -> None:
+def test_accelerator_prices_are_valid() -> None:
     assert catalog_faults(cluster(prices={"nvidia-tesla-t4": {"onDemand": "1"}})) == []
 
 
-def test_a_cluster_may_describe_its_own_machine_types() -> None:
+def test_custom_machine_types_are_valid() -> None:
     begin = cluster(nodePools=[{"name": "a", "machineType": "box"}], catalog={"box": {"cpu": "4", "memory": "8Gi"}})
     assert catalog_faults(begin) == []
 
@@ -83,7 +83,7 @@ def test_a_cluster_may_describe_its_own_machine_types() -> None:
         ({"labels": {"kubernetes.io/hostname": "h"}}, "have their own names there, not h"),
     ],
 )
-def test_pools_of_what_does_not_exist_are_told(pool: dict[str, Any], problem: str) -> None:
+def test_impossible_pool_is_reported(pool: dict[str, Any], problem: str) -> None:
     (found,) = faults(**pool)
     assert problem in found
     assert found.startswith("spec.nodePools[0].")
@@ -100,11 +100,11 @@ def test_pools_of_what_does_not_exist_are_told(pool: dict[str, Any], problem: st
         {"labels": {"cloud.google.com/gke-nodepool": "p", "node.kubernetes.io/own": "x", "team": "a"}},
     ],
 )
-def test_pools_of_what_exists_are_fine(pool: dict[str, Any]) -> None:
+def test_possible_pool_has_no_faults(pool: dict[str, Any]) -> None:
     assert faults(**pool) == []
 
 
-def test_a_pool_of_its_own_is_held_against_the_cluster() -> None:
+def test_separate_pool_is_validated_against_cluster() -> None:
     def reported(**spec: Any) -> list[str]:
         return list(map(str, pool_faults({"metadata": {"name": "p"}, "spec": spec}, cluster())))
 

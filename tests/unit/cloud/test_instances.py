@@ -13,7 +13,7 @@ TIMES = dict.fromkeys(("provisioning", "boot", "registration", "drivers", "netwo
 
 
 def cloud(pool: dict[str, Any] | None = None, **spec: Any) -> Cloud:
-    """A cloud with one autoscaled pool in which every step takes ten seconds, and one machine asked for."""
+    """Return a cloud with one autoscaled pool, steps of ten seconds, and one requested machine."""
     world = Cloud(cluster(times=TIMES, **spec))
     world.wait(1)
     world.put(pool or autoscaled())
@@ -22,11 +22,11 @@ def cloud(pool: dict[str, Any] | None = None, **spec: Any) -> Cloud:
 
 
 def phase(world: Cloud) -> str:
-    """The phase of the machine; empty if it is gone."""
+    """Return the phase of the machine; empty if it is deleted."""
     return world.phases()[0] if world.phases() else ""
 
 
-def test_a_machine_boots_registers_and_gets_its_drivers() -> None:
+def test_machine_boots_registers_and_installs_drivers() -> None:
     world = cloud()
     seen = []
     for _ in range(6):
@@ -44,7 +44,7 @@ def test_a_machine_boots_registers_and_gets_its_drivers() -> None:
     assert world.reasons() == ["NodeReady"]
 
 
-def test_the_node_has_the_name_of_its_machine_and_the_taint_of_the_new() -> None:
+def test_node_has_name_of_machine_and_not_ready_taint() -> None:
     world = cloud()
     world.wait(30)
     (node,) = world.client.list(scheme.NODE)
@@ -53,7 +53,7 @@ def test_the_node_has_the_name_of_its_machine_and_the_taint_of_the_new() -> None
     assert [taint.key for taint in view.taints] == ["nvidia.com/gpu", "node.kubernetes.io/not-ready"]
 
 
-def test_times_differ_by_machine_and_not_by_run() -> None:
+def test_step_times_differ_by_machine_and_seed_only() -> None:
     def ready_after(name: str, seed: int) -> int:
         world = Cloud(cluster(), seed)
         world.wait(1)
@@ -66,7 +66,7 @@ def test_times_differ_by_machine_and_not_by_run() -> None:
     assert len({ready_after("a", 1), ready_after("b", 1), ready_after("a", 2)}) == 3
 
 
-def test_a_machine_a_world_begins_with_is_there_at_once() -> None:
+def test_initial_machine_is_ready_at_once() -> None:
     world = Cloud(cluster(times=TIMES))
     pool = autoscaled()
     initial = instance("a", pool)
@@ -75,7 +75,7 @@ def test_a_machine_a_world_begins_with_is_there_at_once() -> None:
     assert (phase(world), world.ready_nodes(), world.kernel.pending()) == ("Running", 1, 0)
 
 
-def test_slow_boots_count_from_the_clusters_times_now() -> None:
+def test_changed_boot_time_applies_to_booting_machine() -> None:
     world = cloud()
     world.wait(5)
     slow = {"min": "100s", "typical": "100s", "max": "100s"}
@@ -86,7 +86,7 @@ def test_slow_boots_count_from_the_clusters_times_now() -> None:
     assert world.ready_nodes() == 1
 
 
-def test_a_machine_given_back_is_shut_down_and_its_node_goes_with_it() -> None:
+def test_deleted_machine_shuts_down_with_its_node() -> None:
     world = cloud()
     world.wait(60)
     world.give_up(instance("a"))
@@ -98,7 +98,7 @@ def test_a_machine_given_back_is_shut_down_and_its_node_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 15])
-def test_a_machine_without_node_goes_at_once(seconds: int) -> None:
+def test_machine_without_node_is_deleted_at_once(seconds: int) -> None:
     world = cloud()
     world.wait(seconds)
     world.give_up(instance("a"))
@@ -107,7 +107,7 @@ def test_a_machine_without_node_goes_at_once(seconds: int) -> None:
     assert world.nodes() == []
 
 
-def test_a_reclaimed_machine_is_told_and_off_half_a_minute_later() -> None:
+def test_reclaimed_machine_stops_after_notice_period() -> None:
     world = cloud(autoscaled(provisioning="spot"))
     world.wait(60)
     world.say(world.instances()[0], stopAt=world.stamp(30))
@@ -118,7 +118,7 @@ def test_a_reclaimed_machine_is_told_and_off_half_a_minute_later() -> None:
     assert (phase(world), world.nodes(), world.kernel.pending()) == ("", [], 0)
 
 
-def test_a_node_that_is_told_to_stop_does_not_become_ready() -> None:
+def test_stopping_node_does_not_become_ready() -> None:
     world = cloud()
     world.wait(35)
     assert (len(world.nodes()), world.ready_nodes()) == (1, 0)
@@ -127,7 +127,7 @@ def test_a_node_that_is_told_to_stop_does_not_become_ready() -> None:
     assert (phase(world), world.ready_nodes()) == ("Stopping", 0)
 
 
-def test_a_machine_reclaimed_while_it_boots_never_comes() -> None:
+def test_machine_reclaimed_during_boot_never_registers() -> None:
     world = cloud()
     world.wait(15)
     world.say(world.instances()[0], stopAt=world.stamp(5))
@@ -135,7 +135,7 @@ def test_a_machine_reclaimed_while_it_boots_never_comes() -> None:
     assert (phase(world), world.nodes()) == ("", [])
 
 
-def test_a_machine_runs_no_longer_than_it_may() -> None:
+def test_machine_stops_after_max_run_duration() -> None:
     world = cloud(autoscaled(maxRunDuration="10m"))
     world.wait(30)
     assert world.instances()[0]["status"]["stopAt"] == world.stamp(600)
@@ -147,7 +147,7 @@ def test_a_machine_runs_no_longer_than_it_may() -> None:
     assert (phase(world), world.nodes()) == ("", [])
 
 
-def test_a_stopping_machine_given_back_goes_when_it_is_off() -> None:
+def test_deleted_stopping_machine_is_removed_when_off() -> None:
     world = cloud()
     world.wait(60)
     world.say(world.instances()[0], stopAt=world.stamp(30))
@@ -159,7 +159,7 @@ def test_a_stopping_machine_given_back_goes_when_it_is_off() -> None:
     assert phase(world) == ""
 
 
-def test_a_crashed_machine_keeps_its_node_until_it_is_given_up() -> None:
+def test_crashed_machine_keeps_node_until_repair_timeout() -> None:
     world = cloud()
     world.wait(60)
     world.crash(world.instances()[0])
@@ -169,7 +169,7 @@ def test_a_crashed_machine_keeps_its_node_until_it_is_given_up() -> None:
     assert (phase(world), world.nodes(), world.kernel.pending()) == ("", [], 0)
 
 
-def test_a_node_nobody_has_heard_of_since_is_left_to_others() -> None:
+def test_node_of_unknown_status_is_not_changed() -> None:
     world = cloud()
     world.wait(60)
     node = world.get(scheme.NODE, "a", "")
@@ -179,7 +179,7 @@ def test_a_node_nobody_has_heard_of_since_is_left_to_others() -> None:
     assert world.get(scheme.NODE, "a", "")["status"]["conditions"] == [unknown]
 
 
-def test_the_node_of_a_resize_request_tells_it() -> None:
+def test_node_of_resize_request_has_its_label() -> None:
     pool = autoscaled("dws", provisioning="queued")
     world = Cloud(cluster())
     world.put(pool, resize_request("rr", "dws"))
@@ -188,7 +188,7 @@ def test_the_node_of_a_resize_request_tells_it() -> None:
     assert node["metadata"]["labels"]["autoscaling.gke.io/provisioning-request"] == "rr"
 
 
-def test_a_node_whose_instance_vanished_goes_too() -> None:
+def test_node_of_vanished_instance_is_deleted() -> None:
     world = cloud()
     world.wait(60)
     world.put({**world.instances()[0], "metadata": {**world.instances()[0]["metadata"], "finalizers": []}})

@@ -7,29 +7,29 @@ from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, inst
 
 
 def pool_row(name: str = "pool", machine: str = "e2-medium", **spec: Any) -> dict[str, Any]:
-    """A pool as a Cluster lists it."""
+    """Return a pool as a Cluster lists it."""
     return {"name": name, "machineType": machine, **spec}
 
 
 def cloud(*rows: dict[str, Any], **spec: Any) -> Cloud:
-    """A cloud that begins with these pools."""
+    """Return a cloud with these initial pools."""
     return Cloud(cluster(nodePools=list(rows), **spec))
 
 
 def status(world: Cloud, name: str = "pool") -> tuple[int, int]:
-    """How many machines a pool says it has, and how many are ready."""
+    """Return the numbers of machines and of ready machines in the status of a pool."""
     found = world.get(scheme.NODE_POOL, name, "")["status"]
     return found["instances"], found["ready"]
 
 
-def test_a_world_begins_with_the_nodes_of_its_fixed_pools() -> None:
+def test_fixed_pools_have_all_nodes_at_start() -> None:
     world = cloud(pool_row("default-pool", nodeCount=2), pool_row("reserved-np", zones=[ZONE], nodeCount=4))
     assert world.ready_nodes() == 6 + 4
     assert (status(world, "default-pool"), status(world, "reserved-np")) == ((6, 6), (4, 4))
     assert world.kernel.pending() == 0
 
 
-def test_a_pool_that_comes_later_takes_its_time() -> None:
+def test_later_pool_takes_time_to_provision() -> None:
     world = cloud()
     world.wait(60)
     world.put(node_pool(nodeCount=1))
@@ -38,7 +38,7 @@ def test_a_pool_that_comes_later_takes_its_time() -> None:
     assert status(world) == (1, 1)
 
 
-def test_an_autoscaled_pool_begins_with_its_machines_once() -> None:
+def test_autoscaled_pool_creates_initial_machines_once() -> None:
     world = cloud(pool_row(zones=[ZONE], nodeCount=2, autoscaling={"min": 0, "max": 5}))
     assert status(world) == (2, 2)
     world.give_up(world.instances()[0])
@@ -46,12 +46,12 @@ def test_an_autoscaled_pool_begins_with_its_machines_once() -> None:
     assert status(world) == (1, 1)
 
 
-def test_an_autoscaled_pool_makes_no_machines_by_itself() -> None:
+def test_autoscaled_pool_creates_no_machines_by_default() -> None:
     world = cloud(pool_row(autoscaling={"min": 0, "max": 5}))
     assert (world.phases(), status(world)) == ([], (0, 0))
 
 
-def test_a_fixed_pool_replaces_what_goes() -> None:
+def test_fixed_pool_replaces_deleted_machine() -> None:
     world = cloud(pool_row(zones=[ZONE], nodeCount=2))
     gone = world.instances()[0]
     world.give_up(gone)
@@ -60,7 +60,7 @@ def test_a_fixed_pool_replaces_what_goes() -> None:
     assert gone["metadata"]["name"] not in world.nodes()
 
 
-def test_a_fixed_pool_replaces_a_crashed_machine_after_the_repair() -> None:
+def test_fixed_pool_replaces_crashed_machine_after_repair() -> None:
     world = cloud(pool_row(zones=[ZONE], nodeCount=1), times={"repair": "5m"})
     world.wait(10)
     crashed = world.instances()[0]
@@ -74,7 +74,7 @@ def test_a_fixed_pool_replaces_a_crashed_machine_after_the_repair() -> None:
     assert world.nodes() != [crashed["metadata"]["name"]]
 
 
-def test_an_autoscaled_pool_gives_a_crashed_machine_up() -> None:
+def test_autoscaled_pool_deletes_crashed_machine() -> None:
     world = cloud()
     world.put(autoscaled(), instance("a"))
     world.finish()
@@ -83,7 +83,7 @@ def test_an_autoscaled_pool_gives_a_crashed_machine_up() -> None:
     assert (world.phases(), world.nodes()) == ([], [])
 
 
-def test_a_reservation_with_one_machine_replaces_a_crashed_one() -> None:
+def test_crashed_machine_is_replaced_within_its_reservation() -> None:
     kept = {"name": "r", "machineType": "e2-medium", "zone": ZONE, "count": 1}
     world = cloud(pool_row(zones=[ZONE], nodeCount=1, reservation="r"), reservations=[kept])
     world.crash(world.instances()[0])
@@ -91,7 +91,7 @@ def test_a_reservation_with_one_machine_replaces_a_crashed_one() -> None:
     assert world.phases() == ["Running"]
 
 
-def test_a_pool_made_smaller_gives_up_the_newest() -> None:
+def test_reduced_pool_deletes_newest_machines() -> None:
     row = pool_row(zones=[ZONE], nodeCount=2)
     world = cloud(row, capacity=[{"machineType": "e2-medium", "zone": ZONE, "count": 3}])
     first = set(world.nodes())
@@ -105,7 +105,7 @@ def test_a_pool_made_smaller_gives_up_the_newest() -> None:
     assert set(world.nodes()) == first
 
 
-def test_a_deleted_pool_goes_when_its_machines_are_gone() -> None:
+def test_deleted_pool_is_removed_after_its_machines() -> None:
     world = cloud(pool_row(nodeCount=1))
     world.give_up(world.get(scheme.NODE_POOL, "pool", ""))
     assert world.has(scheme.NODE_POOL, "pool")
@@ -114,7 +114,7 @@ def test_a_deleted_pool_goes_when_its_machines_are_gone() -> None:
     assert (world.has(scheme.NODE_POOL, "pool"), world.phases(), world.nodes()) == (False, [], [])
 
 
-def test_a_pool_says_how_many_of_its_nodes_are_ready() -> None:
+def test_pool_status_counts_ready_nodes() -> None:
     world = cloud(pool_row(zones=[ZONE], nodeCount=2))
     node = world.get(scheme.NODE, world.nodes()[0], "")
     not_ready = {**node["status"]["conditions"][0], "status": "Unknown", "reason": "NodeStatusUnknown"}
@@ -122,7 +122,7 @@ def test_a_pool_says_how_many_of_its_nodes_are_ready() -> None:
     assert status(world) == (2, 1)
 
 
-def test_more_than_the_reservation_has_waits_and_the_world_ends() -> None:
+def test_machine_beyond_reservation_stays_failed() -> None:
     kept = {"name": "r", "machineType": "e2-medium", "zone": ZONE, "count": 1}
     world = cloud(pool_row(zones=[ZONE], nodeCount=2, reservation="r"), reservations=[kept])
     world.finish()

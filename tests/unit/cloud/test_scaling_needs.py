@@ -1,4 +1,4 @@
-"""What pods need of nodes that no pool has."""
+"""Requirements of pods for nodes that no pool has."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def equal(key: str, value: str, effect: str = "NoSchedule") -> dict[str, str]:
     return {"key": key, "operator": "Equal", "value": value, "effect": effect}
 
 
-def test_selectors_say_which_machines() -> None:
+def test_node_selectors_determine_machine() -> None:
     found = needs(
         gpu=1,
         nodeSelector={f"{GKE}/gke-spot": "true", f"{GKE}/gke-accelerator": "nvidia-l4", f"{GKE}/machine-family": "g2"},
@@ -34,7 +34,7 @@ def test_selectors_say_which_machines() -> None:
     assert (found.provisioning, found.accelerator, found.devices, found.family) == ("spot", "nvidia-l4", 1, "g2")
 
 
-def test_tpus_are_counted_by_label_or_request() -> None:
+def test_tpu_count_derives_from_label_or_request() -> None:
     selector = {f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice", f"{GKE}/gke-tpu-topology": "2x4"}
     found = needs(requests={"google.com/tpu": "4"}, nodeSelector=selector)
     assert (found.accelerator, found.topology, found.devices) == ("tpu-v5-lite-podslice", "2x4", 4)
@@ -42,18 +42,18 @@ def test_tpus_are_counted_by_label_or_request() -> None:
     assert needs(requests={"google.com/tpu": "4"}, nodeSelector=counted).devices == 8
 
 
-def test_a_label_with_a_toleration_separates_workloads() -> None:
+def test_label_with_toleration_separates_workloads() -> None:
     found = needs(nodeSelector={"team": "a"}, tolerations=[equal("team", "a"), equal("other", "b")])
     assert found.labels == (("team", "a"),)
     assert [(taint.key, taint.value, taint.effect) for taint in found.taints] == [("team", "a", "NoSchedule")]
 
 
-def test_a_toleration_of_any_value_separates_too() -> None:
+def test_toleration_of_any_value_separates_workloads() -> None:
     found = needs(nodeSelector={"team": "a"}, tolerations=[{"key": "team", "operator": "Exists"}])
     assert [(taint.value, taint.effect) for taint in found.taints] == [("a", "NoSchedule")]
 
 
-def test_a_label_without_a_toleration_is_never_given() -> None:
+def test_label_without_toleration_is_unsatisfiable() -> None:
     found = needs_of(views("p", nodeSelector={"team": "a"})[0])
     assert found == UnsatisfiableRequirements("no toleration for a taint with the key of label team")
 
@@ -70,11 +70,11 @@ def test_a_label_without_a_toleration_is_never_given() -> None:
         ("3600", "queued", "MaxRunDuration cannot be set on non-bulk QueuedProvisioning pools."),
     ],
 )
-def test_machines_are_had_for_a_time_that_gke_grants(seconds: str, provisioning: str, words: str) -> None:
+def test_run_duration_outside_gke_limits_is_rejected(seconds: str, provisioning: str, words: str) -> None:
     assert run_duration_fault(seconds, provisioning) == words
 
 
-def test_required_affinity_counts_like_a_selector() -> None:
+def test_required_affinity_counts_like_selector() -> None:
     expression = {"key": f"{GKE}/gke-spot", "operator": "In", "values": ["true"]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

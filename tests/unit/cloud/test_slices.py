@@ -10,12 +10,12 @@ SLICE = {"name": "tpu", "machineType": "ct5lp-hightpu-4t", "zones": [ZONE], "tpu
 
 
 def cloud(**spec: Any) -> Cloud:
-    """A cloud that begins with one slice of two machines."""
+    """Return a cloud with one initial slice of two machines."""
     return Cloud(cluster(nodePools=[{**SLICE, **spec}]))
 
 
-def scaled() -> Cloud:
-    """A cloud with one slice of two machines that an autoscaler asked for, all ready."""
+def autoscaled_slice() -> Cloud:
+    """Return a cloud with one autoscaled slice of two ready machines."""
     world = Cloud(cluster())
     pool = autoscaled("tpu", "ct5lp-hightpu-4t", tpuTopology="2x4")
     world.put(pool, instance("a", pool), instance("b", pool))
@@ -25,23 +25,23 @@ def scaled() -> Cloud:
 
 
 def names(world: Cloud) -> list[str]:
-    """The names of all machines."""
+    """Return the names of all machines."""
     return [obj["metadata"]["name"] for obj in world.instances()]
 
 
-def test_a_slice_has_as_many_machines_as_its_topology_needs() -> None:
+def test_slice_has_number_of_machines_of_its_topology() -> None:
     assert cloud().ready_nodes() == 2
     assert cloud(tpuTopology="4x4").ready_nodes() == 4
     assert cloud(nodeCount=0).ready_nodes() == 0
 
 
-def test_an_autoscaled_slice_begins_with_none_unless_it_says_so() -> None:
+def test_autoscaled_slice_starts_empty_without_node_count() -> None:
     bounds = {"min": 0, "max": 2}
     assert cloud(autoscaling=bounds).ready_nodes() == 0
     assert cloud(autoscaling=bounds, nodeCount=2).ready_nodes() == 2
 
 
-def test_one_crash_takes_the_whole_slice_down() -> None:
+def test_crash_of_one_machine_crashes_whole_slice() -> None:
     world = cloud()
     world.crash(world.instances()[1])
     assert world.phases() == ["Crashed", "Crashed"]
@@ -49,7 +49,7 @@ def test_one_crash_takes_the_whole_slice_down() -> None:
     assert first["status"]["since"] == second["status"]["since"]
 
 
-def test_a_fixed_slice_is_made_anew_after_the_repair() -> None:
+def test_fixed_slice_is_recreated_after_repair() -> None:
     world = cloud()
     before = names(world)
     world.crash(world.instances()[0])
@@ -58,8 +58,8 @@ def test_a_fixed_slice_is_made_anew_after_the_repair() -> None:
     assert not set(before) & set(names(world))
 
 
-def test_an_autoscaled_slice_is_made_anew_too() -> None:
-    world = scaled()
+def test_autoscaled_slice_is_recreated_after_repair() -> None:
+    world = autoscaled_slice()
     world.crash(world.instances()[0])
     world.wait(599)
     assert world.phases() == ["Crashed", "Crashed"]
@@ -70,14 +70,14 @@ def test_an_autoscaled_slice_is_made_anew_too() -> None:
     assert not is_true(world.get(scheme.NODE_POOL, "tpu", ""), "Recreating")
 
 
-def test_a_slice_given_up_in_part_is_given_up() -> None:
-    world = scaled()
+def test_deletion_of_one_machine_deletes_autoscaled_slice() -> None:
+    world = autoscaled_slice()
     world.give_up(world.instances()[0])
     world.finish()
     assert (names(world), world.nodes()) == ([], [])
 
 
-def test_a_fixed_slice_given_up_in_part_is_made_anew() -> None:
+def test_deletion_of_one_machine_recreates_fixed_slice() -> None:
     world = cloud()
     before = names(world)
     world.give_up(world.instances()[0])
@@ -86,15 +86,15 @@ def test_a_fixed_slice_given_up_in_part_is_made_anew() -> None:
     assert not set(before) & set(names(world))
 
 
-def test_a_slice_is_told_to_stop_as_one() -> None:
-    world = scaled()
+def test_whole_slice_stops_together() -> None:
+    world = autoscaled_slice()
     world.say(world.instances()[0], stopAt=world.stamp(30))
     assert world.phases() == ["Stopping", "Stopping"]
     world.finish()
     assert (names(world), world.nodes()) == ([], [])
 
 
-def test_a_fixed_slice_that_was_reclaimed_waits_for_capacity() -> None:
+def test_reclaimed_fixed_slice_waits_for_capacity() -> None:
     world = cloud(provisioning="spot")
     row = {"machineType": "ct5lp-hightpu-4t", "zone": ZONE, "count": 0}
     world.change_cluster(capacity=[row])
@@ -106,7 +106,7 @@ def test_a_fixed_slice_that_was_reclaimed_waits_for_capacity() -> None:
     assert world.ready_nodes() == 2
 
 
-def test_a_fixed_slice_of_which_a_part_is_refused_for_long_is_made_anew() -> None:
+def test_partially_failed_fixed_slice_is_recreated_with_capacity() -> None:
     world = cloud()
     before = names(world)
     world.change_cluster(capacity=[{"machineType": "ct5lp-hightpu-4t", "zone": ZONE, "count": 1}])
@@ -118,8 +118,8 @@ def test_a_fixed_slice_of_which_a_part_is_refused_for_long_is_made_anew() -> Non
     assert (world.ready_nodes(), set(before) & set(names(world))) == (2, set())
 
 
-def test_a_slice_that_breaks_again_while_it_boots_is_made_anew_again() -> None:
-    world = scaled()
+def test_slice_that_crashes_during_boot_is_recreated_again() -> None:
+    world = autoscaled_slice()
     world.crash(world.instances()[0])
     world.wait(620)
     world.crash(world.instances()[0])

@@ -1,4 +1,4 @@
-"""What the cloud has left, and what it says when it has nothing."""
+"""The remaining capacity of the cloud, and its refusals."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ CATALOG = builtin_catalog()
 
 
 def stock(now: float = 0, **spec: Any) -> CapacityPool:
-    """The stock of a cluster."""
+    """Return the capacity of a cluster."""
     return CapacityPool(cluster(**spec), CATALOG, make.at(now))
 
 
 def demand(pool: dict[str, Any] | None = None, zone: str = ZONE) -> MachineDemand:
-    """What a machine of a pool takes."""
+    """Return the demand of a machine of a pool."""
     pool = pool or node_pool()
     spec = pool["spec"]
     slot = CapacityKey(pool["metadata"]["name"], zone, spec["machineType"], spec.get("provisioning", "standard"))
@@ -26,21 +26,21 @@ def demand(pool: dict[str, Any] | None = None, zone: str = ZONE) -> MachineDeman
 
 
 def code(refusal: AllocationRefusal | None) -> str:
-    """Its code; empty if there is none."""
+    """Return the code of a refusal; empty if there is none."""
     return "" if refusal is None else refusal.code
 
 
 def row(count: int, **fields: Any) -> dict[str, Any]:
-    """A row of the cloud's capacity."""
+    """Return a row of the cloud's capacity."""
     return {"machineType": "g2-standard-24", "zone": ZONE, "count": count, **fields}
 
 
-def test_what_is_not_listed_is_unlimited() -> None:
+def test_unlisted_capacity_is_unlimited() -> None:
     assert stock(capacity=[row(0)]).refusal(demand(node_pool(machine="e2-medium")), 10_000) is None
     assert stock(capacity=[row(0)]).refusal(demand(zone="us-central1-b")) is None
 
 
-def test_a_zone_is_exhausted_when_its_row_is_used_up() -> None:
+def test_exhausted_zone_is_reported() -> None:
     left = stock(capacity=[row(2)])
     assert left.refusal(demand(), 2) is None
     left.take(demand())
@@ -53,7 +53,7 @@ def test_a_zone_is_exhausted_when_its_row_is_used_up() -> None:
     )
 
 
-def test_rows_of_one_way_of_provisioning_bound_that_alone() -> None:
+def test_capacity_row_limits_only_its_provisioning() -> None:
     left = stock(capacity=[row(0, provisioning="spot"), row(5)])
     assert code(left.refusal(demand(node_pool(provisioning="spot")))) == "ZONE_RESOURCE_POOL_EXHAUSTED"
     assert left.refusal(demand(), 5) is None
@@ -61,7 +61,7 @@ def test_rows_of_one_way_of_provisioning_bound_that_alone() -> None:
     assert code(left.refusal(demand())) == "ZONE_RESOURCE_POOL_EXHAUSTED"
 
 
-def test_machines_of_a_reservation_are_apart_from_the_rest() -> None:
+def test_reserved_machines_are_separate_from_other_capacity() -> None:
     kept = {"name": "r", "machineType": "g2-standard-24", "zone": ZONE, "count": 1}
     left, reserved = stock(capacity=[row(1)], reservations=[kept]), demand(node_pool(reservation="r"))
     left.take(demand())
@@ -83,12 +83,12 @@ def test_machines_of_a_reservation_are_apart_from_the_rest() -> None:
         ({"start": "60s"}, ""),
     ],
 )
-def test_a_reservation_must_be_there_and_match(reservation: dict[str, str], expected: str) -> None:
+def test_reservation_must_exist_and_match(reservation: dict[str, str], expected: str) -> None:
     kept = {"name": "r", "machineType": "g2-standard-24", "zone": ZONE, "count": 1, **reservation}
     assert code(stock(60, reservations=[kept]).refusal(demand(node_pool(reservation="r")))) == expected
 
 
-def test_a_future_reservation_says_when_it_starts() -> None:
+def test_future_reservation_refusal_reports_start_time() -> None:
     kept = {"name": "r", "machineType": "g2-standard-24", "zone": ZONE, "count": 1, "start": "2h"}
     assert stock(reservations=[kept]).refusal(demand(node_pool(reservation="r"))) == AllocationRefusal(
         "RESERVATION_NOT_READY",
@@ -110,14 +110,14 @@ def test_quotas_count_cpus_accelerators_and_machines(name: str, limit: int, fits
         )
 
 
-def test_a_quota_counts_all_pools_and_zones() -> None:
+def test_quota_counts_all_pools_and_zones() -> None:
     left = stock(quotas=[{"name": "nvidia-l4", "limit": 4}])
     left.take(demand(node_pool("a", "g2-standard-4"), "us-central1-b"), 3)
     assert code(left.refusal(demand())) == "QUOTA_EXCEEDED"
     assert left.refusal(demand(node_pool("a", "g2-standard-4"))) is None
 
 
-def test_a_compact_placement_group_is_in_one_zone() -> None:
+def test_compact_placement_group_is_limited_to_one_zone_and_size() -> None:
     compact = node_pool(machine="a2-highgpu-1g", placementGroup="team-a-0")
     left = stock()
     left.take(demand(compact))
@@ -130,11 +130,11 @@ def test_a_compact_placement_group_is_in_one_zone() -> None:
     assert left.refusal(demand(other, "us-central1-b")) is None
 
 
-def test_some_families_have_no_compact_placement() -> None:
+def test_unsupported_family_has_no_compact_placement() -> None:
     assert code(stock().refusal(demand(node_pool(machine="e2-medium", placementGroup="x")))) == "CONDITION_NOT_MET"
 
 
-def test_what_never_exists_is_invalid() -> None:
+def test_unknown_machine_type_or_gpu_is_invalid() -> None:
     unknown = CapacityKey("pool", ZONE, "g2-standard-25", "standard")
     assert code(invalid(unknown, node_pool(machine="g2-standard-25"), CATALOG)) == "INVALID_MACHINE_TYPE"
     t4 = node_pool(machine="e2-medium", accelerator={"type": "nvidia-tesla-t4", "count": 1})

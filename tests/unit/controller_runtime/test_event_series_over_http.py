@@ -1,4 +1,4 @@
-"""Events of the newer sort that are told again before the API server has answered the first."""
+"""Events of events.k8s.io that repeat before the API server answers the first request."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def stored(served: Served) -> list[Any]:
     return items
 
 
-def test_what_one_preemptor_does_at_once_is_one_event_with_a_series() -> None:
+def test_simultaneous_preemptions_are_single_event_with_series() -> None:
     served = Served().start()
     record = EventRecorder(served.client, "here")
     for number in range(8):

@@ -1,4 +1,4 @@
-"""Events of what controllers record: told, counted, combined, and not too many."""
+"""Recorded events are written, counted, combined and limited."""
 
 import pytest
 
@@ -18,7 +18,7 @@ JOB = Key(scheme.JOB, "team", "train")
 
 
 class Recorder:
-    """A recorder over a store, and what it has told."""
+    """A recorder with a store, and the events in it."""
 
     def __init__(self) -> None:
         self.kernel = VirtualEventLoop(make.at(0))
@@ -44,7 +44,7 @@ def ignore(_result: WriteResult) -> None:
     pass
 
 
-def test_an_event_says_what_it_is_about() -> None:
+def test_event_names_involved_object() -> None:
     recorder = Recorder()
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "team", "uid": "u1"}}
     recorder.client.submit([Create(job)], ignore)
@@ -57,7 +57,7 @@ def test_an_event_says_what_it_is_about() -> None:
     assert event["metadata"]["namespace"] == "team"
 
 
-def test_those_of_kueue_say_what_was_done_as_well() -> None:
+def test_kueue_events_have_action() -> None:
     recorder = Recorder()
     recorder.record("Job suspended", "Suspended")
     recorder.record("Admitted by clusterQueue cq", "Started", by="job")
@@ -65,7 +65,7 @@ def test_those_of_kueue_say_what_was_done_as_well() -> None:
     assert [event.get("action") for event in recorder.reported] == [None, "Started", "Created"]
 
 
-def test_the_same_again_is_counted() -> None:
+def test_repeated_event_increments_count() -> None:
     recorder = Recorder()
     for second in (0, 5, 9):
         recorder.record("Job suspended", "Suspended", at=second)
@@ -73,7 +73,7 @@ def test_the_same_again_is_counted() -> None:
     assert (event["count"], event["firstTimestamp"], event["lastTimestamp"]) == (3, make.stamp(0), make.stamp(9))
 
 
-def test_many_that_differ_in_their_messages_alone_become_one() -> None:
+def test_similar_events_are_combined() -> None:
     recorder = Recorder()
     for number in range(14):
         recorder.record(f"Created pod: train-{number}")
@@ -84,7 +84,7 @@ def test_many_that_differ_in_their_messages_alone_become_one() -> None:
     assert (combined["count"], combined["message"].rpartition(" ")[2]) == (4, "train-13")
 
 
-def test_of_one_object_no_more_than_a_burst_is_told() -> None:
+def test_events_of_single_object_are_limited_to_burst() -> None:
     recorder = Recorder()
     for number in range(BURST + 10):
         recorder.record("told", f"Reason{number}")
@@ -95,7 +95,7 @@ def test_of_one_object_no_more_than_a_burst_is_told() -> None:
     assert recorder.reported[0]["metadata"]["namespace"] == "default"
 
 
-def test_an_event_goes_an_hour_after_it_was_last_told() -> None:
+def test_event_expires_hour_after_last_occurrence() -> None:
     recorder, expiry = Recorder(), EventExpiry()
     recorder.record("told")
     (event,) = recorder.reported
@@ -106,13 +106,13 @@ def test_an_event_goes_an_hour_after_it_was_last_told() -> None:
     assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).requeue_at == make.at(3660)
     assert expiry.reconcile(FIRST, recorder.client, make.at(3660)).writes == [Delete(key)]
     assert not expiry.reconcile(FIRST, recorder.client, make.at(3661)).writes
-    assert expiry.reconcile(FIRST, recorder.client, make.at(3720)).writes == [Delete(key)]  # it could not go before
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3720)).writes == [Delete(key)]  # the first deletion failed
     recorder.client.submit([Delete(key)], ignore)
     assert expiry.reconcile(FIRST, recorder.client, make.at(3780)) == ReconcileResult(independent=True)
 
 
 @pytest.mark.parametrize("reported", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
-def test_an_event_that_tells_another_time_goes_an_hour_after_it_was_made(reported: str) -> None:
+def test_event_with_implausible_time_expires_hour_after_creation(reported: str) -> None:
     recorder, expiry = Recorder(), EventExpiry()
     recorder.record("told")
     (event,) = recorder.reported
@@ -125,7 +125,7 @@ def test_an_event_that_tells_another_time_goes_an_hour_after_it_was_made(reporte
     assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).writes == [Delete(key_of(event))]
 
 
-def test_many_events_wait_for_the_first_to_go_and_no_more_than_a_bound_go_at_once() -> None:
+def test_event_expiry_deletes_in_batches() -> None:
     recorder, expiry = Recorder(), EventExpiry()
     for number in range(AT_ONCE_MAX + 1):
         recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
@@ -139,8 +139,8 @@ def test_many_events_wait_for_the_first_to_go_and_no_more_than_a_bound_go_at_onc
     assert len(expiry.reconcile(FIRST, recorder.client, make.at(3610)).writes) == 1
 
 
-class Surplus:
-    """More Events than are kept, of Jobs told by number, and their expiry."""
+class EventSurplus:
+    """More Events than the limit, of Jobs with numbered names, and their expiry."""
 
     def __init__(self, count: int) -> None:
         self.recorder, self.expiry = Recorder(), EventExpiry()
@@ -150,14 +150,14 @@ class Surplus:
         self.woken_at = [n for n, event in enumerate(self.stored) if self.expiry.keys_for(added(event), make.at(20))]
 
     def reconcile(self, at: float) -> ReconcileResult:
-        """What is deleted at a second, which is done."""
+        """Reconcile at a second and apply the deletions."""
         outcome = self.expiry.reconcile(FIRST, self.recorder.client, make.at(at))
         self.recorder.client.submit(outcome.writes, ignore)
         return outcome
 
 
-def test_of_too_many_events_the_oldest_are_deleted_in_batches() -> None:
-    surplus = Surplus(KEPT_MAX + AT_ONCE_MAX + 1)
+def test_surplus_events_are_deleted_oldest_first_in_batches() -> None:
+    surplus = EventSurplus(KEPT_MAX + AT_ONCE_MAX + 1)
     assert surplus.woken_at == [0, KEPT_MAX + AT_ONCE_MAX - 1]
     outcome = surplus.reconcile(20)
     assert outcome.writes == [Delete(key_of(event)) for event in surplus.stored[:AT_ONCE_MAX]]
@@ -166,8 +166,8 @@ def test_of_too_many_events_the_oldest_are_deleted_in_batches() -> None:
     assert len(surplus.recorder.reported) == KEPT_MAX
 
 
-def test_a_surplus_spares_an_old_event_that_occurred_again() -> None:
-    surplus = Surplus(KEPT_MAX + AT_ONCE_MAX)
+def test_surplus_deletion_keeps_old_event_that_occurred_again() -> None:
+    surplus = EventSurplus(KEPT_MAX + AT_ONCE_MAX)
     again, *old = surplus.stored
     surplus.recorder.client.submit([Update({**again, "lastTimestamp": make.stamp(19)})], ignore)
     assert surplus.reconcile(20).writes == [Delete(key_of(event)) for event in old[:AT_ONCE_MAX]]

@@ -1,4 +1,4 @@
-"""Controllers are chosen as kube-controller-manager's are, and look only at the kinds that their groups name."""
+"""Controllers are selected by group, with the syntax of kube-controller-manager."""
 
 import pytest
 
@@ -17,17 +17,17 @@ from batchyard.controller_groups import GROUPS, ON_KUBERNETES, REMOTE, chosen
         ("-cloud", ()),
     ],
 )
-def test_a_list_names_groups(text: str, found: tuple[str, ...]) -> None:
+def test_chosen_parses_list_of_groups(text: str, found: tuple[str, ...]) -> None:
     assert chosen(text) == found
 
 
 @pytest.mark.parametrize("text", ["queues", "-queues", "*,**"])
-def test_what_is_no_group_is_refused(text: str) -> None:
+def test_unknown_controller_group_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not in the list of known controllers: admission, "):
         chosen(text)
 
 
-def test_what_runs_elsewhere_makes_no_machines_and_runs_no_pods() -> None:
+def test_remote_groups_exclude_runtime() -> None:
     assert set(ON_KUBERNETES) < set(REMOTE)
     with pytest.raises(ValueError, match="runtime"):
         chosen("runtime", REMOTE)

@@ -1,4 +1,4 @@
-"""A controller that breaks, where somebody is told of it: all else goes on."""
+"""A controller that raises errors: defects are reported, and other controllers continue."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,31 +16,31 @@ START: Instant = 1_767_225_600_000_000
 JOB: Obj = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "namespace": "team"}}
 
 
-class Breaking:
-    """A controller that breaks so often over a change, and so often when it looks."""
+class FailingController:
+    """A controller that fails a number of times in `keys_for` and in `reconcile`."""
 
     rank = 0
     kinds = None
 
-    def __init__(self, name: str, *, at_changes: int = 0, at_looks: int = 0) -> None:
+    def __init__(self, name: str, *, mapping_failures: int = 0, reconcile_failures: int = 0) -> None:
         self.name = name
-        self._at_changes = at_changes
-        self._at_looks = at_looks
-        self.looks: list[Instant] = []
+        self._mapping_failures = mapping_failures
+        self._reconcile_failures = reconcile_failures
+        self.reconciled: list[Instant] = []
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        self._at_changes -= 1
-        assert self._at_changes < 0, self.name
+        self._mapping_failures -= 1
+        assert self._mapping_failures < 0, self.name
         return (event.key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        self.looks.append(now - START)
-        assert len(self.looks) > self._at_looks, self.name
+        self.reconciled.append(now - START)
+        assert len(self.reconciled) > self._reconcile_failures, self.name
         return ReconcileResult()
 
 
-def told_of(*controllers: Breaking) -> list[Any]:
-    """What is told when a Job comes to these controllers."""
+def reported_defects(*controllers: FailingController) -> list[Any]:
+    """The defects reported after a Job is created for these controllers."""
     reported: list[Any] = []
     kernel = VirtualEventLoop(START)
     client = LocalClient(Store(), kernel)
@@ -50,14 +50,14 @@ def told_of(*controllers: Breaking) -> list[Any]:
     return reported
 
 
-def test_whoever_breaks_is_asked_again_later_and_later() -> None:
-    broken, whole = Breaking("broken", at_looks=3), Breaking("whole")
-    assert told_of(broken, whole)[0] == f'while broken reconciled Job.batch "team/a" at instant {START}'
-    assert broken.looks == [0, BACKOFF_MIN, 3 * BACKOFF_MIN, 7 * BACKOFF_MIN]
-    assert whole.looks == [0]
+def test_failing_controller_is_retried_with_backoff() -> None:
+    broken, whole = FailingController("broken", reconcile_failures=3), FailingController("whole")
+    assert reported_defects(broken, whole)[0] == f'while broken reconciled Job.batch "team/a" at instant {START}'
+    assert broken.reconciled == [0, BACKOFF_MIN, 3 * BACKOFF_MIN, 7 * BACKOFF_MIN]
+    assert whole.reconciled == [0]
 
 
-def test_whoever_breaks_over_a_change_does_not_keep_it_from_others() -> None:
-    broken, whole = Breaking("broken", at_changes=1), Breaking("whole")
-    assert told_of(broken, whole) == [f'while broken mapped a change of Job.batch "team/a" at instant {START}']
-    assert (broken.looks, whole.looks) == ([], [0])
+def test_failing_event_mapping_does_not_block_other_controllers() -> None:
+    broken, whole = FailingController("broken", mapping_failures=1), FailingController("whole")
+    assert reported_defects(broken, whole) == [f'while broken mapped a change of Job.batch "team/a" at instant {START}']
+    assert (broken.reconciled, whole.reconciled) == ([], [0])

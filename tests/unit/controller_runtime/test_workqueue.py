@@ -1,4 +1,4 @@
-"""The states of a key: waiting once, under way, wanted again, to be woken."""
+"""The states of a key: queued, with pending writes, requested again, delayed."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from batchyard.interfaces.controller import ReconcileResult
 A, B = Key("Job.batch", "team", "a"), Key("Job.batch", "team", "b")
 
 
-class Named:
+class NamedController:
     """A controller that does nothing."""
 
     def __init__(self, name: str, rank: int = 0, kinds: tuple[str, ...] | None = None) -> None:
@@ -27,19 +27,19 @@ class Named:
 
 
 def one_lane() -> tuple[WorkQueue, ControllerQueue]:
-    queue = WorkQueue([Named("only")])
+    queue = WorkQueue([NamedController("only")])
     return queue, queue.lanes[0]
 
 
 def take(lane: ControllerQueue) -> Key:
-    """What the runner does to look at the next key."""
+    """Take the next key like the runner."""
     taken, key = lane.line.popleft()
     assert taken is lane
     del lane.states[key]
     return key
 
 
-def test_a_key_waits_once_and_in_order_of_arrival() -> None:
+def test_queue_returns_each_key_once_in_order_of_arrival() -> None:
     queue, lane = one_lane()
     for key in (B, A, B):
         lane.add(key)
@@ -48,7 +48,7 @@ def test_a_key_waits_once_and_in_order_of_arrival() -> None:
     assert not queue
 
 
-def test_a_key_under_way_is_not_in_the_line() -> None:
+def test_key_with_pending_writes_is_not_queued() -> None:
     queue, lane = one_lane()
     lane.add(A)
     lane.mark_submitted(take(lane))
@@ -59,14 +59,14 @@ def test_a_key_under_way_is_not_in_the_line() -> None:
     assert lane.land(A)
 
 
-def test_a_key_that_nobody_wanted_meanwhile_just_lands() -> None:
+def test_key_without_new_request_is_not_requeued_after_writes() -> None:
     _, lane = one_lane()
     lane.add(A)
     lane.mark_submitted(take(lane))
     assert not lane.land(A)
 
 
-def test_a_wake_up_that_was_replaced_wakes_nobody() -> None:
+def test_replaced_wake_up_is_ignored() -> None:
     _, lane = one_lane()
     lane.wake_ups[A] = DelayedRequeue(10, 1)
     assert not lane.wake(A, 20)
@@ -75,7 +75,7 @@ def test_a_wake_up_that_was_replaced_wakes_nobody() -> None:
     assert take(lane) == A
 
 
-def test_waking_early_takes_only_keys_that_wait_for_nothing_else() -> None:
+def test_wake_early_skips_failing_keys_and_keys_with_pending_writes() -> None:
     _, lane = one_lane()
     failing, moving = Key("Job.batch", "team", "failing"), Key("Job.batch", "team", "moving")
     lane.wake_ups = {
@@ -92,14 +92,23 @@ def test_waking_early_takes_only_keys_that_wait_for_nothing_else() -> None:
     assert lane.wake_ups == {failing: DelayedRequeue(5, 3), moving: DelayedRequeue(5, 4)}
 
 
-def test_lines_are_by_rank_the_lowest_first() -> None:
-    queue = WorkQueue([Named("high", 10), Named("low", -1), Named("middle"), Named("also-low", -1)])
+def test_lines_are_sorted_by_rank() -> None:
+    queue = WorkQueue(
+        [
+            NamedController("high", 10),
+            NamedController("low", -1),
+            NamedController("middle"),
+            NamedController("also-low", -1),
+        ]
+    )
     assert [lane.controller.name for lane in queue.lanes] == ["high", "low", "middle", "also-low"]
     by_line = [[lane.controller.name for lane in queue.lanes if lane.line is line] for line in queue.lines]
     assert by_line == [["low", "also-low"], ["middle"], ["high"]]
 
 
-def test_lanes_of_a_kind_are_those_that_ask_for_it_or_for_all() -> None:
-    queue = WorkQueue([Named("jobs", kinds=("Job.batch",)), Named("all"), Named("pods", kinds=("Pod",))])
+def test_lanes_for_returns_lanes_of_kind_and_of_all_kinds() -> None:
+    queue = WorkQueue(
+        [NamedController("jobs", kinds=("Job.batch",)), NamedController("all"), NamedController("pods", kinds=("Pod",))]
+    )
     assert [lane.controller.name for lane in queue.lanes_for("Job.batch")] == ["jobs", "all"]
     assert [lane.controller.name for lane in queue.lanes_for("Secret")] == ["all"]

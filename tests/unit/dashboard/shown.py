@@ -1,4 +1,4 @@
-"""Models of a world that plays something, as somebody sees them."""
+"""Dashboard models of a simulated cluster, for a given viewer."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,7 +14,7 @@ ALL = FullAccess()
 
 
 class Team:
-    """Sees what is namespaced in some namespaces, and nothing else."""
+    """A viewer with access to objects in some namespaces, and to the kinds in `also`."""
 
     def __init__(self, *namespaces: str, also: tuple[str, ...] = ()) -> None:
         self._namespaces = namespaces
@@ -24,8 +24,8 @@ class Team:
         return namespace in self._namespaces or kind in self._also
 
 
-class Shown:
-    """The guide, played to its step of high priority, where some preempt and some wait."""
+class SimulatedDashboard:
+    """The guide up to its high-priority step, where some Workloads preempt and some are pending."""
 
     def __init__(self) -> None:
         folder = examples_folder()
@@ -38,13 +38,13 @@ class Shown:
         self.history, self.index, self.reader = history, world.platform.index, world.client
         self.pages = DashboardViews(world.client, world.platform.index, history, PlatformTime(world.kernel.now, 0))
 
-    def model(self, view: str, query: Mapping[str, str] = {}, sight: ViewerAccess = ALL) -> Model:
-        found = self.pages.model(view, query, sight)
+    def model(self, view: str, query: Mapping[str, str] = {}, access: ViewerAccess = ALL) -> Model:
+        found = self.pages.model(view, query, access)
         assert found is not None
         return found
 
 
 @cache
-def shown() -> Shown:
-    """Played once for all who only look."""
-    return Shown()
+def dashboard() -> SimulatedDashboard:
+    """The shared read-only instance, created once."""
+    return SimulatedDashboard()

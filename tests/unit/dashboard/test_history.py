@@ -1,4 +1,4 @@
-"""What happened, told from watch events, and from conditions where nobody watched."""
+"""The history of Workloads and Pods, built from watch events and, for earlier times, from conditions."""
 
 import make
 from batchyard.api import scheme
@@ -22,19 +22,19 @@ def admitted(name: str = "w") -> Obj:
 
 
 def evicted(obj: Obj) -> Obj:
-    """The same, preempted, and its quota taken back."""
+    """The Workload after its preemption, without quota reservation."""
     conditions = [make.condition("QuotaReserved", False), make.condition("Evicted", reason="Preempted"), PREEMPTED]
     return {**obj, "status": {"conditions": conditions}}
 
 
-class Seen:
-    """A history, told of changes at seconds."""
+class ObservedHistory:
+    """A history that observes changes at given seconds."""
 
     def __init__(self, limits: HistoryLimits = LIVE_LIMITS) -> None:
         self.now = make.NOW
         self.history = PlatformHistory(lambda: self.now, lambda _namespace, _queue: "cq", limits)
 
-    def tell(
+    def observe(
         self, seconds: int, obj: Obj, old: Obj | None, *, deleted: bool = False, kind: str = scheme.WORKLOAD
     ) -> None:
         self.now = make.NOW + seconds * SECOND
@@ -46,18 +46,18 @@ class Seen:
         return [(mark.what, (mark.at - make.NOW) // SECOND) for mark in self.history.lives[uid].marks]
 
 
-def test_a_life_is_what_its_changes_were() -> None:
-    seen = Seen()
+def test_history_records_marks_and_quota_intervals_from_watch_events() -> None:
+    observed = ObservedHistory()
     new, running = make.workload("w"), admitted()
     waiting = evicted(running)
-    seen.tell(0, new, None)
-    seen.tell(5, running, new)
-    seen.tell(9, waiting, running)
-    seen.tell(12, running, waiting)
-    seen.tell(20, running, running, deleted=True)
+    observed.observe(0, new, None)
+    observed.observe(5, running, new)
+    observed.observe(9, waiting, running)
+    observed.observe(12, running, waiting)
+    observed.observe(20, running, running, deleted=True)
     reported = ["created", "quotaReserved", "admitted", "preempted", "quotaReserved", "admitted", "deleted"]
-    assert seen.marks() == list(zip(reported, [0, 5, 5, 9, 12, 12, 20], strict=True))
-    life = seen.history.lives["uid-w"]
+    assert observed.marks() == list(zip(reported, [0, 5, 5, 9, 12, 12, 20], strict=True))
+    life = observed.history.lives["uid-w"]
     assert [(stint.end, stint.outcome) for stint in life.quota_intervals] == [
         (make.at(9), "evicted"),
         (make.at(20), "deleted"),
@@ -65,30 +65,30 @@ def test_a_life_is_what_its_changes_were() -> None:
     assert life.marks[3].by == "uid-by"
 
 
-def test_what_came_before_is_told_by_conditions() -> None:
-    seen = Seen()
-    seen.tell(100, admitted(), None)
-    assert seen.marks() == [("created", 0), ("quotaReserved", 5), ("admitted", 6)]
-    assert seen.history.lives["uid-w"].quota_intervals[0].end is None
+def test_history_derives_earlier_marks_from_conditions() -> None:
+    observed = ObservedHistory()
+    observed.observe(100, admitted(), None)
+    assert observed.marks() == [("created", 0), ("quotaReserved", 5), ("admitted", 6)]
+    assert observed.history.lives["uid-w"].quota_intervals[0].end is None
 
 
-def test_the_eldest_that_are_over_are_forgotten() -> None:
-    seen = Seen(HistoryLimits(workloads=2, stays=2))
+def test_history_drops_oldest_deleted_workloads_over_limit() -> None:
+    observed = ObservedHistory(HistoryLimits(workloads=2, stays=2))
     for number in range(5):
         obj = make.workload(f"w{number}")
-        seen.tell(number, obj, None)
-        seen.tell(number, obj, obj, deleted=number != 0)
-    assert list(seen.history.lives) == ["uid-w0", "uid-w3", "uid-w4"]
+        observed.observe(number, obj, None)
+        observed.observe(number, obj, obj, deleted=number != 0)
+    assert list(observed.history.lives) == ["uid-w0", "uid-w3", "uid-w4"]
 
 
-def test_a_pod_stays_on_its_node_until_it_has_ended() -> None:
-    seen = Seen()
+def test_pod_stay_on_node_ends_when_pod_succeeds() -> None:
+    observed = ObservedHistory()
     pod = {"metadata": make.metadata("p"), "spec": make.pod_template()["spec"]}
     bound: Obj = {**pod, "spec": {**pod["spec"], "nodeName": "n"}}
     ended: Obj = {**bound, "status": {"phase": "Succeeded"}}
-    seen.tell(0, pod, None, kind=scheme.POD)
-    assert list(seen.history.stays()) == []
-    seen.tell(3, bound, pod, kind=scheme.POD)
-    seen.tell(8, ended, bound, kind=scheme.POD)
-    seen.tell(9, ended, ended, deleted=True, kind=scheme.POD)
-    assert [(stay.node, stay.start, stay.end) for stay in seen.history.stays()] == [("n", make.at(3), make.at(8))]
+    observed.observe(0, pod, None, kind=scheme.POD)
+    assert list(observed.history.stays()) == []
+    observed.observe(3, bound, pod, kind=scheme.POD)
+    observed.observe(8, ended, bound, kind=scheme.POD)
+    observed.observe(9, ended, ended, deleted=True, kind=scheme.POD)
+    assert [(stay.node, stay.start, stay.end) for stay in observed.history.stays()] == [("n", make.at(3), make.at(8))]

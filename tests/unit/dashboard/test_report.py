@@ -1,4 +1,4 @@
-"""A report is one file, in which nothing of what it tells is markup."""
+"""A report is a single HTML file that escapes all text of objects."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def reported() -> str:
     return reporter.html(result.now, result.costs)
 
 
-def test_it_tells_the_whole_run() -> None:
+def test_report_contains_models_of_whole_run() -> None:
     html = reported()
     found = re.search(r'<script type="application/json" id="report">(.*?)</script>', html, re.DOTALL)
     assert found is not None
@@ -71,7 +71,7 @@ def test_it_tells_the_whole_run() -> None:
     assert marks == ["created", "quotaReserved", "admitted", "finished"]
 
 
-def test_no_text_of_it_is_markup_and_nothing_comes_from_elsewhere() -> None:
+def test_report_escapes_object_text_and_has_no_external_resources() -> None:
     html = reported()
     assert html.count("</script>") == html.count("<script") == 2
     assert "<img" not in html
@@ -79,12 +79,12 @@ def test_no_text_of_it_is_markup_and_nothing_comes_from_elsewhere() -> None:
     assert "import " not in html.replace("importance", "")
 
 
-def test_names_are_there_once_in_all_scripts() -> None:
+def test_top_level_names_are_unique_across_scripts() -> None:
     names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script_of_all(), re.MULTILINE)
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
-def test_scripts_come_after_what_they_import() -> None:
+def test_scripts_are_ordered_after_their_imports() -> None:
     for place, name in enumerate(SCRIPTS):
         found = asset(f"js/{name}")
         assert found is not None
@@ -92,7 +92,7 @@ def test_scripts_come_after_what_they_import() -> None:
         assert set(imported) <= set(SCRIPTS[:place]), name
 
 
-def test_the_page_asks_for_all_scripts_at_once() -> None:
+def test_index_page_references_all_scripts() -> None:
     page = asset("")
     assert page is not None
     assert set(re.findall(r'(?:src|href)="js/(.+?)"', page.content.decode())) == set(SCRIPTS)

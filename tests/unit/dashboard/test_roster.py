@@ -1,4 +1,4 @@
-"""The roster follows the Workloads, whatever becomes of them between two looks."""
+"""The cached list of Workloads follows all changes between two reads."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ class Stored:
         return ()
 
     def change(self, what: str, number: int) -> None:
-        """Make, change or delete a Workload; one that is made again is another."""
+        """Create, finish or delete a Workload; a Workload created again has another UID."""
         key = Key(scheme.WORKLOAD, "team", f"w{number}")
         found = self.store.get(key)
         if what == "delete" and found is not None:
@@ -46,7 +46,7 @@ class Stored:
 
 
 @given(CHANGES)
-def test_it_has_each_as_it_is_the_latest_first(changes: list[tuple[str, int]]) -> None:
+def test_workload_list_cache_matches_store_sorted_newest_first(changes: list[tuple[str, int]]) -> None:
     stored, workload_list = Stored(), WorkloadListCache()
     for what, number in [*changes, ("look", 0)]:
         stored.change(what, number)

@@ -1,4 +1,4 @@
-"""Disruption budgets: whom they guard, what they say of themselves, whom they let go, whose victims are spared."""
+"""PodDisruptionBudgets: their Pods, their status, evictions, and the choice of preemption victims."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +48,7 @@ def refusal(judged: dict[str, Any], asked: dict[str, Any] | None = None) -> Evic
         ({"minAvailable": 0}, 0, 0, 0),
     ],
 )
-def test_so_many_may_go_as_are_healthy_beyond_those_that_must_be(
+def test_disruptions_allowed_equal_healthy_pods_above_desired(
     spec: Any, expected: int, desired: int, allowed: int
 ) -> None:
     pods = [web("a"), web("b"), web("c"), web("d", ready=False)]
@@ -58,16 +58,16 @@ def test_so_many_may_go_as_are_healthy_beyond_those_that_must_be(
     assert condition["reason"] == ("SufficientPods" if allowed else "InsufficientPods")
 
 
-def test_a_pod_that_was_let_go_does_not_count_for_two_minutes() -> None:
-    let_go = budget(minAvailable=1, status={"disruptedPods": {"a": make.stamp(), "gone": make.stamp()}})
-    early = disrupted(let_go, [web("a"), web("b")], make.at(60))
+def test_disrupted_pod_counts_as_unhealthy_for_two_minutes() -> None:
+    pdb = budget(minAvailable=1, status={"disruptedPods": {"a": make.stamp(), "gone": make.stamp()}})
+    early = disrupted(pdb, [web("a"), web("b")], make.at(60))
     assert (dict(early.pods), early.look_at) == ({"a": make.stamp()}, make.at(120))
-    assert status_of(let_go, [web("a"), web("b")], ExpectedPods(2), early.pods, make.NOW)["currentHealthy"] == 1
-    late = disrupted(let_go, [web("a"), web("b")], make.at(121))
+    assert status_of(pdb, [web("a"), web("b")], ExpectedPods(2), early.pods, make.NOW)["currentHealthy"] == 1
+    late = disrupted(pdb, [web("a"), web("b")], make.at(121))
     assert (dict(late.pods), len(late.not_deleted)) == ({}, 1)
 
 
-def test_who_is_let_go_uses_the_budget_up() -> None:
+def test_allowed_eviction_decrements_disruptions_allowed() -> None:
     judged = verdict(web(), [budget(status={"disruptionsAllowed": 1})], make.NOW)
     assert judged.refusal is None
     assert judged.spent is not None
@@ -76,7 +76,7 @@ def test_who_is_let_go_uses_the_budget_up() -> None:
     assert judged.spent["status"]["conditions"][0]["reason"] == "InsufficientPods"
 
 
-def test_a_budget_that_is_used_up_says_what_it_needs() -> None:
+def test_exhausted_budget_reports_desired_and_current_healthy_pods() -> None:
     reported = refusal(budget(status={"disruptionsAllowed": 0, "desiredHealthy": 2, "currentHealthy": 2}))
     assert (reported.code, reported.message) == (
         429,
@@ -85,19 +85,19 @@ def test_a_budget_that_is_used_up_says_what_it_needs() -> None:
     assert reported.cause == "The disruption budget b needs 2 healthy pods and has 2 currently"
 
 
-def test_a_budget_that_changed_is_awaited() -> None:
+def test_budget_with_outdated_observed_generation_rejects_eviction() -> None:
     reported = refusal(budget(status={"observedGeneration": 0, "disruptionsAllowed": 5}))
     assert reported.cause == "The disruption budget b is still being processed by the server."
     assert reported.retry_after == 10
 
 
-def test_a_budget_that_failed_says_why() -> None:
+def test_budget_with_failed_sync_reports_reason() -> None:
     condition = make.condition("DisruptionAllowed", False, reason="SyncFailed", message="no scale")
     reported = refusal(budget(status={"disruptionsAllowed": 0, "conditions": [condition]}))
     assert reported.cause.endswith("does not allow evicting pods currently because it failed sync: no scale")
 
 
-def test_two_budgets_are_one_too_many() -> None:
+def test_eviction_of_pod_with_two_budgets_fails() -> None:
     two = [budget("a", status={"disruptionsAllowed": 1}), budget("b", status={"disruptionsAllowed": 1})]
     found = verdict(web(), two, make.NOW).refusal
     assert found is not None
@@ -113,11 +113,11 @@ def test_two_budgets_are_one_too_many() -> None:
         web() | {"metadata": {**web()["metadata"], "deletionTimestamp": make.stamp()}},
     ],
 )
-def test_whom_no_budget_guards_may_go(asked: Any) -> None:
+def test_eviction_of_pod_without_applicable_budget_is_allowed(asked: Any) -> None:
     assert verdict(asked, [budget(status={"disruptionsAllowed": 0})], make.NOW) == (None, None)
 
 
-def test_a_pod_that_is_not_ready_may_go_while_enough_others_are() -> None:
+def test_eviction_of_unready_pod_is_allowed_if_enough_pods_are_healthy() -> None:
     unready = web(ready=False)
     none_left = {"disruptionsAllowed": 0, "desiredHealthy": 2}
     assert verdict(unready, [budget(status={**none_left, "currentHealthy": 2})], make.NOW) == (None, None)
@@ -139,7 +139,7 @@ def victims(nodes: ClusterSnapshot, cpu: str) -> tuple[str, list[str]]:
     return found.node, [victim.name for victim in found.victims]
 
 
-def test_whom_a_budget_guards_is_preempted_last() -> None:
+def test_pod_with_exhausted_budget_is_preempted_last() -> None:
     nodes = cluster(node(cpu="2"), on("guarded", labels=LABELS), on("more", priority=3))
     assert victims(nodes, "1") == ("n", ["guarded"])
     nodes.budgets.set(budget(status={"disruptionsAllowed": 0}))
@@ -147,7 +147,7 @@ def test_whom_a_budget_guards_is_preempted_last() -> None:
     assert victims(nodes, "2") == ("n", ["more", "guarded"])
 
 
-def test_the_node_where_no_budget_is_broken_is_chosen() -> None:
+def test_preemption_prefers_node_without_budget_violation() -> None:
     nodes = cluster(node("a", cpu="1"), node("b", cpu="1"), on("x", "a", labels=LABELS), on("y", "b", 3))
     nodes.budgets.set(budget(status={"disruptionsAllowed": 0}))
     assert victims(nodes, "1") == ("b", ["y"])

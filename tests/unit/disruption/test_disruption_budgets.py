@@ -1,4 +1,4 @@
-"""What PodDisruptionBudgets tell of themselves, and pods that were marked to go and stayed."""
+"""Status of PodDisruptionBudgets, and stale DisruptionTarget conditions of Pods."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def replicas(kind: str, name: str, count: int, **metadata: Any) -> dict[str, Any
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": about, "spec": {"replicas": count}}
 
 
-def test_a_budget_follows_its_pods() -> None:
+def test_budget_status_follows_its_pods() -> None:
     stage = Stage(DisruptionBudgets())
     stage.put(budget(minAvailable=1))
     assert (status(stage)["expectedPods"], stage.reasons()[0]) == (0, "NoPods")
@@ -41,13 +41,13 @@ def test_a_budget_follows_its_pods() -> None:
     assert status(stage)["expectedPods"] == 1
 
 
-def test_shares_are_of_what_the_controllers_of_pods_want() -> None:
+def test_percentage_refers_to_replicas_of_pod_controllers() -> None:
     stage = Stage(DisruptionBudgets())
     stage.put(replicas("ReplicaSet", "rs", 4), owned("a"), owned("b"), budget(maxUnavailable="50%"))
     assert (status(stage)["expectedPods"], status(stage)["desiredHealthy"]) == (4, 2)
 
 
-def test_of_a_replica_set_that_has_a_deployment_that_counts() -> None:
+def test_expected_pods_use_replicas_of_deployment_above_replica_set() -> None:
     stage = Stage(DisruptionBudgets())
     above = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "uid-d", "controller": True}
     stage.put(replicas("Deployment", "d", 6), replicas("ReplicaSet", "rs", 4, ownerReferences=[above]))
@@ -63,7 +63,7 @@ def test_of_a_replica_set_that_has_a_deployment_that_counts() -> None:
         ({"apiVersion": "example.com/v1", "kind": "R"}, 'no matches for kind "R" in version "example.com/v1"'),
     ],
 )
-def test_where_that_cannot_be_told_nobody_may_go(owner: Any, why: str) -> None:
+def test_budget_allows_no_disruption_if_expected_pods_are_unknown(owner: Any, why: str) -> None:
     stage = Stage(DisruptionBudgets())
     stage.put(owned("a", **owner), budget(maxUnavailable=1))
     assert status(stage)["disruptionsAllowed"] == 0
@@ -71,7 +71,7 @@ def test_where_that_cannot_be_told_nobody_may_go(owner: Any, why: str) -> None:
     assert stage.events[0].message == f"Failed to calculate the number of expected pods: {why}"
 
 
-def test_pods_of_nobody_are_told_of() -> None:
+def test_budget_reports_event_for_unmanaged_pods() -> None:
     stage = Stage(DisruptionBudgets())
     stage.put(web("a"), budget(maxUnavailable=1))
     shown = "&LabelSelector{MatchLabels:map[string]string{app: web,},MatchExpressions:[]LabelSelectorRequirement{},}"
@@ -80,7 +80,7 @@ def test_pods_of_nobody_are_told_of() -> None:
     )
 
 
-def test_a_pod_that_was_let_go_and_stays_counts_again() -> None:
+def test_disrupted_pod_that_is_not_deleted_counts_again() -> None:
     stage = Stage(DisruptionBudgets())
     stage.put(web("a"), web("b"), budget(minAvailable=1))
     found = stage.get(scheme.POD_DISRUPTION_BUDGET, "b")
@@ -92,7 +92,7 @@ def test_a_pod_that_was_let_go_and_stays_counts_again() -> None:
     assert stage.reasons()[-1] == "NotDeleted"
 
 
-def test_a_pod_that_was_marked_to_go_and_stays_is_marked_no_more() -> None:
+def test_stale_disruption_target_condition_is_reset() -> None:
     stage = Stage(DisruptionBudgets())
     conditions = [*running()["conditions"], make.condition("DisruptionTarget", reason="PreemptionByScheduler")]
     stage.put(web("a", status={"phase": "Running", "conditions": conditions}))
@@ -103,7 +103,7 @@ def test_a_pod_that_was_marked_to_go_and_stays_is_marked_no_more() -> None:
     assert (marked["status"], "reason" in marked) == ("False", False)
 
 
-def test_a_budget_without_a_spec_guards_nobody() -> None:
+def test_budget_without_spec_selects_no_pods() -> None:
     stage = Stage(DisruptionBudgets())
     bare = budget()
     del bare["spec"]

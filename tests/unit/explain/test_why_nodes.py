@@ -1,4 +1,4 @@
-"""Which limit is meant by what kube-scheduler and the autoscaler say of pods without a node."""
+"""The limit derived from the messages of kube-scheduler and the autoscaler about unschedulable Pods."""
 
 import pytest
 
@@ -21,7 +21,7 @@ FULL = "pod didn't trigger scale-up: 1 max node group size reached"
         ("", "", False, "nodeCapacity"),
     ],
 )
-def test_the_limit_is_of_the_filter_that_the_nearest_nodes_fail(
+def test_limit_among_nodes_returns_filter_failed_by_nearest_nodes(
     scheduler: str, autoscaler: str, is_selected: bool, limit: str
 ) -> None:
     assert limit_among_nodes(scheduler, autoscaler, is_selected=is_selected) == limit

@@ -1,4 +1,4 @@
-"""ServiceAccounts of Namespaces, and ClusterRoles that are made of others."""
+"""Default ServiceAccounts of Namespaces, and aggregated ClusterRoles."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team
 PODS, SECRETS = rule("get", "pods"), rule("get", "secrets")
 
 
-def test_a_namespace_has_a_service_account_again_and_again() -> None:
+def test_deleted_default_service_account_is_recreated() -> None:
     stage = Stage(ServiceAccounts())
     stage.put(NAMESPACE)
     first = stage.get(scheme.SERVICE_ACCOUNT, "default")["metadata"]["uid"]
@@ -21,7 +21,7 @@ def test_a_namespace_has_a_service_account_again_and_again() -> None:
     assert stage.get(scheme.SERVICE_ACCOUNT, "default")["metadata"]["uid"] != first
 
 
-def test_a_namespace_that_goes_has_none() -> None:
+def test_terminating_namespace_gets_no_service_account() -> None:
     stage = Stage(ServiceAccounts())
     stage.put({**NAMESPACE, "metadata": {"name": "team", "finalizers": ["kubernetes"]}})
     stage.delete(scheme.NAMESPACE, "team", "")
@@ -29,7 +29,7 @@ def test_a_namespace_that_goes_has_none() -> None:
     assert stage.client.get(ACCOUNT) is None
 
 
-def made_of(label: str) -> dict[str, Any]:
+def aggregation_of(label: str) -> dict[str, Any]:
     return {"clusterRoleSelectors": [{"matchLabels": {label: "true"}}]}
 
 
@@ -37,11 +37,11 @@ def rules(stage: Stage, name: str) -> Any:
     return stage.get(scheme.CLUSTER_ROLE, name, "")["rules"]
 
 
-def test_a_role_has_the_rules_of_those_it_is_made_of() -> None:
+def test_aggregated_cluster_role_has_rules_of_selected_roles() -> None:
     stage = Stage(ClusterRoleAggregation())
     labelled = {"labels": {"small": "true"}}
-    stage.put(role("all", aggregationRule=made_of("large")))
-    stage.put(role("some", aggregationRule=made_of("small"), metadata={"labels": {"large": "true"}}))
+    stage.put(role("all", aggregationRule=aggregation_of("large")))
+    stage.put(role("some", aggregationRule=aggregation_of("small"), metadata={"labels": {"large": "true"}}))
     stage.put(role("a", PODS, metadata=labelled), role("b", SECRETS, PODS, metadata=labelled))
     assert rules(stage, "some") == rules(stage, "all") == [PODS, SECRETS]
     stage.delete(scheme.CLUSTER_ROLE, "a", "")

@@ -1,4 +1,4 @@
-"""Events of the newer sort: what was done, when, by whom; told again they are series."""
+"""Events in the format of events.k8s.io; repeated events form a series."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ STAMP = make.stamp(0).replace("Z", ".000000Z")
 
 
 class Recorder:
-    """A recorder over a store that holds a Job, and what it has told."""
+    """An event recorder on a store that contains a Job."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -41,7 +41,7 @@ class Recorder:
         return list(self.store.list(scheme.EVENT))
 
 
-def test_an_event_says_what_was_done_when_and_by_whom() -> None:
+def test_event_has_time_action_reason_and_reporting_component() -> None:
     event = Recorder().record()
     about = {"kind": "Job", "namespace": "team", "name": "train", "apiVersion": "batch/v1", "uid": "u1"}
     assert event["involvedObject"] == {**about, "resourceVersion": "1"}
@@ -61,11 +61,11 @@ def test_an_event_says_what_was_done_when_and_by_whom() -> None:
         ("provisioning", "FailedCreate", "FailedCreate"),
     ],
 )
-def test_actions_are_those_of_each_component(by: str, reason: str, action: str) -> None:
+def test_event_action_depends_on_component_and_reason(by: str, reason: str, action: str) -> None:
     assert Recorder().record(reason=reason, by=by)["action"] == action
 
 
-def test_the_same_of_the_same_revision_again_is_a_series_with_its_first_words() -> None:
+def test_repeated_event_becomes_series_with_first_message() -> None:
     recorder = Recorder()
     for second in (0, 5, 9):
         recorder.record(f"at {second}", at=second)
@@ -74,7 +74,7 @@ def test_the_same_of_the_same_revision_again_is_a_series_with_its_first_words() 
     assert event["series"] == {"count": 3, "lastObservedTime": make.stamp(9).replace("Z", ".000000Z")}
 
 
-def test_it_is_another_once_the_object_has_changed_or_six_minutes_are_over() -> None:
+def test_repeated_event_is_new_after_object_change_or_six_minutes() -> None:
     recorder = Recorder()
     recorder.record()
     job: dict[str, Any] = dict(recorder.client.get(JOB) or {})
@@ -84,20 +84,20 @@ def test_it_is_another_once_the_object_has_changed_or_six_minutes_are_over() -> 
     assert [event.get("series") for event in recorder.reported] == [None, None, None]
 
 
-def test_of_one_object_no_more_than_a_burst_is_told() -> None:
+def test_events_per_object_are_limited_to_burst() -> None:
     recorder = Recorder()
     for number in range(BURST + 5):
         recorder.record(reason=f"Reason{number}")
     assert len(recorder.reported) == BURST
 
 
-def test_a_message_is_cut_to_what_a_note_may_hold() -> None:
+def test_event_message_is_truncated_to_1024_bytes() -> None:
     message = Recorder().record("ä" * 2000)["message"]
     assert message.endswith("ä ...")
     assert len(message.encode()) == 1024
 
 
-def test_a_series_goes_an_hour_after_it_was_last_told() -> None:
+def test_event_series_expires_one_hour_after_last_observation() -> None:
     recorder, expiry = Recorder(), EventExpiry()
     event = recorder.record()
     key = Key(scheme.EVENT, "team", event["metadata"]["name"])
@@ -106,7 +106,7 @@ def test_a_series_goes_an_hour_after_it_was_last_told() -> None:
     assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).requeue_at == make.at(3660)
 
 
-def test_a_series_is_printed_with_its_count() -> None:
+def test_event_series_is_printed_with_count_and_times() -> None:
     recorder = Recorder()
     recorder.record()
     event = recorder.record(at=60)

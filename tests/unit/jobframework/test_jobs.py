@@ -1,4 +1,4 @@
-"""Jobs and their Workloads: made, kept in step, obeyed and let go."""
+"""The job reconciler creates, updates, follows and deletes the Workloads of Jobs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -42,7 +42,7 @@ def set_status(stage: Stage, **status: Any) -> None:
 RUNNING = {"active": 1, "ready": 1, "startTime": make.stamp()}
 
 
-def test_names_are_those_of_kueue() -> None:
+def test_workload_names_match_kueue() -> None:
     assert workload_name("Job", "batch", "train", "6c9f3a8e") == "job-train-97443"
     assert workload_name("JobSet", "jobset.x-k8s.io", "js", "u-1") == "jobset-js-1cf5b"
     long = workload_name("Job", "batch", "x" * 300, "uid")
@@ -50,7 +50,7 @@ def test_names_are_those_of_kueue() -> None:
     assert workload_name("Job", "batch", "a", "1") != workload_name("Job", "batch", "a", "2")
 
 
-def test_jobs_of_namespaces_that_the_configuration_does_not_select_are_left_alone() -> None:
+def test_jobs_in_unselected_namespaces_are_ignored() -> None:
     controller = JobReconciler(JobIntegration(), managed_namespaces=selector({"matchLabels": {"batch": "yes"}}))
     stage = Stage(controller)
     stage.put(make.namespace(), make.job())
@@ -60,7 +60,7 @@ def test_jobs_of_namespaces_that_the_configuration_does_not_select_are_left_alon
     assert stage.only_workload()["metadata"]["name"].startswith("job-next-")
 
 
-def test_a_job_that_was_admitted_into_a_flavor_that_comes_later_starts_then() -> None:
+def test_admitted_job_starts_after_its_flavor_is_created() -> None:
     stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.job())
     admit(stage)
@@ -70,7 +70,7 @@ def test_a_job_that_was_admitted_into_a_flavor_that_comes_later_starts_then() ->
     assert job(stage)["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "a"}
 
 
-def test_a_managed_job_gets_a_workload() -> None:
+def test_managed_job_gets_workload() -> None:
     stage = job_stage(make.job(labels={"team": "blue", "other": "x", "kueue.x-k8s.io/max-exec-time-seconds": "30"}))
     workload = stage.only_workload()
     metadata, spec = workload["metadata"], workload["spec"]
@@ -88,25 +88,25 @@ def test_a_managed_job_gets_a_workload() -> None:
     assert [e.message for e in stage.events] == [f"Created Workload: team/{metadata['name']}"]
 
 
-def test_a_job_without_a_queue_is_left_alone() -> None:
+def test_job_without_queue_is_ignored() -> None:
     stage = job_stage(make.job(queue=None, suspend=False))
     assert stage.workloads() == []
     assert job(stage)["spec"]["suspend"] is False
 
 
-def test_pods_are_counted_up_to_the_completions() -> None:
+def test_pod_set_count_is_limited_by_completions() -> None:
     (pod_set,) = JobIntegration().pod_sets(make.job(parallelism=5, completions=3))
     assert (pod_set["name"], pod_set["count"]) == ("main", 3)
     assert pod_set["topologyRequest"] == {"podIndexLabel": "batch.kubernetes.io/job-completion-index"}
 
 
-def test_labels_of_the_job_controller_do_not_reach_the_workload() -> None:
+def test_pod_set_template_omits_labels_of_job_controller() -> None:
     labels = {"job-name": "j", "controller-uid": "u", "batch.kubernetes.io/job-name": "j", "mine": "m"}
     (pod_set,) = JobIntegration().pod_sets(make.job(template=make.pod_template(labels=labels)))
     assert pod_set["template"]["metadata"]["labels"] == {"batch.kubernetes.io/job-name": "j", "mine": "m"}
 
 
-def test_an_admitted_job_runs_on_the_nodes_of_its_flavor() -> None:
+def test_admitted_job_gets_node_selector_and_tolerations_of_flavor() -> None:
     stage = job_stage(make.job())
     admit(stage)
     spec = job(stage)["spec"]
@@ -123,7 +123,7 @@ def test_an_admitted_job_runs_on_the_nodes_of_its_flavor() -> None:
     assert [(e.reason, e.message) for e in stage.events[1:]] == [("Started", "Admitted by clusterQueue cq")]
 
 
-def test_an_evicted_job_stops_and_its_quota_is_released_when_its_pods_are_gone() -> None:
+def test_evicted_job_releases_quota_after_pods_are_gone() -> None:
     stage = job_stage(make.job())
     original = job(stage)["spec"]
     admit(stage)
@@ -141,21 +141,21 @@ def test_an_evicted_job_stops_and_its_quota_is_released_when_its_pods_are_gone()
     assert [(e.reason, e.message) for e in stage.events[2:]] == [("Stopped", "make room")]
 
 
-def test_a_job_that_comes_unsuspended_is_stopped_and_gets_its_workload() -> None:
+def test_unsuspended_job_is_suspended_and_gets_workload() -> None:
     stage = job_stage(make.job(suspend=False))
     assert job(stage)["spec"]["suspend"] is True
     assert stage.reasons() == ["Stopped", "CreatedWorkload"]
     assert stage.events[0].message == "Missing Workload; unable to restore pod templates"
 
 
-def test_a_job_let_go_by_hand_is_stopped() -> None:
+def test_manually_resumed_job_is_suspended() -> None:
     stage = job_stage(make.job())
     stage.put(with_path(job(stage), ("spec", "suspend"), False))
     assert job(stage)["spec"]["suspend"] is True
     assert stage.events[-1].message == "Not admitted by cluster queue"
 
 
-def test_partial_admission_sets_the_parallelism_and_takes_it_back() -> None:
+def test_partial_admission_sets_and_restores_parallelism() -> None:
     annotations = {
         "kueue.x-k8s.io/job-min-parallelism": "2",
         "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
@@ -170,7 +170,7 @@ def test_partial_admission_sets_the_parallelism_and_takes_it_back() -> None:
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("Complete", "Succeeded"), ("Failed", "Failed")])
-def test_the_end_of_a_job_is_the_end_of_its_workload(kind: str, reason: str) -> None:
+def test_finished_job_finishes_its_workload(kind: str, reason: str) -> None:
     stage = job_stage(make.job())
     admit(stage)
     set_status(stage, succeeded=1, conditions=[make.condition(kind, message="told by the Job")])
@@ -180,7 +180,7 @@ def test_the_end_of_a_job_is_the_end_of_its_workload(kind: str, reason: str) -> 
     assert stage.events[-1].message == f"Workload 'team/{name}' is declared finished"
 
 
-def test_finished_pods_are_reclaimable() -> None:
+def test_succeeded_pods_are_reclaimable() -> None:
     stage = job_stage(make.job(parallelism=3, completions=5))
     admit(stage, count=3)
     set_status(stage, active=1, succeeded=3, startTime=make.stamp())
@@ -198,13 +198,13 @@ def test_finished_pods_are_reclaimable() -> None:
         ({"succeeded": 5}, 0),
     ],
 )
-def test_indexed_jobs_tell_by_index_which_pods_are_over(status: Obj, reclaimable: int) -> None:
+def test_reclaimable_pods_of_indexed_job_count_finished_indexes(status: Obj, reclaimable: int) -> None:
     indexed = make.job(parallelism=3, completions=5, completionMode="Indexed")
     pods = JobIntegration().reclaimable_pods({**indexed, "status": status})
     assert pods == ([{"name": "main", "count": reclaimable}] if reclaimable else [])
 
 
-def test_a_waiting_job_that_changes_updates_its_workload() -> None:
+def test_changed_pending_job_updates_its_workload() -> None:
     stage = job_stage(make.job())
     name = stage.only_workload()["metadata"]["name"]
     stage.put(with_path(job(stage), ("spec", "template"), make.pod_template({"cpu": "7"})))
@@ -213,14 +213,14 @@ def test_a_waiting_job_that_changes_updates_its_workload() -> None:
     assert stage.events[-1].message == f"Updated not matching Workload for suspended job: team/{name}"
 
 
-def test_a_waiting_job_that_changes_keeps_its_workload_inactive() -> None:
+def test_changed_pending_job_keeps_workload_inactive() -> None:
     stage = job_stage(make.job())
     stage.put(with_path(stage.only_workload(), ("spec", "active"), False))
     stage.put(with_path(job(stage), ("spec", "parallelism"), 3), with_path(job(stage), ("spec", "completions"), 3))
     assert stage.only_workload()["spec"]["active"] is False
 
 
-def test_a_running_job_that_changes_is_stopped_and_gets_another_workload() -> None:
+def test_changed_running_job_is_suspended_and_gets_new_workload() -> None:
     stage = job_stage(make.job(parallelism=2, completions=2))
     admit(stage, count=2)
     set_status(stage, **RUNNING)
@@ -232,13 +232,13 @@ def test_a_running_job_that_changes_is_stopped_and_gets_another_workload() -> No
     assert stage.reasons()[2:] == ["Stopped", "DeletedWorkload", "CreatedWorkload"]
 
 
-def test_a_waiting_job_may_change_its_queue() -> None:
+def test_pending_job_moves_to_another_queue() -> None:
     stage = job_stage(make.job())
     stage.put(with_path(job(stage), ("metadata", "labels", "kueue.x-k8s.io/queue-name"), "other"))
     assert stage.only_workload()["spec"]["queueName"] == "other"
 
 
-def test_the_gate_of_a_job_is_that_of_its_workload() -> None:
+def test_admission_gate_is_copied_to_workload() -> None:
     gate = "kueue.x-k8s.io/admission-gated-by"
     stage = job_stage(make.job(annotations={gate: "me"}))
     assert stage.only_workload()["metadata"]["annotations"] == {gate: "me"}
@@ -247,13 +247,13 @@ def test_the_gate_of_a_job_is_that_of_its_workload() -> None:
     assert stage.events[-1].message == 'Updated workload AdmissionGatedBy to ""'
 
 
-def test_a_deleted_job_takes_its_workload_along() -> None:
+def test_deleted_job_removes_its_workload() -> None:
     stage = job_stage(make.job())
     stage.delete(scheme.JOB, "job")
     assert stage.workloads() == []
 
 
-def test_a_deleted_workload_stops_its_job_which_gets_another() -> None:
+def test_job_of_deleted_workload_is_suspended_and_gets_new_workload() -> None:
     stage = job_stage(make.job())
     admit(stage)
     stage.delete(scheme.WORKLOAD, stage.only_workload()["metadata"]["name"])
@@ -262,7 +262,7 @@ def test_a_deleted_workload_stops_its_job_which_gets_another() -> None:
     assert ("Stopped", "Workload is deleted") in [(e.reason, e.message) for e in stage.events]
 
 
-def test_a_template_that_contradicts_its_flavor_fails_its_workload() -> None:
+def test_template_that_conflicts_with_flavor_fails_workload() -> None:
     stage = job_stage(make.job(template=make.pod_template(nodeSelector={"zone": "b"})))
     admit(stage)
     conflict = (
@@ -271,7 +271,7 @@ def test_a_template_that_contradicts_its_flavor_fails_its_workload() -> None:
     assert stated(stage.only_workload(), "Finished") == ("True", "FailedToStart", conflict)
 
 
-def test_a_check_that_contradicts_a_flavor_fails_its_workload() -> None:
+def test_admission_check_that_conflicts_with_flavor_fails_workload() -> None:
     stage = job_stage(make.job())
     update = {"name": "main", "nodeSelector": {"zone": "b"}}
     checks = [{"name": "c", "state": "Ready", "podSetUpdates": [update]}]
@@ -282,7 +282,7 @@ def test_a_check_that_contradicts_a_flavor_fails_its_workload() -> None:
     assert stated(stage.only_workload(), "Finished") == ("True", "FailedToStart", message)
 
 
-def test_updates_of_checks_reach_the_pods() -> None:
+def test_pod_set_updates_of_admission_checks_are_injected() -> None:
     stage = job_stage(make.job())
     update = {"name": "main", "labels": {"l": "1"}, "annotations": {"a": "2"}, "nodeSelector": {"n": "3"}}
     checks = [{"name": "c", "state": "Ready", "podSetUpdates": [update]}]
@@ -294,7 +294,7 @@ def test_updates_of_checks_reach_the_pods() -> None:
     assert template["spec"]["nodeSelector"] == {"zone": "a", "n": "3"}
 
 
-def test_a_child_runs_only_while_the_workload_above_is_admitted() -> None:
+def test_child_job_runs_only_while_parent_workload_is_admitted() -> None:
     stage = Stage(JobReconciler(JobIntegration()))
     parent = make.jobset()
     owner = {
@@ -319,17 +319,17 @@ def owned(obj: Obj, uid: str = "uid-js") -> Obj:
     return with_metadata(obj, ownerReferences=[owner])
 
 
-def test_a_job_whose_owner_is_not_to_be_seen_is_left_alone() -> None:
+def test_job_with_missing_owner_is_ignored() -> None:
     assert job_stage(owned(make.job())).workloads() == []
 
 
 @pytest.mark.parametrize(("parent_queue", "uid"), [(None, "uid-js"), ("lq", "another")])
-def test_a_job_below_no_managed_one_is_managed_itself(parent_queue: str | None, uid: str) -> None:
+def test_job_without_managed_owner_gets_workload(parent_queue: str | None, uid: str) -> None:
     stage = job_stage(make.jobset(queue=parent_queue), owned(make.job(), uid))
     assert stage.only_workload()["metadata"]["ownerReferences"][0]["kind"] == "Job"
 
 
-def test_a_child_that_is_suspended_or_over_is_left_alone() -> None:
+def test_suspended_or_finished_child_job_is_ignored() -> None:
     ended = {
         **owned(make.job("ended", queue=None, suspend=False)),
         "status": {"conditions": [make.condition("Complete")]},
@@ -338,7 +338,7 @@ def test_a_child_that_is_suspended_or_over_is_left_alone() -> None:
     assert stage.events == []
 
 
-def test_of_two_workloads_one_goes() -> None:
+def test_duplicate_workload_is_deleted() -> None:
     stage = job_stage(make.job())
     twin = with_metadata(stage.only_workload(), name="twin", uid=None, creationTimestamp=make.stamp(9))
     stage.put(twin)
@@ -346,7 +346,7 @@ def test_of_two_workloads_one_goes() -> None:
     assert stage.events[-1].message == "Deleted not matching Workload: team/twin"
 
 
-def test_a_workload_of_an_earlier_job_of_that_name_is_replaced() -> None:
+def test_workload_of_previous_job_with_same_name_is_replaced() -> None:
     stage = job_stage(make.job())
     old = stage.only_workload()
     stale = {**old["metadata"]["ownerReferences"][0], "uid": "earlier"}
@@ -355,7 +355,7 @@ def test_a_workload_of_an_earlier_job_of_that_name_is_replaced() -> None:
     assert stage.reasons() == ["CreatedWorkload", "DeletedWorkload", "CreatedWorkload"]
 
 
-def test_a_changed_job_whose_class_is_missing_waits() -> None:
+def test_changed_job_waits_for_missing_priority_class() -> None:
     stage = job_stage(make.job())
     changed = with_path(job(stage), ("spec", "template"), make.pod_template({"cpu": "7"}))
     stage.put(with_path(changed, ("metadata", "labels", "kueue.x-k8s.io/priority-class"), "later"))
@@ -364,14 +364,14 @@ def test_a_changed_job_whose_class_is_missing_waits() -> None:
     assert stage.only_workload()["spec"]["priority"] == 3
 
 
-def test_an_admitted_job_waits_for_its_flavor() -> None:
+def test_admitted_job_waits_for_missing_flavor() -> None:
     stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.job())
     admit(stage)
     assert job(stage)["spec"]["suspend"] is True
 
 
-def test_a_gate_is_passed_on_later_too() -> None:
+def test_later_admission_gate_is_copied_to_workload() -> None:
     gate = "kueue.x-k8s.io/admission-gated-by"
     stage = job_stage(make.job(annotations={"provreq.kueue.x-k8s.io/a": "b", "other": "c"}))
     assert stage.only_workload()["metadata"]["annotations"] == {"provreq.kueue.x-k8s.io/a": "b"}

@@ -1,4 +1,4 @@
-"""Workloads whose jobs leave them behind (`kubectl delete --cascade=orphan`)."""
+"""Workloads orphaned by the deletion of their job (`kubectl delete --cascade=orphan`)."""
 
 from typing import cast
 
@@ -15,13 +15,13 @@ GONE = ("True", "OwnerNotFound", "The workload's owner no longer exists")
 
 
 def job_stage() -> Stage:
-    """A world with a Job in a queue."""
+    """A stage with a queued Job."""
     stage = Stage(JobReconciler(JobIntegration()), WorkloadLifecycle())
     stage.put(make.flavor(), make.job())
     return stage
 
 
-def test_a_workload_left_behind_is_finished_and_stays() -> None:
+def test_orphaned_workload_is_finished_and_kept() -> None:
     stage = job_stage()
     stage.leave_behind(scheme.JOB, "job")
     workload = stage.only_workload()
@@ -29,7 +29,7 @@ def test_a_workload_left_behind_is_finished_and_stays() -> None:
     assert "finalizers" not in workload["metadata"]
 
 
-def test_the_next_job_of_that_name_leaves_it_alone() -> None:
+def test_new_job_with_same_name_ignores_orphaned_workload() -> None:
     stage = job_stage()
     left = stage.only_workload()["metadata"]["name"]
     stage.leave_behind(scheme.JOB, "job")
@@ -39,7 +39,7 @@ def test_the_next_job_of_that_name_leaves_it_alone() -> None:
     assert len(names) == 2
 
 
-def test_a_job_that_is_still_to_leave_its_workload_behind_releases_and_deletes_nothing() -> None:
+def test_job_with_orphan_finalizer_keeps_its_workload() -> None:
     controller = JobReconciler(JobIntegration())
     stage = Stage(controller)
     stage.put(make.flavor(), with_metadata(make.job(), finalizers=["example.com/keep", well_known.ORPHAN_FINALIZER]))

@@ -1,4 +1,4 @@
-"""What admission puts into pod templates, and how the originals come back."""
+"""Admission injects fields into pod templates; the originals are restored later."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from batchyard.scheduling.workload import lifecycle
 SPOT = make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot"}])
 
 
-def test_what_is_injected_can_be_restored() -> None:
+def test_restore_reverts_injection() -> None:
     template = make.pod_template(labels={"own": "1"}, nodeSelector={"disk": "ssd"}, tolerations=[{"key": "own"}])
     (original,) = original_injections(make.workload(pod_sets=[{**make.pod_set(), "template": template}]))
     injected = inject(template, PodSetInfo("main", 1, {"l": "1"}, {"a": "2"}, {"zone": "a"}, [{"key": "spot"}]))
@@ -29,18 +29,18 @@ def test_what_is_injected_can_be_restored() -> None:
     assert restore(injected, original) == template
 
 
-def test_a_toleration_is_not_added_twice() -> None:
+def test_inject_adds_no_duplicate_toleration() -> None:
     template = make.pod_template(tolerations=[{"key": "spot"}])
     assert inject(template, PodSetInfo("main", 1, tolerations=[{"key": "spot"}])) == template
 
 
-def test_a_contradiction_names_both_values() -> None:
+def test_conflicting_label_error_names_both_values() -> None:
     template = make.pod_template(labels={"l": "1"})
     with pytest.raises(InvalidPodSetInfo, match="conflict for labels: conflict for key=l, value1=1, value2=2"):
         inject(template, PodSetInfo("main", 1, {"l": "2"}))
 
 
-def test_flavors_are_named_once_each() -> None:
+def test_flavor_of_several_resources_is_injected_once() -> None:
     admission = make.admission()
     admission["podSetAssignments"][0]["flavors"] = {"memory": "spot", "cpu": "spot"}
     wl = lifecycle.reserve_quota(make.workload(), admission, make.NOW, admitted=True)
@@ -49,12 +49,12 @@ def test_flavors_are_named_once_each() -> None:
     assert injections[0].tolerations == [{"key": "spot"}]
 
 
-def test_a_missing_flavor_is_waited_for() -> None:
+def test_admitted_injections_returns_none_for_missing_flavor() -> None:
     wl = lifecycle.reserve_quota(make.workload(), make.admission(), make.NOW, admitted=True)
     assert admitted_injections(wl, lambda _: None) is None
 
 
-def test_a_cluster_queue_whose_name_is_no_label_is_not_told() -> None:
+def test_cluster_queue_name_is_omitted_if_invalid_as_label() -> None:
     wl = lifecycle.reserve_quota(make.workload(), make.admission("a.b"), make.NOW, admitted=True)
     injections = admitted_injections(wl, lambda _: SPOT)
     assert injections is not None
@@ -71,17 +71,17 @@ def test_a_cluster_queue_whose_name_is_no_label_is_not_told() -> None:
         pytest.param({**make.pod_set(), "template": make.pod_template(tolerations=[{"key": "k"}])}, False, id="taints"),
     ],
 )
-def test_what_makes_pod_sets_differ(changed: Obj, same: bool) -> None:
+def test_equivalent_compares_pod_sets(changed: Obj, same: bool) -> None:
     assert equivalent([make.pod_set()], [changed], ignore_tolerations=False) is same
 
 
-def test_tolerations_may_be_left_out_of_account() -> None:
+def test_equivalent_can_ignore_tolerations() -> None:
     tolerant = {**make.pod_set(), "template": make.pod_template(tolerations=[{"key": "k"}])}
     assert equivalent([make.pod_set()], [tolerant], ignore_tolerations=True)
     assert not equivalent([make.pod_set()], [], ignore_tolerations=True)
 
 
-def test_of_a_variable_given_twice_the_last_value_counts() -> None:
+def test_last_value_of_duplicate_env_variable_is_kept() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}]
     template = {"spec": {"containers": [{"name": "c", "env": env}]}}
     cleaned = without_duplicate_env(template)["spec"]["containers"][0]["env"]
@@ -118,7 +118,7 @@ def test_of_a_variable_given_twice_the_last_value_counts() -> None:
         ({"slice-required-topology-constraints": "nonsense"}, {}),
     ],
 )
-def test_annotations_say_where_pods_want_to_be(annotations: dict[str, str], expected: Obj) -> None:
+def test_topology_request_reads_annotations(annotations: dict[str, str], expected: Obj) -> None:
     named = {f"kueue.x-k8s.io/podset-{name}": value for name, value in annotations.items()}
     template = with_path(make.pod_template(), ("metadata", "annotations"), named)
     assert topology_request(template, podIndexLabel="i") == {**expected, "podIndexLabel": "i"}

@@ -1,4 +1,4 @@
-"""Jobs whose Workloads were made beforehand."""
+"""Jobs with prebuilt Workloads."""
 
 import make
 from batchyard.api import scheme
@@ -13,14 +13,14 @@ JOB = make.job(labels={PREBUILT: "wl"})
 
 
 def job_stage(*objects: Obj) -> Stage:
-    """A world with the Job controller."""
+    """A stage with the job reconciler."""
     stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.flavor(), *objects)
     return stage
 
 
 def owners(stage: Stage) -> list[str]:
-    """Who owns the Workload."""
+    """The owners of the Workload."""
     return [owner["name"] for owner in stage.only_workload()["metadata"].get("ownerReferences") or ()]
 
 
@@ -30,44 +30,44 @@ def admit(stage: Stage) -> None:
     stage.put(lifecycle.reserve_quota(stage.only_workload(), admission, stage.kernel.now(), admitted=True))
 
 
-def test_a_job_takes_the_workload_it_names_and_makes_none() -> None:
+def test_job_adopts_prebuilt_workload() -> None:
     stage = job_stage(make.workload("wl"), JOB)
     assert owners(stage) == ["job"]
     assert stage.only_workload()["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == "uid-job"
 
 
-def test_the_annotation_counts_before_the_label() -> None:
+def test_prebuilt_annotation_overrides_label() -> None:
     stage = job_stage(make.workload("wl"), make.job(labels={PREBUILT: "other"}, annotations={PREBUILT: "wl"}))
     assert owners(stage) == ["job"]
 
 
-def test_a_job_runs_as_its_prebuilt_workload_says() -> None:
+def test_job_starts_after_prebuilt_workload_is_admitted() -> None:
     stage = job_stage(make.workload("wl"), JOB)
     admit(stage)
     assert stage.get(scheme.JOB, "job")["spec"]["suspend"] is False
 
 
-def test_a_workload_that_comes_later_is_waited_for() -> None:
+def test_job_waits_for_prebuilt_workload() -> None:
     stage = job_stage(JOB)
     assert list(stage.client.list(scheme.WORKLOAD)) == []
     stage.put(make.workload("wl"))
     assert owners(stage) == ["job"]
 
 
-def test_a_workload_that_asks_for_something_else_is_over() -> None:
+def test_prebuilt_workload_with_other_pod_sets_is_out_of_sync() -> None:
     stage = job_stage(make.workload("wl", pod_sets=[make.pod_set(count=2)]), JOB)
-    said_of = stated(stage.only_workload(), "Finished")
-    assert said_of == ("True", "OutOfSync", "The prebuilt workload is out of sync with its user job")
+    finished = stated(stage.only_workload(), "Finished")
+    assert finished == ("True", "OutOfSync", "The prebuilt workload is out of sync with its user job")
 
 
-def test_the_workload_of_another_job_is_left_alone() -> None:
+def test_prebuilt_workload_of_other_job_is_ignored() -> None:
     stage = job_stage(make.workload("wl"), JOB, make.job("late", labels={PREBUILT: "wl"}))
     admit(stage)
     assert owners(stage) == ["job"]
     assert stage.get(scheme.JOB, "late")["spec"]["suspend"] is True
 
 
-def test_a_job_whose_prebuilt_workload_is_deleted_stops() -> None:
+def test_job_is_suspended_after_prebuilt_workload_is_deleted() -> None:
     stage = job_stage(make.workload("wl"), JOB)
     admit(stage)
     stage.delete(scheme.WORKLOAD, "wl")

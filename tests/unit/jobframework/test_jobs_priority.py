@@ -1,4 +1,4 @@
-"""Where the priority of a job's Workload comes from, and how it changes."""
+"""The source of the priority of a job's Workload, and its changes."""
 
 from typing import Any
 
@@ -31,26 +31,26 @@ def job_with(pod_class: str | None = None, **labels: str) -> Obj:
     return make.job(labels=labels, template=template)
 
 
-def test_the_label_comes_before_the_class_of_the_pods() -> None:
+def test_priority_class_label_overrides_pod_priority_class() -> None:
     assert priority(stage_with(job_with("pods", **{LABEL: "high"}))) == (100, "WorkloadPriorityClass", "high")
 
 
-def test_the_class_of_the_pods_comes_before_the_default() -> None:
+def test_pod_priority_class_overrides_default() -> None:
     default = make.priority_class("default", 7, is_default=True)
     assert priority(stage_with(default, job_with("pods"))) == (50, "PriorityClass", "pods")
     assert priority(stage_with(default, job_with())) == (7, "PriorityClass", "default")
 
 
-def test_of_two_defaults_the_lower_counts() -> None:
+def test_lower_of_two_default_priority_classes_applies() -> None:
     defaults = [make.priority_class(f"d{value}", value, is_default=True) for value in (9, 4)]
     assert priority(stage_with(*defaults, job_with()))[0] == 4
 
 
-def test_without_any_class_it_is_zero() -> None:
+def test_priority_defaults_to_zero() -> None:
     assert priority(stage_with(job_with())) == (0, "", "")
 
 
-def test_a_missing_class_is_told_and_waited_for() -> None:
+def test_missing_workload_priority_class_is_reported_and_awaited() -> None:
     stage = stage_with(job_with(**{LABEL: "later"}))
     assert stage.workloads() == []
     event = stage.events[0]
@@ -60,7 +60,7 @@ def test_a_missing_class_is_told_and_waited_for() -> None:
     assert priority(stage)[0] == 3
 
 
-def test_a_class_that_a_job_names_no_more_is_not_waited_for() -> None:
+def test_job_does_not_wait_for_previous_priority_class() -> None:
     controller = JobReconciler(JobIntegration())
     stage = Stage(controller)
     stage.put(job_with(**{LABEL: "later"}), job_with(**{LABEL: "never"}))
@@ -69,14 +69,14 @@ def test_a_class_that_a_job_names_no_more_is_not_waited_for() -> None:
     assert list(controller.keys_for(added._replace(key=added.key._replace(name="never")), make.NOW)) != []
 
 
-def test_a_missing_class_of_the_pods_is_waited_for() -> None:
+def test_job_waits_for_missing_pod_priority_class() -> None:
     stage = stage_with(job_with("later"))
     assert stage.workloads() == []
     stage.put(make.priority_class("later", 3))
     assert priority(stage) == (3, "PriorityClass", "later")
 
 
-def test_another_label_changes_the_priority_even_of_an_admitted_one() -> None:
+def test_changed_label_updates_priority_of_admitted_workload() -> None:
     stage = stage_with(make.workload_priority_class("low", 1), make.flavor(), job_with(**{LABEL: "high"}))
     workload = stage.only_workload()
     stage.put(lifecycle.reserve_quota(workload, make.admission(), make.NOW, admitted=True))
@@ -85,7 +85,7 @@ def test_another_label_changes_the_priority_even_of_an_admitted_one() -> None:
     assert stage.events[-1].message == f"Updated workload priority class: team/{workload['metadata']['name']}"
 
 
-def test_one_that_has_quota_gets_no_class_any_more() -> None:
+def test_workload_with_quota_gets_no_new_priority_class() -> None:
     stage = stage_with(make.flavor(), job_with())
     workload = stage.only_workload()
     stage.put(lifecycle.reserve_quota(workload, make.admission(), make.NOW, admitted=True))
@@ -93,7 +93,7 @@ def test_one_that_has_quota_gets_no_class_any_more() -> None:
     assert priority(stage) == (0, "", "")
 
 
-def test_a_class_of_the_pods_is_kept() -> None:
+def test_pod_priority_class_is_kept() -> None:
     stage = stage_with(job_with("pods"))
     stage.put(with_path(stage.get(scheme.JOB, "job"), ("metadata", "labels", LABEL), "high"))
     assert priority(stage) == (50, "PriorityClass", "pods")

@@ -1,4 +1,4 @@
-"""Each rule finds its bad case, and nothing is found in what is sound or has been mended."""
+"""Each rule reports its bad case; valid and fixed objects have no findings."""
 
 import re
 from pathlib import Path
@@ -16,8 +16,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PLATFORMS = yaml.safe_load((HERE / "lint_platforms.yaml").read_text())
 CASES = yaml.safe_load((HERE / "lint_cases.yaml").read_text())
-#: What no object can show: a file that is not there, a text that is no YAML.
-OF_FILES = ("unreadable-file", "invalid-yaml")
+#: Rules about files rather than objects: a missing file, invalid YAML.
+FILE_RULES = ("unreadable-file", "invalid-yaml")
 
 Obj = dict[str, Any]
 
@@ -35,7 +35,7 @@ def changed(objects: list[Obj], changes: list[Obj]) -> list[Obj]:
     return done
 
 
-def mended(objects: list[Obj], rule: str) -> list[Obj]:
+def fixed(objects: list[Obj], rule: str) -> list[Obj]:
     """The objects once the patches of the rule's findings are applied."""
     patches = [dict(patch) for finding in lint(objects).findings if finding.rule == rule for patch in finding.patches]
     if rule in {"unknown-field", "missing-field", "invalid-value", "unknown-kind"}:  # each is the whole object
@@ -56,12 +56,12 @@ def case_id(case: Obj) -> str:
 
 
 @pytest.mark.parametrize("name", PLATFORMS)
-def test_nothing_is_found_in_what_is_sound(name: str) -> None:
+def test_valid_platform_has_no_findings(name: str) -> None:
     assert lint(PLATFORMS[name]).findings == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_a_rule_finds_its_bad_case_and_nothing_else_is_found(case: Obj) -> None:
+def test_lint_reports_expected_findings_only_in_bad_case(case: Obj) -> None:
     objects = changed(PLATFORMS[case.get("platform", "plain")], case["bad"])
     report = lint(objects)
     assert sorted(f.rule for f in report.findings) == sorted([case["rule"], *case.get("also", ())])
@@ -69,19 +69,19 @@ def test_a_rule_finds_its_bad_case_and_nothing_else_is_found(case: Obj) -> None:
     assert first.severity == case.get("severity", BY_NAME[case["rule"]].severity)
     assert first.problem
     assert first.fix
-    assert case["rule"] not in found(mended(objects, case["rule"])) or not first.patches
+    assert case["rule"] not in found(fixed(objects, case["rule"])) or not first.patches
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "good" in case], ids=case_id)
-def test_nothing_is_found_in_the_good_case(case: Obj) -> None:
+def test_good_case_has_no_findings(case: Obj) -> None:
     assert lint(changed(PLATFORMS[case.get("platform", "plain")], case["good"])).findings == []
 
 
-def test_every_rule_has_a_case() -> None:
-    assert {case["rule"] for case in CASES} == {rule.name for rule in RULES} - set(OF_FILES)
+def test_every_rule_has_case() -> None:
+    assert {case["rule"] for case in CASES} == {rule.name for rule in RULES} - set(FILE_RULES)
 
 
-def test_findings_say_where_they_are(tmp_path: Path) -> None:
+def test_findings_contain_document_and_line(tmp_path: Path) -> None:
     file = tmp_path / "queue.yaml"
     lines = ["# A queue.", "---", "apiVersion: v1", "kind: Namespace", "metadata:", "  name: team", "---"]
     lines += ["apiVersion: kueue.x-k8s.io/v1beta2", "kind: ClusterQueue", "metadata:", "  name: cq", "spec:"]
@@ -93,7 +93,7 @@ def test_findings_say_where_they_are(tmp_path: Path) -> None:
     assert places["queue-without-local-queue"] == (2, 11)
 
 
-def test_what_cannot_be_read_does_not_hide_the_rest(tmp_path: Path) -> None:
+def test_unreadable_file_does_not_hide_other_findings(tmp_path: Path) -> None:
     file = tmp_path / "many.yaml"
     selectorless = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -110,20 +110,20 @@ def test_what_cannot_be_read_does_not_hide_the_rest(tmp_path: Path) -> None:
     ]
 
 
-def test_rules_can_be_chosen() -> None:
+def test_lint_runs_selected_rules_only() -> None:
     objects = changed(PLATFORMS["plain"], [{"kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": {"x": 1}}])
     assert lint(objects, ["null-namespace-selector"]).findings == []
     assert [finding.rule for finding in lint(objects, ["unknown-field"]).findings] == ["unknown-field"]
 
 
 @pytest.mark.parametrize("name", ["shares", "reclaim"])
-def test_what_is_told_to_loop_does(name: str) -> None:
+def test_preemption_loop_finding_is_confirmed_by_simulation(name: str) -> None:
     text = (HERE.parent / "sim" / ("livelock.yaml" if name == "shares" else "livelock_reclaim.yaml")).read_text()
     assert "preemption-loop" in [finding.rule for finding in lint([text]).findings]
     assert simulate(text, until="1m").loops
 
 
-def test_every_rule_is_described_as_it_is() -> None:
+def test_documentation_lists_every_rule_with_severity_and_summary() -> None:
     text = (ROOT / DOCUMENT).read_text()
     sections = re.findall(r"^### (\S+)\n\n(\w+): (.+)", text, re.MULTILINE)
     assert [(name, severity) for name, severity, _ in sections] == [(rule.name, rule.severity.value) for rule in RULES]
@@ -132,7 +132,7 @@ def test_every_rule_is_described_as_it_is() -> None:
     ] == []
 
 
-def test_how_a_node_is_just_now_is_nothing_that_its_flavor_should_say() -> None:
+def test_node_condition_taint_is_not_reported_as_undeclared() -> None:
     key = "node.kubernetes.io/not-ready"
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"pool": "a"}}}
     node |= {"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}, "status": {"allocatable": {"cpu": "9"}}}

@@ -1,1 +1,1 @@
-"""Figures of platforms, and their text."""
+"""Unit tests of batchyard.metrics."""

@@ -1,4 +1,4 @@
-"""The text of a scrape, read back."""
+"""Parses the text of a scrape."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def samples(texts: Iterable[str]) -> dict[str, dict[tuple[str, ...], float]]:
-    """By name and the values of labels, in their order, what is told."""
+    """The samples by metric name and by the values of the labels, in their order."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for name, labels, value in _LINE.findall("".join(texts)):
         found.setdefault(name, {})[tuple(text for _, text in _LABEL.findall(labels))] = float(value)

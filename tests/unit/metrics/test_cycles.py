@@ -1,4 +1,4 @@
-"""What is counted of scheduling cycles."""
+"""Metrics of scheduling cycles."""
 
 from batchyard.api.views.workload import workload_view
 from batchyard.metrics.workloads import CycleMetrics
@@ -11,7 +11,7 @@ RECLAIMS = preemption(within="LowerPriority", reclaim="Any")
 
 
 class Clock:
-    """Each look is a second after the last."""
+    """A clock that advances one second per call."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -21,8 +21,8 @@ class Clock:
         return self.seconds
 
 
-def told_of(yard: Yard, *heads: str, cpu: int = 2) -> dict[str, dict[tuple[str, ...], float]]:
-    """What is told of one cycle over such Workloads, each in the queue of its first letter; `a1:4` asks for 4 cpu."""
+def cycle_samples(yard: Yard, *heads: str, cpu: int = 2) -> dict[str, dict[tuple[str, ...], float]]:
+    """The samples after one cycle; a Workload's first letter names its queue, and `a1:4` requests 4 cpu."""
     figures, cycle = CycleMetrics(Clock(), "standalone"), Cycle(yard.snapshot, yard.policy, yard.namespaces, 1)
     figures.begin()
     asked = [(name.partition(":")[0], int(name.partition(":")[2] or cpu)) for name in heads]
@@ -32,62 +32,62 @@ def told_of(yard: Yard, *heads: str, cpu: int = 2) -> dict[str, dict[tuple[str, 
     return samples([*figures.texts(), *figures.own_texts()])
 
 
-def test_a_cycle_that_admits_is_a_success_and_takes_its_time() -> None:
-    reported = told_of(Yard(queue("a", 4)), "a1")
+def test_admitting_cycle_is_counted_as_success_with_its_duration() -> None:
+    reported = cycle_samples(Yard(queue("a", 4)), "a1")
     assert reported["kueue_admission_attempts_total"] == {("success", "standalone"): 1}
     assert reported["kueue_admission_attempt_duration_seconds_sum"] == {("success", "standalone"): 2}
     assert reported["batchyard_cycle_phase_seconds_total"] == {("decide",): 1, ("apply",): 1}
 
 
-def test_a_cycle_that_only_preempts_is_none() -> None:
+def test_cycle_that_only_preempts_is_counted_as_inadmissible() -> None:
     yard = Yard(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
     yard.hold("borrower", 4, "b")
-    reported = told_of(yard, "a1")
+    reported = cycle_samples(yard, "a1")
     assert reported["kueue_admission_attempts_total"] == {("inadmissible", "standalone"): 1}
     assert reported["kueue_preempted_workloads_total"] == {("a", "InCohortReclamation", "standalone"): 1}
 
 
-def test_who_is_on_the_way_out_already_is_not_preempted_again() -> None:
+def test_evicted_workload_is_not_counted_as_preempted_again() -> None:
     yard = Yard(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
     yard.hold("borrower", 4, "b", evicted=True)
-    assert "kueue_preempted_workloads_total" not in told_of(yard, "a1")
+    assert "kueue_preempted_workloads_total" not in cycle_samples(yard, "a1")
 
 
-def test_two_that_want_the_same_victim() -> None:
+def test_second_preemptor_of_same_victim_is_counted_as_deferred_fit() -> None:
     queues = [queue(name, 2, cohort="c", preemption=RECLAIMS) for name in "ab"]
     yard = Yard(*queues, queue("d", 0, cohort="c"))
     yard.hold("borrower", 4, "d")
-    reported = told_of(yard, "a1", "b1")
+    reported = cycle_samples(yard, "a1", "b1")
     assert reported["kueue_preempted_workloads_total"] == {("a", "InCohortReclamation", "standalone"): 1}
     assert reported["kueue_preemption_target_recomputations_total"] == {("b", "deferred_fit", "standalone"): 1}
 
 
-def test_who_finds_victims_of_its_own_or_none() -> None:
+def test_target_recomputation_counts_new_targets_and_skips() -> None:
     rivals = [queue(name, 3, cohort="c", preemption=RECLAIMS) for name in "ab"]
     yard = Yard(*rivals, queue("d", 0, cohort="c"))
     yard.hold("x", 3, "d")
     yard.hold("y", 3, "d", since=-1)
-    reported = told_of(yard, "a1", "b1", cpu=3)
+    reported = cycle_samples(yard, "a1", "b1", cpu=3)
     assert reported["kueue_preemption_target_recomputations_total"] == {("b", "new_targets", "standalone"): 1}
     borrows = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
     yard = Yard(cohort("c", 4), *(queue(name, 0, cohort="c", preemption=borrows) for name in "abd"))
     yard.hold("x", 4, "d", priority=-1)
-    reported = told_of(yard, "a1", "b1", cpu=4)
+    reported = cycle_samples(yard, "a1", "b1", cpu=4)
     assert reported["kueue_preemption_target_recomputations_total"] == {("b", "skipped", "standalone"): 1}
 
 
-def test_who_has_to_stand_back_is_counted_with_its_queue() -> None:
+def test_preemption_skip_is_counted_for_its_queue() -> None:
     rivals = [queue(name, 4, cohort="c", preemption=RECLAIMS) for name in "ab"]
     yard = Yard(*rivals, queue("d", 0, cohort="c"))
     yard.hold("x", 1, "d")
     yard.hold("y", 4, "d", since=-1)
-    reported = told_of(yard, "a1:3", "b1:4")
+    reported = cycle_samples(yard, "a1:3", "b1:4")
     assert reported["kueue_admission_cycle_preemption_skips"] == {("b", "standalone"): 1}
     assert reported["kueue_admission_attempts_total"] == {("success", "standalone"): 1}
     assert "kueue_preempted_workloads_total" not in reported
 
 
-def test_a_queue_that_goes_takes_its_figures_along() -> None:
+def test_deleted_queue_has_no_preemption_samples() -> None:
     yard = Yard(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
     yard.hold("borrower", 4, "b")
     figures, cycle = CycleMetrics(Clock(), "standalone"), Cycle(yard.snapshot, yard.policy, yard.namespaces, 1)
@@ -96,7 +96,7 @@ def test_a_queue_that_goes_takes_its_figures_along() -> None:
     assert "kueue_preempted_workloads_total" not in samples(figures.texts())
 
 
-def test_loops_are_told_from_the_beginning() -> None:
+def test_preemption_loop_counter_starts_at_zero() -> None:
     figures = CycleMetrics(Clock(), "standalone")
     before = samples(figures.own_texts())
     figures.loop(object())

@@ -1,4 +1,4 @@
-"""The text of figures."""
+"""The text of metric families."""
 
 import math
 
@@ -14,7 +14,7 @@ def all_of(family: Counters | Histograms) -> str:
     return "".join(family.texts())
 
 
-def test_many_series_come_some_at_a_time() -> None:
+def test_counters_yield_series_in_chunks_of_100() -> None:
     counters = Counters(COUNT, "alone")
     for place in range(250):
         counters.add((str(place),))
@@ -23,7 +23,7 @@ def test_many_series_come_some_at_a_time() -> None:
     assert [len(part.splitlines()) for part in parts] == [100, 100, 50]
 
 
-def test_counters_are_told_with_what_is_constant() -> None:
+def test_counters_include_constant_labels() -> None:
     counters = Counters(COUNT, "alone")
     counters.add(("a",))
     counters.add(("a",), 2)
@@ -32,7 +32,7 @@ def test_counters_are_told_with_what_is_constant() -> None:
     )
 
 
-def test_what_changed_is_told_anew() -> None:
+def test_counters_report_changed_value() -> None:
     counters = Counters(COUNT, "alone")
     counters.add(("a",))
     before = all_of(counters)
@@ -40,11 +40,11 @@ def test_what_changed_is_told_anew() -> None:
     assert (before[-2:], all_of(counters)[-2:]) == ("1\n", "7\n")
 
 
-def test_a_family_without_series_says_nothing() -> None:
+def test_family_without_series_has_empty_text() -> None:
     assert (all_of(Counters(COUNT)), all_of(Histograms(TIME)), text_of(COUNT, [])) == ("", "", "")
 
 
-def test_buckets_hold_all_that_is_no_more_than_their_bound() -> None:
+def test_histogram_buckets_are_cumulative_up_to_their_bound() -> None:
     histograms = Histograms(TIME)
     for value in (0.5, 1, 2, 99):
         histograms.observe(("a",), value)
@@ -58,7 +58,7 @@ def test_buckets_hold_all_that_is_no_more_than_their_bound() -> None:
     ]
 
 
-def test_a_histogram_without_labels_has_that_of_buckets() -> None:
+def test_histogram_without_labels_has_only_bucket_label() -> None:
     histograms = Histograms(TIME._replace(labels=()))
     histograms.observe((), 3)
     assert all_of(histograms).splitlines()[2:] == [
@@ -70,7 +70,7 @@ def test_a_histogram_without_labels_has_that_of_buckets() -> None:
     ]
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_forget_removes_series_of_deleted_queue() -> None:
     counters, histograms = Counters(COUNT, "alone"), Histograms(TIME)
     for queue in ("a", "b"):
         counters.add((queue,))
@@ -81,7 +81,7 @@ def test_who_is_gone_is_forgotten() -> None:
     assert 'queue="b"' in all_of(counters)
 
 
-def test_values_of_labels_are_escaped() -> None:
+def test_label_values_are_escaped() -> None:
     assert text_of(Metric("x", GAUGE, "h", ("a",)), [(('say "no"\\\n',), 1)]).endswith('x{a="say \\"no\\"\\\\\\n"} 1\n')
 
 
@@ -89,5 +89,5 @@ def test_values_of_labels_are_escaped() -> None:
     ("value", "reported"),
     [(1, "1"), (2.0, "2"), (0.25, "0.25"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (1e16, "1e+16")],
 )
-def test_numbers_are_told_as_prometheus_reads_them(value: float, reported: str) -> None:
+def test_numbers_use_prometheus_notation(value: float, reported: str) -> None:
     assert number(value) == reported

@@ -1,4 +1,4 @@
-"""GPUs by DCGM's names."""
+"""GPU metrics under the names of DCGM."""
 
 from itertools import pairwise
 from typing import Any
@@ -43,7 +43,7 @@ def holders(states: list[GpuState]) -> list[str]:
     return [state.holder.pod for state in states]
 
 
-def test_a_pod_that_runs_keeps_its_gpu_busy_and_others_are_idle() -> None:
+def test_running_pod_keeps_its_gpu_busy_and_others_stay_idle() -> None:
     busy, idle = SimulatedGpus().states([node()], [pod("a")], NOW)
     load = simulated_load("uid-a", 0, 10 * MINUTE)
     assert (busy.busy_percent, busy.used_mib) == (load.busy, T4 * load.memory // 100)
@@ -52,7 +52,7 @@ def test_a_pod_that_runs_keeps_its_gpu_busy_and_others_are_idle() -> None:
     assert (idle.busy_percent, idle.used_mib, idle.free_mib, idle.holder.pod) == (0, 0, T4, "")
 
 
-def test_utilization_varies_with_the_run_of_the_pod_and_is_the_same_at_each_look() -> None:
+def test_simulated_utilization_varies_over_time_and_is_deterministic() -> None:
     course = [simulated_load("uid-a", 0, step * STEP) for step in range(400)]
     assert [load.busy for load in course] == [simulated_load("uid-a", 0, step * STEP + 7).busy for step in range(400)]
     working = [load.busy for load in course[LOADING // STEP :]]
@@ -63,32 +63,32 @@ def test_utilization_varies_with_the_run_of_the_pod_and_is_the_same_at_each_look
     assert len({load.memory for load in course[LOADING // STEP :]}) == 1
 
 
-def test_a_pod_loads_before_it_works() -> None:
+def test_simulated_load_is_low_while_pod_loads() -> None:
     assert simulated_load("uid-a", 0, -SECOND) == SimulatedLoad(simulated_load("uid-a", 0, 0).busy, 0)
     early, late = simulated_load("uid-a", 0, 10 * SECOND), simulated_load("uid-a", 0, 29 * SECOND)
     assert early.busy < 30
     assert 0 < early.memory < late.memory < simulated_load("uid-a", 0, LOADING).memory + 1
 
 
-def test_pods_and_gpus_differ() -> None:
+def test_simulated_load_differs_by_pod_and_gpu() -> None:
     courses = [
         [simulated_load(uid, gpu, step * STEP).busy for step in range(40)] for uid in ("a", "b") for gpu in (0, 1)
     ]
     assert len({tuple(course) for course in courses}) == 4
 
 
-def test_what_is_not_measured_is_not_told() -> None:
+def test_simulated_gpus_omit_metrics_without_measurements() -> None:
     reported = samples(gpu_texts(SimulatedGpus().states([node()], [pod("a")], NOW)))
     assert set(reported) == {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"}
     assert {labels[-1] for family in reported.values() for labels in family} == {"simulated"}
 
 
-def test_a_pod_that_does_not_run_yet_has_one_and_leaves_it_idle() -> None:
+def test_pending_pod_holds_idle_gpu() -> None:
     first, _ = SimulatedGpus().states([node()], [pod("a", phase="Pending")], NOW)
     assert (first.holder.pod, first.busy_percent) == ("a", 0)
 
 
-def test_pods_keep_theirs() -> None:
+def test_pods_keep_their_gpus_when_other_pods_change() -> None:
     gpus = SimulatedGpus()
     assert holders(gpus.states([node()], [pod("a"), pod("b")], NOW)) == ["a", "b"]
     assert holders(gpus.states([node()], [pod("b")], NOW)) == ["", "b"]
@@ -97,12 +97,12 @@ def test_pods_keep_theirs() -> None:
     assert gpus.states([], [pod("c", 2)], NOW) == []
 
 
-def test_who_is_elsewhere_or_asks_for_none_has_none() -> None:
+def test_pods_on_other_nodes_or_without_gpu_request_hold_no_gpu() -> None:
     others = [pod("x", nodeName="m"), pod("y", 0), pod("z", nodeName="")]
     assert holders(SimulatedGpus().states([node(), node("without", 0)], others, NOW)) == ["", ""]
 
 
-def test_a_real_one_is_told_with_its_labels() -> None:
+def test_measured_gpu_is_reported_with_its_labels() -> None:
     holder = GpuHolder("main", "team", "a")
     real = GpuState(3, "GPU-1", "NVIDIA H200", "here", holder, MEASURED, 50, 7, 10, 20, 61, 350.5)
     reported = samples(gpu_texts([real, real._replace(number=4, watts=None)]))

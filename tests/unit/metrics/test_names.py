@@ -1,4 +1,4 @@
-"""Names, kinds, labels and buckets are Kueue's; the documentation has all that is served."""
+"""Names, kinds, labels and buckets are those of Kueue; the documentation lists every served metric."""
 
 import re
 from itertools import pairwise
@@ -9,11 +9,11 @@ import pytest
 from batchyard.metrics.definitions import GROUPS, metric
 from batchyard.metrics.registry import HISTOGRAM
 
-#: Written from Kueue's reference of its metrics: name, kind, labels. All have `replica_role` too, but for one.
+#: From Kueue's metrics reference: name, kind, labels. All but one also have the label `replica_role`.
 UPSTREAM = [line.split() for line in (Path(__file__).parent / "kueue.txt").read_text("utf-8").splitlines()]
 DOC = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text("utf-8")
-NOT_TOLD = DOC.partition("## Metrics not served\n")[2].partition("\n## ")[0]
-#: How many buckets, of 1, 2.5, 5, 10 and so on; Kueue's pkg/metrics/metrics.go.
+NOT_SERVED = DOC.partition("## Metrics not served\n")[2].partition("\n## ")[0]
+#: The number of buckets (1, 2.5, 5, 10 and so on), from Kueue's pkg/metrics/metrics.go.
 SIXTEEN = (
     "kueue_admission_wait_time_seconds",
     "kueue_execution_time_seconds",
@@ -22,20 +22,20 @@ SIXTEEN = (
 OTHERS = {"kueue_admission_attempt_duration_seconds": 11, "kueue_workload_creation_latency_seconds": 11}
 
 
-def test_what_is_served_is_as_upstream_has_it() -> None:
+def test_served_kueue_metrics_match_upstream_kinds_and_labels() -> None:
     served = {found.name: (found.kind, found.labels) for found in GROUPS["kueue"]}
     upstream = {name: (kind, (*labels.split(","), "replica_role")) for name, kind, labels in UPSTREAM}
     upstream["kueue_build_info"] = (upstream["kueue_build_info"][0], upstream["kueue_build_info"][1][:-1])
-    assert served == {name: reported for name, reported in upstream.items() if f"`{name}`" not in NOT_TOLD}
+    assert served == {name: reported for name, reported in upstream.items() if f"`{name}`" not in NOT_SERVED}
 
 
-def test_what_is_not_told_is_said_with_its_reason() -> None:
+def test_documentation_lists_every_kueue_metric_not_served() -> None:
     missing = {name for name, _, _ in UPSTREAM} - {found.name for found in GROUPS["kueue"]}
-    assert missing == {name for name in re.findall(r"`(\w+)`", NOT_TOLD) if "kueue_" in name}
+    assert missing == {name for name in re.findall(r"`(\w+)`", NOT_SERVED) if "kueue_" in name}
 
 
 @pytest.mark.parametrize("name", [found.name for found in GROUPS["kueue"] if found.kind == HISTOGRAM])
-def test_buckets_are_as_upstream_has_them(name: str) -> None:
+def test_histogram_buckets_match_upstream(name: str) -> None:
     bounds = metric(name).buckets
     if name in OTHERS:
         assert len(bounds) == OTHERS[name]
@@ -47,12 +47,12 @@ def test_buckets_are_as_upstream_has_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_documentation_has_all_of_it(group: str) -> None:
+def test_documentation_lists_every_metric_of_group(group: str) -> None:
     part = DOC.partition(f"### `{group}`\n")[2].partition("\n### ")[0].partition("\n## ")[0]
     reported = [line for line in part.splitlines() if line.startswith("| `")]
     assert reported == [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |" for m in GROUPS[group]]
 
 
-def test_every_name_is_told_once() -> None:
+def test_metric_names_are_unique() -> None:
     names = [found.name for group in GROUPS.values() for found in group]
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""Nodes, pods and Jobs by kube-state-metrics' names, machines by ours."""
+"""Nodes, pods and Jobs under the names of kube-state-metrics, machines under our own names."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def reported(*objects: Obj) -> dict[str, dict[tuple[str, ...], float]]:
     return samples(figures.texts())
 
 
-def test_a_node_is_told_with_what_it_has() -> None:
+def test_node_metrics_report_info_taints_and_allocatable() -> None:
     found = reported(node(unschedulable=True, taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}]))
     assert found["kube_node_info"][("n", "6.1", *[""] * 8)] == 1
     assert found["kube_node_spec_unschedulable"] == {("n",): 1}
@@ -57,22 +57,22 @@ def test_a_node_is_told_with_what_it_has() -> None:
     assert found["kube_node_created"] == {("n",): make.NOW // 1_000_000}
 
 
-def test_a_condition_is_one_of_three() -> None:
+def test_node_condition_has_three_statuses() -> None:
     found = reported(node(ready=False))["kube_node_status_condition"]
     assert found == {("n", "Ready", "true"): 0, ("n", "Ready", "false"): 0, ("n", "Ready", "unknown"): 1}
 
 
-def test_a_pod_is_in_one_phase_and_asks_for_what_its_containers_do() -> None:
+def test_pod_metrics_report_one_phase_and_container_resources() -> None:
     found = reported(pod())
     phases = found["kube_pod_status_phase"]
     assert [labels[-1] for labels, is_so in phases.items() if is_so] == ["Running"]
     assert len(phases) == 5
-    whose = ("team", "p", "uid-p", "main", "n")
-    assert found["kube_pod_container_resource_requests"] == {(*whose, "cpu", "core"): 0.5}
-    assert found["kube_pod_container_resource_limits"] == {(*whose, "memory", "byte"): 2048}
+    container_labels = ("team", "p", "uid-p", "main", "n")
+    assert found["kube_pod_container_resource_requests"] == {(*container_labels, "cpu", "core"): 0.5}
+    assert found["kube_pod_container_resource_limits"] == {(*container_labels, "memory", "byte"): 2048}
 
 
-def test_jobs_say_how_they_fare() -> None:
+def test_job_metrics_report_status_of_running_job() -> None:
     found = reported(job(active=2, conditions=[{"type": "Suspended", "status": "False"}], startTime=make.stamp(60)))
     assert found["kube_job_status_active"] == {("team", "j"): 2}
     assert found["kube_job_status_failed"] == {("team", "j", ""): 0}
@@ -81,7 +81,7 @@ def test_jobs_say_how_they_fare() -> None:
     assert "kube_job_complete" not in found
 
 
-def test_a_job_that_failed_says_why() -> None:
+def test_failed_job_is_reported_with_its_reason() -> None:
     failed = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
     found = reported(job(failed=3, conditions=failed))
     reasons = {labels[-1]: value for labels, value in found["kube_job_status_failed"].items()}
@@ -90,7 +90,7 @@ def test_a_job_that_failed_says_why() -> None:
     assert reported(job(failed=3))["kube_job_status_failed"] == {("team", "j", ""): 3}
 
 
-def test_what_changed_is_told_anew_and_what_went_no_more() -> None:
+def test_changed_object_is_updated_and_deleted_object_is_removed() -> None:
     figures, before, after = ObjectMetrics(), pod(phase="Pending"), pod(phase="Failed")
     figures.observe(change(before))
     first = samples(figures.texts())["kube_pod_status_phase"]
@@ -102,7 +102,7 @@ def test_what_changed_is_told_anew_and_what_went_no_more() -> None:
     assert figures.all(scheme.POD) == []
 
 
-def test_nodes_are_counted_by_pool_and_pods_without_a_place_by_namespace() -> None:
+def test_machine_metrics_count_nodes_by_pool_and_unschedulable_pods() -> None:
     figures = MachineMetrics()
     figures.observe(change(node()))
     figures.observe(change(node(ready=False), node()))
@@ -124,7 +124,7 @@ def instance(phase: str = "", code: str = "") -> Obj:
     return {**made, "spec": {"pool": "pool"}, "status": status}
 
 
-def test_each_refusal_of_the_cloud_is_counted_once() -> None:
+def test_failed_instance_is_counted_once() -> None:
     figures, asked, failed = MachineMetrics(), instance(), instance("Failed", "STOCKOUT")
     figures.observe(change(asked))
     figures.observe(change(failed, asked))

@@ -1,4 +1,4 @@
-"""Requests are counted by what they were about, also where the answer was a defect of ours."""
+"""Requests are counted by resource and verb, also when the handler raises an exception."""
 
 import re
 from typing import Any, NoReturn
@@ -19,7 +19,7 @@ def broken(*_: Any) -> NoReturn:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
-    """A server that has answered, and then had a defect in the answer to another request."""
+    """A server that has answered one request and raised an exception in the next one."""
     api = Api()
     api.ask("POST", SECRETS, {"metadata": {"name": "s"}})
     monkeypatch.setattr(ReadHandler, "list", broken)
@@ -28,7 +28,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     return api
 
 
-def test_a_defect_counts_with_the_labels_of_its_own_request(api: Api) -> None:
+def test_failed_request_is_counted_with_its_own_labels(api: Api) -> None:
     figures = RequestMetrics(lambda: 0)
     for audited in api.audited:
         figures.note(audited)
@@ -39,7 +39,7 @@ def test_a_defect_counts_with_the_labels_of_its_own_request(api: Api) -> None:
     assert re.findall(r'_seconds_count{verb="(.*?)"', reported) == ["LIST"]
 
 
-def test_a_defect_is_written_down_without_what_it_says(api: Api) -> None:
+def test_panic_audit_event_omits_exception_text(api: Api) -> None:
     event = audit_event(api.audited[-1], 0, 1)
     assert (event["stage"], event["verb"], event["objectRef"]["resource"]) == ("Panic", "list", "secrets")
     stated = {

@@ -1,4 +1,4 @@
-"""What is counted of Workloads is what the event log tells, and what queues' statuses say, in whole simulated runs."""
+"""In simulated runs, Workload metrics match the event log and the statuses of the queues."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 class Played(NamedTuple):
-    """A run that came to a moment."""
+    """A simulated run at one instant."""
 
     world: World
     records: list[Record]
-    #: By family and labels, what is told.
+    #: The samples by family and labels.
     reported: dict[str, dict[tuple[str, ...], float]]
 
     def total(self, name: str) -> float:
@@ -45,7 +45,7 @@ class Played(NamedTuple):
 
 
 def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
-    """An example, watched from its beginning."""
+    """Runs an example, watched from its start."""
     records: list[Record] = []
     files = sorted((EXAMPLES / name).rglob("*.yaml"))
     manifests = read_manifests((path.name, path.read_text("utf-8")) for path in files)
@@ -78,7 +78,7 @@ def played(request: pytest.FixtureRequest) -> Played:
     return play(*request.param)
 
 
-def test_counters_are_what_the_event_log_tells(played: Played) -> None:
+def test_counters_match_event_log(played: Played) -> None:
     log = Counter("Evicted" if record["event"] == "Preempted" else record["event"] for record in played.records)
     of = {"quota_reserved": "QuotaReserved", "admitted": "Admitted", "finished": "Finished", "evicted": "Evicted"}
     for name, event in of.items():
@@ -86,7 +86,7 @@ def test_counters_are_what_the_event_log_tells(played: Played) -> None:
             assert played.total(f"{prefix}_{name}_workloads_total") == log[event], name
 
 
-def test_each_that_is_counted_is_measured(played: Played) -> None:
+def test_duration_histograms_count_every_counted_workload(played: Played) -> None:
     for count, measured in (
         ("quota_reserved_workloads_total", "quota_reserved_wait_time_seconds_count"),
         ("admitted_workloads_total", "admission_wait_time_seconds_count"),
@@ -95,7 +95,7 @@ def test_each_that_is_counted_is_measured(played: Played) -> None:
         assert played.total(f"kueue_{count}") == played.total(f"kueue_{measured}")
 
 
-def test_gauges_of_queues_are_what_their_statuses_say(played: Played) -> None:
+def test_queue_gauges_match_queue_status(played: Played) -> None:
     for kind, prefix in ((scheme.CLUSTER_QUEUE, "kueue_"), (scheme.LOCAL_QUEUE, "kueue_local_queue_")):
         for obj in played.world.client.list(kind):
             status, key = obj["status"], names(obj)
@@ -112,7 +112,7 @@ def names(obj: Any) -> tuple[str, ...]:
     return (metadata["name"], *([metadata["namespace"]] if "namespace" in metadata else []))
 
 
-def test_unadmitted_and_finished_are_all_that_are_not_admitted(played: Played) -> None:
+def test_unadmitted_and_finished_gauges_cover_all_other_workloads(played: Played) -> None:
     workloads = played.world.client.list(scheme.WORKLOAD)
     admitted = played.total("kueue_admitted_active_workloads")
     unadmitted, finished = played.total("kueue_unadmitted_workloads"), played.total("kueue_finished_workloads")
@@ -121,7 +121,7 @@ def test_unadmitted_and_finished_are_all_that_are_not_admitted(played: Played) -
     assert finished == played.total("kueue_local_queue_finished_workloads")
 
 
-def test_what_cohorts_hold_is_what_their_queues_hold(played: Played) -> None:
+def test_cohort_reservations_equal_sum_of_queue_reservations(played: Played) -> None:
     below = played.reported.get("kueue_cohort_subtree_resource_reservations", {})
     info = played.reported["kueue_cluster_queue_info"]
     root_of = {labels[0]: labels[2] for labels in info}
@@ -133,7 +133,7 @@ def test_what_cohorts_hold_is_what_their_queues_hold(played: Played) -> None:
     assert {labels: amount for labels, amount in below.items() if labels[0] in roots} == held
 
 
-def test_evictions_have_reasons_and_causes() -> None:
+def test_eviction_metrics_have_reason_and_cause_labels() -> None:
     reported = play("preemption", "1h").reported
     reasons = {labels[1:3] for labels in reported["kueue_evicted_workloads_total"]}
     assert reasons == {("Preempted", "")}
@@ -141,7 +141,7 @@ def test_evictions_have_reasons_and_causes() -> None:
     assert set(reported["kueue_workload_eviction_latency_seconds_count"].values()) <= {1.0, 2.0, 3.0}
 
 
-def test_an_eviction_names_its_underlying_cause() -> None:
+def test_eviction_metric_has_underlying_cause_label() -> None:
     world = play("first-steps", "1h").world
     figures = WorkloadMetrics(world.platform.index, world.client, world.kernel.now, "standalone")
     old = make.workload(status={"admission": make.admission("cq")}, conditions=[make.condition("QuotaReserved")])
@@ -152,7 +152,7 @@ def test_an_eviction_names_its_underlying_cause() -> None:
         assert reported[f"kueue_{name}"] == {("cq", "PodsReadyTimeout", "WaitForStart", "", "standalone"): 1}, name
 
 
-def test_a_deleted_cohort_has_no_gauges_until_one_of_its_queues_changes() -> None:
+def test_deleted_cohort_has_no_gauges_until_its_queue_changes() -> None:
     world = play("hierarchy", "70s").world
     index = world.platform.index
     workloads = WorkloadMetrics(index, world.client, world.kernel.now, "standalone")
@@ -171,7 +171,7 @@ def test_a_deleted_cohort_has_no_gauges_until_one_of_its_queues_changes() -> Non
     assert cohort in cohorts()
 
 
-def test_a_cohort_without_an_object_takes_its_counters_along() -> None:
+def test_cohort_without_object_drops_counters_when_last_queue_leaves() -> None:
     index = SchedulerCache()
     stage = Stage(Scheduler(index, SchedulingPolicy()), WorkloadLifecycle())
     figures = WorkloadMetrics(index, stage.client, stage.kernel.now, "standalone")
@@ -189,14 +189,14 @@ def test_a_cohort_without_an_object_takes_its_counters_along() -> None:
     assert name not in samples(figures.texts())
 
 
-def test_who_waits_longer_is_in_higher_buckets() -> None:
+def test_admission_wait_time_sum_includes_long_waits() -> None:
     reported = play("preemption", "1h").reported
     waits = reported["kueue_admission_wait_time_seconds_sum"]
     assert sum(waits.values()) > 60
     assert reported["kueue_execution_time_seconds_sum"] != waits
 
 
-def test_shares_are_told_where_they_count() -> None:
+def test_weighted_share_is_reported_only_with_fair_sharing() -> None:
     played = play("fair-sharing", "3m", fair_sharing=True)
     shares = {labels[0]: share for labels, share in played.reported["kueue_cluster_queue_weighted_share"].items()}
     assert set(shares) == {"alpha-queue", "beta-queue", "gamma-queue"}
@@ -204,7 +204,7 @@ def test_shares_are_told_where_they_count() -> None:
     assert "kueue_cluster_queue_weighted_share" not in play("fair-sharing", "3m").reported
 
 
-def test_what_was_there_before_is_no_event() -> None:
+def test_recalled_workloads_are_not_counted_as_events() -> None:
     world = play("first-steps", "1h").world
     figures = WorkloadMetrics(world.platform.index, world.client, world.kernel.now, "standalone")
     for obj in world.client.list(scheme.WORKLOAD):

@@ -31,17 +31,17 @@ def node(name: str = "node", *, ready: str = "True", zone: str = "a", taints: Se
 
 
 def taint(key: str, effect: str = "NoExecute", since: float | None = 0) -> Obj:
-    """A taint; `since` counts seconds from the beginning, None: it does not say."""
+    """A taint; `since` is in seconds from the start, None for no timeAdded."""
     return {"key": key, "effect": effect, **({} if since is None else {"timeAdded": make.stamp(since)})}
 
 
 def toleration(key: str, seconds: int | None = None) -> Obj:
-    """A toleration of all taints with a key, for so many seconds."""
+    """A toleration of all taints with a key, for this many seconds."""
     return {"key": key, "operator": "Exists", **({} if seconds is None else {"tolerationSeconds": seconds})}
 
 
 def pod(name: str = "pod", *, node: str | None = "node", status: Mapping[str, Any] | None = None, **spec: Any) -> Obj:
-    """A pod of one container, bound to a node; the keywords that are left are its spec's."""
+    """A pod of one container, bound to a node; other keywords are fields of its spec."""
     metadata = spec.pop("metadata", {})
     container = {"name": "c", "image": "busybox", "command": ["sleep", "10"]}
     bound = {"nodeName": node} if node else {}
@@ -55,13 +55,13 @@ def pod(name: str = "pod", *, node: str | None = "node", status: Mapping[str, An
 
 
 def running(since: float = 0) -> Obj:
-    """The status of a pod that runs and is ready, as far as others than its kubelet look at it."""
+    """The status of a pod that runs and is ready, with the fields that controllers other than its kubelet read."""
     conditions = [make.condition("Ready", since=since), make.condition("PodScheduled", since=since)]
     return {"phase": "Running", "startTime": make.stamp(since), "conditions": conditions}
 
 
 def owner(kind: str, name: str) -> list[Obj]:
-    """The owner references of what a controller owns."""
+    """The owner references of an object that a controller owns."""
     api = {"Job": "batch/v1", "JobSet": "jobset.x-k8s.io/v1alpha2", "DaemonSet": "apps/v1"}[kind]
     return [{"apiVersion": api, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}]
 
@@ -81,7 +81,7 @@ def instance(name: str = "node", phase: str = "Running", since: float = 0, stop_
 
 
 def lease(name: str = "node", *, renewed: Instant | None = None, owner_uid: str | None = None) -> Obj:
-    """The Lease of a node; `renewed` is its last beat, None: beats go on."""
+    """The Lease of a node; `renewed` is its last heartbeat, None while heartbeats continue."""
     spec: Obj = {"holderIdentity": name, "leaseDurationSeconds": 40, "acquireTime": make.stamp()}
     if renewed is not None:
         spec["renewTime"] = format_time(renewed)

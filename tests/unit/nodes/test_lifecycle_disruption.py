@@ -1,4 +1,4 @@
-"""How fast nodes that are not ready are given up."""
+"""The eviction rate for nodes that are not ready."""
 
 import pytest
 
@@ -20,16 +20,16 @@ NORMAL, PARTIAL, FULL = ZoneState.NORMAL, ZoneState.PARTIAL_DISRUPTION, ZoneStat
         (10, 10, NORMAL),
     ],
 )
-def test_a_zone_is_disrupted_when_most_of_it_is_not_ready(ready: int, unready: int, state: ZoneState) -> None:
+def test_zone_is_disrupted_when_most_nodes_are_not_ready(ready: int, unready: int, state: ZoneState) -> None:
     assert zone_state(ready, unready) is state
 
 
-def test_a_small_zone_that_is_partly_disrupted_gives_up_no_node_and_a_large_one_few() -> None:
+def test_partially_disrupted_zone_stops_or_slows_eviction_by_size() -> None:
     assert eviction_interval(PARTIAL, 50) is None
     assert eviction_interval(PARTIAL, 51) == 100 * SECOND
     assert eviction_interval(NORMAL, 3) == eviction_interval(FULL, 3) == 10 * SECOND
 
 
-def test_everything_is_lost_when_every_zone_is() -> None:
+def test_cluster_is_lost_only_when_every_zone_is_fully_disrupted() -> None:
     assert is_everything_lost([FULL, FULL])
     assert not is_everything_lost([FULL, NORMAL])

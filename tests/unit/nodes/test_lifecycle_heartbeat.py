@@ -7,7 +7,7 @@ from batchyard.nodes import health
 from unit.nodes.node_make import lease, node
 
 
-def test_a_new_lease_beats_and_goes_with_its_node() -> None:
+def test_new_lease_is_renewed_and_owned_by_its_node() -> None:
     new = health.new_lease(node(), make.NOW)
     assert health.is_beating(new)
     assert health.is_lease_of(new, node())
@@ -15,23 +15,23 @@ def test_a_new_lease_beats_and_goes_with_its_node() -> None:
 
 
 @pytest.mark.parametrize(("lost", "last"), [(0, 0), (9.9, 0), (10, 10), (47, 40)])
-def test_the_last_beat_is_the_last_one_that_was_due(lost: float, last: float) -> None:
+def test_last_renew_time_is_last_heartbeat_due_before_loss(lost: float, last: float) -> None:
     stopped = health.stopped(lease(), make.at(lost))
     assert stopped["spec"]["renewTime"] == make.micro_stamp(last)
     assert health.lost_at(node(), stopped) == make.at(last + 50)
 
 
-def test_a_lease_that_resumes_counts_its_beats_anew() -> None:
+def test_resumed_lease_counts_heartbeats_from_resume_time() -> None:
     resumed = health.resumed(health.stopped(lease(), make.at(47)), make.at(63))
     assert health.is_beating(resumed)
     assert health.stopped(resumed, make.at(80))["spec"]["renewTime"] == make.micro_stamp(73)
 
 
-def test_a_node_is_heard_of_while_its_own_lease_beats() -> None:
+def test_node_is_not_lost_while_its_own_lease_is_renewed() -> None:
     assert health.lost_at(node(), lease()) is None
     assert health.lost_at(node(), None) is None
     assert health.lost_at(node(), lease(renewed=make.NOW, owner_uid="an earlier one")) is None
 
 
-def test_a_node_that_never_spoke_has_a_minute() -> None:
+def test_node_without_status_is_lost_after_one_minute() -> None:
     assert health.lost_at(node(ready=""), lease()) == make.at(60)

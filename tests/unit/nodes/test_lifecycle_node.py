@@ -21,12 +21,12 @@ def names(pods: Any) -> list[str]:
     return [p["metadata"]["name"] for p in pods]
 
 
-def test_a_node_tells_its_readiness() -> None:
+def test_readiness_returns_status_of_ready_condition() -> None:
     assert conditions.readiness(node()) == "True"
     assert conditions.readiness(node(ready="")) == ""
 
 
-def test_of_a_node_that_is_not_heard_of_nothing_is_known() -> None:
+def test_node_without_heartbeats_has_unknown_conditions() -> None:
     silent = conditions.with_lost_heartbeats(node(), make.at(50))
     expected = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
     assert stated(silent, "Ready") == stated(silent, "MemoryPressure") == expected
@@ -36,19 +36,19 @@ def test_of_a_node_that_is_not_heard_of_nothing_is_known() -> None:
     assert conditions.with_lost_heartbeats(silent, make.at(60)) is silent
 
 
-def test_a_kubelet_that_is_back_posts_what_was_unknown() -> None:
+def test_resumed_heartbeats_restore_unknown_conditions() -> None:
     back = conditions.with_resumed_heartbeats(conditions.with_lost_heartbeats(node(), make.at(50)), make.at(90))
     assert stated(back, "Ready") == ("True", "KubeletReady", "kubelet is posting ready status")
     assert stated(back, "PIDPressure") == ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
     assert conditions.with_resumed_heartbeats(back, make.at(100)) is back
 
 
-def test_a_kubelet_that_is_back_leaves_alone_what_somebody_else_says() -> None:
+def test_resumed_heartbeats_keep_conditions_of_other_writers() -> None:
     unready = conditions.with_resumed_heartbeats(node(ready="False"), make.at(5))
     assert conditions.readiness(unready) == "False"
 
 
-def test_a_node_that_shuts_down_is_not_ready() -> None:
+def test_node_that_shuts_down_is_not_ready() -> None:
     closing = conditions.shutting_down(node(), make.at(5))
     assert stated(closing, "Ready") == ("False", "KubeletNotReady", "node is shutting down")
     assert conditions.shutting_down(closing, make.at(6)) is closing
@@ -62,17 +62,17 @@ def test_a_node_that_shuts_down_is_not_ready() -> None:
         ("Unknown", [(well_known.UNREACHABLE, "NoSchedule")]),
     ],
 )
-def test_conditions_become_taints(ready: str, taints: list[tuple[str, str]]) -> None:
+def test_conditions_become_noschedule_taints(ready: str, taints: list[tuple[str, str]]) -> None:
     assert keys(conditions.with_taints(node(ready=ready), None, make.NOW)) == taints
 
 
-def test_taints_of_others_stay_and_those_without_cause_go() -> None:
+def test_foreign_taints_stay_and_stale_taints_are_removed() -> None:
     gpu, stale = taint("nvidia.com/gpu", "NoSchedule", None), taint(well_known.NOT_READY, "NoSchedule")
     tainted = conditions.with_taints(node(taints=[gpu, stale, taint(well_known.NOT_READY)]), None, make.NOW)
     assert tainted["spec"]["taints"] == [gpu]
 
 
-def test_the_taint_that_drives_pods_out_is_swapped_with_its_condition() -> None:
+def test_noexecute_taint_is_replaced_when_condition_changes() -> None:
     unready = node(ready="Unknown", taints=[taint(well_known.NOT_READY)])
     assert conditions.execution_key(unready) == well_known.UNREACHABLE
     tainted = conditions.with_taints(unready, well_known.UNREACHABLE, make.at(7))
@@ -81,18 +81,18 @@ def test_the_taint_that_drives_pods_out_is_swapped_with_its_condition() -> None:
     assert conditions.with_taints(tainted, well_known.UNREACHABLE, make.at(9)) is tainted
 
 
-def test_a_taint_that_drives_pods_out_tells_from_when() -> None:
+def test_noexecute_taint_gets_time_added() -> None:
     tainted = conditions.with_taints(node(taints=[taint("maintenance", since=None)]), None, make.at(5))
     assert tainted["spec"]["taints"] == [taint("maintenance", since=5)]
     assert not conditions.has_execution_taint(tainted)
 
 
-def test_a_node_that_loses_its_last_taint_has_no_list_of_them() -> None:
+def test_node_without_taints_has_no_taints_field() -> None:
     cured = conditions.with_taints(node(taints=[taint(well_known.UNREACHABLE, "NoSchedule")]), None, make.NOW)
     assert "taints" not in cured["spec"]
 
 
-def test_a_cordoned_node_is_tainted_and_opened_again() -> None:
+def test_cordoned_node_is_tainted_and_can_be_uncordoned() -> None:
     closed = conditions.cordoned(node())
     assert keys(conditions.with_taints(closed, None, make.NOW)) == [(well_known.UNSCHEDULABLE, "NoSchedule")]
     assert conditions.cordoned(closed) is closed
@@ -100,7 +100,7 @@ def test_a_cordoned_node_is_tainted_and_opened_again() -> None:
     assert "unschedulable" not in opened["spec"]
 
 
-def test_a_drain_evicts_what_controllers_bring_elsewhere() -> None:
+def test_drain_evicts_controlled_and_ended_pods() -> None:
     job, ended = pod("a", metadata={"ownerReferences": owner("Job", "j")}), pod("b", status={"phase": "Failed"})
     drain = conditions.drain([job, ended], conditions.DrainOptions())
     assert (names(drain.evicted), drain.refused) == (["a", "b"], [])
@@ -120,13 +120,13 @@ def test_a_drain_evicts_what_controllers_bring_elsewhere() -> None:
         ),
     ],
 )
-def test_a_drain_refuses_what_would_be_lost(spec: Any, words: str) -> None:
+def test_drain_refuses_pods_that_would_lose_data(spec: Any, words: str) -> None:
     (refused,) = conditions.drain([pod(**spec)], conditions.DrainOptions()).refused
     assert refused[1] == words
     assert conditions.drain([pod(**spec)], EVERYTHING).refused == []
 
 
-def test_a_drain_passes_over_the_pods_of_daemon_sets_and_of_the_node_itself() -> None:
+def test_drain_skips_daemonset_pods_and_mirror_pods() -> None:
     daemon = pod("d", metadata={"ownerReferences": owner("DaemonSet", "d")})
     mirror = pod("m", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
     assert names(conditions.drain([daemon, mirror, pod("bare")], EVERYTHING).evicted) == ["bare"]

@@ -18,23 +18,23 @@ def key_named(name: str) -> Key:
     return Key("Pod", "team", name)
 
 
-def test_a_pod_nobody_spoke_of_is_pending() -> None:
+def test_pod_without_status_is_pending() -> None:
     assert pods.phase(pod()) == "Pending"
     assert not pods.is_terminal(pod())
 
 
 @pytest.mark.parametrize(("phase", "ended"), [("Running", False), ("Succeeded", True), ("Failed", True)])
-def test_a_pod_has_ended_when_it_succeeded_or_failed(phase: str, ended: bool) -> None:
+def test_pod_is_terminal_when_it_succeeded_or_failed(phase: str, ended: bool) -> None:
     assert pods.is_terminal(pod(status={"phase": phase})) is ended
 
 
-def test_deletion_was_asked_for_a_grace_period_before_its_timestamp() -> None:
+def test_deleted_at_is_grace_period_before_deletion_timestamp() -> None:
     deleted = pod(metadata={"deletionTimestamp": make.stamp(40), "deletionGracePeriodSeconds": 30})
     assert pods.deleted_at(deleted) == make.at(10)
     assert pods.deleted_at(pod()) is None
 
 
-def test_finalizers_alone_keep_a_pod_that_ended_and_has_no_time_left() -> None:
+def test_ended_pod_with_zero_grace_period_is_held_only_by_finalizers() -> None:
     deleted = {"deletionTimestamp": make.stamp(), "deletionGracePeriodSeconds": 0}
     assert pods.is_gone_but_for_finalizers(pod(status={"phase": "Failed"}, metadata=deleted))
     assert not pods.is_gone_but_for_finalizers(pod(status=running(), metadata=deleted))
@@ -42,19 +42,19 @@ def test_finalizers_alone_keep_a_pod_that_ended_and_has_no_time_left() -> None:
     assert not pods.is_gone_but_for_finalizers(pod(status={"phase": "Failed"}, metadata=with_time))
 
 
-def test_a_pod_declared_failed_keeps_its_words_and_is_marked_as_disrupted() -> None:
+def test_failed_pod_keeps_status_and_gets_disruption_target() -> None:
     failed = pods.failed(pod(status=running()), pods.BY_POD_GC, make.at(5))
     assert failed["status"]["phase"] == "Failed"
     assert stated(failed, "DisruptionTarget") == ("True", "DeletionByPodGC", "PodGC: node no longer exists")
     assert failed["status"]["startTime"] == make.stamp()
 
 
-def test_a_pod_that_ended_is_not_declared_failed() -> None:
+def test_ended_pod_is_not_marked_as_failed() -> None:
     ended = pod(status={"phase": "Succeeded"})
     assert pods.failed(ended, pods.BY_POD_GC, make.NOW) is ended
 
 
-def test_a_pod_without_word_of_its_node_is_not_ready_and_told_nothing_else() -> None:
+def test_not_ready_changes_only_ready_condition() -> None:
     marked = pods.not_ready(pod(status=running()), make.at(50))
     assert not pods.is_ready(marked)
     assert marked["status"]["conditions"][0]["lastTransitionTime"] == make.stamp(50)
@@ -64,7 +64,7 @@ def test_a_pod_without_word_of_its_node_is_not_ready_and_told_nothing_else() -> 
     assert pods.not_ready(unheard, make.NOW) is unheard
 
 
-def test_saying_the_same_again_changes_nothing() -> None:
+def test_same_disruption_condition_is_not_written_again() -> None:
     once = pods.disrupted(pod(status=running()), pods.BY_TAINT, make.at(5))
     assert pods.disrupted(once, pods.BY_TAINT, make.at(9)) is once
 
@@ -82,24 +82,24 @@ def test_saying_the_same_again_changes_nothing() -> None:
         ([{**toleration(NOT_READY, 7), "effect": "NoSchedule"}], 10),
     ],
 )
-def test_a_taint_drives_a_pod_out_when_it_is_tolerated_no_longer(tolerations: list[Any], seconds: float | None) -> None:
+def test_pod_is_evicted_when_its_toleration_of_taint_ends(tolerations: list[Any], seconds: float | None) -> None:
     found = pods.driven_out_at(pod(status=running(), tolerations=tolerations), [taint(NOT_READY, since=10)])
     assert found == (None if seconds is None else make.at(seconds))
 
 
-def test_of_several_taints_the_least_tolerated_counts_from_the_first() -> None:
+def test_eviction_time_uses_shortest_toleration_and_earliest_taint() -> None:
     tolerations = [toleration("a", 100), toleration("b", 40)]
     taints = [taint("a", since=5), taint("b", since=30)]
     assert pods.driven_out_at(pod(status=running(), tolerations=tolerations), taints) == make.at(45)
 
 
-def test_a_pod_that_came_after_the_taint_has_its_time_from_then_on() -> None:
+def test_pod_started_after_taint_tolerates_it_from_its_own_start() -> None:
     late = pod(status=running(60), tolerations=[toleration("a", 10)])
     assert pods.driven_out_at(late, [taint("a", since=5)]) == make.at(70)
     assert pods.driven_out_at(late, [taint("a", since=None)]) == make.at(70)
 
 
-def test_pods_are_found_by_the_node_they_are_bound_to() -> None:
+def test_pods_are_indexed_by_node() -> None:
     index, here, there = PodsByNode(), pod("a"), pod("a", node="other")
     key = key_named("a")
     index.observe(key, pod("a", node=None), here)

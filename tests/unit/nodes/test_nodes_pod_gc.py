@@ -1,4 +1,4 @@
-"""Pods that no kubelet will ever end."""
+"""Garbage collection of pods that no kubelet will terminate."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def phase(stage: Stage) -> Any:
     return stage.get(scheme.POD, "pod").get("status", {}).get("phase")
 
 
-def test_a_pod_whose_node_is_gone_for_40_seconds_fails_and_is_deleted() -> None:
+def test_pod_fails_and_is_deleted_40_seconds_after_its_node() -> None:
     stage = started(node(), kept(pod(status=running())))
     stage.delete(scheme.NODE, "node", "")
     stage.run(39)
@@ -43,14 +43,14 @@ def test_a_pod_whose_node_is_gone_for_40_seconds_fails_and_is_deleted() -> None:
     assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
 
 
-def test_a_pod_without_finalizers_is_gone_then_even_if_it_had_ended() -> None:
+def test_ended_pod_without_finalizers_is_deleted_after_its_node() -> None:
     stage = started(node(), pod(status={"phase": "Succeeded"}))
     stage.delete(scheme.NODE, "node", "")
     stage.run(40)
     assert is_gone(stage)
 
 
-def test_a_node_that_turns_up_in_time_keeps_its_pods() -> None:
+def test_pod_stays_running_when_its_node_appears_in_time() -> None:
     stage = started(pod(status=running()))
     stage.kernel.call_at(make.at(30), lambda: None)
     stage.run(30)
@@ -59,7 +59,7 @@ def test_a_node_that_turns_up_in_time_keeps_its_pods() -> None:
     assert phase(stage) == "Running"
 
 
-def test_a_pod_that_is_terminating_on_a_dead_node_waits_for_it() -> None:
+def test_terminating_pod_on_unreachable_node_is_deleted_only_with_node() -> None:
     stage = started(node(ready="Unknown"), pod(status=running()))
     stage.delete(scheme.POD, "pod")
     stage.run(10**6)
@@ -69,7 +69,7 @@ def test_a_pod_that_is_terminating_on_a_dead_node_waits_for_it() -> None:
     assert is_gone(stage)
 
 
-def test_a_node_out_of_service_lets_its_terminating_pods_go() -> None:
+def test_out_of_service_taint_fails_only_terminating_pods() -> None:
     stage = started(node(ready="Unknown"), kept(pod(status=running())), pod("other", status=running()))
     stage.delete(scheme.POD, "pod")
     tainted = {**stage.get(scheme.NODE, "node", ""), "spec": {"taints": [taint(well_known.OUT_OF_SERVICE)]}}
@@ -79,19 +79,19 @@ def test_a_node_out_of_service_lets_its_terminating_pods_go() -> None:
     assert stage.get(scheme.POD, "other")["status"]["phase"] == "Running"
 
 
-def test_a_node_that_is_ready_is_not_out_of_service() -> None:
+def test_out_of_service_taint_on_ready_node_does_not_fail_pods() -> None:
     stage = started(node(taints=[taint(well_known.OUT_OF_SERVICE)]), kept(pod(status=running())))
     stage.delete(scheme.POD, "pod")
     assert phase(stage) == "Running"
 
 
-def test_a_pod_that_never_had_a_node_fails_when_it_is_deleted() -> None:
+def test_deleted_unscheduled_pod_fails() -> None:
     stage = started(kept(pod(node=None)))
     stage.delete(scheme.POD, "pod")
     assert phase(stage) == "Failed"
 
 
-def test_what_only_finalizers_keep_is_left_alone() -> None:
+def test_ended_pod_held_by_finalizers_is_not_reconciled_again() -> None:
     stage = started(kept(pod(node=None, status={"phase": "Failed"})))
     stage.delete(scheme.POD, "pod")
     stage.run(1000)
@@ -99,12 +99,12 @@ def test_what_only_finalizers_keep_is_left_alone() -> None:
     assert stage.runner.reconciles == 1
 
 
-def test_pods_on_nodes_that_are_there_cost_nothing() -> None:
+def test_pods_on_existing_nodes_cause_no_reconciles() -> None:
     stage = started(node(), pod(status=running()), pod("waiting", node=None))
     assert stage.runner.reconciles == 0
 
 
-def test_of_too_many_ended_pods_evicted_ones_go_first_and_then_the_oldest() -> None:
+def test_excess_ended_pods_are_deleted_evicted_first_then_oldest() -> None:
     stage = Stage(PodGarbageCollector(ended_max=2))
     ended = {"phase": "Succeeded"}
     evicted = {"phase": "Failed", "reason": "Evicted"}

@@ -1,4 +1,4 @@
-"""Kubelets and node lifecycle together: machines are lost, go off, come back; and the platform crashes meanwhile."""
+"""Kubelets and node lifecycle together: machines crash, stop and recover while the platform crashes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,24 +27,24 @@ def controllers() -> Sequence[Controller]:
     return Kubelets(slow(3)), NodeAgents(), NodeHealth(), TaintEviction(), PodGarbageCollector()
 
 
-def long(name: str, on: str = "node", **spec: Any) -> Any:
+def long_pod(name: str, on: str = "node", **spec: Any) -> Any:
     containers = [{"name": "c", "image": "busybox", "command": ["sleep", "2000"]}]
     return pod(name, node=on, containers=containers, tolerations=TOLERANT, **spec)
 
 
-class Troubled(Stage):
-    """A stage whose platform crashes after one of its writes, and starts anew."""
+class CrashingStage(Stage):
+    """A stage whose platform crashes after one of its writes and restarts."""
 
     def __init__(self, crash_after: int = 0) -> None:
         super().__init__()
-        self.trouble = WriteFaults()
+        self.faults = WriteFaults()
         self.writes = 0
         self._crash_after = crash_after
-        self.trouble.on_write = self._on_write
+        self.faults.on_write = self._on_write
         self._start()
 
     def _start(self) -> None:
-        self._wire = FaultyClient(self.client, self.trouble)
+        self._wire = FaultyClient(self.client, self.faults)
         self._platform = Runner(self.kernel, self._wire, controllers(), self._record)
 
     def _on_write(self, count: int) -> None:
@@ -61,43 +61,43 @@ class Troubled(Stage):
         self._platform.observe([WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0) for obj in there])
 
     def at(self, seconds: float, work: Callable[[], None]) -> None:
-        """Do something at an instant."""
+        """Schedules a call at an instant."""
         when: Instant = make.at(seconds)
         self.kernel.call_at(when, work)
 
-    def give_up(self, kind: str, name: str, namespace: str = "") -> None:
-        """Delete an object, without waiting for what follows."""
+    def delete_object(self, kind: str, name: str, namespace: str = "") -> None:
+        """Deletes an object without waiting for the consequences."""
         self.client.submit([Delete(Key(kind, namespace, name))], lambda _: None)
 
     def set_phase(self, name: str, phase: str, since: float, stop_at: float | None = None) -> None:
-        """Say what becomes of a machine, without waiting for what follows."""
+        """Sets the phase of a machine without waiting for the consequences."""
         self.client.submit([UpdateStatus(instance(name, phase, since, stop_at))], lambda _: None)
 
 
-def story(crash_after: int = 0, conflicts: float = 0) -> Troubled:
-    """A machine is lost for good, one comes back, one goes off; pods end, fail, and are deleted meanwhile."""
-    stage = Troubled(crash_after)
-    stage.trouble.conflicts = conflicts
+def run_scenario(crash_after: int = 0, conflicts: float = 0) -> CrashingStage:
+    """One machine is lost, one recovers, one stops; meanwhile pods end, fail and are deleted."""
+    stage = CrashingStage(crash_after)
+    stage.faults.conflicts = conflicts
     for name in ("lost", "back", "spot", "well"):
         stage.put(instance(name), node(name))
     fails: Any = {"metadata": {"annotations": {"batchyard.dev/exit-code": "3"}}, "restartPolicy": "OnFailure"}
-    stage.put(with_metadata(long("a", "lost"), finalizers=["test/keep"]), long("b", "lost"))
-    stage.put(long("c", "back"), long("d", "back", restartPolicy="OnFailure"))
-    stage.put(with_metadata(long("e", "spot"), finalizers=["test/keep"]))
-    stage.put(pod("f", node="well", **fails), pod("g", node="well"), long("h", "well"))
+    stage.put(with_metadata(long_pod("a", "lost"), finalizers=["test/keep"]), long_pod("b", "lost"))
+    stage.put(long_pod("c", "back"), long_pod("d", "back", restartPolicy="OnFailure"))
+    stage.put(with_metadata(long_pod("e", "spot"), finalizers=["test/keep"]))
+    stage.put(pod("f", node="well", **fails), pod("g", node="well"), long_pod("h", "well"))
     stage.at(47, lambda: stage.set_phase("lost", "Crashed", 47))
     stage.at(60, lambda: stage.set_phase("back", "Crashed", 60))
-    stage.at(70, lambda: stage.give_up(scheme.POD, "h", "team"))
+    stage.at(70, lambda: stage.delete_object(scheme.POD, "h", "team"))
     stage.at(80, lambda: stage.set_phase("spot", "Stopping", 80, 110))
-    stage.at(110, lambda: stage.give_up(scheme.NODE, "spot"))
+    stage.at(110, lambda: stage.delete_object(scheme.NODE, "spot"))
     stage.at(200, lambda: stage.set_phase("back", "Running", 200))
-    stage.at(600, lambda: stage.give_up(scheme.NODE, "lost"))
+    stage.at(600, lambda: stage.delete_object(scheme.NODE, "lost"))
     stage.run(900)
     return stage
 
 
-def ends(stage: Troubled) -> dict[str, Any]:
-    """What became of pods and nodes."""
+def final_state(stage: CrashingStage) -> dict[str, Any]:
+    """The final state of pods and nodes."""
     found: dict[str, Any] = {n["metadata"]["name"]: readiness(n) for n in stage.client.list(scheme.NODE)}
     for obj in stage.client.list(scheme.POD):
         status = obj["status"]
@@ -108,8 +108,8 @@ def ends(stage: Troubled) -> dict[str, Any]:
     return found
 
 
-def test_the_story_ends_as_it_should() -> None:
-    found = ends(story())
+def test_node_failures_lead_to_expected_pod_and_node_status() -> None:
+    found = final_state(run_scenario())
     assert {name: found[name] for name in ("back", "well")} == {"back": "True", "well": "True"}
     assert found["a"][:3] == ("Failed", None, "DeletionByPodGC")
     assert found["c"][:3] == ("Failed", None, None)
@@ -120,9 +120,9 @@ def test_the_story_ends_as_it_should() -> None:
     assert not {"lost", "spot", "b", "h"} & set(found)
 
 
-def test_a_lost_node_is_given_up_in_time() -> None:
+def test_pod_of_crashed_node_is_deleted_after_toleration_seconds() -> None:
     stage = Stage(*controllers())
-    stage.put(node("well"), instance(), node(), long("a"))
+    stage.put(node("well"), instance(), node(), long_pod("a"))
     stage.kernel.call_at(make.at(47), lambda: None)
     stage.run(47)
     stage.put(instance(phase="Crashed", since=47))
@@ -136,12 +136,12 @@ def test_a_lost_node_is_given_up_in_time() -> None:
     assert stage.get(scheme.POD, "a")["status"]["phase"] == "Running"
 
 
-def test_a_crash_after_any_write_changes_no_end() -> None:
-    whole = story()
-    wanted = ends(whole)
+def test_crash_after_any_write_does_not_change_final_state() -> None:
+    whole = run_scenario()
+    wanted = final_state(whole)
     assert whole.writes > 40
-    assert [count for count in range(1, whole.writes + 1) if ends(story(count)) != wanted] == []
+    assert [count for count in range(1, whole.writes + 1) if final_state(run_scenario(count)) != wanted] == []
 
 
-def test_conflicts_change_no_end() -> None:
-    assert ends(story(conflicts=0.3)) == ends(story())
+def test_conflicts_do_not_change_final_state() -> None:
+    assert final_state(run_scenario(conflicts=0.3)) == final_state(run_scenario())

@@ -1,4 +1,4 @@
-"""Pods that taints drive out."""
+"""Eviction of pods by NoExecute taints."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def tolerant(seconds: int | None, name: str = "pod") -> Any:
     return pod(name, status=running(), tolerations=[toleration(well_known.UNREACHABLE, seconds)])
 
 
-def test_a_pod_that_does_not_tolerate_a_taint_is_deleted_at_once_and_told_why() -> None:
+def test_pod_without_toleration_is_deleted_at_once_with_condition_and_event() -> None:
     stage = started(pod(status=running()), node(taints=[TAINT]))
     assert terminating(stage)
     why = ("True", "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
@@ -38,7 +38,7 @@ def test_a_pod_that_does_not_tolerate_a_taint_is_deleted_at_once_and_told_why() 
     assert (event.reason, event.message) == ("TaintManagerEviction", "Marking for deletion Pod team/pod")
 
 
-def test_a_pod_may_stay_as_long_as_it_tolerates_the_taint() -> None:
+def test_pod_is_deleted_when_its_toleration_seconds_end() -> None:
     stage = started(tolerant(300), tolerant(None, "patient"), node(taints=[TAINT]))
     stage.run(309)
     assert not terminating(stage)
@@ -48,7 +48,7 @@ def test_a_pod_may_stay_as_long_as_it_tolerates_the_taint() -> None:
     assert not terminating(stage, "patient")
 
 
-def test_a_pod_whose_node_recovers_in_time_stays() -> None:
+def test_pod_stays_when_its_node_recovers_in_time() -> None:
     stage = started(tolerant(300), node(taints=[TAINT]))
     stage.kernel.call_at(make.at(200), lambda: None)
     stage.run(200)
@@ -58,18 +58,18 @@ def test_a_pod_whose_node_recovers_in_time_stays() -> None:
     assert find_condition(stage.get(scheme.POD, "pod"), "DisruptionTarget") is None
 
 
-def test_taints_that_only_keep_pods_off_drive_nobody_out() -> None:
+def test_noschedule_taint_does_not_evict_pods() -> None:
     stage = started(pod(status=running()), node(taints=[taint(well_known.UNREACHABLE, "NoSchedule")]))
     assert not terminating(stage)
 
 
-def test_a_pod_that_comes_later_to_a_tainted_node_is_driven_out_too() -> None:
+def test_pod_bound_later_to_tainted_node_is_evicted() -> None:
     stage = started(node(taints=[TAINT]), pod(node=None))
     stage.put(with_path(stage.get(scheme.POD, "pod"), ("spec", "nodeName"), "node"))
     assert terminating(stage)
 
 
-def test_a_pod_that_is_on_its_way_out_is_not_deleted_again() -> None:
+def test_terminating_pod_is_not_deleted_again() -> None:
     gone = with_metadata(pod(status=running()), finalizers=["test/keep"])
     stage = Stage(TaintEviction())
     stage.put(gone)
@@ -78,6 +78,6 @@ def test_a_pod_that_is_on_its_way_out_is_not_deleted_again() -> None:
     assert stage.events == []
 
 
-def test_pods_on_nodes_without_taints_cost_nothing() -> None:
+def test_pods_on_nodes_without_taints_cause_no_reconciles() -> None:
     stage = started(node(), pod(status=running()))
     assert stage.runner.reconciles == 0

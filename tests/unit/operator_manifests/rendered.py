@@ -1,4 +1,4 @@
-"""Manifests as others render them, by what they mean: whoever renders them orders and labels as it likes."""
+"""Normalized manifests of kustomize and helm, which differ only in order, labels and defaults."""
 
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +9,11 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-_OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart")
+_HELM_LABELS = ("app.kubernetes.io/managed-by", "helm.sh/chart")
 Obj = Mapping[str, Any]
 
 
-def printed(*command: str) -> list[Obj]:
+def objects_printed_by(*command: str) -> list[Obj]:
     """The objects that a command prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -21,12 +21,12 @@ def printed(*command: str) -> list[Obj]:
 
 
 def by_name(objects: Iterable[Obj]) -> dict[str, Any]:
-    """Each object under its kind and name, in the form in which equal ones are equal."""
-    return {f"{obj['kind']}/{obj['metadata']['name']}": _meaning(obj) for obj in objects}
+    """Map kind and name of each object to its normalized form."""
+    return {f"{obj['kind']}/{obj['metadata']['name']}": _normalized(obj) for obj in objects}
 
 
 def rules_of(role: Obj) -> set[tuple[str, ...]]:
-    """What a role allows, one by one: group, resource, verb and name."""
+    """Return the permissions of a role as tuples of group, resource, verb and name."""
     return {
         (group, resource, verb, name)
         for rule in role.get("rules") or ()
@@ -37,9 +37,9 @@ def rules_of(role: Obj) -> set[tuple[str, ...]]:
     }
 
 
-def _meaning(obj: Obj) -> Any:
+def _normalized(obj: Obj) -> Any:
     metadata = {**obj["metadata"]}
-    labels = {name: value for name, value in (metadata.pop("labels", None) or {}).items() if name not in _OF_HELM}
+    labels = {name: value for name, value in (metadata.pop("labels", None) or {}).items() if name not in _HELM_LABELS}
     metadata.pop("annotations", None)
     whole = {**obj, "metadata": metadata | ({"labels": labels} if labels else {})}
     if obj["kind"] in {"Role", "ClusterRole"}:
@@ -48,7 +48,7 @@ def _meaning(obj: Obj) -> Any:
 
 
 def _sorted(value: Any) -> Any:
-    """With lists of webhooks by name, and defaults that one side writes and the other does not left out."""
+    """Sort webhooks by name, and drop empty values and image pull policies."""
     if isinstance(value, Mapping):
         found = {name: _sorted(each) for name, each in value.items() if each not in ({}, [], None)}
         found.pop("imagePullPolicy", None)

@@ -1,4 +1,4 @@
-"""The operator's manifests: what it may do, how its pods run, and that what is below deploy/ is made of them."""
+"""The manifests of the operator: permissions, Pods, and the generated files in deploy/."""
 
 import runpy
 import shutil
@@ -13,7 +13,7 @@ from batchyard.cli.commands.install import faults_of
 from batchyard.controller_groups import ON_KUBERNETES, REMOTE
 from batchyard.operator_manifests import InstallSettings, Scraping, manifests
 from batchyard.server.operator.coexistence import OURS
-from unit.operator_manifests.rendered import DEPLOY, ROOT, by_name, printed, rules_of
+from unit.operator_manifests.rendered import DEPLOY, ROOT, by_name, objects_printed_by, rules_of
 
 files = runpy.run_path(str(ROOT / "tools/installation_files.py"))["files"]
 HELM = shutil.which("helm") or shutil.which("helm", path=str(ROOT / ".helm"))
@@ -33,25 +33,25 @@ def role(settings: InstallSettings, kind: str = "ClusterRole") -> set[tuple[str,
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(DEPLOY)))
-def test_the_files_of_the_tree_are_those_that_are_made(path: Path) -> None:
+def test_deploy_files_are_up_to_date(path: Path) -> None:
     assert path.read_text("utf-8") == files()[path], "run tools/installation_files.py"
 
 
 @pytest.mark.parametrize("settings", [InstallSettings(), InstallSettings(controllers=REMOTE, webhooks=False)])
-def test_an_api_server_finds_nothing_wrong_with_any_of_them(settings: InstallSettings) -> None:
+def test_api_server_accepts_all_manifests(settings: InstallSettings) -> None:
     definitions = DefinitionStrategy()
     for obj in manifests(settings):
         decoded = definitions.decode(obj, "") if obj["kind"] == "CustomResourceDefinition" else decode(obj)
         assert decoded.faults == [], obj["metadata"]["name"]
 
 
-def test_rights_have_no_wildcards_and_none_over_rights_or_all_secrets() -> None:
+def test_roles_have_no_wildcards_and_no_access_to_rbac_or_all_secrets() -> None:
     cluster = role(InstallSettings(controllers=[group for group in REMOTE if group != "namespaces"]))
     assert not [rule for rule in cluster | role(InstallSettings(), "Role") if "*" in "".join(rule)]
     assert not [rule for rule in cluster if rule[0] == "rbac.authorization.k8s.io" or rule[1] == "secrets"]
 
 
-def test_rights_follow_from_controllers() -> None:
+def test_role_rules_depend_on_enabled_controllers() -> None:
     admission, jobset = (
         role(InstallSettings(controllers=("admission",))),
         role(InstallSettings(controllers=("jobset",))),
@@ -61,7 +61,7 @@ def test_rights_follow_from_controllers() -> None:
     assert admission | jobset <= role(InstallSettings())
 
 
-def test_without_webhooks_there_is_nothing_of_them() -> None:
+def test_manifests_without_webhooks_omit_webhook_objects_and_rules() -> None:
     found = by_name(manifests(InstallSettings(webhooks=False)))
     assert not [name for name in found if "Webhook" in name or "webhooks" in name]
     assert role(InstallSettings(webhooks=False), "Role") == {
@@ -73,7 +73,7 @@ def test_without_webhooks_there_is_nothing_of_them() -> None:
     assert versions == {1}
 
 
-def test_pods_keep_the_restricted_standard() -> None:
+def test_operator_pods_meet_restricted_pod_security_standard() -> None:
     pod: Any = by_name(manifests(InstallSettings()))[f"Deployment/{NAME}"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -84,7 +84,7 @@ def test_pods_keep_the_restricted_standard() -> None:
     assert "volumes" not in pod
 
 
-def test_a_configuration_is_given_to_pods_which_begin_anew_with_another() -> None:
+def test_configuration_is_mounted_and_its_change_restarts_pods() -> None:
     one, other = (
         by_name(manifests(InstallSettings(configuration=text))) for text in (CONFIGURATION, CONFIGURATION + "#")
     )
@@ -101,20 +101,20 @@ def test_a_configuration_is_given_to_pods_which_begin_anew_with_another() -> Non
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
-def test_kustomize_makes_the_same_of_the_base() -> None:
-    assert by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/base"))) == by_name(
+def test_kustomize_base_equals_generated_manifests() -> None:
+    assert by_name(objects_printed_by("kubectl", "kustomize", str(DEPLOY / "operator/base"))) == by_name(
         manifests(InstallSettings())
     )
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
-def test_overlays_change_what_they_say() -> None:
+def test_kustomize_overlays_change_expected_objects_only() -> None:
     base = by_name(manifests(InstallSettings()))
-    gke = by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/overlays/gke")))
+    gke = by_name(objects_printed_by("kubectl", "kustomize", str(DEPLOY / "operator/overlays/gke")))
     scraped = by_name(manifests(InstallSettings(scraping=Scraping.POD_MONITORING)))
     assert gke.keys() == scraped.keys()
     assert {name for name in gke if gke[name] != scraped[name]} == {f"PodMonitoring/{NAME}", f"Deployment/{NAME}"}
-    small = by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/overlays/development")))
+    small = by_name(objects_printed_by("kubectl", "kustomize", str(DEPLOY / "operator/overlays/development")))
     assert base.keys() - small.keys() == {f"PodDisruptionBudget/{NAME}", f"ResourceQuota/{NAME}"}
     assert small[f"Deployment/{NAME}"]["spec"]["replicas"] == 1
 
@@ -149,20 +149,22 @@ VALUES: Any = [
 
 @pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")
 @pytest.mark.parametrize(("values", "settings"), VALUES)
-def test_the_chart_makes_the_same(values: tuple[str, ...], settings: InstallSettings) -> None:
-    rendered = by_name(printed(str(HELM), "template", "release", CHART, "--namespace", "batchyard-system", *values))
+def test_helm_chart_renders_generated_manifests(values: tuple[str, ...], settings: InstallSettings) -> None:
+    rendered = by_name(
+        objects_printed_by(str(HELM), "template", "release", CHART, "--namespace", "batchyard-system", *values)
+    )
     wanted = by_name(manifests(settings))
-    del wanted["Namespace/batchyard-system"]  # helm makes it where it is asked to
+    del wanted["Namespace/batchyard-system"]  # helm creates it with --create-namespace
     assert rendered == wanted
 
 
 @pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")
-def test_helm_finds_nothing_wrong_with_the_chart() -> None:
-    printed(str(HELM), "lint", "--strict", CHART, "--quiet")
+def test_helm_chart_passes_helm_lint() -> None:
+    objects_printed_by(str(HELM), "lint", "--strict", CHART, "--quiet")
 
 
-def test_the_chart_runs_by_default_what_the_operator_runs() -> None:
-    (values,) = printed("cat", f"{CHART}/values.yaml")
+def test_helm_chart_enables_default_controllers_of_operator() -> None:
+    (values,) = objects_printed_by("cat", f"{CHART}/values.yaml")
     assert tuple(values["controllers"]) == ON_KUBERNETES
 
 
@@ -175,6 +177,6 @@ def test_the_chart_runs_by_default_what_the_operator_runs() -> None:
         (InstallSettings(image="a b"), "image"),
     ],
 )
-def test_names_that_no_api_server_takes_are_refused(settings: InstallSettings, option: str) -> None:
+def test_invalid_install_settings_are_rejected(settings: InstallSettings, option: str) -> None:
     assert [option for option, _ in faults_of(settings)] == [option]
     assert [*faults_of(InstallSettings())] == []

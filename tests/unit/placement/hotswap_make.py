@@ -1,4 +1,4 @@
-"""Slices of four hosts, Jobs that have one each to themselves, and who may leave."""
+"""Slices of four hosts, Jobs with an exclusive slice each, and candidates for eviction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ HIGH, LOW = 20, 10
 
 
 class NoObjects:
-    """A finder of nothing: leaders ask for nobody."""
+    """A reader without objects: leaders need no other object."""
 
     def get(self, key: Key) -> Obj | None:
         return None
@@ -33,7 +33,7 @@ def slice_of(pool: str, hosts: int = HOSTS) -> list[Obj]:
 
 
 def worker(jobset: str, job: int, index: int, priority: int = LOW, **fields: Any) -> Obj:
-    """A pod of a Job of a JobSet, as it is before it is created."""
+    """A pod of a Job of a JobSet, before admission."""
     key = f"key-{jobset}-{job}"
     annotations = {
         well_known.WORKLOAD: f"jobset-{jobset}",
@@ -53,7 +53,7 @@ def worker(jobset: str, job: int, index: int, priority: int = LOW, **fields: Any
 
 
 def leader(jobset: str, job: int = 0, priority: int = HIGH, **fields: Any) -> Obj:
-    """The first pod of such a Job, as it is once it is created."""
+    """The first pod of such a Job, after admission."""
     return mutate_pod(worker(jobset, job, 0, priority, **fields), NoObjects())
 
 
@@ -64,13 +64,13 @@ def running(jobset: str, job: int, pool: str, priority: int = LOW, hosts: int = 
 
 
 def claim(jobset: str = "high", job: int = 0, size: int = HOSTS, **fields: Any) -> PlacementClaim:
-    """What such a Job of a waiting JobSet claims."""
+    """The placement claim of such a Job of a pending JobSet."""
     obj = leader(jobset, job, **fields)
     return PlacementClaim((pod_view(obj), *placeholders(obj, size - 1)), well_known.NODE_POOL)
 
 
-class Losses:
-    """Who would leave: gangs as a whole, and pods alone, each with what it loses (1 if it is not said)."""
+class EvictionUnits:
+    """The eviction units: whole gangs and single pods, each with its lost work (default 1)."""
 
     def __init__(self, nodes: ClusterSnapshot, lost: Mapping[str, int], leaving: Sequence[str] = ()) -> None:
         self._nodes = nodes
@@ -87,11 +87,11 @@ class Losses:
 
 
 def names(of: Sequence[EvictionUnit]) -> list[str]:
-    """The names of occupants."""
+    """The names of eviction units."""
     return [occupant.name for occupant in of]
 
 
 def started(seconds_after: float) -> Any:
-    """The status of a pod that runs since then."""
+    """The status of a pod that runs since this time."""
     since = make.stamp(seconds_after)
     return {"phase": "Running", "startTime": since, "containerStatuses": [{"state": {"running": {"startedAt": since}}}]}

@@ -1,4 +1,4 @@
-"""Nodes and pods of all kinds, drawn for properties of placement."""
+"""Hypothesis strategies for nodes and pods, used by property tests of placement."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,8 +29,8 @@ def nodes() -> st.SearchStrategy[Obj]:
     )
 
 
-def wishes() -> st.SearchStrategy[Mapping[str, Any]]:
-    """What pods may ask for beside resources."""
+def constraints() -> st.SearchStrategy[Mapping[str, Any]]:
+    """Scheduling constraints of pods other than resources."""
     spread = {"maxSkew": 1, "topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "a"}}}
     return st.sampled_from(
         [
@@ -53,14 +53,14 @@ def wishes() -> st.SearchStrategy[Mapping[str, Any]]:
 
 
 def pods(prefix: str = "p") -> st.SearchStrategy[Obj]:
-    """Pods with all kinds of wishes."""
+    """Pods with all kinds of scheduling constraints."""
     return st.builds(
-        lambda number, cpu, app, priority, wish: pod(
-            f"{prefix}{number}", cpu=cpu, labels={"app": app}, priority=priority, **wish
+        lambda number, cpu, app, priority, constraint: pod(
+            f"{prefix}{number}", cpu=cpu, labels={"app": app}, priority=priority, **constraint
         ),
         st.integers(0, 9),
         st.sampled_from(["500m", "1", "2"]),
         st.sampled_from(["a", "b"]),
         st.sampled_from([0, 10]),
-        wishes(),
+        constraints(),
     )

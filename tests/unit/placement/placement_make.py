@@ -31,7 +31,7 @@ def node(name: str = "n", zone: str = "z", **amounts: Any) -> make.Obj:
 
 
 def pod(name: str = "p", *, namespace: str = "team", **fields: Any) -> make.Obj:
-    """A Pod of 1 cpu and 1Gi. What is none of the amounts, metadata or status is its spec's."""
+    """A Pod of 1 cpu and 1Gi. Fields other than amounts, metadata and status belong to its spec."""
     requests = {"cpu": fields.pop("cpu", "1"), "memory": fields.pop("memory", "1Gi")}
     if "gpu" in fields:
         requests["nvidia.com/gpu"] = fields.pop("gpu")
@@ -74,7 +74,7 @@ def cluster(*objects: Obj) -> ClusterSnapshot:
 def place(
     nodes: ClusterSnapshot, pods: Iterable[Obj], profile: AutoscalingProfile = AutoscalingProfile.BALANCED
 ) -> list[str]:
-    """Where pods go, one after the other; '' for those that fit nowhere."""
+    """The nodes of pods that are placed one after the other; '' for pods that fit no node."""
     places = []
     for obj in pods:
         found = find_node(pod_view(obj), nodes, profile)
@@ -85,14 +85,14 @@ def place(
 
 
 def reported(nodes: ClusterSnapshot, obj: Obj) -> str:
-    """Why a pod fits nowhere."""
+    """The message of a pod that fits no node."""
     found = find_node(pod_view(obj), nodes)
     assert not isinstance(found, ChosenNode), f"it fits {found.node}"
     return found.message()
 
 
 def pod_term(key: str = HOST, /, *, match: Mapping[str, str] | None = None, **fields: Any) -> make.Obj:
-    """A term of pod affinity that means pods with these labels."""
+    """A pod affinity term that selects pods with these labels."""
     return {"topologyKey": key, "labelSelector": {"matchLabels": dict(match or {"app": "a"})}, **fields}
 
 

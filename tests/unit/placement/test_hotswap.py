@@ -1,4 +1,4 @@
-"""The pods of gangs on nodes that are lost go at once, so that their gang starts anew."""
+"""Hotswap deletes gang pods on lost nodes at once, so that their gang restarts."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ POD = Key(scheme.POD, "team", "pod")
 def member(
     name: str = "pod", *, node: str | None = "node", phase: str = "Running", placed: float = 0, **metadata: Any
 ) -> Any:
-    """A pod of a gang, placed so many seconds after the beginning; the finalizer of Jobs keeps it."""
+    """A pod of a gang, placed this many seconds after the start; it has the finalizer of Jobs."""
     marks = {"annotations": {well_known.WORKLOAD: "job-a"}, "finalizers": [well_known.JOB_TRACKING]}
     return pod(name, node=node, status={**running(placed), "phase": phase}, metadata={**marks, **metadata})
 
@@ -28,7 +28,7 @@ def started(*objects: Any) -> Stage:
     return stage
 
 
-def lose(stage: Stage, name: str = "node") -> None:
+def lose_node(stage: Stage, name: str = "node") -> None:
     stage.put(node(name, ready="Unknown"))
 
 
@@ -36,15 +36,15 @@ def phase(stage: Stage, name: str = "pod") -> Any:
     return stage.get(scheme.POD, name)["status"]["phase"]
 
 
-def is_left_alone(stage: Stage, name: str = "pod") -> bool:
+def is_running(stage: Stage, name: str = "pod") -> bool:
     obj = stage.get(scheme.POD, name)
     return obj["status"]["phase"] == "Running" and "deletionTimestamp" not in obj["metadata"]
 
 
-def test_the_pods_of_a_gang_fail_and_go_when_their_node_is_not_heard_of() -> None:
+def test_hotswap_fails_and_deletes_gang_pods_of_unknown_node() -> None:
     stage = started(node(), member())
-    assert is_left_alone(stage)
-    lose(stage)
+    assert is_running(stage)
+    lose_node(stage)
     assert phase(stage) == "Failed"
     reported = ("True", "DeletionByHotswap", "Hotswap: node is lost")
     assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget") == reported
@@ -52,103 +52,103 @@ def test_the_pods_of_a_gang_fail_and_go_when_their_node_is_not_heard_of() -> Non
     assert [(e.regarding, e.reason) for e in stage.events] == [(POD, "NodeLost")]
 
 
-def test_they_go_for_good_if_no_finalizer_keeps_them() -> None:
+def test_hotswap_removes_gang_pods_without_finalizer() -> None:
     stage = started(node(), member(finalizers=None))
-    lose(stage)
+    lose_node(stage)
     assert stage.client.get(POD) is None
 
 
-def test_a_node_that_is_gone_is_lost() -> None:
+def test_hotswap_fails_gang_pods_of_deleted_node() -> None:
     stage = started(node(), member(placed=-20))
     stage.delete(scheme.NODE, "node", "")
     assert phase(stage) == "Failed"
 
 
-def test_an_unreachable_node_is_lost_whatever_it_said_last() -> None:
+def test_hotswap_fails_gang_pods_of_ready_node_with_unreachable_taint() -> None:
     stage = started(node(), member())
     stage.put(node(taints=[taint(well_known.UNREACHABLE, "NoSchedule")]))
     assert phase(stage) == "Failed"
 
 
 @pytest.mark.parametrize("lost", [{"ready": "Unknown"}, {"taints": [taint(well_known.UNREACHABLE)]}])
-def test_a_pod_that_was_placed_after_its_node_was_lost_waits_for_news_of_the_node(lost: Any) -> None:
+def test_hotswap_keeps_pod_bound_to_lost_node_if_node_recovers_in_time(lost: Any) -> None:
     stage = started(node(**lost), member(placed=5))
     stage.run(14)
-    assert is_left_alone(stage)
+    assert is_running(stage)
     stage.put(node())
     stage.run(60)
-    assert is_left_alone(stage)
+    assert is_running(stage)
 
 
-def test_a_pod_that_was_placed_on_a_lost_node_goes_when_there_is_no_news() -> None:
+def test_hotswap_fails_pod_bound_to_lost_node_after_grace_period() -> None:
     stage = started(node(ready="Unknown"), member(placed=5))
     stage.run(16)
     assert phase(stage) == "Failed"
 
 
-def test_a_pod_may_be_heard_of_before_its_node() -> None:
+def test_hotswap_keeps_pod_observed_before_its_node() -> None:
     stage = started(member())
     stage.run(9)
-    assert is_left_alone(stage)
+    assert is_running(stage)
     stage.put(node())
     stage.run(60)
-    assert is_left_alone(stage)
+    assert is_running(stage)
 
 
-def test_a_node_that_is_not_ready_and_says_so_is_not_lost() -> None:
+def test_hotswap_keeps_gang_pods_of_not_ready_node() -> None:
     stage = started(node(), member())
     stage.put(node(ready="False", taints=[taint(well_known.NOT_READY)]))
-    assert is_left_alone(stage)
+    assert is_running(stage)
 
 
-def test_pods_elsewhere_and_pods_of_no_gang_stay() -> None:
+def test_hotswap_keeps_pods_on_other_nodes_and_pods_without_gang() -> None:
     stage = started(node(), node("other"), member("elsewhere", node="other"), pod("alone", status=running()))
-    lose(stage)
-    assert is_left_alone(stage, "elsewhere")
-    assert is_left_alone(stage, "alone")
+    lose_node(stage)
+    assert is_running(stage, "elsewhere")
+    assert is_running(stage, "alone")
 
 
-def test_a_pod_that_stops_already_need_not_be_waited_for() -> None:
+def test_hotswap_fails_terminating_pod_of_lost_node_without_grace() -> None:
     stage = started(node(), member())
     stage.delete(scheme.POD, "pod")
     assert phase(stage) == "Running"
-    lose(stage)
+    lose_node(stage)
     assert phase(stage) == "Failed"
     assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
 
 
 @pytest.mark.parametrize("ended", ["Succeeded", "Failed"])
-def test_a_pod_that_stopped_and_was_to_go_does_not_wait_for_its_kubelet(ended: str) -> None:
+def test_hotswap_deletes_finished_terminating_pod_of_lost_node_without_grace(ended: str) -> None:
     stage = started(node(), member())
     stage.delete(scheme.POD, "pod")
     stage.put(with_path(stage.get(scheme.POD, "pod"), ("status", "phase"), ended))
-    lose(stage)
+    lose_node(stage)
     assert phase(stage) == ended
     assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
 
 
 @pytest.mark.parametrize("ended", ["Succeeded", "Failed"])
-def test_pods_that_have_ended_stay_as_they_are(ended: str) -> None:
+def test_hotswap_keeps_finished_pods_of_lost_node(ended: str) -> None:
     stage = started(node(), member(phase=ended))
-    lose(stage)
+    lose_node(stage)
     assert phase(stage) == ended
     assert "deletionTimestamp" not in stage.get(scheme.POD, "pod")["metadata"]
 
 
-def test_a_pod_that_comes_late_to_a_lost_node_goes_too() -> None:
+def test_hotswap_fails_pod_bound_after_node_loss() -> None:
     stage = started(node(ready="Unknown"), member(node=None))
-    assert is_left_alone(stage)
+    assert is_running(stage)
     stage.put(member())
     assert phase(stage) == "Failed"
 
 
-def test_what_was_failed_before_a_crash_is_deleted_after_it() -> None:
+def test_hotswap_deletes_pods_failed_before_restart() -> None:
     failed = member(phase="Failed")
     failed["status"]["conditions"] = [make.condition("DisruptionTarget", reason="DeletionByHotswap")]
     stage = started(node(ready="Unknown"), failed)
     assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
 
 
-def test_pods_on_nodes_that_are_well_cost_nothing() -> None:
+def test_hotswap_does_not_reconcile_pods_on_ready_nodes() -> None:
     stage = started(node(), member(), member("second"))
     assert stage.runner.reconciles == 0

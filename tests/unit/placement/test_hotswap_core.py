@@ -1,4 +1,4 @@
-"""Who leaves for a gang that lacks room: as little as will do, whole, and never an equal."""
+"""Victims of a gang without room: a minimal set of whole workloads, all of lower priority."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from batchyard.placement.gang import GangPlaced, PlacementClaim, place_claims
 from batchyard.placement.hotswap import EvictionUnit, HotswapPlan, find_hotswap, message
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.messages import preemptor_uid_of
-from unit.placement.hotswap_make import HIGH, LOW, Losses, claim, names, running, slice_of
+from unit.placement.hotswap_make import HIGH, LOW, EvictionUnits, claim, names, running, slice_of
 from unit.placement.placement_make import cluster, member, node, pod
 
 FULL = AutoscalingProfile.BALANCED
@@ -28,11 +28,11 @@ def slices(*objs: Iterable[Obj], pools: str = "abc") -> ClusterSnapshot:
 def swap(
     nodes: ClusterSnapshot, *claims: PlacementClaim, leaving: tuple[str, ...] = (), **lost: int
 ) -> HotswapPlan | None:
-    return find_hotswap(claims, nodes, Losses(nodes, lost, leaving), FULL)
+    return find_hotswap(claims, nodes, EvictionUnits(nodes, lost, leaving), FULL)
 
 
 def victims(nodes: ClusterSnapshot, *claims: PlacementClaim, leaving: tuple[str, ...] = (), **lost: int) -> list[str]:
-    """The names of those who leave."""
+    """The names of the victims."""
     found = swap(nodes, *claims, leaving=leaving, **lost)
     assert found is not None, "there is no way"
     return names(found.victims)
@@ -42,10 +42,10 @@ def single(obj: Obj) -> PlacementClaim:
     return PlacementClaim((pod_view(obj),))
 
 
-# --- who leaves ---
+# --- victims ---
 
 
-def test_a_whole_workload_leaves_for_one_domain() -> None:
+def test_hotswap_evicts_whole_workload_to_free_domain() -> None:
     nodes = slices(running("low", 0, "a"), running("low", 1, "b"), pools="ab")
     found = swap(nodes, claim())
     assert found is not None
@@ -53,64 +53,64 @@ def test_a_whole_workload_leaves_for_one_domain() -> None:
     assert sorted(found.nodes.values()) == ["a-0", "a-1", "a-2", "a-3"]
 
 
-def test_nobody_leaves_where_there_is_room() -> None:
+def test_hotswap_evicts_no_workload_if_free_domain_exists() -> None:
     nodes = slices(running("low", 0, "a"))
     found = swap(nodes, claim())
     assert found == HotswapPlan({p.uid: f"b-{i}" for i, p in enumerate(claim().pods)}, [])
 
 
-def test_he_leaves_who_loses_the_least_work() -> None:
+def test_hotswap_evicts_workload_with_least_lost_work() -> None:
     nodes = slices(running("x", 0, "a"), running("y", 0, "b"), running("z", 0, "c"))
     assert victims(nodes, claim(), x=30, y=10, z=20) == ["y"]
 
 
-def test_of_those_who_lose_the_same_the_smallest_leaves_then_the_first_by_name() -> None:
+def test_hotswap_evicts_smallest_then_first_by_name_of_equal_cost() -> None:
     nodes = slices(running("x", 0, "a"), running("x", 1, "b"), running("y", 0, "c"), running("z", 0, "d"), pools="abcd")
     assert victims(nodes, claim()) == ["y"]
 
 
-def test_a_place_costs_no_more_than_those_who_must_leave_it() -> None:
+def test_hotswap_node_cost_counts_required_victims_only() -> None:
     beside = [pod(name, nodeName="n", cpu="2", priority=LOW) for name in ("cheap", "dear")]
     nodes = cluster(node("m"), node("n"), pod("middle", nodeName="m", cpu="4", priority=LOW), *beside)
     assert victims(nodes, single(pod("p", cpu="2", priority=HIGH)), cheap=1, middle=50, dear=100) == ["cheap"]
 
 
-def test_half_a_domain_is_not_freed() -> None:
+def test_hotswap_skips_domain_it_cannot_free_completely() -> None:
     nodes = slices(running("x", 0, "a", hosts=2), [pod("p", nodeName="a-3", priority=HIGH)], running("y", 0, "b"))
     nodes.remove_node("c-0")
     assert victims(nodes, claim(), x=1, y=99) == ["y"]
 
 
-def test_equals_and_betters_stay() -> None:
+def test_hotswap_keeps_workloads_of_equal_and_higher_priority() -> None:
     nodes = slices(running("equal", 0, "a", HIGH), running("better", 0, "b", HIGH + 1), pools="ab")
     assert swap(nodes, claim()) is None
 
 
-def test_a_workload_is_as_important_as_its_most_important_pod() -> None:
+def test_hotswap_workload_priority_is_highest_pod_priority() -> None:
     mixed = [*running("mixed", 0, "a", hosts=3), *running("mixed", 1, "b", HIGH, hosts=1)]
     filler = running("equal", 0, "b", HIGH)[1:]
     assert swap(slices(mixed, filler, pools="ab"), claim()) is None
 
 
-def test_who_may_not_preempt_waits() -> None:
+def test_hotswap_finds_no_plan_for_preemption_policy_never() -> None:
     nodes = slices(running("low", 0, "a"), pools="a")
     assert swap(nodes, claim(preemptionPolicy="Never")) is None
 
 
-def test_who_cannot_be_made_to_leave_stays() -> None:
+def test_hotswap_keeps_workload_that_is_not_evictable() -> None:
     nodes = slices(running("low", 0, "a"), running("lower", 0, "b"), pools="ab")
     assert victims(nodes, claim(), low=-1) == ["lower"]
 
 
-def test_pods_of_the_gang_itself_stay() -> None:
+def test_hotswap_keeps_pods_of_preempting_gang() -> None:
     nodes = cluster(node("n"), member("m1", "a", cpu="4", nodeName="n", priority=LOW))
     assert swap(nodes, single(member("m2", "a", cpu="4", priority=HIGH))) is None
 
 
-# --- those who leave already ---
+# --- victims that already terminate ---
 
 
-def test_those_who_leave_already_cost_nothing() -> None:
+def test_hotswap_prefers_domain_of_workload_already_being_evicted() -> None:
     nodes = slices(running("x", 0, "a"), running("y", 0, "b"), pools="ab")
     found = swap(nodes, claim(), leaving=("y",), x=1, y=99)
     assert found is not None
@@ -118,13 +118,13 @@ def test_those_who_leave_already_cost_nothing() -> None:
     assert sorted(found.nodes.values()) == ["b-0", "b-1", "b-2", "b-3"]
 
 
-def test_pods_that_stop_make_room_even_for_those_who_may_not_preempt() -> None:
+def test_hotswap_counts_terminating_pods_as_free_for_policy_never() -> None:
     stopping = [{**p, "metadata": {**p["metadata"], "deletionTimestamp": make.stamp(9)}} for p in running("x", 0, "a")]
     nodes = slices(stopping, pools="a")
     assert victims(nodes, claim(preemptionPolicy="Never")) == []
 
 
-def test_room_that_is_held_and_soon_free_is_waited_for() -> None:
+def test_hotswap_keeps_nominated_domain_of_terminating_pods() -> None:
     stopping = [
         {**p, "metadata": {**p["metadata"], "deletionTimestamp": make.stamp(9)}}
         for p in [*running("x", 0, "a"), *running("x", 1, "b")]
@@ -138,27 +138,27 @@ def test_room_that_is_held_and_soon_free_is_waited_for() -> None:
     assert sorted(found.nodes.values()) == ["b-0", "b-1", "b-2", "b-3"]
 
 
-# --- several ---
+# --- several victims ---
 
 
-def test_one_for_all_leaves_rather_than_several() -> None:
+def test_hotswap_prefers_single_victim_for_all_claims() -> None:
     nodes = slices(running("x", 0, "a"), running("y", 0, "b"), running("z", 0, "c"), running("z", 1, "d"), pools="abcd")
     assert victims(nodes, claim(job=0), claim(job=1), x=1, y=2, z=50) == ["z"]
 
 
-def test_several_leave_if_none_is_enough() -> None:
+def test_hotswap_evicts_several_workloads_if_single_victim_is_not_enough() -> None:
     nodes = slices(running("x", 0, "a"), running("y", 0, "b"), running("z", 0, "c"))
     assert victims(nodes, claim(job=0), claim(job=1), x=3, y=1, z=2) == ["y", "z"]
 
 
-def test_who_turns_out_not_to_be_needed_stays() -> None:
-    # x is the cheapest for the first Job; w, who must leave for the third, makes room for all but one.
+def test_hotswap_drops_victims_that_become_unnecessary() -> None:
+    # x is the cheapest for the first Job; w, required for the third, frees enough for all but one.
     jobs = [running("x", 0, "a"), *[running("w", i, pool) for i, pool in enumerate("bc")], running("y", 0, "d")]
     nodes = slices(*jobs, pools="abcd")
     assert victims(nodes, *[claim(job=i) for i in range(3)], x=5, w=8, y=1) == ["y", "w"]
 
 
-def test_only_those_leave_who_are_in_the_way() -> None:
+def test_hotswap_evicts_blocking_pods_only() -> None:
     beside = [pod("p1", nodeName="a-0", cpu="1"), pod("p2", nodeName="a-1", cpu="1")]
     nodes = slices(running("x", 0, "a", hosts=1)[:0], beside, pools="a")
     assert victims(nodes, claim()) == ["p1", "p2"]
@@ -169,14 +169,14 @@ def test_only_those_leave_who_are_in_the_way() -> None:
 # --- gangs without domains ---
 
 
-def test_pods_without_a_domain_get_the_nodes_they_need() -> None:
+def test_hotswap_frees_nodes_for_gang_without_domain() -> None:
     gangs = [member(f"{gang}{i}", gang, cpu="4", nodeName=f"n{gang}{i}") for gang in "xy" for i in range(2)]
     nodes = cluster(*[node(f"n{gang}{i}") for gang in "xy" for i in range(2)], *gangs)
     claims = [single(member(f"m{i}", "m", cpu="3", priority=HIGH)) for i in range(2)]
     assert victims(nodes, *claims, x=2, y=1) == ["y"]
 
 
-def test_pods_that_must_be_near_others_of_their_gang_wait_for_them_to_be_placed() -> None:
+def test_hotswap_places_affinity_target_of_gang_first() -> None:
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"role": "driver"}}}
     ]}}  # fmt: skip
@@ -186,10 +186,10 @@ def test_pods_that_must_be_near_others_of_their_gang_wait_for_them_to_be_placed(
     assert victims(nodes, worker, driver) == ["v"]
 
 
-# --- what they are told ---
+# --- messages ---
 
 
-def test_the_message_names_both_and_the_cost() -> None:
+def test_hotswap_message_names_preemptor_victim_and_lost_work() -> None:
     victim = EvictionUnit("team/low", [pod_view(each) for each in running("low", 0, "a")], 61 * MINUTE)
     reported = message("team/high", "u1", "", victim)
     assert reported == (
@@ -199,12 +199,12 @@ def test_the_message_names_both_and_the_cost() -> None:
     assert preemptor_uid_of(reported) == "u1"
 
 
-# --- laws ---
+# --- properties ---
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]]:
-    """Slices with Jobs of one or two slices on them, of two priorities, and a JobSet that waits."""
+def scenarios(draw: st.DrawFn) -> tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]]:
+    """Slices with running Jobs of one or two slices, of two priorities, and a pending JobSet."""
     owners = draw(st.lists(st.sampled_from(["", "u", "v", "w", "x", "y"]), min_size=1, max_size=6))
     priorities = {name: draw(st.sampled_from([LOW, LOW, HIGH])) for name in "uvwxy"}
     sizes = draw(st.lists(st.integers(1, 4), min_size=6, max_size=6))
@@ -221,12 +221,12 @@ def worlds(draw: st.DrawFn) -> tuple[ClusterSnapshot, list[PlacementClaim], dict
     return nodes, claims, {name: draw(st.integers(0, 3)) for name in "uvwxy"}
 
 
-@given(worlds())
-def test_once_they_have_left_there_is_room_for_all_and_without_one_of_them_there_is_not(
-    world: tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]],
+@given(scenarios())
+def test_hotswap_victim_set_is_sufficient_and_minimal(
+    scenario: tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]],
 ) -> None:
-    nodes, claims, lost = world
-    found = find_hotswap(claims, nodes, Losses(nodes, lost), FULL)
+    nodes, claims, lost = scenario
+    found = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
     if found is None:
         return
     for spared in (None, *found.victims):
@@ -238,16 +238,16 @@ def test_once_they_have_left_there_is_room_for_all_and_without_one_of_them_there
             assert isinstance(place_claims(claims, nodes, FULL), GangPlaced) is (spared is None)
 
 
-@given(worlds())
-def test_if_nothing_is_found_not_even_the_leaving_of_all_lower_ones_helps(
-    world: tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]],
+@given(scenarios())
+def test_hotswap_finds_plan_iff_eviction_of_all_lower_priorities_suffices(
+    scenario: tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]],
 ) -> None:
-    nodes, claims, lost = world
+    nodes, claims, lost = scenario
     if isinstance(place_claims(claims, nodes, FULL), GangPlaced):
         return
-    found = find_hotswap(claims, nodes, Losses(nodes, lost), FULL)
+    found = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
     with nodes.what_if():
-        occupant_of = Losses(nodes, lost)
+        occupant_of = EvictionUnits(nodes, lost)
         occupants = [occupant_of(p) for each in nodes for p in each.pods.values()]
         for occupant in occupants:
             for each in occupant.pods if occupant is not None and occupant.priority < HIGH else ():

@@ -1,4 +1,4 @@
-"""A leader goes only where the whole of its Job has room."""
+"""A leader is placed only in a domain with room for its whole Job."""
 
 from batchyard.api import well_known
 from batchyard.api.views.pods import pod_view
@@ -17,7 +17,7 @@ def placed(nodes: ClusterSnapshot, *claims: PlacementClaim) -> dict[str, list[st
 
 
 def stuck(nodes: ClusterSnapshot, *claims: PlacementClaim) -> str:
-    """Why claims are not placed."""
+    """The message of unschedulable claims."""
     found = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
     assert isinstance(found, GangUnschedulable), found
     return found.why.message()
@@ -27,7 +27,7 @@ def hosts(pool: str) -> list[str]:
     return [f"{pool}-{number}" for number in range(4)]
 
 
-def test_stand_ins_ask_for_what_followers_ask_for() -> None:
+def test_placeholders_copy_requests_and_labels_without_exclusive_affinity() -> None:
     first, second = placeholders(leader("high"), 2)
     assert (first.uid, second.uid) == ("uid-high-0-0+1", "uid-high-0-0+2")
     assert first.shape is second.shape
@@ -37,25 +37,25 @@ def test_stand_ins_ask_for_what_followers_ask_for() -> None:
     assert not first.shape.anti_affinity
 
 
-def test_stand_ins_keep_the_terms_that_the_template_has_itself() -> None:
+def test_placeholders_keep_affinity_terms_of_pod_template() -> None:
     own = required("podAntiAffinity", pod_term(match={"app": "noisy"}))
     (follower,) = placeholders(leader("high", affinity=own), 1)
     assert [term.topology_key for term in follower.shape.anti_affinity] == ["kubernetes.io/hostname"]
 
 
-def test_a_job_has_a_domain_to_itself() -> None:
+def test_exclusive_claims_get_separate_domains() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b"))
     found = placed(nodes, claim(job=0), claim(job=1))
     assert found == {"high-0-0": hosts("a"), "high-1-0": hosts("b")}
 
 
-def test_a_leader_does_not_go_where_its_followers_have_no_room() -> None:
+def test_claim_skips_domain_without_room_for_followers() -> None:
     small = pod("small", nodeName="a-3")
     nodes = cluster(*slice_of("a"), *slice_of("b"), small)
     assert placed(nodes, claim()) == {"high-0-0": hosts("b")}
 
 
-def test_why_a_job_has_no_room_is_told() -> None:
+def test_claim_message_counts_domains_without_room_for_whole_job() -> None:
     small = pod("small", nodeName="a-3")
     nodes = cluster(*slice_of("a"), *running("same", 0, "b", HIGH)[:1], *slice_of("b"), node("other"), small)
     assert stuck(nodes, claim()) == (
@@ -64,25 +64,25 @@ def test_why_a_job_has_no_room_is_told() -> None:
     )
 
 
-def test_of_two_jobs_none_is_placed_if_one_has_no_room() -> None:
+def test_claims_of_two_jobs_fail_together() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b", hosts=3))
     assert stuck(nodes, claim(job=0), claim(job=1)).startswith("0/7 nodes are available: ")
 
 
-def test_pods_without_a_domain_are_placed_beside() -> None:
+def test_claim_without_domain_is_placed_with_exclusive_claim() -> None:
     nodes = cluster(*slice_of("a"), node("other", cpu="8"))
     driver = PlacementClaim((pod_view(pod("driver", cpu="5")),))
     assert placed(nodes, driver, claim()) == {"driver": ["other"], "high-0-0": hosts("a")}
 
 
-def test_room_held_for_others_of_no_lower_priority_is_taken() -> None:
+def test_claim_respects_nominations_of_equal_or_higher_priority() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b"))
     nodes.nominate(pod_view(leader("rival")), "a-2")
     nodes.nominate(pod_view(leader("weak", priority=LOW)), "b-2")
     assert placed(nodes, claim()) == {"high-0-0": hosts("b")}
 
 
-def test_room_held_for_the_gang_itself_is_free_to_it() -> None:
+def test_claim_uses_capacity_nominated_for_its_own_gang() -> None:
     nodes = cluster(*slice_of("a"))
     own = claim()
     for number, each in enumerate(own.pods):
@@ -91,7 +91,7 @@ def test_room_held_for_the_gang_itself_is_free_to_it() -> None:
     assert nodes.nomination_of(own.pods[3].uid) == "a-3"
 
 
-def test_room_held_for_all_of_them_is_where_they_go() -> None:
+def test_claim_prefers_domain_nominated_for_all_its_pods() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b"))
     own = claim()
     for number, each in enumerate(own.pods):
@@ -101,12 +101,12 @@ def test_room_held_for_all_of_them_is_where_they_go() -> None:
     assert placed(nodes, own) == {"high-0-0": hosts("a")}
 
 
-def test_the_largest_job_of_a_gang_goes_first() -> None:
+def test_claims_are_placed_largest_first() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b", hosts=2))
     assert placed(nodes, claim(job=0, size=1), claim(job=1)) == {"high-0-0": ["b-0"], "high-1-0": hosts("a")}
 
 
-def test_nodes_without_the_label_are_in_no_domain() -> None:
+def test_claim_rejects_nodes_without_topology_label() -> None:
     nodes = cluster(*[node(f"n{i}") for i in range(4)])
     assert claim().topology_key == well_known.NODE_POOL
     assert stuck(nodes, claim()) == "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."

@@ -1,4 +1,4 @@
-"""The cluster, kept in step change by change."""
+"""The cluster snapshot follows each change of nodes and pods."""
 
 import pytest
 
@@ -9,50 +9,50 @@ from unit.placement.placement_make import cluster, node, place, pod, view
 
 
 def left(nodes: ClusterSnapshot, name: str = "n", resource: str = "cpu") -> int:
-    """What a node has left."""
+    """The free amount of a resource on a node."""
     found = nodes.get(name)
     assert found is not None
     return found.left[resource]
 
 
-def fail_in_a_trial(nodes: ClusterSnapshot) -> None:
-    """Add a pod, then fail."""
+def fail_in_what_if(nodes: ClusterSnapshot) -> None:
+    """Add a pod, then raise an error."""
     with nodes.what_if():
         nodes.add_pod(view(pod("p")), "n")
         raise KeyError("p")
 
 
-def test_nodes_come_in_order_of_name() -> None:
+def test_snapshot_lists_nodes_sorted_by_name() -> None:
     assert [n.name for n in cluster(node("c"), node("a"), node("b"))] == ["a", "b", "c"]
 
 
-def test_pods_take_of_their_node_and_leave_it_again() -> None:
+def test_snapshot_subtracts_and_restores_pod_requests() -> None:
     nodes = cluster(node(), pod("p", cpu="3", nodeName="n"))
     assert (left(nodes), left(nodes, resource="pods"), nodes.place_of("uid-p")) == (1000, 109, "n")
     nodes.remove_pod("uid-p")
     assert (left(nodes), left(nodes, resource="pods"), nodes.place_of("uid-p")) == (4000, 110, "")
 
 
-def test_a_pod_that_is_added_again_moves() -> None:
+def test_snapshot_moves_pod_that_is_added_twice() -> None:
     nodes = cluster(node("a"), node("b"), pod("p", nodeName="a"))
     nodes.add_pod(view(pod("p")), "b")
     assert (left(nodes, "a"), left(nodes, "b")) == (4000, 3000)
 
 
-def test_a_node_that_changes_keeps_its_pods() -> None:
+def test_snapshot_keeps_pods_of_updated_node() -> None:
     nodes = cluster(node(), pod("p", nodeName="n"))
     nodes.set_node(node_view(node(cpu="8", gpu="2")))
     assert (left(nodes), left(nodes, resource="nvidia.com/gpu")) == (7000, 2)
 
 
-def test_pods_of_a_node_that_is_not_there_count_when_it_comes() -> None:
+def test_snapshot_counts_pods_added_before_their_node() -> None:
     nodes = cluster(pod("p", nodeName="n"), pod("q", nodeName="n"), pod("r", nodeName="other"))
     nodes.remove_pod("uid-q")
     nodes.set_node(node_view(node()))
     assert left(nodes) == 3000
 
 
-def test_a_node_that_comes_back_has_its_pods_still() -> None:
+def test_snapshot_keeps_pods_of_node_that_is_removed_and_added() -> None:
     nodes = cluster(node(), pod("p", nodeName="n"))
     nodes.remove_node("n")
     assert (len(nodes), nodes.get("n"), nodes.place_of("uid-p")) == (0, None, "n")
@@ -60,7 +60,7 @@ def test_a_node_that_comes_back_has_its_pods_still() -> None:
     assert left(nodes) == 3000
 
 
-def test_a_trial_is_undone_in_full() -> None:
+def test_what_if_reverts_all_changes() -> None:
     nodes = cluster(node("a"), pod("p", nodeName="a"))
     nodes.nominate(view(pod("n")), "a")
     with nodes.what_if():
@@ -74,7 +74,7 @@ def test_a_trial_is_undone_in_full() -> None:
     assert (left(nodes, "a"), nodes.place_of("uid-q"), nodes.nomination_of("uid-n")) == (3000, "", "a")
 
 
-def test_trials_may_lie_within_each_other() -> None:
+def test_what_if_blocks_nest() -> None:
     nodes = cluster(node())
     with nodes.what_if():
         nodes.add_pod(view(pod("p")), "n")
@@ -85,7 +85,7 @@ def test_trials_may_lie_within_each_other() -> None:
     assert left(nodes) == 4000
 
 
-def test_what_is_kept_of_a_trial_is_undone_with_the_one_around_it() -> None:
+def test_outer_what_if_reverts_changes_kept_by_inner() -> None:
     nodes = cluster(node())
     with nodes.what_if():
         with nodes.what_if() as trial:
@@ -95,14 +95,14 @@ def test_what_is_kept_of_a_trial_is_undone_with_the_one_around_it() -> None:
     assert left(nodes) == 4000
 
 
-def test_a_trial_that_fails_is_undone_too() -> None:
+def test_what_if_reverts_changes_after_exception() -> None:
     nodes = cluster(node())
     with pytest.raises(KeyError):
-        fail_in_a_trial(nodes)
+        fail_in_what_if(nodes)
     assert left(nodes) == 4000
 
 
-def test_trials_are_no_lasting_changes() -> None:
+def test_what_if_adds_no_lasting_node_generation() -> None:
     nodes = cluster(node())
     before = nodes.lasting.now
     with nodes.what_if():
@@ -112,18 +112,18 @@ def test_trials_are_no_lasting_changes() -> None:
     assert nodes.lasting.since(before) == ["n"]
 
 
-def test_what_is_remembered_of_nodes_follows_their_labels_and_taints() -> None:
+def test_snapshot_filter_cache_follows_node_labels_and_taints() -> None:
     nodes = cluster(node("a"), node("b"))
-    asked = [pod("p", nodeSelector={"kind": "x"})]
-    assert place(nodes, asked) == [""]
+    pending = [pod("p", nodeSelector={"kind": "x"})]
+    assert place(nodes, pending) == [""]
     nodes.set_node(node_view(node("b", labels={"kind": "x"})))
-    assert place(nodes, asked) == ["b"]
+    assert place(nodes, pending) == ["b"]
     nodes.set_node(node_view(node("b", labels={"kind": "x"}, taints=[{"key": "t", "effect": "NoSchedule"}])))
     nodes.remove_pod("uid-p")
-    assert place(nodes, asked) == [""]
+    assert place(nodes, pending) == [""]
 
 
-def test_another_revision_of_a_pod_takes_the_place_of_the_first() -> None:
+def test_snapshot_update_pod_replaces_view() -> None:
     nodes = cluster(node(), pod("p", nodeName="n"))
     newer = view(pod("p", nodeName="n", status={"phase": "Running"}))
     nodes.update_pod(newer)
@@ -133,7 +133,7 @@ def test_another_revision_of_a_pod_takes_the_place_of_the_first() -> None:
     assert nodes.pod("uid-p") is newer
 
 
-def test_changes_are_told_once_a_name_and_the_latest_first() -> None:
+def test_node_generations_list_each_changed_name_once() -> None:
     changes = NodeGenerations()
     for name in ("a", "b", "a"):
         changes.note(name)

@@ -1,4 +1,4 @@
-"""Shares of GPUs: each lies on one GPU, whole GPUs are wholly free ones, and a restart knows who has which."""
+"""GPU shares: each uses one GPU, whole GPUs are unused ones, and assignments survive a restart."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ INDEX = "batchyard.dev/gpu-index"
 
 
 def gpu_node(name: str = "n", gpus: int = 2) -> Any:
-    """A Node with so many GPUs that are shared."""
+    """A Node with this number of shared GPUs."""
     return placement_make.node(name, **{MILLI: str(gpus * 1000)})
 
 
 def sharer(name: str, milli: int, **fields: Any) -> Any:
-    """A Pod that asks for so many thousandths."""
+    """A Pod that requests this many thousandths of a GPU."""
     pod = placement_make.pod(name, cpu="100m", **fields)
     pod["spec"]["containers"][0]["resources"]["requests"][MILLI] = str(milli)
     return pod
@@ -33,13 +33,13 @@ def held(nodes: ClusterSnapshot, *names: str) -> list[tuple[int, ...]]:
     return [tuple(nodes.devices_of(f"uid-{name}")) for name in names]
 
 
-def test_a_share_goes_where_the_least_is_left_that_suffices() -> None:
+def test_gpu_share_uses_best_fit() -> None:
     nodes = placement_make.cluster(gpu_node())
     placement_make.place(nodes, [sharer("a", 600), sharer("b", 500), sharer("c", 300)])
     assert held(nodes, "a", "b", "c") == [(0,), (1,), (0,)]
 
 
-def test_a_share_is_not_split_over_two_gpus() -> None:
+def test_gpu_share_is_not_split_over_two_gpus() -> None:
     nodes = placement_make.cluster(gpu_node())
     assert placement_make.place(nodes, [sharer("a", 600), sharer("b", 600), sharer("c", 600)]) == ["n", "n", ""]
     assert "1 node(s) didn't have what is asked for free on single GPUs" in placement_make.reported(
@@ -48,13 +48,13 @@ def test_a_share_is_not_split_over_two_gpus() -> None:
     assert "1 Insufficient batchyard.dev/gpu-milli" in placement_make.reported(nodes, sharer("d", 900))
 
 
-def test_whole_gpus_are_wholly_free_ones() -> None:
+def test_whole_gpu_request_uses_unused_gpus_only() -> None:
     nodes = placement_make.cluster(gpu_node(gpus=4))
     assert placement_make.place(nodes, [sharer("a", 1), sharer("b", 3000), sharer("c", 1000)]) == ["n", "n", ""]
     assert held(nodes, "a", "b") == [(0,), (1, 2, 3)]
 
 
-def test_a_share_beside_whole_gpus_lies_on_another_one() -> None:
+def test_fraction_beside_whole_gpus_uses_another_gpu() -> None:
     devices = GpuShares(3000)
     devices.take("a", 400, ())
     devices.take("b", 2500, ())
@@ -63,19 +63,19 @@ def test_a_share_beside_whole_gpus_lies_on_another_one() -> None:
     assert not devices.fits(101)
 
 
-def test_a_pod_keeps_the_gpus_its_annotation_names() -> None:
+def test_bound_pod_keeps_gpus_of_its_annotation() -> None:
     nodes = placement_make.cluster(gpu_node(), sharer("a", 600, annotations={INDEX: "1"}, nodeName="n"))
     placement_make.place(nodes, [sharer("b", 600)])
     assert held(nodes, "a", "b") == [(1,), (0,)]
 
 
-def test_an_annotation_that_cannot_be_is_passed_over() -> None:
+def test_invalid_gpu_index_annotation_is_ignored() -> None:
     for text in ("7", "0,1", "x", ""):
         nodes = placement_make.cluster(gpu_node(), sharer("a", 600, annotations={INDEX: text}, nodeName="n"))
         assert held(nodes, "a") == [(0,)]
 
 
-def test_a_pod_that_others_bound_without_room_counts_in_the_sum_only() -> None:
+def test_overcommitted_gpu_share_counts_in_sum_only() -> None:
     bound = [sharer(name, 600, nodeName="n") for name in "abc"]
     nodes = placement_make.cluster(gpu_node(), *bound)
     assert held(nodes, "a", "b", "c") == [(0,), (1,), ()]
@@ -84,7 +84,7 @@ def test_a_pod_that_others_bound_without_room_counts_in_the_sum_only() -> None:
     assert placement_make.place(nodes, [sharer("d", 400)]) == ["n"]
 
 
-def test_what_is_undone_gives_each_pod_its_own_gpus_back() -> None:
+def test_what_if_restores_gpu_assignments() -> None:
     nodes = placement_make.cluster(gpu_node(gpus=3))
     placement_make.place(nodes, [sharer("a", 900), sharer("b", 900), sharer("c", 900)])
     with nodes.what_if():
@@ -94,7 +94,7 @@ def test_what_is_undone_gives_each_pod_its_own_gpus_back() -> None:
     assert held(nodes, "a", "b", "c", "d") == [(0,), (1,), (2,), ()]
 
 
-def test_gpus_that_come_to_a_node_are_used() -> None:
+def test_gpus_added_to_node_are_used() -> None:
     nodes = placement_make.cluster(gpu_node(gpus=1))
     placement_make.place(nodes, [sharer("a", 600)])
     nodes.set_node(node_view(gpu_node(gpus=2)))
@@ -102,7 +102,7 @@ def test_gpus_that_come_to_a_node_are_used() -> None:
     assert held(nodes, "a", "b") == [(0,), (1,)]
 
 
-def test_of_pods_of_lower_priority_those_leave_that_free_one_gpu() -> None:
+def test_preemption_selects_victim_that_frees_single_gpu() -> None:
     low = [sharer(name, 600, nodeName="n", priority=1) for name in "ab"]
     nodes = placement_make.cluster(gpu_node(), *low)
     pod = placement_make.view(sharer("c", 700, priority=9))
@@ -114,7 +114,7 @@ def test_of_pods_of_lower_priority_those_leave_that_free_one_gpu() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3000)), max_size=20))
-def test_no_gpu_is_given_twice_and_all_come_back(steps: list[tuple[int, int]]) -> None:
+def test_gpu_shares_never_overcommit_and_release_everything(steps: list[tuple[int, int]]) -> None:
     devices, there = GpuShares(3000), dict[str, int]()
     for number, amount in steps:
         uid = str(number)

@@ -1,4 +1,4 @@
-"""Pods that are placed together or not at all."""
+"""Gangs: pods that are placed together or not at all."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def gang(count: int, cpu: str = "2", **fields: Any) -> list[Any]:
 
 
 def placed(nodes: ClusterSnapshot, pods: list[Any]) -> dict[str, str] | str:
-    """Where a gang goes, by the names of its pods; or the pod that has no place."""
+    """The nodes of a gang, by pod name; or the pod without a node."""
     found = place_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
     if isinstance(found, GangUnschedulable):
         return found.pod.name
@@ -31,48 +31,48 @@ def placed(nodes: ClusterSnapshot, pods: list[Any]) -> dict[str, str] | str:
 
 
 def preempted(nodes: ClusterSnapshot, pods: list[Any]) -> Any:
-    """Who leaves for which pod of a gang; or why nobody."""
+    """The victims with their preemptors in the gang; or the failure message."""
     found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
     if isinstance(found, PreemptionFailure):
         return found.message
     return sorted((victim.name, preemptor.name) for victim, preemptor in found.victims)
 
 
-def test_a_gang_is_placed_as_a_whole() -> None:
+def test_place_gang_returns_nodes_of_all_pods() -> None:
     assert placed(cluster(node("a"), node("b")), gang(4)) == {"m0": "a", "m1": "b", "m2": "a", "m3": "b"}
 
 
-def test_a_gang_that_does_not_fit_takes_nothing() -> None:
+def test_unschedulable_gang_uses_no_capacity() -> None:
     nodes = cluster(node("a"), node("b"))
     assert placed(nodes, gang(5)) == "m4"
     assert [n.left["cpu"] for n in nodes] == [4000, 4000]
 
 
-def test_why_a_gang_does_not_fit_is_told_with_the_others_placed() -> None:
+def test_unschedulable_gang_reports_obstacle_after_placing_other_members() -> None:
     found = place_gang([view(p) for p in gang(3)], cluster(node("a")), AutoscalingProfile.BALANCED)
     assert isinstance(found, GangUnschedulable)
     assert found.why.message() == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def test_those_who_need_most_find_their_place_first() -> None:
+def test_place_gang_places_largest_pods_first() -> None:
     nodes = cluster(node("a"), node("b"))
     small = [member("a1", cpu="2"), member("a2", cpu="2")]
     assert placed(nodes, [*small, member("z", cpu="4")]) == {"a1": "b", "a2": "b", "z": "a"}
 
 
-def test_what_few_nodes_have_counts_more_than_cpu() -> None:
+def test_place_gang_orders_scarce_resources_before_cpu() -> None:
     nodes = cluster(node("a", gpu="1", cpu="4"), node("b"))
     assert placed(nodes, [member("cpu", cpu="4"), member("gpu", cpu="1", gpu="1")]) == {"cpu": "b", "gpu": "a"}
 
 
-def test_members_that_want_to_be_near_others_wait_for_them() -> None:
+def test_place_gang_places_affinity_target_before_dependent_pod() -> None:
     nodes = cluster(node("a"), node("b"))
     keen = member("big", cpu="3", affinity=required("podAffinity", pod_term(HOST)))
     assert placed(nodes, [keen, member("other", cpu="1", labels={"app": "a"})]) == {"big": "a", "other": "a"}
     assert placed(nodes, [keen]) == "big"
 
 
-def test_room_that_is_held_for_a_gang_is_its_own() -> None:
+def test_place_gang_uses_its_own_nominations() -> None:
     nodes = cluster(node("a"), node("b"))
     pods = gang(2, "4")
     for obj, name in zip(pods, "ab", strict=True):
@@ -81,7 +81,7 @@ def test_room_that_is_held_for_a_gang_is_its_own() -> None:
     assert nodes.nomination_of("uid-m0") == "a"
 
 
-def test_others_leave_for_all_of_a_gang_or_for_none() -> None:
+def test_gang_preemption_finds_victims_for_complete_gang_only() -> None:
     low = [pod(f"low{i}", cpu="4", nodeName=name) for i, name in enumerate("ab")]
     nodes = cluster(node("a"), node("b"), *low)
     assert preempted(nodes, gang(2, "4", priority=1)) == [("low0", "m0"), ("low1", "m1")]
@@ -90,7 +90,7 @@ def test_others_leave_for_all_of_a_gang_or_for_none() -> None:
     )
 
 
-def test_nobody_leaves_for_the_part_that_fits() -> None:
+def test_gang_preemption_selects_no_victim_for_pods_that_fit() -> None:
     nodes = cluster(node("a"), node("b"), pod("low", cpu="4", nodeName="b"))
     pods = gang(2, "4", priority=1)
     found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
@@ -99,7 +99,7 @@ def test_nobody_leaves_for_the_part_that_fits() -> None:
     assert preempted(nodes, pods) == [("low", "m1")]
 
 
-def test_while_victims_of_a_gang_are_on_their_way_nobody_else_is_asked() -> None:
+def test_gang_preemption_waits_for_terminating_victims() -> None:
     status = {"conditions": [make.condition("DisruptionTarget", reason="PreemptionByScheduler")]}
     leaving = pod("low", cpu="4", nodeName="a", status=status, deleted=make.stamp(30))
     nodes = cluster(node("a"), node("b"), leaving, pod("other", cpu="4", nodeName="b"))
@@ -110,25 +110,25 @@ def test_while_victims_of_a_gang_are_on_their_way_nobody_else_is_asked() -> None
 
 
 def has_room(nodes: ClusterSnapshot, pods: list[Any]) -> bool:
-    """Whether the first look leaves hope."""
+    """Whether the gang may fit, by the quick check."""
     return may_have_room([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
 
 
-def test_the_first_look_counts_room() -> None:
+def test_may_have_room_counts_free_capacity() -> None:
     nodes = cluster(node("a"), node("b"))
     assert has_room(nodes, gang(4))
     assert not has_room(nodes, gang(5))
     assert not has_room(nodes, [*gang(4), member("x", cpu="9")])
 
 
-def test_the_first_look_counts_what_others_may_yield() -> None:
+def test_may_have_room_counts_preemptible_capacity() -> None:
     nodes = cluster(node("a"), node("b"), pod("low", cpu="4", nodeName="a"))
     assert not has_room(nodes, gang(4))
     assert has_room(nodes, gang(4, priority=1))
     assert not has_room(nodes, gang(4, priority=1, preemptionPolicy="Never"))
 
 
-def test_the_first_look_leaves_out_what_is_held_for_others() -> None:
+def test_may_have_room_excludes_nominations_of_other_pods() -> None:
     nodes = cluster(node("a"), node("b"))
     nodes.nominate(view(pod("n", cpu="1")), "a")
     assert not has_room(nodes, gang(4))
@@ -137,6 +137,6 @@ def test_the_first_look_leaves_out_what_is_held_for_others() -> None:
     assert has_room(nodes, gang(4))
 
 
-def test_a_gang_of_one_is_a_gang() -> None:
+def test_place_gang_accepts_single_pod() -> None:
     found = place_gang([view(member("m"))], cluster(node()), AutoscalingProfile.BALANCED)
     assert found == GangPlaced({"uid-m": "n"})

@@ -1,4 +1,4 @@
-"""Whatever comes and goes: who waits really fits nowhere, gangs are whole, and no node is overfull."""
+"""Properties of placement: pending pods fit no node, gangs are complete, and no node is overcommitted."""
 
 from typing import Any
 
@@ -24,20 +24,20 @@ GANGS = ["", "", "g", "h"]
 
 
 def members() -> st.SearchStrategy[Obj]:
-    """Pods, some of them of gangs."""
+    """Pods, some of them members of gangs."""
     return st.builds(in_gang, pods(), st.sampled_from(GANGS))
 
 
 def in_gang(obj: Obj, gang: str) -> Obj:
-    """A pod of a gang, if it has a name."""
+    """The pod as a member of the gang, if a gang is given."""
     if not gang:
         return obj
     labels = {**obj["metadata"]["labels"], "batch.kubernetes.io/controller-uid": gang}
     return with_metadata(obj, labels=labels, annotations={"kueue.x-k8s.io/workload": gang})
 
 
-def courses() -> st.SearchStrategy[list[tuple[str, Any]]]:
-    """What happens, step by step. Several pods may come at once."""
+def histories() -> st.SearchStrategy[list[tuple[str, Any]]]:
+    """Sequences of changes. Several pods may be added at once."""
     step = st.one_of(
         st.tuples(st.just("node"), nodes()),
         st.tuples(st.just("node"), nodes()),
@@ -52,8 +52,8 @@ def courses() -> st.SearchStrategy[list[tuple[str, Any]]]:
     return st.lists(step, min_size=5, max_size=25)
 
 
-def take(stage: Stage, kind: str, what: Any) -> None:
-    """One step."""
+def apply_change(stage: Stage, kind: str, what: Any) -> None:
+    """Apply one change."""
     if kind == "node":
         stage.put(what)
     elif kind == "pods":
@@ -73,14 +73,14 @@ def take(stage: Stage, kind: str, what: Any) -> None:
 
 
 def relabel(stage: Stage, number: int, app: str) -> None:
-    """A pod has another label."""
+    """Change the label of a pod."""
     obj = stage.client.get(Key(scheme.POD, "team", f"p{number}"))
     if obj is not None:
         stage.put(with_metadata(obj, labels={**obj["metadata"]["labels"], "app": app}))
 
 
 def remove(stage: Stage, names: list[str]) -> None:
-    """Pods are gone at once."""
+    """Delete pods without grace period."""
     for name in names:
         if stage.client.get(Key(scheme.POD, "team", name)) is not None:
             stage._submit(Delete(Key(scheme.POD, "team", name), grace=0))
@@ -88,7 +88,7 @@ def remove(stage: Stage, names: list[str]) -> None:
 
 
 def as_written(stage: Stage) -> tuple[ClusterSnapshot, list[PodView]]:
-    """The cluster as its objects have it, and the pods that wait."""
+    """The snapshot built from the objects, and the pending pods."""
     cluster, waiting = ClusterSnapshot(), []
     for obj in stage.client.list(scheme.NODE):
         cluster.set_node(node_view(obj))
@@ -106,7 +106,7 @@ def as_written(stage: Stage) -> tuple[ClusterSnapshot, list[PodView]]:
 
 
 def units(cluster: ClusterSnapshot, waiting: list[PodView]) -> list[list[PodView]]:
-    """What is placed together."""
+    """The groups of pods that are placed together."""
     begun = {pod.gang for node in cluster for pod in node.pods.values() if not pod.deleting}
     gangs: dict[str, list[PodView]] = {}
     for pod in waiting:
@@ -114,8 +114,8 @@ def units(cluster: ClusterSnapshot, waiting: list[PodView]) -> list[list[PodView
     return list(gangs.values())
 
 
-def assert_waits_rightly(pods: list[PodView], cluster: ClusterSnapshot) -> None:
-    """Nothing could be done for the pods of a unit."""
+def assert_unit_is_unschedulable(pods: list[PodView], cluster: ClusterSnapshot) -> None:
+    """Neither placement nor preemption is possible for the pods of a unit."""
     names = [pod.name for pod in pods]
     if any(pod.nominated for pod in pods):
         assert any(awaits_victims(pod, cluster) for pod in pods), names
@@ -131,22 +131,22 @@ def assert_waits_rightly(pods: list[PodView], cluster: ClusterSnapshot) -> None:
         assert not isinstance(find_preemption(pods[0], cluster, placement.obstacles), PodPreemption), names
 
 
-@given(courses())
-def test_who_waits_can_be_helped_by_nothing(course: list[tuple[str, Any]]) -> None:
+@given(histories())
+def test_pending_pods_fit_no_node_with_or_without_preemption(history: list[tuple[str, Any]]) -> None:
     stage = Stage(PlacementController())
-    for kind, what in course:
-        take(stage, kind, what)
+    for kind, what in history:
+        apply_change(stage, kind, what)
         cluster, waiting = as_written(stage)
         for unit in units(cluster, waiting):
-            assert_waits_rightly(unit, cluster)
+            assert_unit_is_unschedulable(unit, cluster)
 
 
-@given(courses())
-def test_no_node_is_overfull_but_by_shrinking(course: list[tuple[str, Any]]) -> None:
+@given(histories())
+def test_no_node_is_overcommitted_unless_it_shrinks(history: list[tuple[str, Any]]) -> None:
     stage = Stage(PlacementController())
-    for kind, what in course:
+    for kind, what in history:
         if kind == "no node" or (kind == "node" and stage.client.get(Key(scheme.NODE, "", what["metadata"]["name"]))):
             continue
-        take(stage, kind, what)
+        apply_change(stage, kind, what)
         cluster, _ = as_written(stage)
         assert all(min(node.left.values()) >= 0 for node in cluster)

@@ -1,4 +1,4 @@
-"""What always holds of placement, whatever nodes and pods come and go."""
+"""Properties of placement under any sequence of node and pod changes."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from unit.placement.placement_make import cluster, view
 
 
 def changes() -> st.SearchStrategy[list[tuple[str, Any]]]:
-    """A course of events."""
+    """Sequences of changes."""
     change = st.one_of(
         st.tuples(st.just("node"), nodes()),
         st.tuples(st.just("no node"), st.sampled_from(NAMES)),
@@ -28,8 +28,8 @@ def changes() -> st.SearchStrategy[list[tuple[str, Any]]]:
     return st.lists(change, min_size=5, max_size=40)
 
 
-class Course:
-    """A cluster that changes, and what it consists of."""
+class ClusterHistory:
+    """A snapshot that changes, and the objects in it."""
 
     def __init__(self) -> None:
         self.nodes = ClusterSnapshot()
@@ -38,7 +38,7 @@ class Course:
         self.nominated: dict[str, tuple[Obj, str]] = {}
 
     def apply(self, kind: str, what: Any) -> None:
-        """One change."""
+        """Apply one change."""
         if kind == "node":
             self.node_objs[what["metadata"]["name"]] = what
             self.nodes.set_node(*[n.view for n in cluster(what)])
@@ -57,57 +57,59 @@ class Course:
         elif kind == "ask":
             find_node(view(what), self.nodes)
 
-    def anew(self) -> ClusterSnapshot:
-        """The same cluster, built from nothing."""
+    def rebuilt(self) -> ClusterSnapshot:
+        """The same cluster in a new snapshot."""
         fresh = cluster(*self.node_objs.values(), *self.pod_objs.values())
         for obj, name in self.nominated.values():
             fresh.nominate(view(obj), name)
         return fresh
 
 
-def run(course: list[tuple[str, Any]]) -> Course:
-    """A cluster after a course of events."""
-    after = Course()
-    for kind, what in course:
+def run(history: list[tuple[str, Any]]) -> ClusterHistory:
+    """A cluster after a sequence of changes."""
+    after = ClusterHistory()
+    for kind, what in history:
         after.apply(kind, what)
     return after
 
 
 def content(of: NodeInfo) -> tuple[Any, ...]:
-    """What a node is and has."""
+    """The state of a node."""
     return of.view, of.left, sorted(of.pods), of.ports, of.scored_cpu, of.scored_memory
 
 
 @given(changes(), pods("x"), st.sampled_from(list(AutoscalingProfile)))
-def test_what_is_kept_in_step_answers_as_what_is_built_anew(
-    course: list[tuple[str, Any]], asked: Obj, profile: AutoscalingProfile
+def test_incremental_snapshot_agrees_with_rebuilt_snapshot(
+    history: list[tuple[str, Any]], pending: Obj, profile: AutoscalingProfile
 ) -> None:
-    after = run(course)
-    assert find_node(view(asked), after.nodes, profile) == find_node(view(asked), after.anew(), profile)
+    after = run(history)
+    assert find_node(view(pending), after.nodes, profile) == find_node(view(pending), after.rebuilt(), profile)
 
 
 @given(changes(), pods("x"))
-def test_a_pod_is_placed_exactly_where_nothing_is_in_the_way(course: list[tuple[str, Any]], asked: Obj) -> None:
-    cluster_nodes = run(course).nodes
-    free = [n.name for n in cluster_nodes if not why_not(view(asked), n, cluster_nodes)]
-    place = pick_node(view(asked), cluster_nodes)
+def test_pick_node_returns_node_without_obstacles(history: list[tuple[str, Any]], pending: Obj) -> None:
+    cluster_nodes = run(history).nodes
+    free = [n.name for n in cluster_nodes if not why_not(view(pending), n, cluster_nodes)]
+    place = pick_node(view(pending), cluster_nodes)
     assert place in free if free else place == ""
 
 
 @given(changes(), changes(), pods("x"))
-def test_what_if_leaves_nothing_behind(course: list[tuple[str, Any]], trial: list[tuple[str, Any]], asked: Obj) -> None:
-    after = run(course)
+def test_what_if_leaves_snapshot_unchanged(
+    history: list[tuple[str, Any]], trial: list[tuple[str, Any]], pending: Obj
+) -> None:
+    after = run(history)
     with after.nodes.what_if():
         for kind, what in trial:
             after.apply(kind, what)
-    plain = run(course)
+    plain = run(history)
     assert list(map(content, after.nodes)) == list(map(content, plain.nodes))
-    assert find_node(view(asked), after.nodes) == find_node(view(asked), plain.nodes)
+    assert find_node(view(pending), after.nodes) == find_node(view(pending), plain.nodes)
 
 
 @given(changes(), pods("x"))
-def test_a_pod_fits_once_its_victims_have_left(course: list[tuple[str, Any]], asked: Obj) -> None:
-    cluster_nodes, preemptor = run(course).nodes, view(asked)
+def test_preemptor_fits_after_victims_are_removed(history: list[tuple[str, Any]], pending: Obj) -> None:
+    cluster_nodes, preemptor = run(history).nodes, view(pending)
     placement = find_node(preemptor, cluster_nodes)
     if not isinstance(placement, Unschedulable):
         return

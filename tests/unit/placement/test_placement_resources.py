@@ -1,4 +1,4 @@
-"""Room on a node, what it is short of, and how it scores by its resources."""
+"""Free resources of a node, its shortages, and its resource score."""
 
 from typing import Any
 
@@ -17,38 +17,38 @@ def only(*objects: Any) -> NodeInfo:
     return found
 
 
-def short(asked: Any, *objects: Any) -> tuple[tuple[str, ...], bool] | None:
-    """What a node is short of, and whether it might yield."""
-    found = find_shortage(view(asked).shape, only(*objects))
-    assert (found is None) == has_room(view(asked).shape, only(*objects))
+def short(pending: Any, *objects: Any) -> tuple[tuple[str, ...], bool] | None:
+    """The short resources of a node, and whether preemption may free them."""
+    found = find_shortage(view(pending).shape, only(*objects))
+    assert (found is None) == has_room(view(pending).shape, only(*objects))
     return None if found is None else (found.reasons, found.may_yield)
 
 
-def score(asked: Any, *objects: Any, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> int:
-    """How a node scores for a pod."""
-    return resource_score(view(asked).shape, only(*objects), profile)
+def score(pending: Any, *objects: Any, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> int:
+    """The score of a node for a pod."""
+    return resource_score(view(pending).shape, only(*objects), profile)
 
 
-def test_a_pod_fits_exactly() -> None:
+def test_find_shortage_accepts_exact_fit() -> None:
     assert short(pod(cpu="4", memory="16Gi"), node()) is None
 
 
-def test_everything_that_is_short_is_told() -> None:
+def test_find_shortage_reports_all_short_resources() -> None:
     taken = pod("t", cpu="3", memory="10Gi", nodeName="n")
     assert short(pod(cpu="2", memory="8Gi"), node(), taken) == (("Insufficient cpu", "Insufficient memory"), True)
 
 
-def test_what_the_node_never_has_nobody_can_yield() -> None:
+def test_shortage_above_allocatable_is_not_preemptible() -> None:
     assert short(pod(cpu="5"), node()) == (("Insufficient cpu",), False)
     assert short(pod(gpu="1"), node()) == (("Insufficient nvidia.com/gpu",), False)
 
 
-def test_a_node_takes_so_many_pods_only() -> None:
+def test_find_shortage_reports_too_many_pods() -> None:
     taken = pod("t", nodeName="n")
     assert short(pod(cpu="0", memory="0"), node(pods="1"), taken) == (("Too many pods",), True)
 
 
-def test_more_may_be_taken_than_there_is() -> None:
+def test_overcommitted_node_accepts_pod_without_requests() -> None:
     taken = pod("t", cpu="8", nodeName="n")
     assert only(node(), taken).left["cpu"] == -4000
     assert short(pod(cpu="0"), node(), taken) is None
@@ -68,41 +68,41 @@ PORT = "node(s) didn't have free ports for the requested pod ports"
         ({"hostPort": 80}, {"hostPort": 80, "hostIP": "10.0.0.2"}, False),
     ],
 )
-def test_a_port_of_the_host_is_taken_once(ours: Any, theirs: Any, is_free: bool) -> None:
+def test_host_port_conflicts_by_ip_and_protocol(ours: Any, theirs: Any, is_free: bool) -> None:
     found = short(pod(ports=[ours]), node(), pod("t", ports=[theirs], nodeName="n"))
     assert found == (None if is_free else ((PORT,), True))
 
 
-def test_a_port_is_free_again_when_its_pod_has_gone() -> None:
+def test_removed_pod_releases_host_port() -> None:
     nodes = cluster(node(), pod("t", ports=[{"hostPort": 80}], nodeName="n"))
     nodes.remove_pod("uid-t")
     (of,) = nodes
     assert has_room(view(pod(ports=[{"hostPort": 80}])).shape, of)
 
 
-def test_the_emptier_node_scores_higher() -> None:
-    # cpu 2/4 and memory 4/16 would be taken: (50 + 75) // 2, and a difference of 0.25 halved.
+def test_resource_score_of_balanced_profile() -> None:
+    # cpu 2/4 and memory 4/16 would be used: (50 + 75) // 2, and half of the difference of 0.25.
     assert score(pod(cpu="1", memory="2Gi"), node(), pod("t", cpu="1", memory="2Gi", nodeName="n")) == 62 + 87
 
 
-def test_the_fuller_node_scores_higher_where_utilization_is_optimized() -> None:
-    asked, taken = pod(cpu="1", memory="2Gi"), pod("t", cpu="1", memory="2Gi", nodeName="n")
-    assert score(asked, node(), taken, profile=AutoscalingProfile.OPTIMIZE_UTILIZATION) == 37 + 87
+def test_resource_score_of_optimize_utilization_profile() -> None:
+    pending, taken = pod(cpu="1", memory="2Gi"), pod("t", cpu="1", memory="2Gi", nodeName="n")
+    assert score(pending, node(), taken, profile=AutoscalingProfile.OPTIMIZE_UTILIZATION) == 37 + 87
 
 
-def test_what_requests_nothing_is_not_drawn_to_balanced_nodes() -> None:
-    asked = pod(cpu="0", memory="0", **EMPTY)
+def test_resource_score_without_requests_skips_balance() -> None:
+    pending = pod(cpu="0", memory="0", **EMPTY)
     # 100m of 4 cpus and 200Mi of 16Gi are assumed: 97 and 98.
-    assert score(asked, node()) == (97 + 98) // 2
+    assert score(pending, node()) == (97 + 98) // 2
 
 
-def test_what_pods_take_without_asking_counts_in_scores() -> None:
+def test_resource_score_assumes_requests_of_best_effort_pods() -> None:
     taken = pod("t", nodeName="n", **EMPTY)
     assert only(node(), taken).left["cpu"] == 4000
     assert score(pod(), node(), taken) < score(pod(), node())
 
 
-def test_overfull_and_bare_nodes_have_scores_too() -> None:
+def test_resource_score_handles_overcommitted_and_zero_capacity_nodes() -> None:
     assert score(pod(cpu="0", memory="0"), node(), pod("t", cpu="8", memory="32Gi", nodeName="n")) == 0
     assert score(pod(cpu="0", memory="0"), node(cpu="0", memory="0")) == 0
     assert score(pod(cpu="1", memory="0"), node(memory="0")) == 75 + 100

@@ -10,7 +10,7 @@ from batchyard.provision.images import SOURCES, builds_operator, image_recipes, 
 from batchyard.provision.loading import PlatformSource, read_platform
 
 REFARCH = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
-#: Records its arguments, and whether the sources are in the folder that it is to build from.
+#: Records its arguments, and whether the sources are in the build folder.
 ENGINE = """#!/bin/sh
 for last in "$@"; do :; done
 found=; [ -f "$last/src/batchyard/__main__.py" ] && [ -f "$last/deploy/image/Containerfile" ] && found=" found"
@@ -18,7 +18,7 @@ echo "$1 $last$found" >> calls
 """
 
 
-def test_the_archive_holds_what_the_containerfile_copies_and_is_the_same_each_time() -> None:
+def test_source_archive_is_complete_and_reproducible() -> None:
     first = source_archive()
     assert source_archive() == first
     with tarfile.open(fileobj=io.BytesIO(first)) as archive:
@@ -33,7 +33,7 @@ def test_the_archive_holds_what_the_containerfile_copies_and_is_the_same_each_ti
     assert not any("__pycache__" in name for name in names)
 
 
-def test_the_commands_build_from_the_unpacked_archive_and_push(tmp_path: Path) -> None:
+def test_image_commands_build_from_archive_and_push(tmp_path: Path) -> None:
     (recipe,) = image_recipes(read_platform(PlatformSource("p", REFARCH)))
     (tmp_path / SOURCES).parent.mkdir(parents=True)
     (tmp_path / SOURCES).write_bytes(source_archive())
@@ -42,13 +42,13 @@ def test_the_commands_build_from_the_unpacked_archive_and_push(tmp_path: Path) -
     engine.chmod(0o755)
     script = "\n".join(["engine=./engine", *recipe.lines])
     subprocess.run(["sh", "-ceu", script], cwd=tmp_path, check=True)
-    reference = "us-central1-docker.pkg.dev/my-project/gke-batch-refarch/batchyard:0.1.0"
+    reference = "us-central1-docker.pkg.dev/my-project/gke-batch-refarch/batchyard:0.2.0"
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == ["build build/.operator-image found", f"push {reference}"]
     assert [path.name for path in (tmp_path / "build").iterdir()] == ["operator-image.tar.gz"]
 
 
-def test_nothing_is_built_for_kueue_or_for_an_image_that_the_file_names() -> None:
+def test_no_image_is_built_for_kueue_or_named_image() -> None:
     for old, new in (
         ("  engine: batchyard\n", "  engine: kueue\n"),
         ("  engine: batchyard\n", "  operator: {image: registry.example/batchyard:v1}\n"),

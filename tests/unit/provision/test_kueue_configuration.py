@@ -1,4 +1,4 @@
-"""Kueue's own Configuration: that of the release, unless a platform says something of it."""
+"""Kueue's Configuration: that of the release, with the settings of the platform."""
 
 import subprocess
 from pathlib import Path
@@ -45,8 +45,8 @@ def read(more: str = "", text: str = TEXT) -> PlatformModel:
     return read_platform(PlatformSource("p.yaml", text + more))
 
 
-def kustomized(platform: PlatformModel, folder: Path) -> dict[str, Any]:
-    """What kubectl makes of the engine's kustomization, by kind; the releases are not to be had here."""
+def kustomize(platform: PlatformModel, folder: Path) -> dict[str, Any]:
+    """Build the engine's kustomization with kubectl; a local file replaces the releases. Return objects by kind."""
     whole = yaml.safe_load(render(platform)[f"{ENGINE}/kustomization.yaml"])
     (folder / "kustomization.yaml").write_text(yaml.dump({**whole, "resources": ["release.yaml"]}), "utf-8")
     (folder / "release.yaml").write_text(RELEASE, "utf-8")
@@ -54,21 +54,21 @@ def kustomized(platform: PlatformModel, folder: Path) -> dict[str, Any]:
     return {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
 
 
-def configured(platform: PlatformModel, folder: Path) -> Any:
-    return yaml.safe_load(kustomized(platform, folder)["ConfigMap"]["data"]["controller_manager_config.yaml"])
+def manager_configuration(platform: PlatformModel, folder: Path) -> Any:
+    return yaml.safe_load(kustomize(platform, folder)["ConfigMap"]["data"]["controller_manager_config.yaml"])
 
 
-def test_without_a_word_it_is_that_of_the_release(tmp_path: Path) -> None:
-    assert configured(read(), tmp_path) == "of the release"
+def test_default_configuration_is_that_of_release(tmp_path: Path) -> None:
+    assert manager_configuration(read(), tmp_path) == "of the release"
 
 
-def test_what_is_said_goes_into_the_release_and_the_rest_stays(tmp_path: Path) -> None:
+def test_platform_settings_are_merged_into_release_configuration(tmp_path: Path) -> None:
     stated = """\
   kueue:
     waitForPodsReady: {timeout: 10m, requeuingStrategy: {backoffLimitCount: 5}}
     resources: {transformations: [{input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/gb: 5}}]}
 """
-    found = configured(read(stated), tmp_path)
+    found = manager_configuration(read(stated), tmp_path)
     assert found["waitForPodsReady"] == {"timeout": "10m", "requeuingStrategy": {"backoffLimitCount": 5}}
     (row,) = found["resources"]["transformations"]
     assert row == {"input": "nvidia.com/mig-1g.5gb", "strategy": "Replace", "outputs": {"example.com/gb": "5"}}
@@ -76,22 +76,22 @@ def test_what_is_said_goes_into_the_release_and_the_rest_stays(tmp_path: Path) -
     assert "fairSharing" not in found
 
 
-def test_weights_count_wherever_somebody_has_one(tmp_path: Path) -> None:
-    assert "preemptionStrategies" in configured(read(WEIGHED), tmp_path)["fairSharing"]
+def test_fair_sharing_weight_enables_fair_sharing(tmp_path: Path) -> None:
+    assert "preemptionStrategies" in manager_configuration(read(WEIGHED), tmp_path)["fairSharing"]
     operator = render(read(WEIGHED, TEXT.replace("engine: kueue", "engine: batchyard")))
     assert "--fair-sharing" in operator[f"{ENGINE}/deployment.yaml"]
 
 
-def test_fair_sharing_is_as_it_is_said() -> None:
+def test_explicit_fair_sharing_setting_is_kept() -> None:
     assert read("  fairSharing: true\n").fair_sharing
     assert not read(f"{WEIGHED}  fairSharing: false\n").fair_sharing
 
 
-def test_the_manager_begins_anew_when_its_configuration_changes(tmp_path: Path) -> None:
+def test_changed_configuration_restarts_manager(tmp_path: Path) -> None:
     annotations = []
     for timeout in ("5m", "6m"):
         platform = read(f"  kueue: {{waitForPodsReady: {{timeout: {timeout}}}}}\n")
-        template = kustomized(platform, tmp_path)["Deployment"]["spec"]["template"]
+        template = kustomize(platform, tmp_path)["Deployment"]["spec"]["template"]
         annotations.append(template["metadata"]["annotations"])
         assert template["spec"]["containers"] == [{"name": "manager", "image": "kueue"}]
     assert annotations[0] != annotations[1]
@@ -104,7 +104,7 @@ def test_the_manager_begins_anew_when_its_configuration_changes(tmp_path: Path) 
         ("{integrations: {frameworks: [batch/jobs]}}", "did you mean batch/job?"),
     ],
 )
-def test_what_kueue_would_not_start_with_is_refused(stated: str, reported: str) -> None:
+def test_invalid_kueue_configuration_is_rejected(stated: str, reported: str) -> None:
     with pytest.raises(InvalidPlatform, match=r"p\.yaml:8: spec\.kueue") as caught:
         read(f"  kueue: {stated}\n")
     assert reported in str(caught.value)
@@ -125,13 +125,13 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
     ],
 )
-def test_what_our_operator_does_not_do_is_refused(stated: str, reported: str) -> None:
+def test_unsupported_operator_configuration_is_rejected(stated: str, reported: str) -> None:
     with pytest.raises(InvalidPlatform) as caught:
         read(f"  kueue: {stated}\n", OURS)
     assert reported in str(caught.value)
 
 
-def test_our_operator_is_given_what_is_said() -> None:
+def test_operator_receives_kueue_settings() -> None:
     stated = (
         "  fairSharing: true\n  kueue: {waitForPodsReady: {timeout: 10m}, integrations: {labelKeysToCopy: [team]}}\n"
     )
@@ -145,7 +145,7 @@ def test_our_operator_is_given_what_is_said() -> None:
     assert parse_kueue_settings(read_configuration("k", files["configuration.yaml"])) == found
 
 
-def test_a_platform_that_says_nothing_has_none() -> None:
+def test_platform_without_kueue_settings_has_no_configuration_file() -> None:
     assert "configuration.yaml" not in render(read("", OURS))
     stated = "  kueue: {manageJobsWithoutQueueName: true, waitForPodsReady: {timeout: 1m}}\n"
     reported = render(read(stated))["configuration.yaml"]

@@ -1,4 +1,4 @@
-"""What a platform comes to on a cluster: equal in meaning to manifests written by hand, and no more than is needed."""
+"""The objects of a platform on a cluster: equivalent to hand-written manifests, and minimal."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,12 +17,12 @@ from batchyard.provision.model import PlatformModel
 from batchyard.sim.scenario import files_below
 
 SHARED = Path(__file__).parents[4] / "shared" / "refarch" / "platform"
-#: What a platform has and these manifests do not: rights, and walls between teams.
+#: Kinds that a platform has besides these manifests: access rights, and isolation of teams.
 BESIDES = {scheme.ROLE, scheme.ROLE_BINDING, scheme.CLUSTER_ROLE, scheme.CLUSTER_ROLE_BINDING, scheme.NETWORK_POLICY}
 
 
 def example(name: str, **changes: str) -> PlatformModel:
-    """The platform of an example, with texts in it replaced."""
+    """Return the platform of an example, with replaced texts."""
     folder = find_folder("examples/platforms")
     assert folder is not None
     text = (folder / f"{name}.yaml").read_text()
@@ -37,23 +37,23 @@ def objects(platform: PlatformModel) -> list[Obj]:
 
 
 def by_key(found: Iterable[Obj]) -> dict[Key, Obj]:
-    """Complete objects, as the API would hold them, by kind and name."""
+    """Return complete objects, as the API stores them, by kind and name."""
     manifests = read_manifests((str(index), msgspec.json.encode(obj).decode()) for index, obj in enumerate(found))
     assert not manifests.faults
     return {key_of(manifest.obj): manifest.obj for manifest in manifests.objects}
 
 
 def by_hand(folder: Path) -> dict[Key, Obj]:
-    """The objects of a folder of manifests."""
+    """Return the objects of a folder of manifests."""
     manifests = read_manifests((path.name, path.read_text()) for path in files_below(folder))
     return {key_of(each.obj): each.obj for each in manifests.objects}
 
 
 def meaning(obj: Obj) -> Mapping[str, Any]:
-    """What an object means, whatever it is labelled and described, and in whichever order taints are listed.
+    """Return the meaning of an object, independent of labels, descriptions and the order of taints.
 
-    GKE's taint of GPUs has the value `present`; manifests that say `true` mean it, for only a toleration of any value
-    tolerates both.
+    GKE's taint of GPUs has the value `present`; the value `true` in manifests is equivalent, because only a toleration
+    of any value tolerates both.
     """
     spec = dict(obj.get("spec") or {})
     if "nodeTaints" in spec:
@@ -70,13 +70,13 @@ def assert_same_meaning(platform: dict[Key, Obj], hand: dict[Key, Obj]) -> None:
     assert {key: meaning(obj) for key, obj in own.items()} == {key: meaning(obj) for key, obj in hand.items()}
 
 
-def test_the_example_means_the_same_as_our_own_reference_architecture() -> None:
+def test_example_matches_own_reference_architecture() -> None:
     folder = find_folder("examples/refarch/platform")
     assert folder is not None
     assert_same_meaning(by_key(objects(example("refarch"))), by_hand(folder))
 
 
-def test_the_example_means_the_same_as_the_reference_architecture() -> None:
+def test_example_matches_original_reference_architecture() -> None:
     if not SHARED.is_dir():
         pytest.skip("../shared/refarch is not there")
     hand = {key: obj for folder in ("teams", "priorityclass", "kueue") for key, obj in by_hand(SHARED / folder).items()}
@@ -85,7 +85,7 @@ def test_the_example_means_the_same_as_the_reference_architecture() -> None:
 
 
 @pytest.mark.parametrize("name", ["multislice", "dws", "hotswap"])
-def test_an_example_means_the_same_as_its_folder(name: str) -> None:
+def test_example_matches_its_folder(name: str) -> None:
     folder = find_folder(f"examples/{name}")
     assert folder is not None
     hand = {
@@ -98,7 +98,7 @@ def test_an_example_means_the_same_as_its_folder(name: str) -> None:
         assert {key: meaning(obj) for key, obj in own.items() if key.kind == kind} == of_hand
 
 
-def test_the_clusters_of_the_examples_are_those_of_their_folders() -> None:
+def test_clusters_of_examples_match_their_folders() -> None:
     for name in ("refarch", "multislice", "hotswap"):
         folder = find_folder(f"examples/{name}")
         assert folder is not None
@@ -106,13 +106,13 @@ def test_the_clusters_of_the_examples_are_those_of_their_folders() -> None:
         assert example(name).cluster == cluster.obj
 
 
-def test_on_gke_pods_are_their_teams_google_account() -> None:
+def test_service_account_has_google_account_on_gke() -> None:
     account = by_key(objects(example("refarch")))[Key(scheme.SERVICE_ACCOUNT, "team-a", "team-a-ksa")]
     stated = account["metadata"]["annotations"]["iam.gke.io/gcp-service-account"]
     assert stated == "wi-team-a@my-project.iam.gserviceaccount.com"
 
 
-def test_a_flavor_that_other_pools_fit_too_names_its_pool() -> None:
+def test_flavor_selects_pool_by_name_when_labels_are_ambiguous() -> None:
     own = "{name: dws-flavor, pools: [dws-a100-nodepool]}"
     platform = example("dws", **{"- name: dws-flavor\n\n": f"- {own}\n\n"})
     flavor = by_key(objects(platform))[Key(scheme.RESOURCE_FLAVOR, "", "dws-flavor")]
@@ -125,7 +125,7 @@ def test_a_flavor_that_other_pools_fit_too_names_its_pool() -> None:
     assert flavor["spec"]["nodeLabels"]["cloud.google.com/gke-nodepool"] == "default-pool"
 
 
-def test_members_change_nothing_of_the_platform() -> None:
+def test_team_members_cannot_change_platform_objects() -> None:
     rules = [rule for obj in objects(example("refarch")) if obj["kind"] == "Role" for rule in obj["rules"]]
     kept = {"resourcequotas", "limitranges", "localqueues", "clusterqueues", "rolebindings", "networkpolicies"}
     changing = [rule for rule in rules if set(rule["resources"]) & kept and {"create", "update"} & set(rule["verbs"])]
@@ -135,7 +135,7 @@ def test_members_change_nothing_of_the_platform() -> None:
     assert not any("secrets" in rule["resources"] for rule in rules)
 
 
-def test_flavors_with_other_resources_are_groups_of_their_own() -> None:
+def test_flavors_with_other_resources_form_separate_groups() -> None:
     old = "- name: dws-flavor\n          resources:\n"
     new = "- {name: licences, resources: {example.com/licence: {nominalQuota: 3}}}\n        " + old
     platform = example("dws", **{"- name: dws-flavor\n\n": "- name: dws-flavor\n    - name: licences\n\n", old: new})
@@ -144,7 +144,7 @@ def test_flavors_with_other_resources_are_groups_of_their_own() -> None:
     assert covered == [["example.com/licence"], ["cpu", "memory", "nvidia.com/gpu"]]
 
 
-def test_what_a_kind_does_not_take_is_told_at_the_place_that_says_it() -> None:
+def test_invalid_value_is_reported_with_its_path() -> None:
     with pytest.raises(InvalidPlatform) as reported:
         example(
             "refarch", **{"cpu: {nominalQuota: 0, borrowingLimit: 4}": "cpu: {nominalQuota: -1, borrowingLimit: 4}"}
@@ -152,7 +152,7 @@ def test_what_a_kind_does_not_take_is_told_at_the_place_that_says_it() -> None:
     assert "spec.queueClasses[0].flavors[0].resources[cpu].nominalQuota: Invalid value" in str(reported.value)
 
 
-def test_a_flavor_of_several_pools_has_what_all_their_nodes_have() -> None:
+def test_flavor_of_several_pools_has_common_labels_and_taints() -> None:
     both = {"- {name: gpu-l4-spot, pools: [spot-np]}": "- {name: gpu-l4-spot, pools: [spot-np, ondemand-np]}"}
     flavor = by_key(objects(example("refarch", **both)))[Key(scheme.RESOURCE_FLAVOR, "", "gpu-l4-spot")]
     assert flavor["spec"]["nodeLabels"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}

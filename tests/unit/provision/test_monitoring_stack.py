@@ -40,7 +40,7 @@ def configuration(engine: str) -> Any:
     return yaml.safe_load(by_name(objects(engine), "ConfigMap")["prometheus-configuration"]["data"]["prometheus.yml"])
 
 
-def test_it_is_off_unless_the_file_enables_it() -> None:
+def test_monitoring_stack_is_disabled_by_default() -> None:
     texts = render(platform(stack="{}"))
     assert FILE not in texts
     assert ACCESS not in texts
@@ -48,14 +48,14 @@ def test_it_is_off_unless_the_file_enables_it() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_all_of_it_is_sound_by_the_rules_of_its_kinds(engine: str) -> None:
+def test_monitoring_objects_are_valid(engine: str) -> None:
     found = [*objects(engine), *objects(engine, ACCESS)]
     assert [fault for obj in found for fault in decode(obj).faults] == []
     assert {obj["metadata"].get("namespace", "monitoring") for obj in objects(engine)} == {"monitoring"}
 
 
 @pytest.mark.parametrize(("engine", "names"), [("batchyard", 2), ("kueue", 3)])
-def test_its_pods_are_restricted_and_their_images_pinned(engine: str, names: int) -> None:
+def test_monitoring_pods_are_restricted_and_images_pinned(engine: str, names: int) -> None:
     deployments = by_name(objects(engine), "Deployment")
     assert len(deployments) == names
     for deployment in deployments.values():
@@ -72,7 +72,7 @@ def test_its_pods_are_restricted_and_their_images_pinned(engine: str, names: int
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_grafana_is_reached_as_in_the_guide_and_knows_its_dashboards() -> None:
+def test_grafana_has_service_of_guide_and_dashboards() -> None:
     found = objects("kueue")
     service = by_name(found, "Service")["grafana"]
     assert (service["metadata"]["namespace"], service["spec"]["ports"][0]["port"]) == ("monitoring", 3000)
@@ -89,9 +89,9 @@ def test_grafana_is_reached_as_in_the_guide_and_knows_its_dashboards() -> None:
     assert named == set(maps) - {"prometheus-configuration"}
 
 
-def test_what_the_pods_mount_is_there() -> None:
+def test_mounted_volumes_of_monitoring_pods_exist() -> None:
     maps = by_name(objects("batchyard"), "ConfigMap")
-    assert all(len(json.dumps(each)) < 1 << 18 for each in maps.values())  # what kubectl apply can keep of one
+    assert all(len(json.dumps(each)) < 1 << 18 for each in maps.values())  # the size limit of kubectl apply
     spec = by_name(objects("batchyard"), "Deployment")["prometheus"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
@@ -99,7 +99,7 @@ def test_what_the_pods_mount_is_there() -> None:
     assert set(maps["prometheus-configuration"]["data"]) == {"prometheus.yml", "batchyard.rules.yml"}
 
 
-def test_our_operator_is_scraped_where_it_serves_metrics() -> None:
+def test_operator_is_scraped_at_its_metrics_port() -> None:
     deployment = by_name(objects("batchyard", "manifests/00-engine/deployment.yaml"), "Deployment")[
         "batchyard-operator"
     ]
@@ -113,7 +113,7 @@ def test_our_operator_is_scraped_where_it_serves_metrics() -> None:
         assert f"$1:{port['containerPort']}" in [row.get("replacement") for row in job["relabel_configs"]]
 
 
-def test_kueue_is_scraped_with_the_token_of_a_reader() -> None:
+def test_kueue_is_scraped_with_reader_token() -> None:
     kueue, exporter = configuration("kueue")["scrape_configs"]
     assert (kueue["scheme"], exporter["job_name"]) == ("https", "kube-state-metrics")
     assert kueue["authorization"]["credentials_file"].endswith("serviceaccount/token")
@@ -123,7 +123,7 @@ def test_kueue_is_scraped_with_the_token_of_a_reader() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_prometheus_may_list_pods_where_it_scrapes_and_nothing_else(engine: str) -> None:
+def test_prometheus_may_only_list_pods_in_scraped_namespaces(engine: str) -> None:
     found = [*objects(engine), *objects(engine, ACCESS)]
     roles = [obj for obj in found if obj["kind"] == "Role"]
     assert all(
@@ -140,13 +140,13 @@ def test_prometheus_may_list_pods_where_it_scrapes_and_nothing_else(engine: str)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_engine_installs_the_access(engine: str) -> None:
+def test_engine_installs_monitoring_access(engine: str) -> None:
     texts = render(platform(engine))
     assert "monitoring-access.yaml" in yaml.safe_load(texts["manifests/00-engine/kustomization.yaml"])["resources"]
     assert "80-monitoring-stack.yaml" in yaml.safe_load(texts["manifests/kustomization.yaml"])["resources"]
 
 
-def test_images_and_retention_are_settings() -> None:
+def test_images_and_retention_are_configurable() -> None:
     stated = "{enabled: true, grafanaImage: example.com/grafana:1.2.3, retentionDays: 30}"
     deployments = by_name(objects("batchyard", stack=stated), "Deployment")
     containers = {name: each["spec"]["template"]["spec"]["containers"][0] for name, each in deployments.items()}
@@ -154,7 +154,7 @@ def test_images_and_retention_are_settings() -> None:
     assert "--storage.tsdb.retention.time=30d" in containers["prometheus"]["args"]
 
 
-def test_rules_and_dashboards_can_be_left_out() -> None:
+def test_rules_and_dashboards_are_optional() -> None:
     maps = by_name(objects("batchyard", more=", rules: false, dashboards: false"), "ConfigMap")
     assert set(maps) == {
         "prometheus-configuration",
@@ -169,7 +169,7 @@ def annotations(found: list[Any], name: str) -> Mapping[str, str]:
     return reported
 
 
-def test_another_configuration_replaces_the_pod() -> None:
+def test_changed_configuration_restarts_prometheus() -> None:
     with_rules, without = objects("batchyard"), objects("batchyard", more=", rules: false")
     assert annotations(with_rules, "prometheus") != annotations(without, "prometheus")
     assert annotations(with_rules, "grafana") == annotations(without, "grafana")
@@ -183,12 +183,12 @@ def test_another_configuration_replaces_the_pod() -> None:
         ("{enabled: true, retentionDays: 0}", "stack.retentionDays"),
     ],
 )
-def test_what_cannot_be_is_told(stack: str, reported: str) -> None:
+def test_invalid_monitoring_stack_is_rejected(stack: str, reported: str) -> None:
     with pytest.raises(InvalidPlatform, match=reported):
         platform(stack=stack)
 
 
-def test_no_team_is_in_its_namespace() -> None:
+def test_team_in_monitoring_namespace_is_rejected() -> None:
     text = EXAMPLES["refarch.yaml"].replace("name: team-a\n", "name: team-a\n      namespace: monitoring\n", 1)
     assert "namespace: monitoring" in text
     read_platform(PlatformSource("p.yaml", text))
@@ -201,7 +201,7 @@ def test_no_team_is_in_its_namespace() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_its_pods_count_where_room_is_looked_for(engine: str) -> None:
+def test_monitoring_pods_count_as_system_pods(engine: str) -> None:
     names = [pod.name for pod in system_pods(platform(engine))]
     assert {"prometheus", "grafana"} < set(names)
     assert ("kube-state-metrics" in names) is (engine == "kueue")

@@ -1,4 +1,4 @@
-"""A platform.yaml is read whole: every default filled in, every fault told with its line."""
+"""Reading of platform.yaml: defaults, and faults with their lines."""
 
 from pathlib import Path
 
@@ -58,32 +58,32 @@ def examples() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", examples(), ids=lambda path: path.stem)
-def test_every_example_is_sound(path: Path) -> None:
+def test_each_example_is_valid(path: Path) -> None:
     assert read_platform(PlatformSource(str(path), path.read_text())).google is not None
 
 
-def test_what_is_not_said_has_its_default() -> None:
+def test_omitted_fields_have_defaults() -> None:
     platform = read()
     (team,) = platform.teams
     assert (platform.engine, platform.monitoring.collector) == (PlatformEngine.BATCHYARD, MetricsCollector.NONE)
     assert (team.namespace, team.identity.name, team.identity.google_name) == ("red", "red-ksa", "wi-red")
 
 
-def test_a_queue_of_a_class_is_named_by_team_and_class() -> None:
+def test_queue_of_class_is_named_by_team_and_class() -> None:
     (queue,) = read().queues
     assert (queue.name, queue.cohort) == ("cq-red-lp", "colours")
     assert queue.local_queues == [LocalQueue("red", "lq-red-lp")]
     assert queue.namespace_selector == {"matchLabels": {"kubernetes.io/metadata.name": "red"}}
 
 
-def test_what_a_team_says_of_a_queue_goes_before_its_class() -> None:
+def test_queue_settings_of_team_override_class() -> None:
     own = "{class: lp, cohortName: other, flavors: [{name: on-demand, resources: {cpu: {nominalQuota: 9}}}]}"
     (queue,) = read(SMALL.replace("{class: lp}", own)).queues
     assert queue.cohort == "other"
     assert queue.flavors[0].resources == {"cpu": {"nominalQuota": "9"}, "memory": {"nominalQuota": "8Gi"}}
 
 
-def test_a_queue_that_teams_share_has_a_local_queue_in_each() -> None:
+def test_shared_queue_has_local_queue_in_each_team() -> None:
     shared = """\
     - name: blue
   queues:
@@ -94,11 +94,11 @@ def test_a_queue_that_teams_share_has_a_local_queue_in_each() -> None:
     assert queue.namespace_selector["matchExpressions"][0]["values"] == ["red", "blue"]
 
 
-def test_on_google_cloud_metrics_are_fetched_by_its_own_prometheus() -> None:
+def test_google_cloud_defaults_to_managed_prometheus() -> None:
     assert read(SMALL + GOOGLE).monitoring.collector is MetricsCollector.POD_MONITORING
 
 
-def test_a_project_on_the_command_line_goes_before_the_file() -> None:
+def test_project_argument_overrides_file() -> None:
     google = read_platform(PlatformSource("p.yaml", SMALL + GOOGLE), "another-one").google
     assert google is not None
     assert google.project == "another-one"
@@ -118,7 +118,7 @@ def test_a_project_on_the_command_line_goes_before_the_file() -> None:
         pytest.param("- name: spot", "- {name: spot, pools: [np]}", 'there is no node pool "np"', id="pool"),
     ],
 )  # fmt: skip
-def test_a_fault_says_where_it_is(old: str, new: str, stated: str) -> None:
+def test_fault_is_reported_with_line_and_path(old: str, new: str, stated: str) -> None:
     assert old in SMALL
     assert stated in faults(SMALL.replace(old, new))
 
@@ -138,7 +138,7 @@ def test_a_fault_says_where_it_is(old: str, new: str, stated: str) -> None:
         pytest.param(GOOGLE.replace("[us", "[us-east1-b, us"), "or change spec.cluster.region", id="zone"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_told(added: str, stated: str) -> None:
+def test_inconsistent_settings_are_rejected(added: str, stated: str) -> None:
     assert stated in faults(SMALL + added)
 
 
@@ -158,11 +158,11 @@ def test_what_does_not_go_together_is_told(added: str, stated: str) -> None:
         ),
     ],
 )
-def test_what_nobody_should_have_is_refused(added: str, stated: str) -> None:
+def test_reserved_names_and_broad_subjects_are_rejected(added: str, stated: str) -> None:
     assert stated in faults(SMALL + added)
 
 
-def test_a_class_is_in_a_cohort_that_is_listed() -> None:
+def test_cohort_of_class_must_be_listed() -> None:
     text = SMALL.replace("- name: lp", "- name: lp\n      cohortName: nowhere")
     assert 'there is no cohort "nowhere"' in faults(text + "  cohorts: [{name: colours}]\n")
 
@@ -188,17 +188,17 @@ def test_a_class_is_in_a_cohort_that_is_listed() -> None:
         pytest.param(", network: {nodes: 10.0.0.0/30}", "", "a subnet has a /29 at least", id="subnet"),
     ],
 )
-def test_what_google_cloud_refuses_is_told_beforehand(google: str, team: str, stated: str) -> None:
+def test_invalid_google_cloud_settings_are_rejected(google: str, team: str, stated: str) -> None:
     text = SMALL.replace("cohortName: colours", f"serviceAccount: {{{team}}}")
     assert stated in faults(text + GOOGLE.replace("my-project", f"my-project{google}"))
 
 
-def test_no_two_teams_are_one_service_account() -> None:
+def test_shared_google_service_account_of_teams_is_rejected() -> None:
     text = SMALL + "    - {name: blue, serviceAccount: {googleName: wi-red}}\n" + GOOGLE
     assert "p.yaml:17: spec.teams[1].serviceAccount.googleName: wi-red is taken: red uses it" in faults(text)
 
 
-def test_a_bucket_of_the_state_with_too_long_a_name_is_told() -> None:
+def test_overlong_state_bucket_name_is_rejected() -> None:
     text = SMALL.replace("name: small", f"name: {'s' * 40}") + GOOGLE.replace("my-project", "my-project-0123456")
     assert "spec.google.state.bucket" in faults(text)
 
@@ -210,7 +210,7 @@ def test_a_bucket_of_the_state_with_too_long_a_name_is_told() -> None:
         ("nodes", "10.0.0.0/28", "has 16 addresses, and 20 machines at most need 24; use a /27 or larger"),
     ],
 )
-def test_all_machines_and_their_pods_have_addresses(field: str, cidr: str, stated: str) -> None:
+def test_address_ranges_cover_all_machines_and_pods(field: str, cidr: str, stated: str) -> None:
     pool = "nodePools: [{name: np, machineType: e2-standard-4, nodeCount: 20}]"
     google = GOOGLE.replace("my-project", f"my-project, network: {{{field}: {cidr}}}").replace("a]}", f"a], {pool}}}")
     assert f"spec.google.network.{field}: {cidr} {stated}" in faults(SMALL + google)
@@ -230,7 +230,7 @@ def test_all_machines_and_their_pods_have_addresses(field: str, cidr: str, state
         ("- name: spot", "- {name: spot, nodeLabels: {a b: c}}", "7: spec.flavors[1].nodeLabels"),
     ],
 )
-def test_a_rule_of_an_object_is_told_once_and_where_the_file_says_it(old: str, new: str, place: str) -> None:
+def test_object_fault_is_reported_once_at_its_line(old: str, new: str, place: str) -> None:
     assert old in SMALL
     blue = "    - {name: blue, queues: [{class: lp}]}\n"
     (fault, *more) = faults(SMALL.replace(old, new, 1) + blue).splitlines()
@@ -238,7 +238,7 @@ def test_a_rule_of_an_object_is_told_once_and_where_the_file_says_it(old: str, n
     assert [each for each in more if each.split(": ")[1] != fault.split(": ")[1]] == []
 
 
-def test_ranges_that_overlap_are_told() -> None:
+def test_overlapping_address_ranges_are_rejected() -> None:
     text = SMALL + GOOGLE.replace(
         "my-project}", "my-project, network: {nodes: 10.8.0.0/20, controlPlane: 10.0.0.0/24}}"
     )
@@ -246,22 +246,22 @@ def test_ranges_that_overlap_are_told() -> None:
     assert "GKE's control planes have a /28" in faults(text)
 
 
-def test_flavors_that_are_tried_for_one_resource_have_the_same_ones() -> None:
+def test_flavors_of_same_resource_group_need_same_resources() -> None:
     more = "        - {name: spot, resources: {cpu: {nominalQuota: 4}}}\n  teams:"
     assert "only one of them has memory" in faults(SMALL.replace("  teams:", more))
 
 
-def test_a_budget_is_refused_where_nobody_would_hold_it() -> None:
+def test_budget_is_rejected_for_kueue_engine() -> None:
     text = SMALL.replace("cohortName: colours", "budget: {dollars: 5}").replace("spec:", "spec:\n  engine: kueue")
     assert "Kueue does not enforce budgets" in faults(text)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_together() -> None:
     text = SMALL.replace("class: lp}", "class: hp}").replace("name: on-demand, r", "name: ondemand, r")
     assert len(faults(text).splitlines()) == 2
 
 
-def test_every_field_is_described() -> None:
+def test_each_field_is_documented() -> None:
     reported = (Path(__file__).parents[3] / "docs" / "platform.md").read_text("utf-8")
     types = {name: fields for name, fields in table("platform.v1alpha1").items() if name != "Platform"}
     assert [

@@ -1,4 +1,4 @@
-"""All files of a platform: the same every time, and never in the way of what somebody else wrote."""
+"""All files of a platform: reproducible, without overwriting foreign files."""
 
 import signal
 from pathlib import Path
@@ -24,7 +24,7 @@ def example(old: str = "", new: str = "") -> PlatformModel:
     return read_platform(PlatformSource("p.yaml", text.replace(old, new, 1)))
 
 
-def there(folder: Path) -> dict[str, str]:
+def files_in(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): path.read_text()
         for path in sorted(folder.rglob("*"))
@@ -32,11 +32,11 @@ def there(folder: Path) -> dict[str, str]:
     }
 
 
-def test_every_run_writes_the_same() -> None:
+def test_render_is_reproducible() -> None:
     assert list(render(example()).items()) == list(render(example()).items())
 
 
-def test_a_kustomization_names_files_that_there_are() -> None:
+def test_kustomizations_name_existing_files() -> None:
     texts = render(example())
     kustomizations = [path for path in texts if path.endswith("kustomization.yaml")]
     for path in kustomizations:
@@ -46,7 +46,7 @@ def test_a_kustomization_names_files_that_there_are() -> None:
             assert any(place in texts for place in places), resource
 
 
-def test_upstream_is_installed_from_its_pinned_releases() -> None:
+def test_kueue_is_installed_from_pinned_releases() -> None:
     texts = render(example("engine: batchyard", "engine: kueue"))
     resources = yaml.safe_load(texts["manifests/00-engine/kustomization.yaml"])["resources"]
     assert [url.rpartition("/releases/download/")[2] for url in resources] == [
@@ -55,7 +55,7 @@ def test_upstream_is_installed_from_its_pinned_releases() -> None:
     ]
 
 
-def test_our_operator_is_installed_from_the_platforms_own_repository() -> None:
+def test_operator_is_installed_from_platform_repository() -> None:
     texts = render(example())
     (deployment,) = [
         each
@@ -68,13 +68,13 @@ def test_our_operator_is_installed_from_the_platforms_own_repository() -> None:
     assert "PodMonitoring" in texts["manifests/00-engine/network.yaml"]
 
 
-def test_our_operator_keeps_costs_where_a_team_has_a_budget() -> None:
+def test_operator_tracks_costs_when_team_has_budget() -> None:
     reported = render(example("# budget:", "budget:"))["manifests/00-engine/deployment.yaml"]
     assert ",costs" in reported
     assert ",costs" not in render(example())["manifests/00-engine/deployment.yaml"]
 
 
-def test_the_collector_is_told_the_rules_in_its_own_kind() -> None:
+def test_monitoring_rules_use_kind_of_collector() -> None:
     (managed,) = yaml.safe_load_all(render(example())["manifests/70-monitoring/monitoring.yaml"])
     text = "engine: batchyard\n  monitoring: {collector: ServiceMonitor}"
     (operated,) = yaml.safe_load_all(
@@ -84,46 +84,46 @@ def test_the_collector_is_told_the_rules_in_its_own_kind() -> None:
     assert all("interval" in group for group in managed["spec"]["groups"])
 
 
-def test_drivers_are_gkes_own_unless_that_is_disabled() -> None:
+def test_driver_installer_is_added_when_gke_drivers_are_disabled() -> None:
     resources = yaml.safe_load(render(example())["manifests/kustomization.yaml"])["resources"]
     changed = render(example("releaseChannel: REGULAR", "gpuDriver: disabled"))["manifests/kustomization.yaml"]
     (installer,) = [name for name in yaml.safe_load(changed)["resources"] if name not in resources]
     assert "nvidia-driver-installer" in installer
 
 
-def test_what_is_no_more_part_of_it_goes(tmp_path: Path) -> None:
+def test_obsolete_files_are_deleted(tmp_path: Path) -> None:
     write({"a.yaml": "a", "sub/b.yaml": "b"}, tmp_path, overwrite=False)
     assert write({"a.yaml": "new"}, tmp_path, overwrite=False) == ([], 1)
-    assert there(tmp_path) == {"a.yaml": "new"}
+    assert files_in(tmp_path) == {"a.yaml": "new"}
     assert not (tmp_path / "sub").exists()
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_foreign_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
     write({"a.yaml": "a"}, tmp_path, overwrite=False)
     write({"b.yaml": "b"}, tmp_path, overwrite=False)
-    assert there(tmp_path) == {"b.yaml": "b", "mine.yaml": "mine"}
+    assert files_in(tmp_path) == {"b.yaml": "b", "mine.yaml": "mine"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_that_somebody_changed_is_replaced_only_when_asked(tmp_path: Path, overwrite: bool) -> None:
+def test_changed_file_is_replaced_only_with_overwrite(tmp_path: Path, overwrite: bool) -> None:
     write({"a.yaml": "a", "b.yaml": "b"}, tmp_path, overwrite=False)
     (tmp_path / "a.yaml").write_text("changed")
     in_the_way, _ = write({"a.yaml": "new", "b.yaml": "new"}, tmp_path, overwrite=overwrite)
     assert in_the_way == ([] if overwrite else ["a.yaml"])
-    assert there(tmp_path) == (
+    assert files_in(tmp_path) == (
         {"a.yaml": "new", "b.yaml": "new"} if overwrite else {"a.yaml": "changed", "b.yaml": "b"}
     )
 
 
-def test_a_changed_file_that_is_no_more_part_of_it_stays(tmp_path: Path) -> None:
+def test_changed_obsolete_file_is_kept(tmp_path: Path) -> None:
     write({"a.yaml": "a"}, tmp_path, overwrite=False)
     (tmp_path / "a.yaml").write_text("changed")
     assert write({"b.yaml": "b"}, tmp_path, overwrite=False) == ([], 0)
-    assert there(tmp_path) == {"a.yaml": "changed", "b.yaml": "b"}
+    assert files_in(tmp_path) == {"a.yaml": "changed", "b.yaml": "b"}
 
 
-def test_a_run_that_was_cut_off_knows_its_files_again(tmp_path: Path) -> None:
+def test_interrupted_write_recognizes_its_files(tmp_path: Path) -> None:
     write({"a.yaml": "a", "b.yaml": "b"}, tmp_path, overwrite=False)
     (tmp_path / "b.yaml").unlink()
     (tmp_path / "b.yaml").mkdir()
@@ -135,7 +135,7 @@ def test_a_run_that_was_cut_off_knows_its_files_again(tmp_path: Path) -> None:
     assert write({"a.yaml": "newer", "b.yaml": "newer"}, tmp_path, overwrite=False) == ([], 0)
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     write({"a.yaml": "a"}, folder, overwrite=False)
 
@@ -145,11 +145,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write({"a.yaml": "b" * 5000}, folder, overwrite=False)
 
     assert in_a_process(without_room, tmp_path / "told") == 70
-    assert there(folder) == {"a.yaml": "a"}
+    assert files_in(folder) == {"a.yaml": "a"}
     assert write({"a.yaml": "c"}, folder, overwrite=False) == ([], 0)
 
 
-def test_managed_prometheus_reads_kueues_metrics_with_the_token_of_a_reader() -> None:
+def test_managed_prometheus_reads_kueue_metrics_with_reader_token() -> None:
     text = read_folder("examples/platforms", ".yaml")["multislice.yaml"].replace(
         "\nspec:\n", "\nspec:\n  engine: kueue\n"
     )

@@ -1,4 +1,4 @@
-"""How many machines there are at least and at most, what they cost, and which quotas of Google Cloud they need."""
+"""Bounds of the number of machines, their costs, and the required quotas of Google Cloud."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def example(name: str) -> PlatformModel:
 
 
 def pools(*rows: str, more: str = "  flavors: [{name: any}]\n") -> PlatformModel:
-    """A platform with these pools in two zones."""
+    """Return a platform with these pools in two zones."""
     cluster = "".join(f"      - {row}\n" for row in rows)
     zones = "zones: [us-central1-a, us-central1-b]"
     return read_platform(PlatformSource("p", f"{HEAD}{more}  cluster:\n    {zones}\n    nodePools:\n{cluster}"))
@@ -42,31 +42,31 @@ def supply(row: str) -> Supply:
         pytest.param("nodeCount: 3", 6, 6, id="fixed, in each zone"),
         pytest.param("autoscaling: {min: 1, max: 4}", 2, 8, id="bounds of a zone"),
         pytest.param("autoscaling: {totalMin: 1, totalMax: 5}", 1, 5, id="bounds of all zones"),
-        pytest.param("nodeCount: 1, autoscaling: {min: 0, max: 4}", 0, 8, id="what it begins with goes when idle"),
+        pytest.param("nodeCount: 1, autoscaling: {min: 0, max: 4}", 0, 8, id="initial nodes are removed when idle"),
     ],
 )
-def test_a_pool_has_its_bounds(size: str, least: int, most: int) -> None:
+def test_pool_supply_follows_from_its_size(size: str, least: int, most: int) -> None:
     found = supply(f"{{name: np, machineType: e2-medium, {size}}}")
     assert (found.least, found.most) == (least, most)
 
 
-def test_idle_costs_what_is_always_there_and_full_all_there_can_be() -> None:
+def test_idle_and_full_costs_follow_from_bounds() -> None:
     found = supply("{name: np, machineType: e2-medium, autoscaling: {totalMin: 1, totalMax: 10}}")
     assert (found.price, found.idle, found.full) == (33_510, 33_510, 335_100)
 
 
-def test_what_a_reservation_provides_costs_less_than_on_demand() -> None:
+def test_reserved_machines_cost_less_than_on_demand() -> None:
     by_name = {each.name: each for each in supplies(example("refarch"))}
     assert by_name["spot-np"].price < by_name["reserved-np"].price < by_name["ondemand-np"].price
 
 
-def test_machines_made_when_needed_are_reckoned_by_the_quota_of_flavors_without_a_pool() -> None:
+def test_auto_provisioned_machines_derive_from_flavor_quota() -> None:
     made = supplies(example("refarch"))[-1]
     assert (made.name, made.machine.name) == ("auto-provisioned-nvidia-tesla-a100", "a2-highgpu-1g")
     assert (made.least, made.most, made.provisioning) == (0, 8, "spot")
 
 
-def test_a_limit_of_auto_provisioning_holds_for_what_is_reckoned() -> None:
+def test_auto_provisioning_limit_bounds_supply() -> None:
     text = EXAMPLES["refarch.yaml"].replace(
         "{resource: nvidia-tesla-a100, max: 100}", "{resource: nvidia-tesla-a100, max: 3}"
     )
@@ -77,21 +77,21 @@ def needed(platform: PlatformModel) -> dict[str, int]:
     return {row.metric: row.needed for row in quotas(platform)}
 
 
-def test_gpus_are_counted_by_the_terms_on_which_they_are_had() -> None:
+def test_gpu_quotas_are_counted_by_provisioning() -> None:
     found = needed(example("refarch"))
     assert (found["NVIDIA_L4_GPUS"], found["PREEMPTIBLE_NVIDIA_L4_GPUS"]) == (4 * 2 + 24 * 2, 36 * 2)
     assert found["PREEMPTIBLE_NVIDIA_H100_GPUS"] == 8
     assert found["GPUS_ALL_REGIONS"] == 56 + 72 + 2 + 8 + 8
 
 
-def test_cpus_are_counted_by_family() -> None:
+def test_cpu_quotas_are_counted_by_family() -> None:
     found = needed(
         pools("{name: a, machineType: e2-medium, nodeCount: 1}", "{name: b, machineType: n2-standard-4, nodeCount: 1}")
     )
     assert (found["CPUS"], found["N2_CPUS"]) == (4, 8)
 
 
-def test_cpus_of_machines_that_the_platform_describes_itself_are_counted_too() -> None:
+def test_cpus_of_custom_machines_are_counted() -> None:
     catalog = "\n    catalog: {c4-a: {cpu: 4, memory: 8Gi}, n2d-a: {cpu: 2, memory: 8Gi}}"
     text = f"{HEAD}  flavors: [{{name: any}}]\n  cluster:\n    zones: [us-central1-a]{catalog}\n    nodePools:\n"
     rows = ("a, machineType: c4-a", "b, machineType: n2d-a", "c, machineType: c4-a, provisioning: spot")
@@ -100,21 +100,21 @@ def test_cpus_of_machines_that_the_platform_describes_itself_are_counted_too() -
     assert (found["CPUS_PER_VM_FAMILY (C4)"], found["N2D_CPUS"], found["PREEMPTIBLE_CPUS"]) == (4, 2, 4)
 
 
-def test_chips_of_tpus_are_counted_by_generation() -> None:
+def test_tpu_chips_are_counted_by_generation() -> None:
     assert needed(example("multislice"))["TPU_LITE_PODSLICE_V5"] == 24
     assert needed(example("hotswap"))["TPUS_PER_TPU_FAMILY (CT6E)"] == 64
 
 
-def test_pools_that_are_never_there_need_nothing() -> None:
+def test_empty_pool_needs_no_quota() -> None:
     assert needed(pools("{name: a, machineType: e2-medium, nodeCount: 0}")) == {}
 
 
-def test_without_google_cloud_there_are_no_quotas() -> None:
+def test_platform_without_google_cloud_has_no_quotas() -> None:
     text = EXAMPLES["multislice.yaml"].replace("  google:\n    project: my-project\n", "")
     assert quotas(read_platform(PlatformSource("p", text))) == []
 
 
-def test_what_is_told_to_be_made_on_google_cloud_is_what_terraform_is_told_to_make() -> None:
+def test_listed_google_resources_match_terraform_variables() -> None:
     platform = example("refarch")
     reported = made_on_google(platform)
     variables = render(platform)["terraform/terraform.tfvars"]
@@ -128,7 +128,7 @@ def test_what_is_told_to_be_made_on_google_cloud_is_what_terraform_is_told_to_ma
     assert len(reported["node pool"]) == variables.count("machine_type") - len(reported["reservation"])
 
 
-def test_a_reservation_by_date_is_listed_as_a_draft_or_as_submitted() -> None:
+def test_dated_reservation_is_listed_as_draft_or_submitted() -> None:
     row = "      - {name: machine-reservation, machineType: g2-standard-24, zone: us-central1-a, count: 4}\n"
     booked = row.replace("machine-reservation", "december").replace(
         "}", ', start: "2026-12-01T20:00:00Z", duration: 48h}'
@@ -149,7 +149,7 @@ def test_a_reservation_by_date_is_listed_as_a_draft_or_as_submitted() -> None:
     assert ("december" in variables, "elsewhere" in variables) == (True, False)
 
 
-def test_machines_without_persistent_disks_need_quota_of_hyperdisks() -> None:
+def test_machines_without_persistent_disks_need_hyperdisk_quota() -> None:
     found = pools(
         "{name: a, machineType: e2-medium, nodeCount: 1}",
         "{name: b, machineType: ct6e-standard-4t, tpuTopology: 2x2, zones: [us-central1-a], nodeCount: 1}",

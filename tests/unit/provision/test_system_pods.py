@@ -1,4 +1,4 @@
-"""Whether the engine's own pods fit on the nodes of a cluster on GKE."""
+"""Checks that the engine's pods fit on the nodes of a cluster on GKE."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def pool(machine: str, size: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 @pytest.mark.parametrize("engine", ["batchyard", "kueue"])
-def test_the_engine_fits_in_every_example(name: str, engine: str) -> None:
+def test_system_pods_fit_in_each_example(name: str, engine: str) -> None:
     text = EXAMPLES[name].replace("\n  engine: batchyard", "").replace("\nspec:\n", f"\nspec:\n  engine: {engine}\n")
     assert not list(system_pod_faults(read_platform(PlatformSource(name, text))))
 
@@ -52,7 +52,7 @@ def test_the_engine_fits_in_every_example(name: str, engine: str) -> None:
         pytest.param([GPU_POOL, pool("e2-standard-2", "nodeCount: 2")], id="beside GPUs"),
     ],
 )
-def test_enough_room_is_no_fault(pools: list[str]) -> None:
+def test_sufficient_room_is_no_fault(pools: list[str]) -> None:
     assert not list(system_pod_faults(platform(*pools)))
 
 
@@ -64,22 +64,22 @@ def test_enough_room_is_no_fault(pools: list[str]) -> None:
         pytest.param([TAINTED], id="all nodes have taints of their pool"),
     ],
 )
-def test_too_little_room_is_a_fault_at_the_pools(pools: list[str]) -> None:
+def test_insufficient_room_is_reported_at_node_pools(pools: list[str]) -> None:
     (fault,) = system_pod_faults(platform(*pools))
     assert fault.path == "spec.cluster.nodePools"
     assert fault.problem.startswith("2 x batchyard-operator (500m CPU, 512Mi) do not fit")
     assert "e2-standard-4" in fault.remedy
 
 
-def test_the_number_of_replicas_counts() -> None:
+def test_replicas_increase_required_room() -> None:
     assert list(system_pod_faults(platform(pool("e2-standard-4", "nodeCount: 1"), replicas=7)))
 
 
-def test_auto_provisioned_nodes_take_what_fits_nowhere() -> None:
+def test_auto_provisioned_nodes_provide_room() -> None:
     limits = "{autoProvisioning: {limits: [{resource: cpu, max: 100}, {resource: memory, max: 400}]}}"
     assert not list(system_pod_faults(platform(GPU_POOL, autoscaling=limits)))
 
 
-def test_kueue_runs_one_pod_of_each_manager() -> None:
+def test_kueue_needs_one_pod_of_each_manager() -> None:
     (fault,) = system_pod_faults(platform(pool("e2-medium", "nodeCount: 1"), engine="kueue"))
     assert fault.problem.startswith("1 x kueue-controller-manager (500m CPU, 512Mi) and 1 x jobset-controller-manager")

@@ -1,4 +1,4 @@
-"""What a platform.yaml becomes as Terraform's variables, and as builds. What comes of those is in tests/terraform."""
+"""Terraform's variables and builds of a platform.yaml. tests/terraform applies them."""
 
 import re
 import subprocess
@@ -34,15 +34,15 @@ def platform(google: str = "{project: my-project}", rest: str = REST) -> Platfor
 
 
 def variables(of: PlatformModel, path: str = "terraform/terraform.tfvars") -> dict[str, Any]:
-    """The variables of a file, strings without their quotes."""
-    return {name: bare(value) for name, value in hcl2.loads(files(of)[path]).items() if not name.startswith("__")}
+    """Return the variables of a file, strings without their quotes."""
+    return {name: unquoted(value) for name, value in hcl2.loads(files(of)[path]).items() if not name.startswith("__")}
 
 
-def bare(value: Any) -> Any:
+def unquoted(value: Any) -> Any:
     if isinstance(value, dict):
-        return {bare(name): bare(each) for name, each in value.items() if not name.startswith("__")}
+        return {unquoted(name): unquoted(each) for name, each in value.items() if not name.startswith("__")}
     if isinstance(value, list):
-        return [bare(each) for each in value]
+        return [unquoted(each) for each in value]
     return value.strip('"') if isinstance(value, str) else value
 
 
@@ -51,7 +51,7 @@ def cluster(**spec: Any) -> dict[str, Any]:
 
 
 def pool(**row: Any) -> dict[str, Any]:
-    """A pool as Terraform has it."""
+    """Return the Terraform variables of a pool."""
     made = node_pools(cluster(nodePools=[{"name": "np", "machineType": "e2-medium", **row}]))
     found: Any = made["np"]
     return dict(found)
@@ -92,7 +92,7 @@ def pool(**row: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_pool_says_what_differs_from_the_usual(row: dict[str, Any], reported: dict[str, Any]) -> None:
+def test_pool_contains_only_values_that_differ_from_defaults(row: dict[str, Any], reported: dict[str, Any]) -> None:
     assert pool(**row) == {"machine_type": "e2-medium", **reported}
 
 
@@ -104,18 +104,18 @@ def test_a_pool_says_what_differs_from_the_usual(row: dict[str, Any], reported: 
         ("ct6e-standard-4t", "2x2", {"disk_type": "hyperdisk-balanced"}),
     ],
 )
-def test_only_a_slice_of_several_machines_has_a_topology(machine: str, topology: str, reported: dict[str, Any]) -> None:
+def test_only_multi_host_slice_has_topology(machine: str, topology: str, reported: dict[str, Any]) -> None:
     assert pool(machineType=machine, tpuTopology=topology) == {"machine_type": machine, **reported}
 
 
-def test_gpus_are_named_whether_they_are_attached_or_come_with_the_machine() -> None:
+def test_attached_and_builtin_gpus_are_named() -> None:
     attached = pool(machineType="n1-standard-2", accelerator={"type": "nvidia-tesla-t4", "count": 1})
     assert attached["accelerator"] == {"type": "nvidia-tesla-t4", "count": 1}
     with_it = pool(machineType="a3-highgpu-8g")
     assert (with_it["accelerator"], with_it["local_ssds"]) == ({"type": "nvidia-h100-80gb", "count": 8}, 16)
 
 
-def test_only_reservations_that_one_makes_oneself_are_made() -> None:
+def test_only_immediate_gpu_reservations_are_created() -> None:
     rows = [
         {"name": "own", "machineType": "a2-highgpu-1g", "zone": "us-central1-a", "count": 2},
         {"name": "booked", "machineType": "a2-highgpu-1g", "zone": "us-central1-a", "count": 2, "start": "1h"},
@@ -132,7 +132,7 @@ def test_only_reservations_that_one_makes_oneself_are_made() -> None:
 
 
 def booked(**row: Any) -> dict[str, Any]:
-    """A reservation named booked."""
+    """Return a reservation named booked."""
     return {"name": "booked", "machineType": "a2-highgpu-1g", "zone": "us-central1-a", "count": 2, **row}
 
 
@@ -144,7 +144,7 @@ def booked(**row: Any) -> dict[str, Any]:
         {"start": "2026-12-01T21:00:00+01:00", "end": "2026-12-03T22:00:00+02:00"},
     ],
 )
-def test_a_reservation_by_date_is_a_future_reservation(window: dict[str, str]) -> None:
+def test_dated_reservation_becomes_future_reservation(window: dict[str, str]) -> None:
     made = cluster(reservations=[booked(**window)])
     row = {
         "machine_type": "a2-highgpu-1g",
@@ -169,7 +169,7 @@ def test_a_reservation_by_date_is_a_future_reservation(window: dict[str, str]) -
         {"machineType": "ct5lp-hightpu-4t", "start": "2026-12-01T20:00:00Z", "duration": "48h"},
     ],
 )
-def test_without_a_date_and_an_end_or_with_chips_it_is_no_future_reservation(row: dict[str, str]) -> None:
+def test_reservation_without_dates_or_with_tpus_is_no_future_reservation(row: dict[str, str]) -> None:
     assert future_reservations(cluster(reservations=[booked(**row)])) == {}
 
 
@@ -180,7 +180,7 @@ BOOKED = REST.replace(
 )
 
 
-def test_only_the_future_reservations_that_the_file_names_are_submitted() -> None:
+def test_only_named_future_reservations_are_submitted() -> None:
     draft = variables(platform(rest=BOOKED))["future_reservations"]["december"]
     assert (draft["end_time"], "planning_status" in draft) == ("2026-12-08T20:00:00Z", False)
     asked = variables(platform("{project: my-project, submitReservations: [december]}", BOOKED))
@@ -188,7 +188,7 @@ def test_only_the_future_reservations_that_the_file_names_are_submitted() -> Non
     assert "future_reservations" not in variables(platform())
 
 
-def test_a_name_that_is_no_future_reservation_cannot_be_submitted() -> None:
+def test_submission_of_unknown_reservation_is_rejected() -> None:
     reported = re.escape(
         'spec.google.submitReservations[0]: "november" is no future reservation that Terraform creates'
     )
@@ -199,11 +199,11 @@ def test_a_name_that_is_no_future_reservation_cannot_be_submitted() -> None:
 # --- the other variables ---
 
 
-def test_a_platform_without_google_has_no_terraform() -> None:
+def test_platform_without_google_has_no_terraform() -> None:
     assert files(replace(platform(), google=None)) == {}
 
 
-def test_every_file_of_the_package_is_rendered() -> None:
+def test_each_terraform_file_is_rendered() -> None:
     (folder,) = map(Path, batchyard.provision.terraform.__path__)
     made = files(platform())
     for place, rendered in (("root", ""), ("modules", "modules/"), ("cloud_build", "build/")):
@@ -211,7 +211,7 @@ def test_every_file_of_the_package_is_rendered() -> None:
             assert made[f"terraform/{rendered}{path.relative_to(folder / place)}"] == path.read_text("utf-8")
 
 
-def test_the_state_is_in_a_bucket_of_the_platform_unless_another_is_named() -> None:
+def test_state_bucket_defaults_to_platform_bucket() -> None:
     usual = files(platform())
     assert 'bucket = "my-project-yard-state"\n    prefix = "yard"' in usual["terraform/backend.tf"]
     assert 'prefix = "yard-build"' in usual["terraform/build/backend.tf"]
@@ -219,11 +219,11 @@ def test_the_state_is_in_a_bucket_of_the_platform_unless_another_is_named() -> N
     assert 'bucket = "ours"\n    prefix = "here"' in named["terraform/backend.tf"]
 
 
-def test_without_a_project_terraform_is_left_to_ask_for_it() -> None:
+def test_missing_project_is_left_to_terraform() -> None:
     assert "project" not in variables(platform("{}"))
 
 
-def test_what_google_is_told_becomes_variables() -> None:
+def test_google_settings_become_variables() -> None:
     reported = variables(
         platform(
             "{project: my-project, releaseChannel: RAPID, deletionProtection: false, gpuDriver: disabled, "
@@ -246,12 +246,12 @@ def test_what_google_is_told_becomes_variables() -> None:
         ("[a]", None),
     ],
 )
-def test_rbac_knows_the_groups_of_the_domain_that_teams_name(groups: str, reported: str | None) -> None:
+def test_security_group_derives_from_single_domain(groups: str, reported: str | None) -> None:
     rest = REST.replace("[{name: red}]", f"[{{name: red, members: {{groups: {groups}}}}}]")
     assert variables(platform(rest=rest)).get("security_group") == reported
 
 
-def test_a_team_has_the_roles_and_buckets_that_its_account_says_and_builds_may_grant_them() -> None:
+def test_roles_and_buckets_of_team_are_granted_in_platform_and_build() -> None:
     account = "{googleName: red-pods, roles: [roles/bigquery.dataViewer], buckets: [red-data]}"
     yard = platform(rest=REST.replace("[{name: red}]", f"[{{name: red, serviceAccount: {account}}}]"))
     granted = {"roles": ["roles/bigquery.dataViewer"], "buckets": ["red-data"]}
@@ -264,7 +264,7 @@ def test_a_team_has_the_roles_and_buckets_that_its_account_says_and_builds_may_g
 
 
 def scripts(of: PlatformModel) -> dict[str, str]:
-    """The scripts of both builds by step, as Cloud Build hands them on."""
+    """Return the scripts of both builds by step, as Cloud Build runs them."""
     found = {}
     for name in ("create", "destroy"):
         for step in yaml.safe_load(files(of)[f"build/{name}.yaml"])["steps"]:
@@ -272,7 +272,7 @@ def scripts(of: PlatformModel) -> dict[str, str]:
     return found
 
 
-def test_builds_run_as_the_account_that_may_and_in_order() -> None:
+def test_builds_run_in_order_as_build_account() -> None:
     build = yaml.safe_load(files(platform())["build/create.yaml"])
     assert (
         build["serviceAccount"] == "projects/my-project/serviceAccounts/yard-build@my-project.iam.gserviceaccount.com"
@@ -286,25 +286,25 @@ def test_builds_run_as_the_account_that_may_and_in_order() -> None:
     ]
 
 
-def test_the_scripts_of_builds_are_written_as_a_shell_reads_them() -> None:
+def test_build_scripts_have_valid_shell_syntax() -> None:
     for script in scripts(platform()).values():
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
 @pytest.mark.parametrize(("name", "code"), [("yard", 0), ("", 1), ("other", 1)])
-def test_a_build_destroys_only_what_is_named(name: str, code: int) -> None:
+def test_build_destroys_only_named_platform(name: str, code: int) -> None:
     script = scripts(platform())["destroy consent"]
     done = subprocess.run(["sh", "-ceu", script], env={"_NAME": name}, capture_output=True, check=False)
     assert done.returncode == code
 
 
-def test_a_build_waits_for_kueue_where_kueue_decides() -> None:
+def test_build_waits_for_kueue_deployments() -> None:
     script = scripts(replace(platform(), engine=PlatformEngine.KUEUE))["create manifests"]
     assert script.index("deployment/jobset-controller-manager") < script.index("deployment/kueue-controller-manager")
     assert script.index("deployment/kueue-controller-manager") < script.index("--kustomize=manifests\n")
 
 
-def test_a_build_waits_for_the_queues_that_the_file_does_not_stop() -> None:
+def test_build_waits_only_for_active_queues() -> None:
     flavors = "flavors: [{name: any, resources: {cpu: {nominalQuota: 1}}}]"
     held = f"  queues: [{{name: held, stopPolicy: Hold, {flavors}}}"
     script = scripts(platform(rest=f"{REST}{held}, {{name: going, {flavors}}}]\n"))["create manifests"]
@@ -312,7 +312,7 @@ def test_a_build_waits_for_the_queues_that_the_file_does_not_stop() -> None:
     assert "condition=Active" not in scripts(platform(rest=f"{REST}{held}]\n"))["create manifests"]
 
 
-def test_builds_may_be_left_out() -> None:
+def test_builds_can_be_disabled() -> None:
     assert [path for path in files(platform("{project: my-project, build: false}")) if "build" in path] == []
 
 
@@ -330,7 +330,7 @@ def test_builds_may_be_left_out() -> None:
         ({"a": [{"b": 1}]}, "a = [\n  { b = 1 },\n]\n"),
     ],
 )
-def test_values_are_written_as_terraform_fmt_leaves_them(values: dict[str, Any], text: str) -> None:
+def test_hcl_values_are_written_like_terraform_fmt(values: dict[str, Any], text: str) -> None:
     assert pools.assignments(values) == text
 
 
@@ -339,7 +339,7 @@ IMAGES = """{project: my-project, images: [
   {name: "mnist:v1", buildFrom: "https://git.example/a.git#main:mnist", repository: more, location: us}]}"""
 
 
-def test_a_build_makes_the_images_of_jobs_between_the_repository_and_the_manifests() -> None:
+def test_build_creates_job_images_before_manifests() -> None:
     found = scripts(platform(IMAGES))
     names = [name for name in found if name.startswith("create")]
     assert names == [
@@ -352,7 +352,7 @@ def test_a_build_makes_the_images_of_jobs_between_the_repository_and_the_manifes
     assert variables(platform(IMAGES))["more_repositories"] == {"more": "us"}
 
 
-def test_kept_repositories_are_no_target_of_destroy() -> None:
+def test_kept_repository_is_excluded_from_destroy() -> None:
     script = scripts(platform("{project: my-project, keepRepository: true}"))["destroy terraform"]
     assert "-target=module.node_pools" in script.splitlines()[-1]
     assert "registry" not in script
@@ -373,6 +373,6 @@ def test_kept_repositories_are_no_target_of_destroy() -> None:
         ('{name: "gpu:v1", copyFrom: "a/b:c", repository: "$(x)"}', "images[0].repository"),
     ],
 )
-def test_an_image_that_cannot_be_had_is_a_fault(image: str, path: str) -> None:
+def test_invalid_image_is_rejected(image: str, path: str) -> None:
     with pytest.raises(InvalidPlatform, match=re.escape(f"spec.google.{path}: ")):
         platform(f"{{project: my-project, images: [{image}]}}")

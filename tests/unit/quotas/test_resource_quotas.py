@@ -1,4 +1,4 @@
-"""What ResourceQuotas tell of themselves, and certificates in Namespaces."""
+"""Status of ResourceQuotas, and root certificates in Namespaces."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def used(stage: Stage) -> Any:
     return stage.get(scheme.RESOURCE_QUOTA, "q")["status"]["used"]
 
 
-def test_a_quota_tells_of_what_was_there_before_it_and_of_what_comes_and_goes() -> None:
+def test_quota_status_counts_existing_created_and_failed_objects() -> None:
     stage = Stage(ResourceQuotas())
     stage.put(pod("a", status=running()))
     stage.put(quota(pods=3, configmaps=1))
@@ -35,7 +35,7 @@ def test_a_quota_tells_of_what_was_there_before_it_and_of_what_comes_and_goes() 
     assert used(stage) == {"pods": "1", "secrets": "0"}
 
 
-def test_a_pod_that_should_be_gone_is_not_told_of_any_more() -> None:
+def test_quota_status_omits_pod_after_its_grace_period() -> None:
     stage = Stage(ResourceQuotas())
     stage.put(quota(pods=1), pod("a", status=running()))
     stage.delete(scheme.POD, "a")
@@ -44,7 +44,7 @@ def test_a_pod_that_should_be_gone_is_not_told_of_any_more() -> None:
     assert used(stage) == {"pods": "0"}
 
 
-def test_kinds_of_ones_own_are_counted_once_they_are_served() -> None:
+def test_quota_counts_custom_resources_once_they_are_served() -> None:
     stage = Stage(ResourceQuotas())
     stage.put(quota(**{"count/rockets.example.com": 5}))
     assert used(stage) == {}
@@ -66,7 +66,7 @@ def test_kinds_of_ones_own_are_counted_once_they_are_served() -> None:
     assert used(stage) == {"count/rockets.example.com": "1"}
 
 
-def test_every_namespace_has_the_certificate_and_has_it_back() -> None:
+def test_root_certificate_is_created_and_restored_in_namespace() -> None:
     stage = Stage(RootCertificates("PEM"))
     stage.put(NAMESPACE)
     assert stage.get(scheme.CONFIG_MAP, "kube-root-ca.crt")["data"] == {"ca.crt": "PEM"}

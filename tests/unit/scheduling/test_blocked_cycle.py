@@ -35,8 +35,8 @@ def blocked_stage(*queues: str, policy: PodsReadyPolicy = ALL, **spec: Any) -> S
     return stage
 
 
-def put_together(stage: Stage, *workloads: Obj) -> None:
-    """Give Workloads to one cycle: their LocalQueues are stopped until all are there, and then start at once."""
+def submit_to_one_cycle(stage: Stage, *workloads: Obj) -> None:
+    """Submit Workloads to one cycle: their LocalQueues stay stopped until all Workloads exist."""
     names = [each["spec"]["queueName"] for each in workloads]
     stage.put(*(make.local_queue(name, cluster_queue=name, stopPolicy="Hold") for name in names), *workloads)
     started = [Update(make.local_queue(name, cluster_queue=name)) for name in names]
@@ -54,7 +54,7 @@ def be_ready(stage: Stage, name: str) -> None:
 
 
 def blocked(*, restarts: bool = False) -> Stage:
-    """`a` is not ready, `low` waits for that, and `high` came after it, to the same ClusterQueue."""
+    """`a` is not ready, `low` is blocked by `a`, and `high` arrived later in the same ClusterQueue."""
     stage = blocked_stage("cq", "other")
     stage.put(workload("a", queue="other"))
     stage.put(workload("low", 2))
@@ -66,10 +66,10 @@ def blocked(*, restarts: bool = False) -> Stage:
     return stage
 
 
-# The entry that waits.
+# The blocked entry.
 
 
-def test_who_times_out_does_not_come_before_the_entry_that_was_blocked_by_it() -> None:
+def test_blocked_entry_is_admitted_before_timed_out_workload() -> None:
     """Upstream's spec "Should unblock admission [...] once the admitted workload exceeds timeout"."""
     policy = PodsReadyPolicy(timeout=10 * MILLISECOND, backoff_base=SECOND, without_job=True)
     stage = blocked_stage("prod", "dev", policy=policy)
@@ -86,7 +86,7 @@ def test_who_times_out_does_not_come_before_the_entry_that_was_blocked_by_it() -
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_the_blocked_entry_is_admitted_before_whoever_came_since(restarts: bool) -> None:
+def test_blocked_entry_is_admitted_before_later_workload(restarts: bool) -> None:
     stage = blocked(restarts=restarts)
     be_ready(stage, "a")
     assert admitted(stage) == ["a", "low"]
@@ -95,14 +95,14 @@ def test_the_blocked_entry_is_admitted_before_whoever_came_since(restarts: bool)
     assert stated(stage.workload("high"), "QuotaReserved")[1] == "WaitingForQuota"
 
 
-def test_a_blocked_entry_is_admitted_though_its_queue_was_stopped_meanwhile() -> None:
+def test_blocked_entry_is_admitted_after_its_queue_stopped() -> None:
     stage = blocked()
     stage.put(queue("cq", 4, stopPolicy="Hold"))
     be_ready(stage, "a")
     assert admitted(stage) == ["a", "low"]
 
 
-def test_an_entry_whose_workload_cannot_be_admitted_any_more_is_left_out() -> None:
+def test_blocked_entry_of_inadmissible_workload_is_skipped() -> None:
     stage = blocked()
     stage.put(with_path(stage.workload("low"), ("spec", "active"), False))
     be_ready(stage, "a")
@@ -120,14 +120,14 @@ def test_an_entry_whose_workload_cannot_be_admitted_any_more_is_left_out() -> No
     assert admitted(stage) == ["a", "high"]
 
 
-def test_a_workload_that_asks_for_something_else_meanwhile_is_decided_anew() -> None:
+def test_blocked_entry_of_changed_workload_is_discarded() -> None:
     stage = blocked()
     stage.put(with_path(stage.workload("low"), ("spec", "podSets"), [make.pod_set(requests={"cpu": "3"})]))
     be_ready(stage, "a")
     assert admitted(stage) == ["a", "high"]
 
 
-def test_an_entry_of_a_queue_that_is_gone_is_left_out() -> None:
+def test_blocked_entry_of_deleted_queue_is_skipped() -> None:
     stage = blocked()
     stage.put(workload("b", queue="other", created=2))
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
@@ -135,19 +135,19 @@ def test_an_entry_of_a_queue_that_is_gone_is_left_out() -> None:
     assert admitted(stage) == ["a", "b"]
 
 
-# The entries behind it.
+# The entries behind the blocked entry.
 
 
 def three_in_one_cycle() -> Stage:
-    """`a` was admitted by a cycle in which `b` waits for it, and `c` is behind `b`."""
+    """A cycle admitted `a`; `a` blocks `b`, and `c` is behind `b`."""
     stage = blocked_stage("qa", "qb", "qc")
     names = ("a", "b", "c")
-    put_together(stage, *(workload(name, queue=f"q{name}", created=at) for at, name in enumerate(names)))
+    submit_to_one_cycle(stage, *(workload(name, queue=f"q{name}", created=at) for at, name in enumerate(names)))
     assert admitted(stage) == ["a"]
     return stage
 
 
-def test_the_entries_behind_follow_in_the_order_of_their_cycle() -> None:
+def test_entries_behind_blocked_entry_keep_cycle_order() -> None:
     stage = three_in_one_cycle()
     stage.put(workload("first", queue="qa", priority=9))
     be_ready(stage, "a")
@@ -160,7 +160,7 @@ def test_the_entries_behind_follow_in_the_order_of_their_cycle() -> None:
     assert admitted(stage) == ["a", "b", "c", "first"]
 
 
-def test_the_entry_behind_one_that_is_gone_is_next() -> None:
+def test_entry_behind_deleted_entry_is_next() -> None:
     stage = three_in_one_cycle()
     stage.put(workload("first", queue="qa", priority=9))
     stage.delete(scheme.WORKLOAD, "b")
@@ -169,17 +169,17 @@ def test_the_entry_behind_one_that_is_gone_is_next() -> None:
 
 
 def preemptor_behind() -> Stage:
-    """`b` waits for `a`. Behind it in the same cycle is `c`, which preempts `v`."""
+    """`a` blocks `b`. Behind `b` in the same cycle is `c`, which preempts `v`."""
     stage = blocked_stage("qa", "qb", "qc", preemption=preemption(within="LowerPriority"))
     stage.put(workload("v", 3, queue="qc"))
     be_ready(stage, "v")
     stage.put(workload("a", queue="qa"))
-    put_together(stage, workload("b", queue="qb", priority=9), workload("c", 3, queue="qc", priority=5))
+    submit_to_one_cycle(stage, workload("b", queue="qb", priority=9), workload("c", 3, queue="qc", priority=5))
     assert (admitted(stage), lifecycle.is_evicted(stage.workload("v"))) == (["a", "v"], False)
     return stage
 
 
-def test_a_preemption_behind_a_blocked_entry_follows_it() -> None:
+def test_preemption_behind_blocked_entry_runs_after_it() -> None:
     stage = preemptor_behind()
     stage.put(workload("d", 3, queue="qc", priority=7))
     be_ready(stage, "a")
@@ -188,7 +188,7 @@ def test_a_preemption_behind_a_blocked_entry_follows_it() -> None:
     assert (event.regarding.name, "b" in admitted(stage)) == ("c", True)
 
 
-def test_a_preemption_behind_a_blocked_entry_is_left_out_if_its_victim_or_its_preemptor_is_gone() -> None:
+def test_blocked_preemption_is_skipped_without_victim_or_preemptor() -> None:
     stage = preemptor_behind()
     stage.put(lifecycle.finish(stage.workload("v"), "Succeeded", "", make.NOW))
     be_ready(stage, "a")
@@ -202,10 +202,10 @@ def test_a_preemption_behind_a_blocked_entry_is_left_out_if_its_victim_or_its_pr
     assert (admitted(stage), lifecycle.is_evicted(stage.workload("v"))) == (["a", "b", "v"], False)
 
 
-def test_who_waits_for_quota_is_told_so_while_the_rest_of_its_cycle_is_blocked() -> None:
+def test_workload_reports_missing_quota_while_its_cycle_is_blocked() -> None:
     stage = blocked_stage("qa", "qb", "qc")
     stage.put(workload("a", queue="qa"))
-    put_together(stage, workload("b", queue="qb"), workload("large", 5, queue="qc"))
+    submit_to_one_cycle(stage, workload("b", queue="qb"), workload("large", 5, queue="qc"))
     stage.run(5)
     assert stated(stage.workload("b"), "QuotaReserved") == BLOCKED
     assert stated(stage.workload("large"), "QuotaReserved")[1] == "ExceedsMaxQuota"

@@ -1,4 +1,4 @@
-"""A Workload that comes back and is not tried, since one of its shape did not fit, says so."""
+"""A requeued Workload that is skipped, since an equivalent Workload did not fit, reports this."""
 
 import make
 from batchyard.api import scheme
@@ -8,7 +8,7 @@ from unit.scheduling.test_scheduler import events, open_stage, pass_time
 from yard import queue, workload
 
 
-def test_the_reason_follows_a_stop_and_a_deactivation() -> None:
+def test_bypassed_workload_reports_reason_after_stop_and_reactivation() -> None:
     stage = open_stage(queue("cq", 1))
     stage.put(workload("holder"), workload("w"))
     pass_time(stage, 3)

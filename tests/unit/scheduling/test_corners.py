@@ -1,4 +1,4 @@
-"""Corners of the core and its controllers that were once wrong."""
+"""Regression tests of the scheduler core and its controllers."""
 
 import make
 from batchyard.api import scheme
@@ -14,7 +14,7 @@ from stage import Stage, stated
 from yard import Yard, group, head_of, preemption, queue, quota, workload
 
 
-def test_a_reserve_in_debt_frees_nothing() -> None:
+def test_reservation_for_queue_above_borrowing_limit_frees_no_quota() -> None:
     yard = Yard(
         queue("a", quota(4, borrowing=1), cohort="all"), queue("b", 3, cohort="all"), queue("c", 0, cohort="all")
     )
@@ -24,14 +24,14 @@ def test_a_reserve_in_debt_frees_nothing() -> None:
     assert len(admitted) == 1  # 7 in all, 6 used
 
 
-def test_every_pod_set_is_assigned() -> None:
+def test_every_pod_set_is_assigned_in_admission() -> None:
     yard = Yard(queue("cq", 4))
     sets = [make.pod_set("x", requests={"gpu": 0}), make.pod_set("y", requests={"cpu": "3"})]
     (decision,) = yard.cycle(workload("a", pod_sets=sets))
     assert not isinstance(decision, Admit) or len(decision.assignment.pod_sets) == 2
 
 
-def test_progress_beyond_the_last_flavor_is_forgotten() -> None:
+def test_last_assignment_beyond_last_flavor_is_ignored() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 4})]))
     obj = workload(cpu=3)
     last = LastAssignment(({"cpu": 0},), 99, 0, workload_view(obj).shape)  # the queue had two flavors then
@@ -39,7 +39,7 @@ def test_progress_beyond_the_last_flavor_is_forgotten() -> None:
     assert not isinstance(decision, Admit) or decision.assignment.pod_sets[0].choices
 
 
-def test_a_local_queue_is_told_that_its_queue_is_gone() -> None:
+def test_local_queue_reports_deleted_cluster_queue() -> None:
     index = SchedulerCache()
     stage = Stage(Scheduler(index, SchedulingPolicy()), QueueStatusController(index, fair_sharing=False))
     stage.put(make.namespace(), make.flavor("spot"), queue("cq", 4), make.local_queue("cq", cluster_queue="cq"))
@@ -47,7 +47,7 @@ def test_a_local_queue_is_told_that_its_queue_is_gone() -> None:
     assert stated(stage.get(scheme.LOCAL_QUEUE, "cq"), "Active")[1] == "ClusterQueueDoesNotExist"
 
 
-def test_a_victim_that_takes_its_time_is_no_loop() -> None:
+def test_slow_victim_is_not_reported_as_preemption_loop() -> None:
     loops: list[PreemptionLoop] = []
     stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy(), loops.append), WorkloadLifecycle())
     stage.put(make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"))

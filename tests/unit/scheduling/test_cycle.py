@@ -1,4 +1,4 @@
-"""What a cycle decides about each head, with what reason, and how decisions of one cycle bear on each other."""
+"""The decision and reason of a cycle for each head, and interactions of decisions in one cycle."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ NO_LONGER = "Workload no longer fits after processing another workload"
 SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor spot, {0} more needed"
 
 
-# Heads that cannot even be considered.
+# Inadmissible heads.
 
 
 def reported(yard: Yard, obj: Obj) -> tuple[str, str, RequeueReason]:
@@ -25,25 +25,25 @@ def reported(yard: Yard, obj: Obj) -> tuple[str, str, RequeueReason]:
     return decision.why.reason, decision.why.message, decision.requeue
 
 
-def test_a_missing_cluster_queue_is_told() -> None:
+def test_missing_cluster_queue_is_reported() -> None:
     expected = ("Misconfigured", "ClusterQueue cq not found", RequeueReason.GENERIC)
     assert reported(Yard(), workload()) == expected
 
 
-def test_an_inactive_cluster_queue_is_told() -> None:
+def test_inactive_cluster_queue_is_reported() -> None:
     yard = Yard(queue("cq", 4))
     yard.snapshot.queues["cq"].active = False
     assert reported(yard, workload()) == ("Suspended", "ClusterQueue cq is inactive", RequeueReason.GENERIC)
 
 
-def test_a_cohort_cycle_makes_its_queues_inactive() -> None:
+def test_cohort_cycle_makes_its_queues_inactive() -> None:
     yard = Yard(cohort("x", 4, parent="y"), cohort("y", 4, parent="x"), queue("cq", 4, cohort="x"))
     assert reported(yard, workload())[:2] == ("Suspended", "ClusterQueue cq is inactive")
     yard.put(cohort("y", 4))
     assert yard.decide(workload(cpu=12)) == ["wl: main 1 cpu=spot"]
 
 
-def test_a_missing_namespace_is_told() -> None:
+def test_missing_namespace_is_reported() -> None:
     yard = Yard(queue("cq", 4))
     yard.namespaces.clear()
     message = 'workload namespace "team" does not exist: Namespace "team" not found'
@@ -56,11 +56,11 @@ def test_a_missing_namespace_is_told() -> None:
         pytest.param({}, True, id="empty: all"),
         pytest.param(None, False, id="absent: none"),
         pytest.param({"matchLabels": {"kubernetes.io/metadata.name": "team"}}, True, id="by name"),
-        pytest.param({"matchLabels": {"tier": "gold"}}, False, id="by a label it has not"),
+        pytest.param({"matchLabels": {"tier": "gold"}}, False, id="by a missing label"),
         pytest.param({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}, True, id="by absence"),
     ],
 )
-def test_the_namespace_must_be_selected(selector: Obj | None, *, matches: bool) -> None:
+def test_namespace_must_match_selector(selector: Obj | None, *, matches: bool) -> None:
     yard = Yard(queue("cq", 4, namespaceSelector=selector))
     if matches:
         assert yard.decide(workload()) == ["wl: main 1 cpu=spot"]
@@ -74,7 +74,7 @@ def limited(requests: Obj, limits: Obj, **spec: Any) -> Obj:
     return {"name": "c", "image": "i", "resources": {"requests": requests, "limits": limits}, **spec}
 
 
-def test_requests_above_limits_are_told() -> None:
+def test_requests_above_limits_are_reported() -> None:
     containers = [limited({"cpu": "2", "memory": "1Gi"}, {"cpu": "1", "memory": "512Mi"})]
     pod_sets = [{"name": "main", "count": 1, "template": {"spec": {"containers": containers}}}]
     message = (
@@ -85,7 +85,7 @@ def test_requests_above_limits_are_told() -> None:
     assert reported(Yard(queue("cq", 4)), workload(pod_sets=pod_sets)) == expected
 
 
-def test_all_requests_above_limits_are_told_together() -> None:
+def test_all_containers_with_requests_above_limits_are_reported() -> None:
     above = limited({"cpu": "2"}, {"cpu": "1"})
     spec = {"initContainers": [above], "containers": [limited({"cpu": "1"}, {"cpu": "1"}), above]}
     pod_sets = [{"name": "main", "count": 1, "template": {"spec": spec}}]
@@ -95,31 +95,31 @@ def test_all_requests_above_limits_are_told_together() -> None:
     assert message == f"resources validation failed: [{faults}]"
 
 
-def test_the_first_obstacle_is_told() -> None:
+def test_first_obstacle_is_reported() -> None:
     yard = Yard(queue("cq", 4, namespaceSelector=None))
     yard.snapshot.queues["cq"].active = False
     yard.namespaces.clear()
     assert reported(yard, workload())[0] == "Suspended"
 
 
-def test_what_was_tried_before_an_obstacle_is_kept() -> None:
+def test_last_assignment_is_kept_for_inadmissible_head() -> None:
     yard = Yard(queue("cq", 4))
     last = yard.wait(workload(cpu=9)).last
     yard.snapshot.queues["cq"].active = False
     assert yard.wait(head_of(workload(cpu=9), last)).last is last
 
 
-# What a head waits for, and how it goes back to its queue.
+# Reasons to wait and requeue reasons.
 
 
 @pytest.mark.parametrize(
     ("cpu", "held", "rules", "reason", "requeue"),
     [
         pytest.param(9, 0, {}, "ExceedsMaxQuota", RequeueReason.NO_FIT, id="too large"),
-        pytest.param(4, 2, {}, "WaitingForQuota", RequeueReason.PREEMPTION_NO_CANDIDATES, id="nobody may go"),
+        pytest.param(4, 2, {}, "WaitingForQuota", RequeueReason.PREEMPTION_NO_CANDIDATES, id="no candidates"),
     ],
 )
-def test_a_wait_says_how_to_go_back(
+def test_pending_decision_contains_requeue_reason(
     cpu: int, held: int, rules: dict[str, Any], reason: str, requeue: RequeueReason
 ) -> None:
     yard = Yard(queue("cq", 4, **rules))
@@ -128,31 +128,31 @@ def test_a_wait_says_how_to_go_back(
     assert (decision.why.reason, decision.requeue) == (reason, requeue)
 
 
-def test_borrowing_that_nobody_makes_room_for_is_no_fit() -> None:
+def test_borrowing_without_preemption_is_no_fit() -> None:
     yard = Yard(queue("cq", 2, cohort="all"), queue("other", 4, cohort="all"))
     yard.hold("x", 4, "other")
     decision = yard.wait(workload(cpu=3))
     assert (decision.why.reason, decision.requeue) == ("WaitingForQuota", RequeueReason.NO_FIT)
 
 
-def test_a_preemptor_goes_back_to_wait_for_its_victims() -> None:
+def test_preemptor_is_requeued_as_pending_preemption() -> None:
     yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
     yard.hold("x", 4, priority=-1)
     decision = yard.preemption(workload())
     assert (decision.requeue, decision.last) == (RequeueReason.PENDING_PREEMPTION, None)
 
 
-def test_a_workload_without_pod_sets_fits_nowhere() -> None:
+def test_workload_without_pod_sets_is_no_fit() -> None:
     obj = make.workload("wl", queue="cq")
     bare = {**obj, "spec": {**obj["spec"], "podSets": []}}
     assert Yard(queue("cq", 4)).wait(bare).requeue is RequeueReason.NO_FIT
 
 
-def test_heads_may_be_none() -> None:
+def test_cycle_without_heads_returns_no_decisions() -> None:
     assert Yard(queue("cq", 4)).cycle() == []
 
 
-def test_a_cycle_leaves_the_snapshot_as_it_was() -> None:
+def test_cycle_restores_snapshot() -> None:
     yard = rivals()
     before = {name: list(yard.node(name).usage) for name in ("a", "b", "all")}
     assert len(yard.cycle(head("a", 3), head("b", 3))) == 2
@@ -164,7 +164,7 @@ def test_a_cycle_leaves_the_snapshot_as_it_was() -> None:
 
 
 def rivals(**spec: Any) -> Yard:
-    """Queues a and b of 3 cpu each that may reclaim; v holds all six cpu in one Workload x."""
+    """Queues a and b of 3 cpu each may reclaim; Workload x of v holds all six cpu."""
     rules = preemption("LowerPriority", "Any")
     return held(
         Yard(
@@ -180,7 +180,7 @@ def held(yard: Yard) -> Yard:
     return yard
 
 
-def test_who_fits_beside_another_ones_preemption_waits_for_it() -> None:
+def test_head_waits_for_overlapping_preemption_if_it_fits_after_it() -> None:
     yard = rivals()
     first, second = yard.cycle(head("a", 3), head("b", 3))
     assert line(first) == "a preempts x (InCohortReclamation)"
@@ -189,7 +189,7 @@ def test_who_fits_beside_another_ones_preemption_waits_for_it() -> None:
     assert (second.requeue, second.last) == (RequeueReason.PENDING_PREEMPTION, None)
 
 
-def test_who_fits_only_in_part_beside_another_looks_for_victims_of_its_own() -> None:
+def test_head_preempts_other_victims_if_overlapping_victims_are_not_enough() -> None:
     yard = rivals()
     yard.hold("x", 3, "v")
     yard.hold("y", 3, "v", since=-1)
@@ -199,7 +199,7 @@ def test_who_fits_only_in_part_beside_another_looks_for_victims_of_its_own() -> 
     ]
 
 
-def test_who_finds_no_other_victims_waits() -> None:
+def test_head_without_other_victims_waits() -> None:
     yard = Yard(
         cohort("all", 4),
         queue("a", 0, cohort="all", preemption=preemption("Never", "LowerPriority", {"policy": "LowerPriority"})),
@@ -213,7 +213,7 @@ def test_who_finds_no_other_victims_waits() -> None:
     ]
 
 
-def test_a_second_look_keeps_to_the_flavors_of_the_first() -> None:
+def test_second_assignment_uses_flavors_of_nomination() -> None:
     rules = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
     yard = Yard(
         queue("a", groups=[group(one={"cpu": 3}, two={"cpu": 3})], cohort="all", preemption=rules),
@@ -230,7 +230,7 @@ def test_a_second_look_keeps_to_the_flavors_of_the_first() -> None:
     )
 
 
-def test_quota_freed_in_a_cycle_is_kept_for_the_preemptor() -> None:
+def test_quota_of_victims_is_reserved_for_preemptor() -> None:
     yard = Yard(
         queue("a", 4, cohort="all", preemption=preemption("LowerPriority")),
         queue("b", 0, cohort="all"),
@@ -246,7 +246,7 @@ def test_quota_freed_in_a_cycle_is_kept_for_the_preemptor() -> None:
     ]
 
 
-def test_victims_in_another_tree_free_nothing_here() -> None:
+def test_victims_free_no_quota_in_other_tree() -> None:
     yard = Yard(
         queue("a", 4, preemption=preemption("LowerPriority")),
         queue("b", 4, preemption=preemption("LowerPriority")),
@@ -259,11 +259,11 @@ def test_victims_in_another_tree_free_nothing_here() -> None:
     ]
 
 
-# Quota kept for heads that cannot get it back.
+# Quota reserved for heads that cannot reclaim it.
 
 
 def lender(own: Any = 4, reclaim: str = "Never", **spec: Any) -> Yard:
-    """Queue a holds 2 of its own cpu; b has nothing of its own."""
+    """Queue a uses 2 cpu of its quota; b has no quota."""
     yard = Yard(
         queue("a", own, cohort="all", preemption=preemption("Never", reclaim), **spec),
         queue("b", 0, cohort="all"),
@@ -276,12 +276,12 @@ def lender(own: Any = 4, reclaim: str = "Never", **spec: Any) -> Yard:
 @pytest.mark.parametrize(
     ("reclaim", "outcome"),
     [
-        pytest.param("Never", NO_LONGER, id="who cannot reclaim keeps its quota"),
-        pytest.param("LowerPriority", NO_LONGER, id="who may not always reclaim too"),
-        pytest.param("Any", "", id="who can always reclaim lends it"),
+        pytest.param("Never", NO_LONGER, id="queue without reclamation keeps its quota"),
+        pytest.param("LowerPriority", NO_LONGER, id="queue with conditional reclamation keeps its quota"),
+        pytest.param("Any", "", id="queue with unconditional reclamation lends its quota"),
     ],
 )
-def test_a_waiting_head_keeps_the_quota_it_cannot_reclaim(reclaim: str, outcome: str) -> None:
+def test_waiting_head_reserves_quota_that_it_cannot_reclaim(reclaim: str, outcome: str) -> None:
     yard = lender(reclaim=reclaim)
     yard.hold("y", 2, "c")
     waits, borrows = yard.cycle(head("a", 4), head("b", 2))
@@ -291,7 +291,7 @@ def test_a_waiting_head_keeps_the_quota_it_cannot_reclaim(reclaim: str, outcome:
         assert line(borrows) == "b waits (WaitingForQuota): " + outcome
 
 
-def test_within_its_quota_a_head_keeps_all_it_asks_for() -> None:
+def test_head_within_nominal_quota_reserves_all_requests() -> None:
     yard = lender()
     yard.hold("y", 3, "c", priority=9)
     assert yard.decide(head("a", 2), head("b", 1)) == [
@@ -300,12 +300,12 @@ def test_within_its_quota_a_head_keeps_all_it_asks_for() -> None:
     ]
 
 
-def test_while_borrowing_all_it_asks_for_is_kept() -> None:
+def test_borrowing_head_reserves_all_requests() -> None:
     yard = borrower(borrowing=None)
     assert [d.split(" (")[0] for d in yard.decide(head("a", 3, priority=5), head("b", 1))] == ["a waits", "b waits"]
 
 
-def test_while_borrowing_no_more_is_kept_than_the_limit_allows() -> None:
+def test_borrowing_head_reserves_at_most_borrowing_limit() -> None:
     yard = borrower(borrowing=3)
     assert [d.split(" (")[0] for d in yard.decide(head("a", 3, priority=5), head("b", 1))] == ["a waits", "b waits"]
     yard = borrower(borrowing=2, held=2)
@@ -313,7 +313,7 @@ def test_while_borrowing_no_more_is_kept_than_the_limit_allows() -> None:
 
 
 def borrower(borrowing: int | None, held: int = 0) -> Yard:
-    """Queue a may preempt while borrowing but finds nobody; 2 cpu of 6 are free."""
+    """Queue a may preempt while borrowing but finds no candidate; 2 cpu of 6 are free."""
     rules = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
     yard = Yard(
         cohort("all", 6),
@@ -326,7 +326,7 @@ def borrower(borrowing: int | None, held: int = 0) -> Yard:
     return yard
 
 
-def test_decisions_come_back_with_their_heads() -> None:
+def test_decision_contains_its_head() -> None:
     yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
     given = head_of(workload())
     decision = yard.cycle(given)[0]
@@ -337,7 +337,7 @@ def test_decisions_come_back_with_their_heads() -> None:
 
 
 @pytest.mark.parametrize(("fair_sharing", "reclaim"), [(False, "Any"), (False, "LowerPriority"), (True, "Never")])
-def test_borrowing_without_a_rule_for_it_preempts_nobody(reclaim: str, *, fair_sharing: bool) -> None:
+def test_borrower_preempts_no_workload_without_borrow_within_cohort(reclaim: str, *, fair_sharing: bool) -> None:
     rules = preemption("LowerPriority", reclaim)
     yard = Yard(
         queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=fair_sharing
@@ -346,14 +346,14 @@ def test_borrowing_without_a_rule_for_it_preempts_nobody(reclaim: str, *, fair_s
     assert yard.wait(workload(cpu=3)).requeue is RequeueReason.NO_FIT
 
 
-def test_fair_sharing_lets_borrowers_look_for_victims() -> None:
+def test_fair_sharing_lets_borrower_search_candidates() -> None:
     rules = preemption("Never", "LowerPriority")
     yard = Yard(queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=True)
     yard.hold("x", 5, "other")
     assert yard.wait(workload(cpu=3)).requeue is RequeueReason.PREEMPTION_NO_CANDIDATES
 
 
-def test_of_what_is_free_no_more_is_kept_than_asked_for() -> None:
+def test_waiting_head_reserves_no_more_than_its_requests() -> None:
     groups = [group(spot={"cpu": 6}), group(v100={"gpu": 1})]
     nothing = [group(spot={"cpu": 0}), group(v100={"gpu": 0})]
     yard = Yard(queue("a", groups=groups, cohort="all"), queue("b", groups=nothing, cohort="all"))

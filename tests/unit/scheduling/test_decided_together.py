@@ -1,4 +1,4 @@
-"""What is decided together is told of each by itself, though a write of another was refused."""
+"""Events of one batch are recorded for each object, even if writes of other objects conflict."""
 
 from collections import Counter
 
@@ -22,8 +22,8 @@ from yard import workload
 NAMES = [f"q{number}" for number in range(12)]
 
 
-class Refusing:
-    """A world in which every other write of a controller meets a conflict, and what was recorded there."""
+class ConflictingWorld:
+    """A world in which every other write of a controller conflicts, with its recorded events."""
 
     def __init__(self, controller: Controller) -> None:
         self.kernel, self.recorded = VirtualEventLoop(make.NOW), Counter[tuple[str, str]]()
@@ -40,8 +40,8 @@ class Refusing:
         self.recorded[event.regarding.name, event.reason] += 1
 
 
-def test_who_is_admitted_is_told_so_though_another_has_changed_meanwhile() -> None:
-    world = Refusing(Scheduler(SchedulerCache(), SchedulingPolicy()))
+def test_admission_events_are_recorded_once_despite_conflicts() -> None:
+    world = ConflictingWorld(Scheduler(SchedulerCache(), SchedulingPolicy()))
     queues = [obj for name in NAMES for obj in open_queue(name, 1)]
     waiting = [workload(name, queue=name) for name in NAMES]
     world.run(*[Create(obj) for obj in (make.namespace(), make.flavor("spot"), *waiting, *queues)])
@@ -49,8 +49,8 @@ def test_who_is_admitted_is_told_so_though_another_has_changed_meanwhile() -> No
     assert world.recorded == {(name, reason): 1 for name in NAMES for reason in ("QuotaReserved", "Admitted")}
 
 
-def test_a_pod_is_told_why_it_waits_once_though_another_has_changed_meanwhile() -> None:
-    world = Refusing(PlacementController())
+def test_failed_scheduling_events_are_recorded_once_despite_conflicts() -> None:
+    world = ConflictingWorld(PlacementController())
     spec, status = make.pod_template()["spec"], {"phase": "Pending"}
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": make.metadata(name)} for name in NAMES]
     world.run(*[Create({**pod, "spec": spec, "status": status}) for pod in pods])

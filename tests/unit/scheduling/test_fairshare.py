@@ -1,4 +1,4 @@
-"""How much a queue or Cohort borrows, against what could be lent to it."""
+"""The share of a queue or Cohort: borrowed quota relative to lendable quota."""
 
 import math
 from typing import Any
@@ -15,30 +15,30 @@ def share(yard: Yard, name: str) -> Share:
 
 
 def lending(**fields: Any) -> Yard:
-    """A cq of 2 cpu, with 8 more in its cohort."""
+    """A ClusterQueue `cq` of 2 cpu, with 8 more in its cohort."""
     return Yard(queue("cq", 2, cohort="all", **fields), queue("lender", 8, cohort="all"))
 
 
 @pytest.mark.parametrize(("cpu", "expected"), [(0, 0), (2, 0), (3, 100), (5, 300), (10, 800)])
-def test_a_share_is_what_is_borrowed_of_what_could_be_lent(cpu: int, expected: int) -> None:
+def test_share_is_borrowed_quota_relative_to_lendable_quota(cpu: int, expected: int) -> None:
     yard = lending()
     yard.hold("x", cpu)
     assert share(yard, "cq").rounded == expected
 
 
-def test_a_queue_alone_has_no_share() -> None:
+def test_queue_without_cohort_has_no_share() -> None:
     yard = Yard(queue("cq", 2))
     yard.hold("x", 5)
     assert (share(yard, "cq").rounded, share(yard, "cq").is_borrowing) == (0, False)
 
 
-def test_a_root_has_no_share() -> None:
+def test_root_cohort_has_no_share() -> None:
     yard = lending()
     yard.hold("x", 20)
     assert share(yard, "all").rounded == 0
 
 
-def test_status_rounds_up() -> None:
+def test_share_in_status_is_rounded_up() -> None:
     yard = Yard(queue("cq", 0, cohort="all"), queue("lender", 3, cohort="all"))
     yard.hold("x", 1)
     found = share(yard, "cq")
@@ -48,19 +48,19 @@ def test_status_rounds_up() -> None:
 @pytest.mark.parametrize(
     ("weight", "expected"), [(1, 300), ("2", 150), ("500m", 600), ("0.1", 3000), ("3", 100), (0, INT64_MAX)]
 )
-def test_a_weight_divides_the_share(weight: Any, expected: int) -> None:
+def test_weight_divides_share(weight: Any, expected: int) -> None:
     yard = lending(weight=weight)
     yard.hold("x", 5)
     assert share(yard, "cq").rounded == expected
 
 
-def test_who_has_no_weight_and_borrows_nothing_has_no_share() -> None:
+def test_queue_with_zero_weight_has_no_share_without_borrowing() -> None:
     yard = lending(weight=0)
     yard.hold("x", 2)
     assert (share(yard, "cq").weighted, share(yard, "cq").rounded) == (0.0, 0)
 
 
-def test_the_largest_of_all_resources_counts() -> None:
+def test_share_is_that_of_dominant_resource() -> None:
     amounts = {"cpu": 10, "gpu": 4}
     yard = Yard(
         queue("cq", groups=[group(spot={"cpu": 0, "gpu": 0})], cohort="all"),
@@ -72,7 +72,7 @@ def test_the_largest_of_all_resources_counts() -> None:
     assert (share(yard, "cq").resource, share(yard, "cq").rounded) == ("gpu", 750)
 
 
-def test_of_equal_resources_the_first_by_name_is_dominant() -> None:
+def test_first_resource_by_name_is_dominant_at_equal_shares() -> None:
     yard = Yard(
         queue("cq", groups=[group(spot={"gpu": 0, "cpu": 0})], cohort="all"),
         queue("lender", groups=[group(spot={"gpu": 4, "cpu": 4})], cohort="all"),
@@ -81,7 +81,7 @@ def test_of_equal_resources_the_first_by_name_is_dominant() -> None:
     assert share(yard, "cq").resource == "cpu"
 
 
-def test_all_flavors_of_a_resource_are_one() -> None:
+def test_share_sums_all_flavors_of_resource() -> None:
     groups = [group(one={"cpu": 2}, two={"cpu": 2})]
     lenders = [group(one={"cpu": 4}, two={"cpu": 2})]
     yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=lenders, cohort="all"))
@@ -89,27 +89,27 @@ def test_all_flavors_of_a_resource_are_one() -> None:
     assert (share(yard, "cq").rounded, len(share(yard, "cq").borrowed)) == (300, 2)
 
 
-def test_unused_quota_of_one_flavor_does_not_make_up_for_another() -> None:
+def test_unused_quota_of_flavor_does_not_offset_borrowing_in_other_flavor() -> None:
     groups = [group(one={"cpu": 5}, two={"cpu": 0})]
     yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
     yard.hold("x", 1, flavor="two")
     assert share(yard, "cq").rounded == 100
 
 
-def test_what_cannot_be_lent_does_not_count() -> None:
+def test_share_excludes_quota_above_lending_limit() -> None:
     yard = Yard(queue("cq", 2, cohort="all"), queue("lender", quota(8, lending=2), cohort="all"))
     yard.hold("x", 3)
     assert share(yard, "cq").rounded == 250
 
 
-def test_who_borrows_what_nobody_lends_has_a_share_of_nothing() -> None:
+def test_share_is_zero_without_lendable_quota() -> None:
     yard = Yard(queue("cq", 0, cohort="all"), queue("lender", 0, cohort="all"))
     yard.hold("x", 1)
     found = share(yard, "cq")
     assert (found.rounded, found.is_borrowing) == (0, True)
 
 
-def test_a_cohorts_share_is_that_of_its_subtree() -> None:
+def test_share_of_cohort_is_that_of_its_subtree() -> None:
     yard = Yard(
         cohort("root", 4),
         cohort("team", 2, parent="root", weight=2),
@@ -122,7 +122,7 @@ def test_a_cohorts_share_is_that_of_its_subtree() -> None:
     assert (share(yard, "team").rounded, share(yard, "b").rounded) == (100, 0)
 
 
-def test_a_cohort_that_may_not_borrow_shrinks_what_its_queues_can_be_lent() -> None:
+def test_borrowing_limit_of_cohort_reduces_lendable_quota_of_its_queues() -> None:
     yard = Yard(cohort("root", 4), cohort("team", quota(6, borrowing=2), parent="root"), queue("a", 2, cohort="team"))
     yard.hold("x", 7, "a")
     assert share(yard, "a").rounded == 500
@@ -133,18 +133,18 @@ def test_a_cohort_that_may_not_borrow_shrinks_what_its_queues_can_be_lent() -> N
     [
         pytest.param(Share(1, 100, "", ()), Share(1, 200, "", ()), -1, id="lower"),
         pytest.param(Share(1, 100, "", ()), Share(2, 200, "", ()), 0, id="equal by weight"),
-        pytest.param(Share(0, 1, "", ()), Share(1, 900, "", ()), 1, id="no weight is more than anything"),
-        pytest.param(Share(1, 900, "", ()), Share(0, 1, "", ()), -1, id="anything is less than no weight"),
-        pytest.param(Share(0, 2, "", ()), Share(0, 1, "", ()), 1, id="without weights ratios count"),
-        pytest.param(Share(0, 0, "", ()), Share(1, 1, "", ()), -1, id="no weight that borrows nothing is nothing"),
-        pytest.param(LOWEST, Share(1, 0, "", ()), -1, id="the lowest is below nothing"),
+        pytest.param(Share(0, 1, "", ()), Share(1, 900, "", ()), 1, id="zero weight is above any share"),
+        pytest.param(Share(1, 900, "", ()), Share(0, 1, "", ()), -1, id="any share is below zero weight"),
+        pytest.param(Share(0, 2, "", ()), Share(0, 1, "", ()), 1, id="unweighted shares of zero weights are compared"),
+        pytest.param(Share(0, 0, "", ()), Share(1, 1, "", ()), -1, id="zero weight without borrowing is zero"),
+        pytest.param(LOWEST, Share(1, 0, "", ()), -1, id="lowest is below zero"),
     ],
 )
-def test_shares_compare_by_weight(a: Share, b: Share, expected: int) -> None:
+def test_shares_are_compared_by_weight(a: Share, b: Share, expected: int) -> None:
     assert (compare(a, b), compare(b, a)) == (expected, -expected)
 
 
-def test_borrowing_on_a_usage_looks_only_at_what_it_asks_for() -> None:
+def test_is_borrowing_on_checks_only_requested_resources() -> None:
     found = Share(1, 100, "cpu", (3, 5))
     assert found.is_borrowing_on(((1, 9), (5, 1)))
     assert not found.is_borrowing_on(((1, 9), (5, 0)))

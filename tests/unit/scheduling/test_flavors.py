@@ -1,4 +1,4 @@
-"""Which flavor each resource of each pod set gets."""
+"""Flavor assignment for each resource of each pod set."""
 
 from typing import Any
 
@@ -27,83 +27,83 @@ def admitted(yard: Yard, obj: Obj) -> str:
     return flavors_of(yard.admission(obj))
 
 
-def test_the_first_flavor_that_fits_is_taken() -> None:
+def test_first_fitting_flavor_is_assigned() -> None:
     yard = two_flavors()
     assert admitted(yard, workload(cpu=4)) == "main 1 cpu=one"
     yard.hold("x", 1, flavor="one")
     assert admitted(yard, workload(cpu=4)) == "main 1 cpu=two"
 
 
-def test_all_resources_of_a_group_come_from_one_flavor() -> None:
+def test_all_resources_of_group_get_same_flavor() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 9, "memory": "1Gi"}, two={"cpu": 2, "memory": "8Gi"})]))
     obj = workload(pod_sets=[pods("main", cpu="2", memory="4Gi")])
     assert admitted(yard, obj) == "main 1 cpu=two memory=two"
 
 
-def test_groups_are_searched_each_on_its_own() -> None:
+def test_resource_groups_are_searched_independently() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 1}, two={"cpu": 4}), group(v100={"gpu": 2}, a100={"gpu": 8})]))
     assert admitted(yard, workload(pod_sets=[pods("main", cpu="3", gpu=4)])) == "main 1 cpu=two gpu=a100"
 
 
-def test_one_group_without_room_leaves_all_without() -> None:
+def test_workload_waits_if_any_resource_group_has_no_quota() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 4}), group(v100={"gpu": 2})]))
     assert yard.decide(workload(pod_sets=[pods("main", cpu="3", gpu=4)])) == [
         "wl waits (ExceedsMaxQuota): couldn't assign flavors to pod set main: " + EXCEEDS.format("gpu", "v100", 0, 4, 2)
     ]
 
 
-def test_a_resource_no_group_covers_is_unavailable() -> None:
+def test_uncovered_resource_is_unavailable() -> None:
     yard = two_flavors()
     assert yard.decide(workload(pod_sets=[pods("main", cpu="1", gpu=1)])) == [
         "wl waits (NoMatchingFlavor): couldn't assign flavors to pod set main: resource gpu unavailable in ClusterQueue"
     ]
 
 
-def test_a_request_of_nothing_needs_no_group() -> None:
+def test_zero_request_needs_no_resource_group() -> None:
     assert admitted(two_flavors(), workload(pod_sets=[pods("main", cpu="1", gpu=0)])) == "main 1 cpu=one"
 
 
-def test_a_request_of_nothing_gets_a_flavor_where_there_is_a_group() -> None:
+def test_zero_request_gets_flavor_of_its_resource_group() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 4}), group(v100={"gpu": 0})]))
     assert admitted(yard, workload(pod_sets=[pods("main", cpu="1", gpu=0)])) == "main 1 cpu=one gpu=v100"
 
 
-def test_pods_that_request_nothing_are_admitted_at_once() -> None:
+def test_pods_with_zero_requests_are_admitted_without_quota() -> None:
     obj = workload(pod_sets=[pods("main", 3, cpu="0")])
     assert admitted(Yard(queue("cq", 0)), obj) == "main 3 cpu=spot"
 
 
-def test_pods_are_counted_where_they_have_quota() -> None:
+def test_pods_resource_is_counted_if_it_has_quota() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 9, "pods": 2}, two={"cpu": 9, "pods": 5})]))
     decision = yard.admission(workload(pod_sets=[pods("main", 3, cpu="1")]))
     assert flavors_of(decision) == "main 3 cpu=two pods=two"
     assert dict(decision.assignment.pod_sets[0].requests) == {"cpu": 3000, "pods": 3}
 
 
-def test_a_request_for_pods_is_replaced_by_their_count() -> None:
+def test_pod_count_replaces_request_for_pods_resource() -> None:
     yard = Yard(queue("cq", groups=[group(one={"pods": 2})]))
     assert admitted(yard, workload(pod_sets=[pods("main", 2, pods=7)])) == "main 2 pods=one"
 
 
-def test_a_pod_set_takes_the_pods_of_all_its_replicas() -> None:
+def test_pod_set_requests_quota_for_all_replicas() -> None:
     yard = two_flavors()
     assert admitted(yard, workload(pod_sets=[pods("main", 2, cpu="2")])) == "main 2 cpu=one"
     assert yard.wait(workload(pod_sets=[pods("main", 3, cpu="2")])).why.reason == "ExceedsMaxQuota"
 
 
-def test_a_pod_set_sees_what_those_before_it_take() -> None:
+def test_pod_set_accounts_for_usage_of_earlier_pod_sets() -> None:
     obj = workload(pod_sets=[pods("driver", cpu="3"), pods("worker", cpu="3")])
     assert admitted(two_flavors(), obj) == "driver 1 cpu=one; worker 1 cpu=two"
 
 
-def test_a_pod_set_that_finds_no_room_ends_the_search() -> None:
+def test_search_ends_at_pod_set_without_quota() -> None:
     sets = [pods("driver", cpu="3"), pods("worker", cpu="5"), pods("observer", cpu="9")]
     decision = two_flavors().wait(workload(pod_sets=sets))
     facts = [EXCEEDS.format("cpu", "one", 3, 5, 4), EXCEEDS.format("cpu", "two", 0, 5, 4)]
     assert decision.why.message == f"couldn't assign flavors to pod set worker: {', '.join(facts)}"
 
 
-def test_messages_of_several_pod_sets_are_joined() -> None:
+def test_messages_of_pod_sets_are_joined() -> None:
     yard = two_flavors()
     for flavor in ("one", "two"):
         yard.hold(f"x-{flavor}", 3, flavor=flavor)
@@ -116,7 +116,7 @@ def test_messages_of_several_pod_sets_are_joined() -> None:
     )
 
 
-def test_amounts_in_messages_are_as_quantities_are_written() -> None:
+def test_messages_format_amounts_as_quantities() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": "1500m", "memory": "2Gi", "gpu": 1})]))
     decision = yard.wait(workload(pod_sets=[pods("main", cpu="1600m", memory="3Gi", gpu=1)]))
     assert decision.why.message.partition(": ")[2] == ", ".join(
@@ -124,7 +124,7 @@ def test_amounts_in_messages_are_as_quantities_are_written() -> None:
     )
 
 
-def test_pod_sets_of_one_group_get_the_same_flavor() -> None:
+def test_pod_sets_of_one_group_get_same_flavor() -> None:
     sets = [
         {**pods(name, cpu=cpu), "topologyRequest": {"podSetGroupName": "together"}}
         for name, cpu in (("leader", "1"), ("worker", "4"))
@@ -133,14 +133,14 @@ def test_pod_sets_of_one_group_get_the_same_flavor() -> None:
     assert admitted(yard, workload(pod_sets=sets)) == "leader 1 cpu=two; worker 1 cpu=two"
 
 
-def test_a_group_of_pod_sets_takes_each_resource_from_who_asks_for_it() -> None:
+def test_pod_set_in_group_gets_only_its_requested_resources() -> None:
     together = {"topologyRequest": {"podSetGroupName": "together"}}
     sets = [{**pods("leader", cpu="1"), **together}, {**pods("worker", cpu="1", gpu=2), **together}]
     yard = Yard(queue("cq", groups=[group(one={"cpu": 4, "gpu": 2})]))
     assert admitted(yard, workload(pod_sets=sets)) == "leader 1 cpu=one; worker 1 cpu=one gpu=one"
 
 
-def test_reclaimable_pods_are_not_counted() -> None:
+def test_reclaimable_pods_are_not_counted_in_requests() -> None:
     status = {"reclaimablePods": [{"name": "main", "count": 2}]}
     obj = workload(pod_sets=[pods("main", 4, cpu="2")], status=status)
     assert admitted(two_flavors(), obj) == "main 2 cpu=one"
@@ -149,23 +149,23 @@ def test_reclaimable_pods_are_not_counted() -> None:
 @pytest.mark.parametrize(
     ("held", "own", "waits"),
     [
-        pytest.param(0, 10, "ExceedsMaxQuota", id="more than there is in the whole cohort"),
-        pytest.param(4, 6, "WaitingForQuota", id="lent out"),
+        pytest.param(0, 10, "ExceedsMaxQuota", id="above capacity of cohort"),
+        pytest.param(4, 6, "WaitingForQuota", id="quota in use by another queue"),
     ],
 )
-def test_the_cohorts_capacity_is_the_limit(held: int, own: int, waits: str) -> None:
+def test_reason_depends_on_capacity_of_cohort(held: int, own: int, waits: str) -> None:
     yard = Yard(cohort("all", 1), queue("cq", 4, cohort="all"), queue("other", 4, cohort="all"))
     if held:
         yard.hold("x", held, "other")
     assert yard.wait(workload(cpu=own)).why.reason == waits
 
 
-def test_a_borrowing_limit_is_part_of_the_capacity() -> None:
+def test_capacity_includes_borrowing_limit() -> None:
     yard = Yard(queue("cq", quota(4, borrowing=2), cohort="all"), queue("other", 4, cohort="all"))
     assert yard.wait(workload(cpu=7)).why.message.endswith(EXCEEDS.format("cpu", "spot", 0, 7, 6))
 
 
-def test_what_is_missing_is_counted_from_what_is_free() -> None:
+def test_missing_quota_is_computed_from_free_quota() -> None:
     yard = Yard(queue("cq", 4, cohort="all"), queue("other", 4, cohort="all"))
     yard.hold("x", 6, "other")
     assert yard.wait(workload(cpu=5)).why.message.endswith(
@@ -173,14 +173,14 @@ def test_what_is_missing_is_counted_from_what_is_free() -> None:
     )
 
 
-def test_debts_are_not_counted_in_what_is_missing() -> None:
+def test_missing_quota_excludes_exceeded_quota() -> None:
     yard = Yard(queue("cq", 4))
     yard.hold("x", 4)
     yard.put(queue("cq", 2))
     assert yard.wait(workload(cpu=2)).why.message.endswith(", 2 more needed")
 
 
-def test_reasons_of_alternatives_are_as_mild_as_the_mildest() -> None:
+def test_least_severe_reason_of_flavors_is_reported() -> None:
     yard = Yard(queue("cq", groups=[group(small={"cpu": 1}, large={"cpu": 4})]))
     yard.hold("x", 4, flavor="large")
     yard.put(
@@ -191,14 +191,14 @@ def test_reasons_of_alternatives_are_as_mild_as_the_mildest() -> None:
     assert yard.wait(workload(cpu=5)).why.reason == "WaitingForQuota"
 
 
-def test_reasons_of_resource_groups_are_as_severe_as_the_most_severe() -> None:
+def test_most_severe_reason_of_resource_groups_is_reported() -> None:
     groups = [group(large={"cpu": 4}), group(v100={"gpu": 2})]
     yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
     yard.hold("x", 0, "lender", usage={("large", "cpu"): 5000, ("v100", "gpu"): 1})
     assert yard.wait(workload(pod_sets=[pods("main", cpu="5", gpu=5)])).why.reason == "ExceedsMaxQuota"
 
 
-def test_a_group_that_could_be_had_does_not_soften_the_reason_of_another() -> None:
+def test_preemptible_group_does_not_soften_reason_of_other_group() -> None:
     groups = [group(large={"cpu": 4}), group(v100={"gpu": 2})]
     yard = Yard(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
     yard.hold("x", 0, usage={("large", "cpu"): 4000, ("v100", "gpu"): 2}, priority=-1)
@@ -206,14 +206,14 @@ def test_a_group_that_could_be_had_does_not_soften_the_reason_of_another() -> No
     assert yard.wait(workload(pod_sets=[pods("main", cpu="4", gpu=5)])).why.reason == "ExceedsMaxQuota"
 
 
-def test_a_request_of_nothing_needs_no_victims() -> None:
+def test_zero_request_needs_no_victims() -> None:
     groups = [group(large={"cpu": 4}), group(v100={"gpu": 0})]
     yard = Yard(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
     yard.hold("x", 4, flavor="large", priority=-1)
     assert yard.victims(workload(pod_sets=[pods("main", cpu="4", gpu=0)])) == ["x"]
 
 
-def test_what_was_missing_is_told_as_it_was_when_it_was_looked_for() -> None:
+def test_message_reports_missing_quota_at_time_of_search() -> None:
     yard = two_flavors(cohort="all")
     yard.put(queue("lender", groups=[group(one={"cpu": 2}, two={"cpu": 2})], cohort="all"))
     held = [yard.hold("x", 5, flavor="one"), yard.hold("y", 3, flavor="two")]
@@ -231,7 +231,7 @@ def test_what_was_missing_is_told_as_it_was_when_it_was_looked_for() -> None:
     assert (wait.why.reason, wait.why.message) == ("WaitingForQuota", expected)
 
 
-def test_what_earlier_pod_sets_take_is_told_as_it_was() -> None:
+def test_message_reports_usage_of_earlier_pod_sets() -> None:
     yard = two_flavors()
     pod_sets = [pods("a", cpu="3"), pods("b", cpu="2"), pods("c", cpu="3")]
     wait = yard.wait(workload(pod_sets=pod_sets))

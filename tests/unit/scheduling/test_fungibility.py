@@ -1,4 +1,4 @@
-"""When the search stops at a flavor, when it goes on, and where the next one starts."""
+"""Flavor fungibility: when the search stops at a flavor, and where the next search starts."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ def fungibility(borrow: str = "MayStopSearch", preempt: str = "TryNextFlavor", p
 
 
 def lending_yard(**fields: Any) -> Yard:
-    """`one` can be had by borrowing (4 own, 8 in all), `two` is all its own (4)."""
+    """`one` needs borrowing (nominal 4, 8 in the cohort), `two` does not (nominal 4)."""
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
     lender = queue("lender", groups=[group(one={"cpu": 4})], cohort="all")
     return Yard(queue("cq", groups=groups, cohort="all", **fields), lender)
 
 
 def last_of(decision: Decision) -> LastAssignment:
-    """How far a search came that did not lead to an admission."""
+    """Return the last assignment of a search without admission."""
     assert isinstance(decision, StayPending | Preempt)
     assert decision.last is not None
     return decision.last
@@ -36,17 +36,19 @@ def last_of(decision: Decision) -> LastAssignment:
 @pytest.mark.parametrize(
     ("rules", "flavor"),
     [
-        pytest.param({}, "one", id="by default the first that fits is taken, borrowing or not"),
-        pytest.param({"flavorFungibility": fungibility("TryNextFlavor")}, "two", id="not borrowing is better"),
+        pytest.param({}, "one", id="first fitting flavor by default, with borrowing"),
+        pytest.param(
+            {"flavorFungibility": fungibility("TryNextFlavor")}, "two", id="flavor without borrowing is preferred"
+        ),
     ],
 )
-def test_borrowing_may_end_the_search(rules: dict[str, Any], flavor: str) -> None:
+def test_when_can_borrow_controls_end_of_search(rules: dict[str, Any], flavor: str) -> None:
     yard = lending_yard(**rules)
     yard.hold("x", 2, flavor="one")
     assert flavors_of(yard.admission(workload(cpu=3))) == f"main 1 cpu={flavor}"
 
 
-def test_borrowing_is_taken_where_nothing_better_comes() -> None:
+def test_borrowing_flavor_is_assigned_without_better_flavor() -> None:
     yard = lending_yard(flavorFungibility=fungibility("TryNextFlavor"))
     yard.hold("x", 2, flavor="one")
     yard.hold("y", 2, flavor="two")
@@ -56,12 +58,12 @@ def test_borrowing_is_taken_where_nothing_better_comes() -> None:
 @pytest.mark.parametrize(
     ("preempt", "expected"),
     [
-        pytest.param("TryNextFlavor", "wl: main 1 cpu=two", id="a later flavor that is free is better"),
-        pytest.param("MayStopSearch", "wl preempts x (InClusterQueue)", id="the first with victims ends the search"),
-        pytest.param("Preempt", "wl preempts x (InClusterQueue)", id="an older word for the same"),
+        pytest.param("TryNextFlavor", "wl: main 1 cpu=two", id="later free flavor is preferred"),
+        pytest.param("MayStopSearch", "wl preempts x (InClusterQueue)", id="first flavor with victims ends search"),
+        pytest.param("Preempt", "wl preempts x (InClusterQueue)", id="legacy value"),
     ],
 )
-def test_preemption_may_end_the_search(preempt: str, expected: str) -> None:
+def test_when_can_preempt_controls_end_of_search(preempt: str, expected: str) -> None:
     rules = preemption("LowerPriority")
     yard = lending_yard(preemption=rules, flavorFungibility=fungibility(preempt=preempt))
     yard.put(queue("lender", groups=[group(one={"cpu": 0})], cohort="all"))
@@ -69,15 +71,15 @@ def test_preemption_may_end_the_search(preempt: str, expected: str) -> None:
     assert yard.decide(workload(cpu=3)) == [expected]
 
 
-def test_a_flavor_without_victims_never_ends_the_search() -> None:
+def test_flavor_without_victims_never_ends_search() -> None:
     yard = lending_yard(flavorFungibility=fungibility(preempt="MayStopSearch"), preemption=preemption("LowerPriority"))
     yard.put(queue("lender", groups=[group(one={"cpu": 0})], cohort="all"))
     yard.hold("x", 4, flavor="one", priority=9)
     assert yard.decide(workload(cpu=3)) == ["wl: main 1 cpu=two"]
 
 
-def reclaiming_yard(preference: str) -> Yard:
-    """Of `one` 3 can be had by borrowing; of `two` 4 by preempting the own x."""
+def preempting_yard(preference: str) -> Yard:
+    """`one` offers 3 cpu by borrowing; `two` offers 4 by preemption of x in the same queue."""
     rules = fungibility("TryNextFlavor", preference=preference)
     yard = lending_yard(flavorFungibility=rules, preemption=preemption("LowerPriority"))
     yard.hold("y", 2, flavor="one", priority=5)
@@ -93,16 +95,16 @@ def reclaiming_yard(preference: str) -> Yard:
         ("PreemptionOverBorrowing", "wl preempts x (InClusterQueue)"),
     ],
 )
-def test_the_preference_weighs_borrowing_against_preemption(preference: str, expected: str) -> None:
-    assert reclaiming_yard(preference).decide(workload(cpu=3)) == [expected]
+def test_preference_selects_borrowing_or_preemption(preference: str, expected: str) -> None:
+    assert preempting_yard(preference).decide(workload(cpu=3)) == [expected]
 
 
-def test_no_preference_is_for_preemption_without_victims() -> None:
-    yard = reclaiming_yard("PreemptionOverBorrowing")
+def test_preemption_without_victims_is_never_preferred() -> None:
+    yard = preempting_yard("PreemptionOverBorrowing")
     assert yard.decide(workload(cpu=3, priority=-1)) == ["wl: main 1 cpu=one"]
 
 
-def test_reclaiming_is_better_than_preempting_at_home() -> None:
+def test_reclamation_is_preferred_to_preemption_in_own_queue() -> None:
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
     yard = Yard(
         queue("cq", groups=groups, cohort="all", preemption=preemption("LowerPriority", "Any")),
@@ -113,7 +115,7 @@ def test_reclaiming_is_better_than_preempting_at_home() -> None:
     assert yard.decide(workload(cpu=3)) == ["wl preempts theirs (InCohortReclamation)"]
 
 
-def test_the_flavor_with_victims_is_chosen_before_one_without() -> None:
+def test_flavor_with_victims_is_preferred() -> None:
     yard = lending_yard(preemption=preemption("LowerPriority"))
     yard.put(queue("lender", groups=[group(one={"cpu": 0})], cohort="all"))
     yard.hold("strong", 4, flavor="one", priority=9)
@@ -126,7 +128,7 @@ def test_the_flavor_with_victims_is_chosen_before_one_without() -> None:
     )
 
 
-def test_a_search_that_stopped_goes_on_after_the_last_flavor_tried() -> None:
+def test_stopped_search_resumes_after_last_tried_flavor() -> None:
     yard = stopped_yard()
     obj = workload(cpu=3)
     first, _ = yard.cycle(workload("first", 3, queue="lender", priority=1), obj)[::-1]
@@ -138,63 +140,63 @@ def test_a_search_that_stopped_goes_on_after_the_last_flavor_tried() -> None:
 
 
 def stopped_yard() -> Yard:
-    """The search of cq stops at `one`, which it would have to borrow."""
+    """The search of cq stops at `one`, which needs borrowing."""
     yard = lending_yard()
     yard.put(queue("cq", groups=[group(one={"cpu": 0}, two={"cpu": 4})], cohort="all"))
     return yard
 
 
-def test_a_search_through_all_flavors_starts_over() -> None:
+def test_complete_search_restarts_at_first_flavor() -> None:
     yard = lending_yard()
     assert yard.wait(workload(cpu=9)).last is None
 
 
-def test_progress_of_the_cycle_before_counts_whatever_happened() -> None:
+def test_last_assignment_of_previous_cycle_is_used_after_release() -> None:
     yard = stopped_yard()
     yard.number = 7
-    last = progress(yard, workload(cpu=3))
+    last = assignment_until(yard, workload(cpu=3))
     yard.hold("x", 1, "lender", flavor="one")
     yard.snapshot.release("team/x")
     assert flavors_of(yard.admission(head_of(workload(cpu=3), last))) == "main 1 cpu=two"
 
 
-def progress(yard: Yard, obj: Obj, tried: int = 0) -> LastAssignment:
-    """The memory of a search in the present cycle that stopped at a flavor."""
+def assignment_until(yard: Yard, obj: Obj, tried: int = 0) -> LastAssignment:
+    """The last assignment of a search in the current cycle that stopped at a flavor."""
     generation = yard.snapshot.queues["cq"].generation
     return LastAssignment(({"cpu": tried},), generation, yard.number, workload_view(obj).shape)
 
 
-def test_older_progress_counts_as_long_as_nothing_was_released() -> None:
+def test_older_last_assignment_is_used_without_release() -> None:
     yard = stopped_yard()
-    last = progress(yard, workload(cpu=3))
+    last = assignment_until(yard, workload(cpu=3))
     yard.number += 5
     assert flavors_of(yard.admission(head_of(workload(cpu=3), last))) == "main 1 cpu=two"
 
 
-def test_older_progress_is_forgotten_once_quota_was_released() -> None:
+def test_older_last_assignment_is_discarded_after_release() -> None:
     yard = stopped_yard()
-    last = progress(yard, workload(cpu=3))
+    last = assignment_until(yard, workload(cpu=3))
     yard.hold("x", 1, flavor="one")
     yard.snapshot.release("team/x")
     yard.number += 1
     assert flavors_of(yard.admission(head_of(workload(cpu=3), last))) == "main 1 cpu=one"
 
 
-def test_progress_of_another_shape_is_forgotten_at_once() -> None:
+def test_last_assignment_of_other_shape_is_discarded() -> None:
     yard = stopped_yard()
-    last = progress(yard, workload(cpu=2))
+    last = assignment_until(yard, workload(cpu=2))
     assert flavors_of(yard.admission(head_of(workload(cpu=3), last))) == "main 1 cpu=one"
 
 
-def test_progress_of_fewer_pod_sets_leaves_the_others_at_the_first_flavor() -> None:
+def test_pod_sets_without_last_assignment_start_at_first_flavor() -> None:
     yard = stopped_yard()
     sets = [make.pod_set(name, requests={"cpu": "1"}) for name in ("driver", "worker")]
     obj = workload(pod_sets=sets)
-    assert flavors_of(yard.admission(head_of(obj, progress(yard, obj)))) == "driver 1 cpu=two; worker 1 cpu=one"
+    assert flavors_of(yard.admission(head_of(obj, assignment_until(yard, obj)))) == "driver 1 cpu=two; worker 1 cpu=one"
 
 
 @pytest.mark.parametrize("preference", ["BorrowingOverPreemption", "PreemptionOverBorrowing"])
-def test_of_equal_flavors_the_first_is_taken(preference: str) -> None:
+def test_first_of_equal_flavors_is_assigned(preference: str) -> None:
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
     rules = fungibility("TryNextFlavor", preference=preference)
     yard = Yard(queue("cq", groups=groups, flavorFungibility=rules, preemption=preemption("LowerPriority")))

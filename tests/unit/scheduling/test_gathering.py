@@ -1,4 +1,4 @@
-"""What may help those who are parked can be gathered: who waits for his victims comes before them meanwhile."""
+"""Delayed reactivation: a preemptor that waits for its victims is admitted before inadmissible Workloads."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from yard import workload
 
 
 def preempting(requeue_batch_period: Duration) -> Stage:
-    """Two victims leave one after the other, at 5.0 and 5.5 s, for one who takes the room of both."""
+    """Two victims leave at 5.0 and 5.5 s; the preemptor needs the quota of both."""
     index = SchedulerCache()
     index.queue_manager.requeue_batch_period = requeue_batch_period
     stage = Stage(Scheduler(index, SchedulingPolicy(fair_sharing=True)))
@@ -29,12 +29,12 @@ def preempting(requeue_batch_period: Duration) -> Stage:
     for obj in (workload("waits", 2, queue="away"), workload("large", 4, queue="home", priority=9)):
         stage.put(obj)
     for seconds, name in ((5, "one"), (5.5, "two")):
-        goes_at(stage, seconds, name)
+        delete_at(stage, seconds, name)
     stage.run(7)
     return stage
 
 
-def goes_at(stage: Stage, seconds: float, name: str) -> None:
+def delete_at(stage: Stage, seconds: float, name: str) -> None:
     writes = [Delete(Key(scheme.WORKLOAD, "team", name))]
     stage.kernel.call_at(make.at(seconds), lambda: stage.client.submit(writes, lambda _: None))
 
@@ -44,13 +44,15 @@ def holds(stage: Stage) -> list[str]:
 
 
 @pytest.mark.parametrize(("requeue_batch_period", "first"), [(SECOND, "large"), (0, "waits")])
-def test_who_waits_for_his_victims_is_before_those_who_are_parked(requeue_batch_period: Duration, first: str) -> None:
+def test_requeue_batch_admits_preemptor_before_inadmissible_workloads(
+    requeue_batch_period: Duration, first: str
+) -> None:
     assert holds(preempting(requeue_batch_period)) == [first]
 
 
-def test_those_who_are_parked_are_tried_when_the_time_is_over() -> None:
+def test_inadmissible_workload_is_retried_after_gathering_period() -> None:
     stage = preempting(SECOND)
-    goes_at(stage, 8, "large")
+    delete_at(stage, 8, "large")
     stage.run(8.9)
     assert not has_quota_reservation(stage.workload("waits"))
     stage.run(9.1)

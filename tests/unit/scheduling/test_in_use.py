@@ -1,4 +1,4 @@
-"""What is deleted while it is in use goes once nobody uses it any more."""
+"""The resource-in-use finalizer: a deleted object is removed when it is no longer referenced."""
 
 import make
 from batchyard.api import scheme
@@ -12,8 +12,8 @@ from stage import Stage
 from yard import cohort, queue, workload
 
 
-def kept(obj: Obj, *finalizers: str) -> Obj:
-    """An object that is protected while it is in use."""
+def with_finalizers(obj: Obj, *finalizers: str) -> Obj:
+    """Return the object with the resource-in-use finalizer."""
     return with_metadata(obj, finalizers=[RESOURCE_IN_USE, *finalizers])
 
 
@@ -41,56 +41,56 @@ def checked(*names: str) -> Obj:
     return queue("cq", 4, admissionChecksStrategy={"admissionChecks": [{"name": name} for name in names]})
 
 
-def is_there(stage: Stage, kind: str, name: str) -> bool:
+def exists(stage: Stage, kind: str, name: str) -> bool:
     return stage.client.get(Key(kind, "", name)) is not None
 
 
-def test_a_queue_that_is_not_used_goes_at_once() -> None:
-    stage = open_stage(make.flavor("spot"), kept(queue("cq", 4)))
+def test_unused_queue_is_removed_at_once() -> None:
+    stage = open_stage(make.flavor("spot"), with_finalizers(queue("cq", 4)))
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
-    assert not is_there(stage, scheme.CLUSTER_QUEUE, "cq")
+    assert not exists(stage, scheme.CLUSTER_QUEUE, "cq")
 
 
-def test_a_queue_goes_when_the_last_workload_has_gone() -> None:
-    stage = open_stage(make.flavor("spot"), kept(queue("cq", 4)), workload("a"), workload("b", 9))
+def test_queue_is_removed_after_its_last_workload() -> None:
+    stage = open_stage(make.flavor("spot"), with_finalizers(queue("cq", 4)), workload("a"), workload("b", 9))
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
-    assert is_there(stage, scheme.CLUSTER_QUEUE, "cq")
+    assert exists(stage, scheme.CLUSTER_QUEUE, "cq")
     stage.delete(scheme.WORKLOAD, "a")
-    assert not is_there(stage, scheme.CLUSTER_QUEUE, "cq")
+    assert not exists(stage, scheme.CLUSTER_QUEUE, "cq")
 
 
-def test_a_flavor_goes_when_no_queue_names_it() -> None:
-    stage = open_stage(kept(make.flavor("spot")), kept(make.flavor("other")), queue("cq", 4))
+def test_flavor_is_removed_when_no_queue_references_it() -> None:
+    stage = open_stage(with_finalizers(make.flavor("spot")), with_finalizers(make.flavor("other")), queue("cq", 4))
     for name in ("spot", "other"):
         stage.delete(scheme.RESOURCE_FLAVOR, name, "")
-    assert [is_there(stage, scheme.RESOURCE_FLAVOR, name) for name in ("spot", "other")] == [True, False]
+    assert [exists(stage, scheme.RESOURCE_FLAVOR, name) for name in ("spot", "other")] == [True, False]
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
-    assert not is_there(stage, scheme.RESOURCE_FLAVOR, "spot")
+    assert not exists(stage, scheme.RESOURCE_FLAVOR, "spot")
 
 
-def test_a_flavor_goes_when_its_queue_names_another() -> None:
-    stage = open_stage(kept(make.flavor("spot")), queue("cq", 4))
+def test_flavor_is_removed_when_queue_drops_reference() -> None:
+    stage = open_stage(with_finalizers(make.flavor("spot")), queue("cq", 4))
     stage.delete(scheme.RESOURCE_FLAVOR, "spot", "")
     stage.put({**queue("cq"), "spec": {"namespaceSelector": {}}})
-    assert not is_there(stage, scheme.RESOURCE_FLAVOR, "spot")
+    assert not exists(stage, scheme.RESOURCE_FLAVOR, "spot")
 
 
-def test_finalizers_of_others_are_let_be() -> None:
-    stage = open_stage(make.flavor("spot"), kept(queue("cq", 4), "example.com/mine"))
+def test_other_finalizers_are_kept() -> None:
+    stage = open_stage(make.flavor("spot"), with_finalizers(queue("cq", 4), "example.com/mine"))
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
     left = stage.get(scheme.CLUSTER_QUEUE, "cq", "")
     assert left["metadata"]["finalizers"] == ["example.com/mine"]
     stage.put(make.flavor("another"))
-    assert is_there(stage, scheme.CLUSTER_QUEUE, "cq")
+    assert exists(stage, scheme.CLUSTER_QUEUE, "cq")
 
 
-def test_who_is_not_deleted_stays() -> None:
-    stage = open_stage(kept(make.flavor("spot")), kept(queue("cq", 4)))
-    assert is_there(stage, scheme.CLUSTER_QUEUE, "cq")
-    assert is_there(stage, scheme.RESOURCE_FLAVOR, "spot")
+def test_finalizer_stays_without_deletion() -> None:
+    stage = open_stage(with_finalizers(make.flavor("spot")), with_finalizers(queue("cq", 4)))
+    assert exists(stage, scheme.CLUSTER_QUEUE, "cq")
+    assert exists(stage, scheme.RESOURCE_FLAVOR, "spot")
 
 
-def test_what_may_be_used_is_held_and_nothing_else_is() -> None:
+def test_finalizer_is_added_only_to_referenced_kinds() -> None:
     stage = open_stage(make.flavor("spot"), queue("cq", 4), check(), topology(), cohort("root", 4), workload("a"))
     held = [scheme.RESOURCE_FLAVOR, scheme.CLUSTER_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY]
     assert all(obj["metadata"]["finalizers"] == [RESOURCE_IN_USE] for kind in held for obj in stage.client.list(kind))
@@ -98,27 +98,27 @@ def test_what_may_be_used_is_held_and_nothing_else_is() -> None:
     assert not any("finalizers" in obj["metadata"] for obj in free)
 
 
-def test_who_takes_the_finalizer_off_what_stays_finds_it_back() -> None:
+def test_removed_finalizer_is_restored() -> None:
     stage = open_stage(make.flavor("spot"))
     stage.put(with_metadata(stage.get(scheme.RESOURCE_FLAVOR, "spot", ""), finalizers=None))
     assert stage.get(scheme.RESOURCE_FLAVOR, "spot", "")["metadata"]["finalizers"] == [RESOURCE_IN_USE]
 
 
-def test_an_admission_check_goes_when_no_queue_names_it() -> None:
+def test_admission_check_is_removed_when_no_queue_references_it() -> None:
     stage = open_stage(make.flavor("spot"), check("one"), check("two"), check("three"), checked("one", "two"))
     for name in ("one", "two", "three"):
         stage.delete(scheme.ADMISSION_CHECK, name, "")
-    assert [is_there(stage, scheme.ADMISSION_CHECK, name) for name in ("one", "two", "three")] == [True, True, False]
+    assert [exists(stage, scheme.ADMISSION_CHECK, name) for name in ("one", "two", "three")] == [True, True, False]
     stage.put(checked("two"))
-    assert [is_there(stage, scheme.ADMISSION_CHECK, name) for name in ("one", "two")] == [False, True]
+    assert [exists(stage, scheme.ADMISSION_CHECK, name) for name in ("one", "two")] == [False, True]
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
-    assert not is_there(stage, scheme.ADMISSION_CHECK, "two")
+    assert not exists(stage, scheme.ADMISSION_CHECK, "two")
 
 
-def test_a_topology_goes_when_no_flavor_names_it() -> None:
+def test_topology_is_removed_when_no_flavor_references_it() -> None:
     stage = open_stage(topology(), make.flavor("spot", topologyName="racks"), queue("cq", 4))
     stage.delete(scheme.TOPOLOGY, "racks", "")
     stage.delete(scheme.RESOURCE_FLAVOR, "spot", "")
-    assert is_there(stage, scheme.TOPOLOGY, "racks")
+    assert exists(stage, scheme.TOPOLOGY, "racks")
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
-    assert not is_there(stage, scheme.TOPOLOGY, "racks")
+    assert not exists(stage, scheme.TOPOLOGY, "racks")

@@ -1,4 +1,4 @@
-"""The lives of Workloads as traces, told from what simulated ones go through."""
+"""Traces of Workload lifetimes, recorded from simulated Workloads."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from batchyard.sim.world import World
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def reported(*parts: str) -> tuple[list[TraceSpan], World]:
-    """The spans of an example that was run, and its world."""
+def run_example(*parts: str) -> tuple[list[TraceSpan], World]:
+    """Run an example; return its spans and its world."""
     scenario, _ = read_scenario([EXAMPLES.joinpath(*parts)])
     world, spans = World(scenario), list[TraceSpan]()
     world.client.subscribe(WorkloadTracer(world.kernel.now, spans.append).observe)
@@ -23,8 +23,8 @@ def reported(*parts: str) -> tuple[list[TraceSpan], World]:
 
 
 @pytest.mark.parametrize("example", ["first-steps", "preemption", "cohort-borrowing"])
-def test_the_phases_of_a_life_fill_it_without_a_gap(example: str) -> None:
-    spans, world = reported(example)
+def test_phases_cover_workload_span_without_gap(example: str) -> None:
+    spans, world = run_example(example)
     roots = [span for span in spans if not span.parent]
     workloads = {w["metadata"]["uid"] for w in world.objects("Workload.kueue.x-k8s.io")}
     assert {trace_of(uid) for uid in workloads} == {root.trace for root in roots}
@@ -35,8 +35,8 @@ def test_the_phases_of_a_life_fill_it_without_a_gap(example: str) -> None:
         assert len({phase.id for phase in phases}) == len(phases)
 
 
-def test_a_preemption_links_to_the_life_of_the_preemptor() -> None:
-    spans, _ = reported("preemption")
+def test_preemption_span_links_to_span_of_preemptor() -> None:
+    spans, _ = run_example("preemption")
     evicted = [span for span in spans if span.links]
     lives = {(span.trace, span.id): span for span in spans if not span.parent}
     assert evicted
@@ -48,8 +48,8 @@ def test_a_preemption_links_to_the_life_of_the_preemptor() -> None:
         assert (span.name, span.end > span.start) == ("running", True)
 
 
-def test_what_is_told_of_a_workload_is_what_decided() -> None:
-    spans, _ = reported("first-steps")
+def test_workload_span_has_queue_and_flavor_attributes() -> None:
+    spans, _ = run_example("first-steps")
     life = next(span for span in spans if not span.parent)
     assert life.attributes["kueue.cluster_queue.name"]
     assert life.attributes["kueue.pod_set.main.flavors"]
@@ -60,7 +60,7 @@ def test_what_is_told_of_a_workload_is_what_decided() -> None:
     ("uid", "trace"),
     [("4057EF00-0000-4000-8000-000000000001", "4057ef00000040008000000000000001"), ("a", None), ("0" * 32, None)],
 )
-def test_ids_are_hexadecimal_and_never_zero(uid: str, trace: str | None) -> None:
+def test_trace_ids_are_hexadecimal_and_never_zero(uid: str, trace: str | None) -> None:
     found = trace_of(uid)
     assert found == (trace or found)
     assert (len(found), len(root_of(uid))) == (32, 16)

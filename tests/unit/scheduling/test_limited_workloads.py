@@ -1,4 +1,4 @@
-"""Workloads in Namespaces with LimitRanges: quota is asked for what their pods will request."""
+"""Workloads in Namespaces with LimitRanges: their requests include the defaults of the LimitRange."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ def limits(name: str = "usual", **fields: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "LimitRange", "metadata": make.metadata(name), "spec": spec}
 
 
-def silent(name: str, **resources: Any) -> dict[str, Any]:
-    """A Workload of one pod that requests only what is given."""
+def single_pod(name: str, **resources: Any) -> dict[str, Any]:
+    """A Workload of one pod with these resources only."""
     made = make.workload(name, queue="cq")
     container = {"name": "c", "image": "i", "resources": resources}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
@@ -38,16 +38,16 @@ def usage(stage: Stage, name: str) -> Any:
     return assignment["resourceUsage"]
 
 
-def test_what_pods_do_not_say_is_asked_for_them() -> None:
+def test_limit_range_defaults_are_added_to_requests() -> None:
     stage = open_stage(limits(defaultRequest={"cpu": "2"}), limits("more", default={"cpu": "3"}))
-    stage.put(silent("a"), silent("b", requests={"cpu": "1"}), silent("c", limits={"cpu": "4"}))
+    stage.put(single_pod("a"), single_pod("b", requests={"cpu": "1"}), single_pod("c", limits={"cpu": "4"}))
     assert [usage(stage, name)["cpu"] for name in "abc"] == ["2", "1", "2"]
     assert stage.workload("a")["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] == {}
 
 
-def test_who_would_be_refused_waits_and_is_told_so() -> None:
-    stage = open_stage(limits(max={"cpu": "2"}, min={"cpu": "1"}), silent("big", requests={"cpu": "3"}))
-    stage.put(silent("small", requests={"cpu": "500m"}))
+def test_workload_outside_limit_range_waits_and_reports_reason() -> None:
+    stage = open_stage(limits(max={"cpu": "2"}, min={"cpu": "1"}), single_pod("big", requests={"cpu": "3"}))
+    stage.put(single_pod("small", requests={"cpu": "500m"}))
     stage.run(2)
     place = 'spec.podSets[0].template.spec.containers[0]: Invalid value: ["cpu"]: requests must not be'
     start = f"resources didn't satisfy LimitRange constraints: {place}"
@@ -55,27 +55,27 @@ def test_who_would_be_refused_waits_and_is_told_so() -> None:
     assert stated(stage.workload("small"), "QuotaReserved")[2] == f"{start} below the limitRange min"
 
 
-def test_who_waits_is_looked_at_anew_when_limits_change() -> None:
-    stage = open_stage(limits(defaultRequest={"cpu": "6"}), silent("a"))
+def test_pending_workload_is_retried_when_limit_range_changes() -> None:
+    stage = open_stage(limits(defaultRequest={"cpu": "6"}), single_pod("a"))
     assert status(stage.workload("a")).value == "pending"
     stage.put(limits(defaultRequest={"cpu": "4"}))
     assert usage(stage, "a") == {"cpu": "4"}
-    stage.put(limits(max={"cpu": "500m"}), silent("b", requests={"cpu": "1"}))
+    stage.put(limits(max={"cpu": "500m"}), single_pod("b", requests={"cpu": "1"}))
     assert status(stage.workload("b")).value == "pending"
     stage.delete(scheme.LIMIT_RANGE, "usual")
     assert status(stage.workload("b")).value == "admitted"
 
 
-def test_the_bounds_of_a_pod_are_about_all_its_containers() -> None:
+def test_pod_limit_applies_to_sum_of_containers() -> None:
     bounds = limits()
     bounds["spec"]["limits"] = [{"type": "Pod", "max": {"cpu": "1"}}]
-    stage = open_stage(bounds, silent("a", requests={"cpu": "2"}))
+    stage = open_stage(bounds, single_pod("a", requests={"cpu": "2"}))
     stage.run(2)
     assert "spec.podSets[0].template.spec: Invalid value" in stated(stage.workload("a"), "QuotaReserved")[2]
 
 
-def test_a_workload_without_pods_is_decided_on_too() -> None:
-    empty = silent("empty")
+def test_workload_without_pod_sets_does_not_block_scheduler() -> None:
+    empty = single_pod("empty")
     del empty["spec"]["podSets"]
-    stage = open_stage(limits(defaultRequest={"cpu": "2"}, max={"cpu": "3"}), empty, silent("a"))
+    stage = open_stage(limits(defaultRequest={"cpu": "2"}, max={"cpu": "3"}), empty, single_pod("a"))
     assert usage(stage, "a") == {"cpu": "2"}

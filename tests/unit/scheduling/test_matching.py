@@ -1,4 +1,4 @@
-"""Which flavors pods may use at all: taints, node selectors, node affinity."""
+"""Flavors that match pods: taints, node selectors, node affinity."""
 
 from typing import Any
 
@@ -36,27 +36,27 @@ def affinity(*terms: list[tuple[str, str, list[str]]]) -> Obj:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def refused(*facts: str) -> str:
+def no_match(*facts: str) -> str:
     return f"wl waits (NoMatchingFlavor): couldn't assign flavors to pod set main: {', '.join(facts)}"
 
 
-def test_a_taint_keeps_pods_away() -> None:
+def test_flavor_with_untolerated_taint_is_skipped() -> None:
     yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
     assert outcome(yard, pod()) == "wl: main 1 cpu=plain"
 
 
-def test_a_taint_is_named_as_upstream_prints_it() -> None:
+def test_message_formats_taint_like_kueue() -> None:
     yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]))
-    assert outcome(yard, pod()) == refused("untolerated taint {spot true NoSchedule <nil>} in flavor tainted")
+    assert outcome(yard, pod()) == no_match("untolerated taint {spot true NoSchedule <nil>} in flavor tainted")
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_both_hard_effects_keep_pods_away(effect: str) -> None:
+def test_no_schedule_and_no_execute_taints_reject_pods(effect: str) -> None:
     yard = yard_with(make.flavor("tainted", nodeTaints=[{**SPOT_TAINT, "effect": effect}]))
     assert outcome(yard, pod()).startswith("wl waits")
 
 
-def test_a_preference_keeps_nobody_away() -> None:
+def test_prefer_no_schedule_taint_is_ignored() -> None:
     yard = yard_with(make.flavor("tainted", nodeTaints=[{**SPOT_TAINT, "effect": "PreferNoSchedule"}]))
     assert outcome(yard, pod()) == "wl: main 1 cpu=tainted"
 
@@ -73,32 +73,32 @@ def test_a_preference_keeps_nobody_away() -> None:
         pytest.param({"key": "spot", "operator": "Exists", "effect": "NoExecute"}, False, id="another effect"),
     ],
 )
-def test_a_toleration_covers_the_taint_it_matches(toleration: Obj, *, is_tolerated: bool) -> None:
+def test_toleration_covers_matching_taint(toleration: Obj, *, is_tolerated: bool) -> None:
     yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]))
     assert outcome(yard, pod(tolerations=[toleration])).startswith("wl: ") is is_tolerated
 
 
-def test_a_flavor_brings_tolerations_along() -> None:
+def test_tolerations_of_flavor_cover_its_taints() -> None:
     own = make.flavor("tainted", nodeTaints=[SPOT_TAINT], tolerations=[{"key": "spot", "operator": "Exists"}])
     assert outcome(yard_with(own), pod()) == "wl: main 1 cpu=tainted"
 
 
-def test_every_taint_has_to_be_tolerated() -> None:
+def test_every_taint_must_be_tolerated() -> None:
     second = {"key": "gpu", "value": "", "effect": "NoSchedule"}
     yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT, second]))
     tolerant = pod(tolerations=[{"key": "spot", "operator": "Exists"}])
-    assert outcome(yard, tolerant) == refused("untolerated taint {gpu  NoSchedule <nil>} in flavor tainted")
+    assert outcome(yard, tolerant) == no_match("untolerated taint {gpu  NoSchedule <nil>} in flavor tainted")
 
 
-def test_a_node_selector_picks_the_flavor() -> None:
+def test_node_selector_selects_flavor() -> None:
     yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
     assert outcome(yard, pod(nodeSelector={"zone": "b"})) == "wl: main 1 cpu=b"
-    assert outcome(yard, pod(nodeSelector={"zone": "c"})) == refused(
+    assert outcome(yard, pod(nodeSelector={"zone": "c"})) == no_match(
         "flavor a doesn't match node affinity", "flavor b doesn't match node affinity"
     )
 
 
-def test_only_labels_of_the_flavor_itself_count() -> None:
+def test_selector_keys_unknown_to_flavor_are_ignored() -> None:
     yard = yard_with(make.flavor("plain"), make.flavor("b", labels={"zone": "b"}))
     assert outcome(yard, pod(nodeSelector={"zone": "b"})) == "wl: main 1 cpu=plain"
     assert outcome(yard, pod(nodeSelector={"kernel": "new"})) == "wl: main 1 cpu=plain"
@@ -119,7 +119,7 @@ def test_only_labels_of_the_flavor_itself_count() -> None:
         pytest.param([[("zone", "In", ["c"])], [("rack", "In", ["7"])]], "a", id="a term of foreign keys holds"),
     ],
 )
-def test_required_affinity_picks_the_flavor(terms: list[Any], flavor: str) -> None:
+def test_required_node_affinity_selects_flavor(terms: list[Any], flavor: str) -> None:
     yard = yard_with(
         make.flavor("a", labels={"zone": "a", "size": "2"}), make.flavor("b", labels={"zone": "b", "size": "8"})
     )
@@ -127,43 +127,43 @@ def test_required_affinity_picks_the_flavor(terms: list[Any], flavor: str) -> No
     assert outcome(yard, pod(affinity=affinity(*terms))).startswith(expected)
 
 
-def test_selector_and_affinity_both_hold() -> None:
+def test_flavor_must_match_selector_and_affinity() -> None:
     yard = yard_with(make.flavor("a", labels={"zone": "a", "size": "2"}), make.flavor("b", labels={"zone": "a"}))
     both = pod(nodeSelector={"zone": "a"}, affinity=affinity([("size", "NotIn", ["2"])]))
     assert outcome(yard, both) == "wl: main 1 cpu=b"
 
 
-def test_preferred_affinity_decides_nothing() -> None:
+def test_preferred_node_affinity_is_ignored() -> None:
     yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
     preference = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": preference}]}
     assert outcome(yard, pod(affinity={"nodeAffinity": preferred})) == "wl: main 1 cpu=a"
 
 
-def test_pod_sets_of_one_group_must_all_match() -> None:
+def test_all_pod_sets_of_group_must_match_flavor() -> None:
     yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
     together = {"topologyRequest": {"podSetGroupName": "together"}}
     sets = [{**pod("leader"), **together}, {**pod("worker", nodeSelector={"zone": "b"}), **together}]
     assert outcome(yard, *sets) == "wl: leader 1 cpu=b; worker 1 cpu=b"
 
 
-def test_a_flavor_that_is_gone_is_not_found() -> None:
+def test_removed_flavor_is_reported_as_not_found() -> None:
     yard = yard_with(make.flavor("a"), make.flavor("b"))
     yard.snapshot.remove_flavor("a")
     assert outcome(yard, pod()) == "wl: main 1 cpu=b"
     yard.snapshot.remove_flavor("b")
-    assert outcome(yard, pod()) == refused("flavor a not found", "flavor b not found")
+    assert outcome(yard, pod()) == no_match("flavor a not found", "flavor b not found")
 
 
-def test_a_flavor_that_changes_is_looked_at_again() -> None:
+def test_changed_flavor_is_matched_again() -> None:
     yard = yard_with(make.flavor("a"))
     asks = pod(nodeSelector={"zone": "b"})
     assert outcome(yard, asks) == "wl: main 1 cpu=a"
     yard.put(make.flavor("a", labels={"zone": "a"}))
-    assert outcome(yard, asks) == refused("flavor a doesn't match node affinity")
+    assert outcome(yard, asks) == no_match("flavor a doesn't match node affinity")
 
 
-def test_what_rules_a_flavor_out_is_told_beside_what_is_short() -> None:
+def test_message_reports_mismatch_and_missing_quota() -> None:
     yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
     yard.hold("x", 4, flavor="plain")
     assert outcome(yard, pod()) == (
@@ -172,7 +172,7 @@ def test_what_rules_a_flavor_out_is_told_beside_what_is_short() -> None:
     )
 
 
-def test_an_admission_tells_the_flavors_passed_over() -> None:
+def test_admission_reports_skipped_flavors() -> None:
     yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
     decision = yard.admission(workload(pod_sets=[pod()]))
     assert flavors_of(decision) == "main 1 cpu=plain"

@@ -1,4 +1,4 @@
-"""In which order the entries of a cycle are decided."""
+"""The order of entries in a cycle."""
 
 from typing import Any
 
@@ -21,24 +21,24 @@ def flat(*, fair_sharing: bool = False, **weights: Any) -> Yard:
 # Classical.
 
 
-def test_who_borrows_less_comes_first() -> None:
+def test_entry_with_less_borrowing_is_first() -> None:
     yard = flat()
     assert names(yard.cycle(head("a", 5, priority=9), head("b", 2))) == ["b", "a"]
 
 
-def test_of_equals_the_higher_priority_comes_first() -> None:
+def test_entry_with_higher_priority_is_first() -> None:
     assert names(flat().cycle(head("a"), head("b", priority=5), head("c", priority=3))) == ["b", "c", "a"]
 
 
-def test_of_equal_priority_the_longer_wait_comes_first() -> None:
+def test_older_entry_is_first_at_equal_priority() -> None:
     assert names(flat().cycle(head("a", created=2), head("b", created=1), head("c", created=3))) == ["b", "a", "c"]
 
 
-def test_of_equals_in_all_the_uid_decides() -> None:
+def test_uid_breaks_ties() -> None:
     assert names(flat().cycle(head("c"), head("b"), head("a"))) == ["a", "b", "c"]
 
 
-def test_borrowing_from_nearer_comes_first() -> None:
+def test_entry_that_borrows_from_nearer_cohort_is_first() -> None:
     yard = Yard(
         cohort("root", 9),
         cohort("team", 3, parent="root"),
@@ -48,7 +48,7 @@ def test_borrowing_from_nearer_comes_first() -> None:
     assert names(yard.cycle(head("a", 3, priority=9), head("b", 3))) == ["b", "a"]
 
 
-def test_the_earlier_takes_quota_from_the_later() -> None:
+def test_later_entry_waits_if_earlier_entry_used_quota() -> None:
     yard = flat()
     yard.hold("x", 12, "c")
     assert yard.decide(head("a", 4), head("b", 4, created=1)) == [
@@ -57,7 +57,7 @@ def test_the_earlier_takes_quota_from_the_later() -> None:
     ]
 
 
-def test_who_cannot_be_considered_comes_before_all() -> None:
+def test_inadmissible_entry_is_first() -> None:
     decisions = flat().cycle(head("a"), head("x", queue="nowhere", created=9))
     assert names(decisions) == ["x", "a"]
 
@@ -69,19 +69,19 @@ def fair(**weights: Any) -> Yard:
     return flat(fair_sharing=True, **weights)
 
 
-def test_the_branch_that_would_borrow_least_comes_first() -> None:
+def test_branch_with_smallest_share_is_first() -> None:
     yard = fair()
     yard.hold("x", 4, "a")
     yard.hold("y", 3, "b")
     assert names(yard.cycle(head("a", created=1), head("b", created=3), head("c", 9, created=2))) == ["b", "a", "c"]
 
 
-def test_who_borrows_nothing_comes_before_any_share() -> None:
+def test_entry_without_borrowing_precedes_any_share() -> None:
     yard = fair()
     assert names(yard.cycle(head("a", 3, priority=9), head("b", 2))) == ["b", "a"]
 
 
-def test_borrowing_of_what_is_not_asked_for_does_not_count() -> None:
+def test_borrowing_of_unrequested_resource_is_ignored() -> None:
     groups = [group(spot={"cpu": 2}), group(v100={"gpu": 2})]
     yard = Yard(
         cohort("all", groups=[group(spot={"cpu": 10}, v100={"gpu": 100})]),
@@ -93,19 +93,19 @@ def test_borrowing_of_what_is_not_asked_for_does_not_count() -> None:
     assert names(yard.cycle(head("a", 1), head("b", 3))) == ["a", "b"]
 
 
-def test_weights_count_in_the_tournament() -> None:
+def test_fair_sharing_weights_affect_order() -> None:
     yard = fair(a=4)
     assert names(yard.cycle(head("a", 5, created=9), head("b", 4))) == ["a", "b"]
     assert names(fair(b=0).cycle(head("a", 9, created=9), head("b", 3))) == ["a", "b"]
 
 
-def test_equal_shares_go_by_priority_then_by_wait_then_by_uid() -> None:
+def test_equal_shares_are_sorted_by_priority_age_and_uid() -> None:
     assert names(fair().cycle(head("a", 3), head("b", 3, priority=1))) == ["b", "a"]
     assert names(fair().cycle(head("a", 3, created=2), head("b", 3, created=1))) == ["b", "a"]
     assert names(fair().cycle(head("b", 3), head("a", 3))) == ["a", "b"]
 
 
-def test_the_order_looks_at_what_was_taken_before() -> None:
+def test_order_accounts_for_usage_of_earlier_entries() -> None:
     yard = Yard(
         cohort("root", 12),
         cohort("left", 0, parent="root"),
@@ -118,7 +118,7 @@ def test_the_order_looks_at_what_was_taken_before() -> None:
     assert names(yard.cycle(*entries)) == ["b", "c", "a"]
 
 
-def test_the_winner_of_a_cohort_plays_for_it_above() -> None:
+def test_tournament_winner_represents_cohort_in_parent() -> None:
     yard = Yard(
         cohort("root", 20),
         cohort("left", 4, parent="root"),
@@ -133,19 +133,19 @@ def test_the_winner_of_a_cohort_plays_for_it_above() -> None:
     assert names(yard.cycle(*entries)) == ["b", "c", "a"]
 
 
-def test_trees_are_decided_one_after_the_other() -> None:
+def test_cohort_trees_are_processed_one_after_another() -> None:
     yard = Yard(queue("b", 2), queue("a", 2, cohort="all"), queue("c", 2, cohort="all"), fair_sharing=True)
     assert names(yard.cycle(head("c", priority=3), head("b", priority=9), head("a"))) == ["c", "a", "b"]
 
 
 @pytest.mark.parametrize("fair_sharing", [False, True])
-def test_the_order_of_heads_does_not_matter(*, fair_sharing: bool) -> None:
+def test_decisions_do_not_depend_on_order_of_heads(*, fair_sharing: bool) -> None:
     heads = [head("a", 3, created=1), head("b", 1, created=2), head("c", 2, priority=1)]
     there, back = (flat(fair_sharing=fair_sharing).decide(*order) for order in (heads, heads[::-1]))
     assert there == back
 
 
-def test_a_preemptor_takes_its_turn_as_others_do() -> None:
+def test_preemptor_is_ordered_like_other_entries() -> None:
     yard = fair()
     yard.put(queue("a", 2, cohort="all", preemption=preemption("LowerPriority")))
     yard.hold("x", 14, "a", priority=-1)

@@ -1,4 +1,4 @@
-"""The largest pod counts that can be had, for Workloads that may run with fewer."""
+"""Partial admission: the largest pod counts that fit for Workloads with minCount."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from batchyard.scheduling.flavor_assigner import search_counts
 from yard import Yard, preemption, queue, workload
 
 
-def may_shrink(name: str = "main", count: int = 8, least: int | None = 2, cpu: str = "1") -> Obj:
-    """A pod set that may run with fewer pods."""
+def shrinkable(name: str = "main", count: int = 8, least: int | None = 2, cpu: str = "1") -> Obj:
+    """A pod set with minCount."""
     return make.pod_set(name, count, requests={"cpu": cpu}, **({} if least is None else {"minCount": least}))
 
 
 def tried(fits: int, *pod_sets: Obj) -> tuple[Sequence[int] | None, list[Sequence[int]]]:
-    """The counts found where so many pods fit in all, and all counts tried."""
+    """Return the counts found if so many pods fit in total, and all counts tried."""
     seen: list[Sequence[int]] = []
 
     def attempt(counts: Sequence[int]) -> Sequence[int]:
@@ -31,61 +31,61 @@ def tried(fits: int, *pod_sets: Obj) -> tuple[Sequence[int] | None, list[Sequenc
 
 
 @pytest.mark.parametrize("fits", [2, 3, 4, 5, 6, 7, 8])
-def test_the_largest_count_that_fits_is_found(fits: int) -> None:
-    assert tried(fits, may_shrink())[0] == [fits]
+def test_search_returns_largest_fitting_count(fits: int) -> None:
+    assert tried(fits, shrinkable())[0] == [fits]
 
 
-def test_below_the_least_nothing_is_found() -> None:
-    found, seen = tried(1, may_shrink())
+def test_search_returns_none_below_min_count() -> None:
+    found, seen = tried(1, shrinkable())
     assert (found, min(map(sum, seen))) == (None, 2)
 
 
-def test_the_search_halves_what_is_left() -> None:
-    assert len(tried(400, may_shrink(count=1000, least=1))[1]) <= 11
+def test_search_is_binary() -> None:
+    assert len(tried(400, shrinkable(count=1000, least=1))[1]) <= 11
 
 
-def test_nothing_is_tried_where_nothing_can_shrink() -> None:
-    assert tried(1, may_shrink(least=None)) == (None, [])
-    assert tried(1, may_shrink(least=8)) == (None, [])
+def test_search_tries_nothing_without_shrinkable_pod_set() -> None:
+    assert tried(1, shrinkable(least=None)) == (None, [])
+    assert tried(1, shrinkable(least=8)) == (None, [])
 
 
-def test_pod_sets_shrink_in_step() -> None:
-    found, _ = tried(9, may_shrink("driver", 2, None), may_shrink("a", 8, 2), may_shrink("b", 4, 1))
+def test_pod_sets_shrink_proportionally() -> None:
+    found, _ = tried(9, shrinkable("driver", 2, None), shrinkable("a", 8, 2), shrinkable("b", 4, 1))
     assert found == [2, 4, 2]
 
 
-def test_who_fits_in_full_is_not_cut() -> None:
+def test_fitting_workload_is_admitted_with_full_count() -> None:
     yard = Yard(queue("cq", 8))
-    assert yard.decide(workload(pod_sets=[may_shrink()])) == ["wl: main 8 cpu=spot"]
+    assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 8 cpu=spot"]
 
 
-def test_who_does_not_fit_in_full_runs_with_fewer() -> None:
+def test_workload_is_admitted_with_reduced_count() -> None:
     yard = Yard(queue("cq", 8))
     yard.hold("x", 3)
-    assert yard.decide(workload(pod_sets=[may_shrink()])) == ["wl: main 5 cpu=spot"]
+    assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 5 cpu=spot"]
 
 
-def test_who_cannot_shrink_enough_waits_for_all() -> None:
+def test_workload_waits_for_full_count_below_min_count() -> None:
     yard = Yard(queue("cq", 8))
     yard.hold("x", 7)
-    assert yard.wait(workload(pod_sets=[may_shrink()])).why.message.endswith("7 more needed")
+    assert yard.wait(workload(pod_sets=[shrinkable()])).why.message.endswith("7 more needed")
 
 
-def test_all_pods_by_preemption_come_before_fewer_without() -> None:
+def test_preemption_for_full_count_precedes_reduced_count() -> None:
     yard = Yard(queue("cq", 8, preemption=preemption("LowerPriority")))
     yard.hold("x", 3, priority=-1)
-    assert yard.decide(workload(pod_sets=[may_shrink()])) == ["wl preempts x (InClusterQueue)"]
+    assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl preempts x (InClusterQueue)"]
 
 
-def test_fewer_pods_may_come_by_preemption_too() -> None:
+def test_reduced_count_can_preempt() -> None:
     yard = Yard(queue("cq", 8, preemption=preemption("LowerPriority")))
     yard.hold("strong", 4, priority=9)
     yard.hold("weak", 4, priority=-1)
-    decision = yard.preemption(workload(pod_sets=[may_shrink()]))
+    decision = yard.preemption(workload(pod_sets=[shrinkable()]))
     assert [t.workload.key for t in decision.targets] == ["team/weak"]
     assert decision.why.message.endswith("4 more needed. Pending the preemption of 1 workload(s)")
 
 
-def test_more_than_there_could_ever_be_runs_with_fewer() -> None:
+def test_workload_above_capacity_is_admitted_with_reduced_count() -> None:
     yard = Yard(queue("cq", 5))
-    assert yard.decide(workload(pod_sets=[may_shrink()])) == ["wl: main 5 cpu=spot"]
+    assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 5 cpu=spot"]

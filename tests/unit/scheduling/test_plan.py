@@ -1,4 +1,4 @@
-"""What pods ask of a ClusterQueue's resource groups."""
+"""Plans: the requests of pods by resource group of a ClusterQueue."""
 
 from batchyard.api.views.node import PodTemplate, pod_template
 from batchyard.scheduling.cluster_queue import (
@@ -12,16 +12,16 @@ from yard import Yard, group, queue
 
 
 def template(**requests: int) -> PodTemplate:
-    """Of pods that request so much."""
+    """A template of pods with these requests."""
     return pod_template({"containers": [{"resources": {"requests": requests}}]})
 
 
 def coverage(yard: Yard, name: str = "cq") -> ResourceGroupIndex:
-    """That of a ClusterQueue."""
+    """The coverage of a ClusterQueue."""
     return yard.snapshot.queues[name].coverage
 
 
-def test_what_is_asked_for_is_worked_out_once() -> None:
+def test_plan_is_cached() -> None:
     yard = Yard(queue("cq", groups=[group(spot={"cpu": 4, "pods": 9})]))
     obstacles, of, pods = yard.snapshot.obstacles, coverage(yard), template(cpu=2, gpu=1)
     plan = of.plan(pods, 3, obstacles)
@@ -34,7 +34,7 @@ def test_what_is_asked_for_is_worked_out_once() -> None:
     assert again.groups[0].usages == plan.groups[0].usages
 
 
-def test_each_flavor_has_its_own_usage() -> None:
+def test_plan_has_usage_per_flavor() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 4, "memory": 9}, two={"cpu": 4, "memory": 9})]))
     (plan,) = coverage(yard).plan(template(cpu=2, memory=1), 1, yard.snapshot.obstacles).groups
     ids = {(flavor, r): yard.snapshot.id_of(flavor, r) for flavor in ("one", "two") for r in ("cpu", "memory")}
@@ -43,7 +43,7 @@ def test_each_flavor_has_its_own_usage() -> None:
     ]
 
 
-def test_queues_whose_groups_are_alike_share_them_until_one_changes() -> None:
+def test_queues_with_equal_groups_share_coverage_until_change() -> None:
     one, other = group(one={"cpu": 4}), group(one={"cpu": 9})
     yard = Yard(queue("a", groups=[one]), queue("b", groups=[other]), queue("c", groups=[group(two={"cpu": 4})]))
     assert coverage(yard, "a") is coverage(yard, "b")
@@ -52,7 +52,7 @@ def test_queues_whose_groups_are_alike_share_them_until_one_changes() -> None:
     assert coverage(yard, "b") is coverage(yard, "c")
 
 
-def test_a_pick_is_known_by_all_that_it_was_made_from() -> None:
+def test_pick_is_cached_by_all_arguments() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4}, three={"cpu": 4})]))
     (plan,) = coverage(yard).plan(template(cpu=2), 1, yard.snapshot.obstacles).groups
     first = plan.pick(0, 0, [FIT])
@@ -71,7 +71,7 @@ def test_a_pick_is_known_by_all_that_it_was_made_from() -> None:
     assert plan.pick(0, 0, [FIT]) == first
 
 
-def test_no_pick_is_no_fit() -> None:
+def test_no_flavor_assignment_is_no_fit() -> None:
     assert (NO_FLAVOR_ASSIGNMENT.mode, NO_FLAVOR_ASSIGNMENT.choices, NO_FLAVOR_ASSIGNMENT.usage) == (
         FlavorAssignmentMode.NO_FIT,
         {},

@@ -1,4 +1,4 @@
-"""How well a flavor would do, as one number."""
+"""The quality of a flavor as one number."""
 
 from itertools import product
 
@@ -23,19 +23,19 @@ from batchyard.scheduling.cluster_queue import (
 )
 
 DEFAULT, PREFERRING = Fungibility(), Fungibility(prefer_preemption=True)
-#: Worst to best, for whom borrowing weighs less than preempting, and the other way round.
+#: Sorted from worst to best: preemption is worse than borrowing, and the reverse.
 BY_POSSIBILITY = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, PREEMPT, RECLAIM - 2, RECLAIM, FIT - 2, FIT - 1, FIT]
 BY_HEIGHT = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, RECLAIM - 2, FIT - 2, FIT - 1, PREEMPT, RECLAIM, FIT]
 
 
 @pytest.mark.parametrize("height", [0, 1, 7, 1000])
 @pytest.mark.parametrize("possibility", list(PreemptionPossibility))
-def test_what_it_is_made_of_is_in_the_number(possibility: PreemptionPossibility, height: int) -> None:
+def test_quality_encodes_possibility_and_height(possibility: PreemptionPossibility, height: int) -> None:
     made = quality(possibility, height)
     assert (possibility_of(made), height_of(made)) == (possibility, height)
 
 
-def test_only_what_is_free_fits_and_only_what_is_hopeless_to_have_does_not() -> None:
+def test_mode_is_fit_preempt_or_no_fit_by_possibility() -> None:
     expected = [
         FlavorAssignmentMode.NO_FIT,
         FlavorAssignmentMode.PREEMPT,
@@ -47,7 +47,7 @@ def test_only_what_is_free_fits_and_only_what_is_hopeless_to_have_does_not() -> 
 
 
 @pytest.mark.parametrize(("rules", "order"), [(DEFAULT, BY_POSSIBILITY), (PREFERRING, BY_HEIGHT)])
-def test_any_two_are_told_apart_by_the_preference(rules: Fungibility, order: list[int]) -> None:
+def test_qualities_are_ordered_by_preference(rules: Fungibility, order: list[int]) -> None:
     for (i, a), (j, b) in product(enumerate(order), repeat=2):
         assert is_better(a, b, rules) == (i > j), (i, j)
         assert worst([a, b], rules) == order[min(i, j)]
@@ -67,5 +67,5 @@ def test_any_two_are_told_apart_by_the_preference(rules: Fungibility, order: lis
         (FIT, Fungibility(try_next_when_borrowing=True), False),
     ],
 )
-def test_the_rules_say_when_to_look_further(of: int, rules: Fungibility, *, goes_on: bool) -> None:
+def test_fungibility_rules_decide_whether_to_try_next_flavor(of: int, rules: Fungibility, *, goes_on: bool) -> None:
     assert should_try_next_flavor(of, rules) is goes_on

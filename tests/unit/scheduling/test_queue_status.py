@@ -1,4 +1,4 @@
-"""What the status of ClusterQueues, LocalQueues and Cohorts says, and when it is written."""
+"""The status of ClusterQueues, LocalQueues and Cohorts, and when it is written."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -28,7 +28,7 @@ def open_stage(*objects: Obj, fair_sharing: bool = False) -> Stage:
 
 
 def team(*objects: Obj, **spec: Any) -> Stage:
-    """A cq of 4 cpu and its LocalQueue, with what comes besides."""
+    """A ClusterQueue `cq` of 4 cpu with its LocalQueue and more objects."""
     local = make.local_queue("cq", cluster_queue="cq")
     return open_stage(make.flavor("spot"), queue("cq", 4, active=None, **spec), local, *objects)
 
@@ -41,7 +41,7 @@ def local_queue(stage: Stage, name: str = "cq") -> Mapping[str, Any]:
     return stage.get(scheme.LOCAL_QUEUE, name)
 
 
-def figures(obj: Mapping[str, Any]) -> tuple[int, int, int]:
+def counts(obj: Mapping[str, Any]) -> tuple[int, int, int]:
     """Pending, reserving and admitted Workloads."""
     status = obj["status"]
     return status["pendingWorkloads"], status["reservingWorkloads"], status["admittedWorkloads"]
@@ -50,14 +50,14 @@ def figures(obj: Mapping[str, Any]) -> tuple[int, int, int]:
 # Conditions.
 
 
-def test_a_queue_is_ready_at_once() -> None:
+def test_new_queue_is_ready() -> None:
     stage = team()
     assert stated(cluster_queue(stage), "Active") == ("True", "Ready", "Can admit new workloads")
     assert stated(local_queue(stage), "Active") == ("True", "Ready", "Can submit new workloads to localQueue")
-    assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (0, 0, 0)
+    assert counts(cluster_queue(stage)) == counts(local_queue(stage)) == (0, 0, 0)
 
 
-def test_a_missing_flavor_is_told_until_it_comes() -> None:
+def test_missing_flavor_is_reported_until_creation() -> None:
     stage = team(queue("cq", groups=[group(new={"cpu": 1})], active=None))
     message = "Can't admit new workloads: references missing ResourceFlavor(s): new."
     assert stated(cluster_queue(stage), "Active") == ("False", "FlavorNotFound", message)
@@ -70,14 +70,14 @@ def test_a_missing_flavor_is_told_until_it_comes() -> None:
     assert stated(cluster_queue(stage), "Active")[1] == stated(local_queue(stage), "Active")[1] == "Ready"
 
 
-def test_a_status_that_another_wrote_is_set_right() -> None:
+def test_status_of_other_writer_is_corrected() -> None:
     stage = team()
     for found in (cluster_queue(stage), local_queue(stage)):
         stage.put(with_path(found, ("status", "pendingWorkloads"), 77))
-    assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (0, 0, 0)
+    assert counts(cluster_queue(stage)) == counts(local_queue(stage)) == (0, 0, 0)
 
 
-def test_a_queue_that_is_read_anew_follows_what_is_asked_of_it() -> None:
+def test_controller_skips_own_write_and_follows_spec_change() -> None:
     index = SchedulerCache()
     scheduler, status = Scheduler(index, SchedulingPolicy()), QueueStatusController(index, fair_sharing=False)
     now, old = make.NOW, make.local_queue("cq", cluster_queue="cq")
@@ -90,7 +90,7 @@ def test_a_queue_that_is_read_anew_follows_what_is_asked_of_it() -> None:
     assert list(status.keys_for(WatchEvent(EventType.MODIFIED, key, held, echo, 3), now)) == [key]
 
 
-def test_a_local_queue_without_its_queue_says_so() -> None:
+def test_local_queue_reports_missing_cluster_queue() -> None:
     stage = open_stage(make.local_queue("cq", cluster_queue="cq"), make.flavor("spot"))
     message = "Can't submit new workloads to clusterQueue"
     assert stated(local_queue(stage), "Active") == ("False", "ClusterQueueDoesNotExist", message)
@@ -98,7 +98,7 @@ def test_a_local_queue_without_its_queue_says_so() -> None:
     assert stated(local_queue(stage), "Active")[1] == "Ready"
 
 
-def test_a_local_queue_that_looks_again_sees_that_its_queue_is_gone() -> None:
+def test_updated_local_queue_reports_deleted_cluster_queue() -> None:
     stage = team()
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
     stage.put(with_path(local_queue(stage), ("metadata", "labels"), {"x": "y"}))
@@ -106,59 +106,59 @@ def test_a_local_queue_that_looks_again_sees_that_its_queue_is_gone() -> None:
     assert not {"flavorsReservation", "flavorsUsage"} & local_queue(stage)["status"].keys()
 
 
-def test_who_waits_for_a_queue_that_is_not_there_is_counted() -> None:
+def test_workloads_are_counted_without_cluster_queue() -> None:
     stage = open_stage(
         make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"), workload("a", 9), workload("b", 9)
     )
     stage.run(2)
-    assert figures(local_queue(stage)) == (2, 0, 0)
+    assert counts(local_queue(stage)) == (2, 0, 0)
     stage.put(with_path(stage.get(scheme.WORKLOAD, "a"), ("spec", "active"), value=False))
     stage.run(4)
-    assert figures(local_queue(stage)) == (1, 0, 0)
+    assert counts(local_queue(stage)) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
-def test_a_stopped_local_queue_says_so(policy: str) -> None:
+def test_stopped_local_queue_is_reported(policy: str) -> None:
     stage = team(workload("a", 9))
     stage.put(make.local_queue("cq", cluster_queue="cq", stopPolicy=policy))
     stage.run(3)
     assert stated(local_queue(stage), "Active") == ("False", "Stopped", "LocalQueue is stopped")
-    assert (figures(local_queue(stage))[0], figures(cluster_queue(stage))[0]) == (0, 0)
+    assert (counts(local_queue(stage))[0], counts(cluster_queue(stage))[0]) == (0, 0)
 
 
-def test_a_stopped_cluster_queue_says_so() -> None:
+def test_stopped_cluster_queue_is_reported() -> None:
     stage = team()
     stage.put(queue("cq", 4, stopPolicy="Hold"))
     assert stated(cluster_queue(stage), "Active")[1] == "Stopped"
     assert stated(local_queue(stage), "Active")[1] == "ClusterQueueIsInactive"
 
 
-def test_the_generation_seen_is_told() -> None:
+def test_condition_has_observed_generation() -> None:
     stage = team()
     (condition,) = cluster_queue(stage)["status"]["conditions"]
     assert condition["observedGeneration"] == cluster_queue(stage)["metadata"]["generation"]
 
 
-# Figures.
+# Counts and usage.
 
 
-def busy() -> Stage:
-    """One Workload runs and two wait."""
+def one_running_two_pending() -> Stage:
+    """One running and two pending Workloads."""
     stage = team(queue("lender", 4, cohort="all"), cohort="all")
     stage.put(workload("a", 5))
     stage.put(workload("b", 9), workload("c", 9))
     return stage
 
 
-def test_figures_are_written_together_after_a_second() -> None:
-    stage = busy()
-    assert figures(cluster_queue(stage)) == (0, 0, 0)
+def test_counts_are_written_together_after_one_second() -> None:
+    stage = one_running_two_pending()
+    assert counts(cluster_queue(stage)) == (0, 0, 0)
     stage.run(1)
-    assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (2, 1, 1)
+    assert counts(cluster_queue(stage)) == counts(local_queue(stage)) == (2, 1, 1)
 
 
-def test_usage_is_told_by_flavor_and_resource() -> None:
-    stage = busy()
+def test_usage_is_reported_by_flavor_and_resource() -> None:
+    stage = one_running_two_pending()
     stage.run(1)
     status = cluster_queue(stage)["status"]
     assert status["flavorsReservation"] == [
@@ -170,7 +170,7 @@ def test_usage_is_told_by_flavor_and_resource() -> None:
     assert local_queue(stage)["status"]["flavorsReservation"] == usage
 
 
-def test_every_flavor_of_every_group_is_listed_in_order() -> None:
+def test_flavors_of_all_groups_are_listed_in_order() -> None:
     groups = [group(two={"memory": "4Gi", "cpu": 4}, one={"memory": "1Gi", "cpu": 1}), group(v100={"gpu": 2})]
     flavors = [make.flavor(name) for name in ("one", "two", "v100")]
     stage = open_stage(*flavors, queue("cq", groups=groups), make.local_queue("cq", cluster_queue="cq"))
@@ -187,7 +187,7 @@ def test_every_flavor_of_every_group_is_listed_in_order() -> None:
     ]
 
 
-def test_a_queue_alone_borrows_nothing() -> None:
+def test_queue_without_cohort_reports_no_borrowing() -> None:
     stage = team()
     stage.put(workload("a", 4))
     stage.put(queue("cq", 1))
@@ -196,41 +196,41 @@ def test_a_queue_alone_borrows_nothing() -> None:
     assert flavor["resources"] == [{"name": "cpu", "total": "4", "borrowed": "0"}]
 
 
-def test_what_is_reserved_is_not_yet_used() -> None:
+def test_reserved_quota_is_not_reported_as_used() -> None:
     admission = make.admission("cq")
     stage = team(lifecycle.reserve_quota(workload("a"), admission, make.NOW, admitted=False))
     stage.run(1)
     status = cluster_queue(stage)["status"]
-    assert figures(cluster_queue(stage)) == (0, 1, 0)
+    assert counts(cluster_queue(stage)) == (0, 1, 0)
     assert [status[f][0]["resources"][0]["total"] for f in ("flavorsReservation", "flavorsUsage")] == ["1", "0"]
 
 
-def test_figures_fall_when_workloads_finish() -> None:
-    stage = busy()
+def test_counts_decrease_when_workloads_finish() -> None:
+    stage = one_running_two_pending()
     stage.run(1)
     stage.put(lifecycle.finish(stage.workload("a"), "Succeeded", "", stage.kernel.now()))
     stage.delete(scheme.WORKLOAD, "b")
     stage.run(3)
-    assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (1, 0, 0)
+    assert counts(cluster_queue(stage)) == counts(local_queue(stage)) == (1, 0, 0)
 
 
-def test_local_queues_count_their_own() -> None:
+def test_local_queue_counts_only_its_own_workloads() -> None:
     stage = team(make.local_queue("other", cluster_queue="cq"))
     stage.put(workload("a"), workload("b", queue="other"), workload("c", 9, queue="other"))
     stage.run(1)
-    assert (figures(local_queue(stage)), figures(local_queue(stage, "other"))) == ((0, 1, 1), (1, 1, 1))
-    assert figures(cluster_queue(stage)) == (1, 2, 2)
+    assert (counts(local_queue(stage)), counts(local_queue(stage, "other"))) == ((0, 1, 1), (1, 1, 1))
+    assert counts(cluster_queue(stage)) == (1, 2, 2)
 
 
-def test_a_workload_of_a_missing_queue_counts_nowhere() -> None:
+def test_workload_of_missing_local_queue_is_not_counted() -> None:
     stage = team()
     stage.put(workload("a", queue="nowhere"))
     stage.run(2)
-    assert figures(cluster_queue(stage)) == (0, 0, 0)
+    assert counts(cluster_queue(stage)) == (0, 0, 0)
 
 
-def test_nothing_is_written_where_nothing_changed() -> None:
-    stage = busy()
+def test_unchanged_status_is_not_written() -> None:
+    stage = one_running_two_pending()
     stage.run(2)
     before = cluster_queue(stage)["metadata"]["resourceVersion"]
     stage.put(with_path(stage.workload("b"), ("metadata", "labels"), {"x": "y"}))
@@ -238,15 +238,15 @@ def test_nothing_is_written_where_nothing_changed() -> None:
     assert cluster_queue(stage)["metadata"]["resourceVersion"] == before
 
 
-def test_figures_can_be_asked_for_before_their_time() -> None:
-    stage = busy()
+def test_flush_writes_counts_at_once() -> None:
+    stage = one_running_two_pending()
     stage.runner.flush_delayed(("queue-status",))
     stage.settle()
-    assert figures(cluster_queue(stage)) == (2, 1, 1)
+    assert counts(cluster_queue(stage)) == (2, 1, 1)
 
 
-def test_a_queue_that_is_gone_is_not_written() -> None:
-    stage = busy()
+def test_deleted_queue_is_not_written() -> None:
+    stage = one_running_two_pending()
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
     stage.delete(scheme.LOCAL_QUEUE, "cq")
     stage.run(3)
@@ -256,17 +256,17 @@ def test_a_queue_that_is_gone_is_not_written() -> None:
 # Shares.
 
 
-def test_what_was_just_written_of_a_queue_is_not_looked_at_again() -> None:
+def test_own_status_write_triggers_no_reconcile() -> None:
     stage = team()
     stage.put(workload("a", 2))
     stage.run(0.5)
     (lane,) = [lane for lane in stage.runner._queue.lanes if lane.controller.name == "queue-status"]
     before = lane.reconciles
     stage.run(2)
-    assert (figures(cluster_queue(stage)), lane.reconciles) == ((0, 1, 1), before + 1)
+    assert (counts(cluster_queue(stage)), lane.reconciles) == ((0, 1, 1), before + 1)
 
 
-def test_shares_are_told_only_with_fair_sharing() -> None:
+def test_shares_are_reported_only_with_fair_sharing() -> None:
     for fair_sharing in (False, True):
         stage = open_stage(
             make.flavor("spot"),
@@ -283,7 +283,7 @@ def test_shares_are_told_only_with_fair_sharing() -> None:
         assert ("fairSharing" in (stage.get(scheme.COHORT, "team", "").get("status") or {})) is fair_sharing
 
 
-def test_a_cohort_without_weight_that_borrows_has_the_largest_share() -> None:
+def test_borrowing_cohort_with_zero_weight_has_largest_share() -> None:
     stage = open_stage(
         make.flavor("spot"),
         cohort("root", 4),
@@ -297,7 +297,7 @@ def test_a_cohort_without_weight_that_borrows_has_the_largest_share() -> None:
     assert stage.get(scheme.COHORT, "team", "")["status"]["fairSharing"] == {"weightedShare": 2**63 - 1}
 
 
-def test_the_share_of_a_cohort_follows_what_its_queues_use() -> None:
+def test_share_of_cohort_follows_usage_of_its_queues() -> None:
     stage = open_stage(
         make.flavor("spot"),
         cohort("root", 4),
@@ -314,7 +314,7 @@ def test_the_share_of_a_cohort_follows_what_its_queues_use() -> None:
     assert shares == [500, 750]
 
 
-def test_a_check_is_missing_until_it_comes() -> None:
+def test_missing_check_is_reported_until_creation() -> None:
     stage = team(admissionChecksStrategy={"admissionChecks": [{"name": "check"}]})
     assert stated(cluster_queue(stage), "Active")[1] == "AdmissionCheckNotFound"
     check = {
@@ -328,21 +328,21 @@ def test_a_check_is_missing_until_it_comes() -> None:
     assert [stated(obj, "Active")[0] for obj in (cluster_queue(stage), local_queue(stage))] == ["True", "True"]
 
 
-def test_the_queue_that_a_workload_left_is_told_too() -> None:
+def test_former_queue_of_moved_workload_is_updated() -> None:
     stage = team(make.local_queue("other", cluster_queue="cq"), workload("a", 9))
     stage.run(1)
-    assert figures(local_queue(stage)) == (1, 0, 0)
+    assert counts(local_queue(stage)) == (1, 0, 0)
     stage.put(workload("a", 9, queue="other"))
     stage.run(3)
-    assert (figures(local_queue(stage)), figures(local_queue(stage, "other"))) == ((0, 0, 0), (1, 0, 0))
+    assert (counts(local_queue(stage)), counts(local_queue(stage, "other"))) == ((0, 0, 0), (1, 0, 0))
 
 
-def test_quota_given_back_is_told_though_the_local_queue_is_gone() -> None:
+def test_released_quota_is_reported_after_deletion_of_local_queue() -> None:
     stage = team(workload("a"))
     stage.run(1)
-    assert figures(cluster_queue(stage)) == (0, 1, 1)
+    assert counts(cluster_queue(stage)) == (0, 1, 1)
     stage.delete(scheme.LOCAL_QUEUE, "cq")
     stage.run(3)
     stage.put(lifecycle.finish(lifecycle.set_pending(stage.workload("a"), "Why", "", make.NOW), "Done", "", make.NOW))
     stage.run(5)
-    assert figures(cluster_queue(stage)) == (0, 0, 0)
+    assert counts(cluster_queue(stage)) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The arithmetic of quota over trees of one to four levels. Amounts are thousandths of cpu; those below are whole."""
+"""Quota arithmetic in trees of one to four levels. Amounts are in milli-cpu; those below are in cpu."""
 
 import pytest
 
@@ -42,57 +42,57 @@ def potential(yard: Yard, name: str) -> int:
     return yard.node(name).potential[spot_cpu(yard)] // CPU
 
 
-def test_a_queue_alone_has_its_quota() -> None:
+def test_queue_without_cohort_has_nominal_quota() -> None:
     yard = flat(queue("a", 4))
     assert (yard.free("a"), potential(yard, "a")) == (4 * CPU, 4)
     yard.hold("x", 3, "a")
     assert yard.free("a") == 1 * CPU
 
 
-def test_a_queue_alone_cannot_borrow_whatever_its_limits() -> None:
+def test_limits_have_no_effect_without_cohort() -> None:
     yard = flat(queue("a", quota(4, borrowing=10, lending=0)))
     assert (yard.free("a"), potential(yard, "a")) == (4 * CPU, 4)
 
 
-def test_members_of_a_cohort_share_all_their_quota() -> None:
+def test_queues_of_cohort_share_quota() -> None:
     yard = flat(queue("a", 4, cohort="all"), queue("b", 5, cohort="all"))
     yard.hold("x", 6, "a")
     assert (yard.free("a"), yard.free("b"), yard.free("all")) == (3 * CPU, 3 * CPU, 3 * CPU)
 
 
-def test_a_cohort_adds_quota_of_its_own() -> None:
+def test_cohort_adds_its_own_quota() -> None:
     yard = flat(cohort("all", 10), queue("a", 4, cohort="all"), queue("b", cohort="all"))
     assert potential(yard, "b") == 14
     yard.hold("x", 12, "b")
     assert yard.free("a") == 2 * CPU
 
 
-def test_a_borrowing_limit_caps_what_a_queue_may_use() -> None:
+def test_borrowing_limit_caps_usage() -> None:
     yard = flat(queue("a", quota(4, borrowing=2), cohort="all"), queue("b", 5, cohort="all"))
     assert potential(yard, "a") == 6
     yard.hold("x", 5, "a")
     assert (yard.free("a"), yard.free("b")) == (1 * CPU, 4 * CPU)
 
 
-def test_a_borrowing_limit_of_nothing_leaves_the_own_quota() -> None:
+def test_zero_borrowing_limit_leaves_nominal_quota() -> None:
     yard = flat(queue("a", quota(4, borrowing=0), cohort="all"), queue("b", 5, cohort="all"))
     yard.hold("x", 8, "b")
     assert yard.free("a") == 1 * CPU
 
 
-def test_a_borrowing_limit_gives_no_more_than_there_is() -> None:
+def test_borrowing_limit_adds_no_quota() -> None:
     yard = flat(queue("a", quota(4, borrowing=50), cohort="all"), queue("b", 5, cohort="all"))
     assert (yard.free("a"), potential(yard, "a")) == (9 * CPU, 9)
 
 
-def test_what_is_not_lent_stays_at_home() -> None:
+def test_quota_above_lending_limit_is_guaranteed() -> None:
     yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     assert (potential(yard, "a"), potential(yard, "b"), yard.free("all")) == (9, 6, 6 * CPU)
     yard.hold("x", 6, "b")
     assert (yard.free("a"), local_available(yard.node("a"), spot_cpu(yard))) == (3 * CPU, 3 * CPU)
 
 
-def test_usage_counts_in_the_cohort_only_beyond_what_stays_at_home() -> None:
+def test_cohort_usage_excludes_guaranteed_part() -> None:
     yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     yard.hold("small", 3, "a")
     assert yard.used("all") == 0
@@ -102,12 +102,12 @@ def test_usage_counts_in_the_cohort_only_beyond_what_stays_at_home() -> None:
     assert (yard.used("a"), yard.used("all")) == (2 * CPU, 0)
 
 
-def test_a_lending_limit_above_the_quota_holds_nothing_back() -> None:
+def test_lending_limit_above_nominal_quota_has_no_effect() -> None:
     yard = flat(queue("a", quota(4, lending=9), cohort="all"), queue("b", 5, cohort="all"))
     assert potential(yard, "b") == 9
 
 
-def test_both_limits_apply_together() -> None:
+def test_borrowing_and_lending_limits_apply_together() -> None:
     yard = flat(queue("a", quota(4, borrowing=1, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     assert potential(yard, "a") == 5
     yard.hold("x", 6, "b")
@@ -117,13 +117,13 @@ def test_both_limits_apply_together() -> None:
 
 
 @pytest.mark.parametrize(("used", "free"), [(0, 5), (2, 3), (3, 2), (4, 1), (5, 0), (6, -1)])
-def test_a_borrowing_limit_counts_from_what_is_lent(used: int, free: int) -> None:
+def test_borrowing_limit_is_added_to_nominal_quota(used: int, free: int) -> None:
     yard = flat(queue("a", quota(4, borrowing=1, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     yard.hold("x", used, "a")
     assert yard.free("a") == free * CPU
 
 
-def test_the_subtree_of_a_deep_tree_sums_up() -> None:
+def test_subtree_quota_is_sum_of_deep_tree() -> None:
     yard = deep()
     fr = spot_cpu(yard)
     assert {n: yard.node(n).subtree[fr] // CPU for n in ("root", "left", "team", "right", "a")} == {
@@ -142,7 +142,7 @@ def test_the_subtree_of_a_deep_tree_sums_up() -> None:
     }
 
 
-def test_everybody_may_use_all_of_a_tree_without_limits() -> None:
+def test_all_queues_can_use_whole_tree_without_limits() -> None:
     yard = deep()
     assert {potential(yard, name) for name in ("a", "b", "c")} == {28}
     yard.hold("x", 20, "c")
@@ -152,18 +152,18 @@ def test_everybody_may_use_all_of_a_tree_without_limits() -> None:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        pytest.param({"borrowing": 1}, {"a": 15, "b": 15, "c": 28}, id="a subtree that may borrow little"),
-        pytest.param({"lending": 0}, {"a": 28, "b": 28, "c": 14}, id="a subtree that lends nothing"),
-        pytest.param({"borrowing": 0, "lending": 5}, {"a": 14, "b": 14, "c": 19}, id="one that only lends"),
+        pytest.param({"borrowing": 1}, {"a": 15, "b": 15, "c": 28}, id="subtree with small borrowing limit"),
+        pytest.param({"lending": 0}, {"a": 28, "b": 28, "c": 14}, id="subtree that lends no quota"),
+        pytest.param({"borrowing": 0, "lending": 5}, {"a": 14, "b": 14, "c": 19}, id="subtree that only lends"),
     ],
 )
-def test_limits_of_a_cohort_bear_on_all_below_it(limits: dict[str, int], expected: dict[str, int]) -> None:
+def test_limits_of_cohort_apply_to_all_descendants(limits: dict[str, int], expected: dict[str, int]) -> None:
     yard = deep()
     yard.put(cohort("left", quota(2, **limits), parent="root"))
     assert {name: potential(yard, name) for name in expected} == expected
 
 
-def test_usage_climbs_as_far_as_it_is_not_held_back() -> None:
+def test_usage_above_guaranteed_part_propagates_to_ancestors() -> None:
     yard = deep()
     yard.put(cohort("left", quota(2, lending=4), parent="root"))
     yard.hold("x", 13, "a")
@@ -173,28 +173,28 @@ def test_usage_climbs_as_far_as_it_is_not_held_back() -> None:
     assert {yard.used(name) for name in used} == {0}
 
 
-def test_quota_taken_away_leaves_a_debt() -> None:
+def test_reduced_quota_makes_available_quota_negative() -> None:
     yard = flat(queue("a", 4, cohort="all"), queue("b", 5, cohort="all"))
     yard.hold("x", 9, "a")
     yard.put(queue("b", 2, cohort="all"))
     assert (yard.free("a"), yard.free("b"), yard.free("all")) == (-3 * CPU, -3 * CPU, -3 * CPU)
 
 
-def test_a_debt_beyond_a_borrowing_limit_is_the_queues_own() -> None:
+def test_usage_above_borrowing_limit_affects_only_its_queue() -> None:
     yard = flat(queue("a", 4, cohort="all"), queue("b", 5, cohort="all"))
     yard.hold("x", 7, "a")
     yard.put(queue("a", quota(4, borrowing=1), cohort="all"))
     assert (yard.free("a"), yard.free("b")) == (-2 * CPU, 2 * CPU)
 
 
-def test_a_queue_that_moves_takes_its_usage_along() -> None:
+def test_moved_queue_keeps_usage() -> None:
     yard = flat(queue("a", 4, cohort="old"), queue("b", 5, cohort="new"))
     yard.hold("x", 3, "a")
     yard.put(queue("a", 4, cohort="new"))
     assert (yard.used("new"), yard.free("b"), "old" in yard.snapshot.cohorts) == (3 * CPU, 6 * CPU, False)
 
 
-def test_borrowing_begins_above_the_subtrees_quota() -> None:
+def test_borrowing_begins_above_subtree_quota() -> None:
     yard = deep()
     fr = spot_cpu(yard)
     yard.hold("x", 4, "a")
@@ -207,7 +207,7 @@ def test_borrowing_begins_above_the_subtrees_quota() -> None:
     assert is_within_nominal(node, ())
 
 
-def test_what_does_not_fit_at_home_is_asked_of_the_parent() -> None:
+def test_left_to_ask_returns_request_above_local_quota() -> None:
     yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     fr = spot_cpu(yard)
     assert left_to_ask(yard.node("a"), ((fr, 4 * CPU),)) == ((fr, 1 * CPU),)
@@ -221,22 +221,22 @@ def test_what_does_not_fit_at_home_is_asked_of_the_parent() -> None:
     ("cpu", "expected"),
     [(4, (0, True)), (5, (1, True)), (12, (1, True)), (13, (2, True)), (14, (2, True)), (15, (3, False))],
 )
-def test_quota_is_found_as_low_in_the_tree_as_can_be(cpu: int, expected: tuple[int, bool]) -> None:
+def test_lowest_fitting_height_is_found(cpu: int, expected: tuple[int, bool]) -> None:
     yard = deep()
     assert lowest_fitting_height(yard.node("a"), spot_cpu(yard), cpu * CPU) == expected
 
 
-def test_where_nothing_fits_the_whole_tree_counts() -> None:
+def test_height_is_that_of_root_if_request_fits_nowhere() -> None:
     yard = deep()
     assert lowest_fitting_height(yard.node("c"), spot_cpu(yard), 50 * CPU) == (3, False)
 
 
-def test_a_queue_alone_finds_quota_at_home_or_nowhere() -> None:
+def test_height_is_zero_for_queue_without_cohort() -> None:
     yard = flat(queue("a", 4))
     assert lowest_fitting_height(yard.node("a"), spot_cpu(yard), 9 * CPU) == (0, False)
 
 
-def test_what_is_held_back_below_need_not_be_found_above() -> None:
+def test_guaranteed_part_below_is_subtracted_from_request_to_parent() -> None:
     yard = Yard(
         cohort("root", 2),
         cohort("team", quota(3, lending=1), parent="root"),
@@ -249,7 +249,7 @@ def test_what_is_held_back_below_need_not_be_found_above() -> None:
     assert lowest_fitting_height(yard.node("a"), fr, 8 * CPU) == (2, False)
 
 
-def test_usage_may_be_given_back_in_other_portions() -> None:
+def test_usage_is_released_in_different_amounts() -> None:
     yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     fr = spot_cpu(yard)
     for delta in (2, 3, -1, -3, 4, -5):
@@ -258,12 +258,12 @@ def test_usage_may_be_given_back_in_other_portions() -> None:
     assert yard.used("a") == 0
 
 
-def test_a_cohort_without_children_has_no_height() -> None:
+def test_cohort_without_children_has_height_zero() -> None:
     yard = Yard(cohort("empty", 3), cohort("parent", 1, parent="top"))
     assert (yard.node("empty").height, yard.node("top").height) == (0, 1)
 
 
-def test_usage_is_summed_up_anew_when_the_tree_changes() -> None:
+def test_usage_is_recomputed_when_tree_changes() -> None:
     yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     yard.hold("x", 5, "a")
     yard.hold("y", 1, "b")

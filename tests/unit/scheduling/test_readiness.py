@@ -1,4 +1,4 @@
-"""Whether a ClusterQueue can admit, and why not."""
+"""The Active condition of a ClusterQueue and its reasons."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -22,30 +22,30 @@ def readiness(
     return readiness_of(view, terminating=terminating, flavors=flavors, checks=known)
 
 
-def cannot(*faults: str) -> str:
+def inactive_message(*faults: str) -> str:
     return f"Can't admit new workloads: {', '.join(faults)}."
 
 
-def test_a_queue_with_all_it_names_is_ready() -> None:
+def test_queue_with_existing_references_is_ready() -> None:
     assert readiness() == (True, "Ready", "Can admit new workloads")
     assert readiness(checks={"a": True, "b": True}, admissionChecksStrategy=CHECKS)[:2] == (True, "Ready")
 
 
-def test_a_queue_without_groups_is_ready() -> None:
+def test_queue_without_resource_groups_is_ready() -> None:
     bare = cluster_queue_view(make.cluster_queue())
     assert readiness_of(bare, terminating=False, flavors=(), checks={}).active
 
 
 @pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
-def test_a_stopped_queue_is_not(policy: str) -> None:
-    assert readiness(stopPolicy=policy) == (False, "Stopped", cannot("is stopped"))
+def test_stopped_queue_is_not_ready(policy: str) -> None:
+    assert readiness(stopPolicy=policy) == (False, "Stopped", inactive_message("is stopped"))
 
 
 @pytest.mark.parametrize(
     ("flavors", "missing"), [(("two",), "one"), ((), "one,two"), (("one", "other"), "two")], ids=str
 )
-def test_missing_flavors_are_named(flavors: Collection[str], missing: str) -> None:
-    expected = (False, "FlavorNotFound", cannot(f"references missing ResourceFlavor(s): {missing}"))
+def test_missing_flavors_are_listed(flavors: Collection[str], missing: str) -> None:
+    expected = (False, "FlavorNotFound", inactive_message(f"references missing ResourceFlavor(s): {missing}"))
     assert readiness(flavors) == expected
 
 
@@ -61,11 +61,13 @@ def test_missing_flavors_are_named(flavors: Collection[str], missing: str) -> No
         ),
     ],
 )
-def test_admission_checks_are_named(checks: dict[str, bool], reason: str, faults: list[str]) -> None:
-    assert readiness(checks=checks, admissionChecksStrategy=CHECKS) == (False, reason, cannot(*faults))
+def test_missing_and_inactive_admission_checks_are_listed(
+    checks: dict[str, bool], reason: str, faults: list[str]
+) -> None:
+    assert readiness(checks=checks, admissionChecksStrategy=CHECKS) == (False, reason, inactive_message(*faults))
 
 
-def test_checks_of_other_clusters_do_not_go_with_every_check() -> None:
+def test_invalid_combinations_of_multikueue_checks_are_reported() -> None:
     rules = [{"name": "b"}, {"name": "a"}, {"name": "p", "onFlavors": ["one"]}, {"name": "c", "onFlavors": ["two"]}]
     groups = [group(one={"cpu": 1}, two={"cpu": 1})]
     view = cluster_queue_view(queue("cq", groups=groups, admissionChecksStrategy={"admissionChecks": rules}))
@@ -74,7 +76,7 @@ def test_checks_of_other_clusters_do_not_go_with_every_check() -> None:
     assert found == (
         False,
         "MultipleMultiKueueAdmissionChecks",
-        cannot(
+        inactive_message(
             "Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: a,b,c",
             "Cannot specify MultiKueue AdmissionCheck per flavor, found: c",
             "Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, found: a,b,c, p",
@@ -82,14 +84,16 @@ def test_checks_of_other_clusters_do_not_go_with_every_check() -> None:
     )
 
 
-def test_all_faults_are_told_and_the_first_is_the_reason() -> None:
+def test_all_faults_are_reported_with_first_as_reason() -> None:
     assert readiness(("one",), {"a": True}, stopPolicy="Hold", admissionChecksStrategy=CHECKS) == (
         False,
         "Stopped",
-        cannot("is stopped", "references missing ResourceFlavor(s): two", "references missing AdmissionCheck(s): b"),
+        inactive_message(
+            "is stopped", "references missing ResourceFlavor(s): two", "references missing AdmissionCheck(s): b"
+        ),
     )
 
 
-def test_who_is_going_says_only_that() -> None:
+def test_terminating_queue_reports_only_termination() -> None:
     message = "Can't admit new workloads; clusterQueue is terminating"
     assert readiness((), stopPolicy="Hold", terminating=True) == (False, "Terminating", message)

@@ -1,4 +1,4 @@
-"""Why a Workload does not run yet, in upstream's words."""
+"""Reasons and messages of pending Workloads, as in Kueue."""
 
 import pytest
 
@@ -21,7 +21,7 @@ ORDER = ["", WAITING_FOR_QUOTA, EXCEEDS_MAX_QUOTA, NO_MATCHING_FLAVOR]
 
 @pytest.mark.parametrize("severer", range(4))
 @pytest.mark.parametrize("milder", range(4))
-def test_reasons_have_an_order_of_severity(milder: int, severer: int) -> None:
+def test_reasons_are_ordered_by_severity(milder: int, severer: int) -> None:
     a, b = ORDER[milder], ORDER[severer]
     assert most_severe(a, b) == ORDER[max(milder, severer)]
     assert least_severe(a, b) == ORDER[min(milder, severer)]
@@ -31,19 +31,19 @@ def test_reasons_have_an_order_of_severity(milder: int, severer: int) -> None:
     ("resource", "missing", "text"),
     [("cpu", 1500, "1500m"), ("cpu", 2000, "2"), ("memory", 3 << 30, "3Gi"), ("nvidia.com/gpu", 8, "8")],
 )
-def test_what_is_missing_is_told_as_a_quantity(resource: str, missing: int, text: str) -> None:
+def test_insufficient_quota_message_formats_quantity(resource: str, missing: int, text: str) -> None:
     expected = f"insufficient unused quota for {resource} in flavor spot, {text} more needed"
     assert str(InsufficientQuota(resource, "spot", missing)) == expected
 
 
-def test_what_is_too_large_tells_all_that_counts() -> None:
+def test_max_capacity_message_reports_all_amounts() -> None:
     assert str(ExceedsMaxCapacity("cpu", "spot", 1000, 2500, 3000)) == (
         "insufficient quota for cpu in flavor spot, previously considered podsets requests (1) + current podset"
         " request (2500m) > maximum capacity (3)"
     )
 
 
-def test_facts_of_a_pod_set_are_sorted_by_their_words() -> None:
+def test_reasons_of_pod_set_are_sorted_by_text() -> None:
     facts = PodSetReasons(
         "main", (InsufficientQuota("memory", "a", 1), "flavor b not found", InsufficientQuota("cpu", "a", 1))
     )
@@ -53,7 +53,7 @@ def test_facts_of_a_pod_set_are_sorted_by_their_words() -> None:
     )
 
 
-def test_pod_sets_with_nothing_against_them_are_not_told() -> None:
+def test_pod_sets_without_reasons_are_omitted() -> None:
     facts = (PodSetReasons("a", ("one",)), PodSetReasons("b", ()), PodSetReasons("c", ("two",)))
     message = "couldn't assign flavors to pod set a: one; couldn't assign flavors to pod set c: two"
     assert (message_of(facts), message_of(())) == (message, "")
@@ -68,13 +68,13 @@ def test_pod_sets_with_nothing_against_them_are_not_told() -> None:
         (PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING, "reclamation within the cohort while borrowing"),
     ],
 )
-def test_the_preempted_are_told_for_whom_and_why(reason: str, words: str) -> None:
+def test_preemption_message_names_preemptor_and_reason(reason: str, words: str) -> None:
     assert preemption_message("uid-1", "uid-2", reason, "/all/cq", "/all/other") == (
         f"Preempted to accommodate a workload (UID: uid-1, JobUID: uid-2) due to {words};"
         " preemptor path: /all/cq; preemptee path: /all/other"
     )
 
 
-def test_what_is_not_known_of_a_preemptor_is_said_to_be_unknown() -> None:
+def test_preemption_message_reports_unknown_uids() -> None:
     message = preemption_message("", "", PreemptionReason.IN_CLUSTER_QUEUE, "/cq", "/cq")
     assert "(UID: UNKNOWN, JobUID: UNKNOWN)" in message

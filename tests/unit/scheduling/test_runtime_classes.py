@@ -1,4 +1,4 @@
-"""Pods of a RuntimeClass with an overhead take that quota too."""
+"""The overhead of a RuntimeClass counts as quota of its pods."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def pods(**spec: Any) -> Any:
     return {**make.pod_set(), "template": make.pod_template(runtimeClassName="kata", **spec)}
 
 
-def test_the_overhead_of_a_class_is_counted() -> None:
+def test_overhead_of_runtime_class_is_counted() -> None:
     stage = open_stage(queue("cq", 3))
     stage.put(runtime_class("1"))
     stage.put(workload("a", pod_sets=[pods()]), workload("own", pod_sets=[pods(overhead={"cpu": "500m"})]))
@@ -29,7 +29,7 @@ def test_the_overhead_of_a_class_is_counted() -> None:
     assert state(stage, "own") == "pending"
 
 
-def test_workloads_that_wait_are_seen_with_the_class_as_it_changes() -> None:
+def test_pending_workload_is_retried_when_runtime_class_changes() -> None:
     stage = open_stage(queue("cq", 2))
     stage.put(runtime_class("2"))
     stage.put(workload("a", pod_sets=[pods()]))

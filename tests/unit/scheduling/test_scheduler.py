@@ -1,4 +1,4 @@
-"""What the scheduler writes, when, and which events it records."""
+"""Writes of the scheduler, their timing, and recorded events."""
 
 from typing import Any
 
@@ -32,23 +32,23 @@ def open_stage(*objects: Obj, fair_sharing: bool = False) -> Stage:
 
 
 def state(stage: Stage, name: str) -> str:
-    """Where a Workload stands."""
+    """The status of a Workload."""
     return lifecycle.status(stage.workload(name)).value
 
 
 def events(stage: Stage, reason: str) -> list[tuple[str, str]]:
-    """The events of a reason: about whom, and the message."""
+    """The events with a reason: object name and message."""
     return [(event.regarding.name, event.message) for event in stage.events if event.reason == reason]
 
 
 def pass_time(stage: Stage, seconds: float) -> None:
-    """Let the clock show so many seconds after the beginning."""
+    """Run until so many seconds after the start."""
     stage.kernel.call_at(make.at(seconds), stage.runner.validate)
     stage.run(seconds)
 
 
 def release(stage: Stage, name: str) -> None:
-    """An evicted Workload gives its quota back."""
+    """Release the quota of an evicted Workload."""
     stage.put(lifecycle.release_after_eviction(stage.workload(name), stage.kernel.now()))
 
 
@@ -59,7 +59,7 @@ def finish(stage: Stage, name: str) -> None:
 # Admission.
 
 
-def test_an_admission_is_written_as_upstream_writes_it() -> None:
+def test_admission_is_written_like_kueue() -> None:
     stage = open_stage(queue("cq", groups=[group(spot={"cpu": 4, "memory": "8Gi", "pods": 5})]))
     stage.put(workload("a", pod_sets=[make.pod_set(count=2, requests={"cpu": "1500m", "memory": "1Gi"})]))
     assert stage.workload("a")["status"]["admission"] == {
@@ -81,7 +81,7 @@ def test_an_admission_is_written_as_upstream_writes_it() -> None:
     assert stated(stage.workload("a"), "Admitted") == ("True", "Admitted", "The workload is admitted")
 
 
-def test_an_admission_is_told_in_events() -> None:
+def test_admission_is_recorded_in_events() -> None:
     stage = open_stage(queue("cq", 4))
     pass_time(stage, 12)
     stage.put(workload("a"))
@@ -91,7 +91,7 @@ def test_an_admission_is_told_in_events() -> None:
     assert events(stage, "Admitted") == [("a", "Admitted by ClusterQueue cq, wait time since reservation was 0s")]
 
 
-def test_flavors_passed_over_are_told() -> None:
+def test_quota_reserved_event_lists_considered_flavors() -> None:
     groups = [group(small={"cpu": 1}, tainted={"cpu": 9}, spot={"cpu": 1})]
     taint = {"key": "k", "value": "v", "effect": "NoSchedule"}
     stage = open_stage(
@@ -108,7 +108,7 @@ def test_flavors_passed_over_are_told() -> None:
     )
 
 
-def test_pod_sets_are_told_apart() -> None:
+def test_quota_reserved_event_separates_pod_sets() -> None:
     groups = [group(small={"cpu": 1}, spot={"cpu": 9})]
     stage = open_stage(make.flavor("small"), queue("cq", groups=groups))
     stage.put(workload("a", pod_sets=[make.pod_set(n, requests={"cpu": c}) for n, c in (("x", 2), ("y", 1), ("z", 3))]))
@@ -116,7 +116,7 @@ def test_pod_sets_are_told_apart() -> None:
     assert [part.partition(":")[0] for part in reported.partition("considered: ")[2].split(" | ")] == ["x", "z"]
 
 
-def test_admission_checks_keep_a_reservation_from_being_an_admission() -> None:
+def test_workload_with_pending_check_is_not_admitted() -> None:
     check = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "AdmissionCheck",
@@ -136,14 +136,14 @@ def test_admission_checks_keep_a_reservation_from_being_an_admission() -> None:
     assert state(stage, "a") == "admitted"
 
 
-def test_one_head_a_queue_is_admitted_a_cycle() -> None:
+def test_one_head_per_queue_is_admitted_per_cycle() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(*(workload(name, created=n) for n, name in enumerate("abcde")))
     assert [state(stage, name) for name in "abcde"] == ["admitted"] * 4 + ["pending"]
 
 
 def added(scheduler: Scheduler, *objects: Obj) -> list[Key]:
-    """The keys the scheduler wants looked at when these appear."""
+    """Return the keys that the scheduler requests for these added objects."""
     events = [WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0) for obj in objects]
     return [key for event in events for key in scheduler.keys_for(event, make.NOW)]
 
@@ -154,7 +154,7 @@ def settings() -> list[Obj]:
 
 
 @pytest.mark.parametrize("there", [[], [workload("a", active=False)]], ids=["gone", "deactivated"])
-def test_a_head_that_changed_meanwhile_is_not_admitted(there: list[Obj]) -> None:
+def test_changed_head_is_not_admitted(there: list[Obj]) -> None:
     scheduler = Scheduler(SchedulerCache(), SchedulingPolicy())
     added(scheduler, *settings(), queue("cq", 4), workload("a"))
     stage = Stage()
@@ -166,7 +166,7 @@ def test_a_head_that_changed_meanwhile_is_not_admitted(there: list[Obj]) -> None
 # Waiting.
 
 
-def test_a_wait_is_written_after_a_second() -> None:
+def test_pending_reason_is_written_after_one_second() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(workload("a", 9))
     assert find_condition(stage.workload("a"), "QuotaReserved") is None
@@ -176,7 +176,7 @@ def test_a_wait_is_written_after_a_second() -> None:
     assert stage.workload("a")["status"]["resourceRequests"] == [{"name": "main", "resources": {"cpu": "9"}}]
 
 
-def test_a_wait_is_told_as_a_warning() -> None:
+def test_pending_reason_is_recorded_as_warning() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(workload("x", 3), workload("a", 3, created=1))
     stage.run(1)
@@ -184,7 +184,7 @@ def test_a_wait_is_told_as_a_warning() -> None:
     assert (event.type, event.reason, event.message) == ("Warning", "WaitingForQuota", SHORT.format(2))
 
 
-def test_who_is_admitted_within_the_second_is_told_nothing_else() -> None:
+def test_workload_admitted_within_one_second_gets_no_pending_event() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(workload("x", 3), workload("a", 3, created=1))
     finish(stage, "x")
@@ -192,14 +192,14 @@ def test_who_is_admitted_within_the_second_is_told_nothing_else() -> None:
     assert (state(stage, "a"), events(stage, "WaitingForQuota")) == ("admitted", [])
 
 
-def test_only_the_last_reason_of_a_second_is_written() -> None:
+def test_only_last_reason_of_report_period_is_written() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(workload("a", 9), queue("cq", 5), queue("cq", 6))
     stage.run(2)
     assert [message[-4:-1] for _, message in events(stage, "ExceedsMaxQuota")] == [" (6"]
 
 
-def test_the_same_reason_is_not_written_twice() -> None:
+def test_unchanged_reason_is_not_written_twice() -> None:
     stage = open_stage(queue("cq", 4), queue("far", 4))
     stage.put(workload("a", 9))
     stage.run(1)
@@ -210,7 +210,7 @@ def test_the_same_reason_is_not_written_twice() -> None:
     assert len(events(stage, "ExceedsMaxQuota")) == 1
 
 
-def test_who_is_gone_when_reports_are_due_is_not_missed() -> None:
+def test_no_report_is_written_for_deleted_or_inactive_workload() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(workload("a", 9), workload("b", 9, created=1))
     stage.delete(scheme.WORKLOAD, "a")
@@ -219,7 +219,7 @@ def test_who_is_gone_when_reports_are_due_is_not_missed() -> None:
     assert events(stage, "ExceedsMaxQuota") == []
 
 
-def test_reports_can_be_asked_for_before_their_time() -> None:
+def test_flush_writes_reports_at_once() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(workload("a", 9))
     stage.runner.flush_delayed(("scheduler",))
@@ -228,7 +228,7 @@ def test_reports_can_be_asked_for_before_their_time() -> None:
     assert REPORT_PERIOD == 1_000_000
 
 
-def test_a_reason_that_changes_is_told() -> None:
+def test_changed_reason_is_recorded() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(workload("x", 1), workload("a", 4, created=1))
     stage.run(1)
@@ -241,7 +241,7 @@ def test_a_reason_that_changes_is_told() -> None:
 
 
 def preempting(**fields: Any) -> Stage:
-    """A low Workload runs, and a high one wants its place."""
+    """A Workload of low priority runs, and one of high priority preempts it."""
     stage = open_stage(queue("cq", 4, cohort="all", preemption=preemption("LowerPriority")))
     stage.put(workload("low", 3, priority=-1))
     stage.put(workload("high", 3, created=1, **fields))
@@ -254,14 +254,14 @@ MESSAGE = (
 )
 
 
-def test_a_victim_is_evicted_and_told_for_whom() -> None:
+def test_victim_is_evicted_with_preemption_message() -> None:
     stage = preempting()
     assert stated(stage.workload("low"), "Preempted") == ("True", "InClusterQueue", MESSAGE)
     assert events(stage, "Preempted")[0][0] == "low"
     assert events(stage, "Preempted")[0][1].startswith(MESSAGE)
 
 
-def test_the_preemptor_is_admitted_once_its_victims_are_gone() -> None:
+def test_preemptor_is_admitted_after_release_of_victims() -> None:
     stage = preempting()
     assert (state(stage, "high"), state(stage, "low")) == ("pending", "admitted")
     pass_time(stage, 5)
@@ -273,7 +273,7 @@ def test_the_preemptor_is_admitted_once_its_victims_are_gone() -> None:
     assert state(stage, "low") == "admitted"
 
 
-def test_who_waits_for_its_victims_says_so() -> None:
+def test_preemptor_reports_pending_preemption() -> None:
     stage = preempting()
     stage.run(2)
     assert stated(stage.workload("high"), "QuotaReserved") == (
@@ -283,16 +283,16 @@ def test_who_waits_for_its_victims_says_so() -> None:
     )
 
 
-def test_a_victim_that_goes_already_is_not_evicted_twice() -> None:
+def test_evicted_victim_is_not_evicted_twice() -> None:
     stage = preempting()
     stage.put(queue("cq", 5, cohort="all", preemption=preemption("LowerPriority")))
     assert len(events(stage, "Preempted")) == 1
 
 
-# Cycles that change nothing.
+# Cycles without changes.
 
 
-def test_a_blocked_strict_queue_rests_until_something_happens() -> None:
+def test_blocked_strict_fifo_queue_runs_no_cycles_without_changes() -> None:
     stage = open_stage(queue("cq", 4, queueingStrategy="StrictFIFO"))
     stage.put(workload("a", 3), workload("b", 3, created=1), workload("c", 1, created=2))
     steps = stage.kernel.steps
@@ -303,7 +303,7 @@ def test_a_blocked_strict_queue_rests_until_something_happens() -> None:
     assert [state(stage, name) for name in "abc"] == ["finished", "admitted", "admitted"]
 
 
-def test_a_queue_that_goes_leaves_nothing_to_decide() -> None:
+def test_deleted_queue_leaves_workload_pending() -> None:
     stage = open_stage(queue("cq", 4, queueingStrategy="StrictFIFO"))
     stage.put(workload("a", 9))
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
@@ -311,13 +311,13 @@ def test_a_queue_that_goes_leaves_nothing_to_decide() -> None:
     assert state(stage, "a") == "pending"
 
 
-def test_the_cycle_is_asked_for_only_when_there_is_something_to_decide() -> None:
+def test_cycle_is_requested_only_with_heads() -> None:
     scheduler = Scheduler(SchedulerCache(), SchedulingPolicy())
     assert added(scheduler, *settings(), workload("a")) == []
     assert added(scheduler, queue("cq", 4)) == [CYCLE]
 
 
-def test_a_victim_that_is_gone_is_not_evicted() -> None:
+def test_deleted_victim_is_not_evicted() -> None:
     scheduler = Scheduler(SchedulerCache(), SchedulingPolicy())
     held = {**workload("low", 4, priority=-1)}
     admission = make.admission("cq")
@@ -329,7 +329,7 @@ def test_a_victim_that_is_gone_is_not_evicted() -> None:
     assert (outcome.writes, outcome.events, outcome.requeue_at) == ([], [], make.NOW)
 
 
-def test_backoffs_are_waited_for() -> None:
+def test_workload_is_admitted_after_backoff() -> None:
     stage = open_stage(queue("cq", 4))
     stage.put(workload("a", status={"requeueState": {"requeueAt": make.stamp(30), "count": 1}}))
     stage.run(29)
@@ -338,7 +338,7 @@ def test_backoffs_are_waited_for() -> None:
     assert state(stage, "a") == "admitted"
 
 
-def test_fair_sharing_decides_where_it_is_chosen() -> None:
+def test_fair_sharing_applies_only_if_enabled() -> None:
     members = [queue("a", 0, cohort="all"), queue("b", 0, cohort="all")]
     held = [workload("x", 2, queue="a"), workload("y", 1, queue="a", created=1), workload("z", 1, queue="b", created=2)]
     for fair_sharing, winner in ((False, "y"), (True, "z")):

@@ -1,4 +1,4 @@
-"""Victims that are alike in all that a scheduler goes by may go in each other's place; no others."""
+"""The shadow scheduler accepts equivalent victims in place of each other, and no others."""
 
 import pytest
 
@@ -31,13 +31,13 @@ def preempting(yard: Yard, victim: AdmittedWorkload) -> Preempt:
 
 
 @pytest.mark.parametrize(("at", "cpu", "is_alike"), [(5.9, 2, True), (7, 2, False), (5, 3, False)])
-def test_those_reserved_within_a_second_with_the_same_usage_are_alike(
+def test_workloads_reserved_within_one_second_with_same_usage_are_alike(
     yard: Yard, at: float, cpu: int, is_alike: bool
 ) -> None:
     assert are_alike(hold(yard, "a", 5), hold(yard, "b", at, cpu)) is is_alike
 
 
-def test_one_in_the_place_of_another_counts_only_for_the_same_reason(yard: Yard) -> None:
+def test_swapped_victim_requires_same_reason(yard: Yard) -> None:
     a, b = hold(yard, "a", 5), hold(yard, "b", 5.5)
     assert swapped(preempting(yard, a), {7: ObservedPreemption(b.key, REASON, "p")}, yard.snapshot) == (7,)
     assert (
@@ -45,7 +45,7 @@ def test_one_in_the_place_of_another_counts_only_for_the_same_reason(yard: Yard)
     )
 
 
-def test_one_more_than_foreseen_is_too_many(yard: Yard) -> None:
+def test_additional_victim_is_rejected(yard: Yard) -> None:
     a, b = hold(yard, "a", 5), hold(yard, "b", 5.5)
     seen = {7: ObservedPreemption(a.key, REASON, "p"), 8: ObservedPreemption(b.key, REASON, "p")}
     assert swapped(preempting(yard, a), seen, yard.snapshot) is None

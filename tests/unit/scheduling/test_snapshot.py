@@ -1,4 +1,4 @@
-"""What decisions look at: kept up to date between cycles, undone exactly within them."""
+"""The snapshot: up to date between cycles, with simulated changes reverted within cycles."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from batchyard.scheduling.snapshot import Snapshot
 from yard import Yard, cohort, group, queue
 
 
-def family() -> Yard:
+def company() -> Yard:
     """Root > team > a, b; root > c; 2 cpu each."""
     return Yard(
         cohort("team", 2, parent="company"),
@@ -30,20 +30,20 @@ def usages(yard: Yard) -> dict[str, Any]:
     return {name: list(node.usage) for name, node in nodes.items()}
 
 
-def test_a_path_leads_from_the_root_to_the_queue() -> None:
-    yard = family()
+def test_path_leads_from_root_to_queue() -> None:
+    yard = company()
     yard.put(queue("alone", 1))
     assert [path(yard, name) for name in ("a", "c", "alone")] == ["/company/team/a", "/company/c", "/alone"]
 
 
-def test_a_cohort_exists_by_being_named() -> None:
+def test_cohort_exists_while_queue_references_it() -> None:
     yard = Yard(queue("a", 2, cohort="all"))
     assert list(yard.snapshot.cohorts) == ["all"]
     yard.put(queue("a", 2))
     assert list(yard.snapshot.cohorts) == []
 
 
-def test_a_cohort_loses_its_quota_with_its_object() -> None:
+def test_removed_cohort_object_loses_quota() -> None:
     yard = Yard(cohort("all", 5), queue("a", 2, cohort="all"))
     assert yard.free("a") == 7000
     yard.snapshot.remove_cohort("all")
@@ -51,8 +51,8 @@ def test_a_cohort_loses_its_quota_with_its_object() -> None:
     assert yard.free("a") == 2000
 
 
-def test_what_is_not_there_can_be_removed() -> None:
-    yard = family()
+def test_removal_of_missing_objects_is_ignored() -> None:
+    yard = company()
     yard.snapshot.remove_cohort("nowhere")
     yard.snapshot.remove_queue("nowhere")
     yard.snapshot.remove_flavor("nowhere")
@@ -62,40 +62,40 @@ def test_what_is_not_there_can_be_removed() -> None:
     assert yard.snapshot.release("team/nobody") is None
 
 
-def test_a_queue_that_goes_takes_its_workloads_along() -> None:
-    yard = family()
+def test_removed_queue_releases_its_workloads() -> None:
+    yard = company()
     yard.hold("x", 4, "a")
     yard.snapshot.remove_queue("a")
     yard.snapshot.settle()
     assert (yard.snapshot.holder("team/x"), yard.free("b")) == (None, 6000)
 
 
-def test_a_workload_is_counted_once_where_it_was_counted_last() -> None:
-    yard = family()
+def test_workload_is_counted_only_in_last_queue() -> None:
+    yard = company()
     yard.hold("x", 4, "a")
     held = yard.hold("x", 1, "b")
     assert yard.snapshot.holder("team/x") is held
     assert (yard.used("a"), yard.used("b"), yard.used("company")) == (0, 1000, 1000)
 
 
-def test_who_holds_nothing_more_has_given_back_what_it_had() -> None:
-    yard = family()
+def test_release_frees_quota_and_increments_generation() -> None:
+    yard = company()
     held = yard.hold("x", 4, "a")
     before = yard.snapshot.queues["a"].generation
     assert yard.snapshot.release("team/x") is held
     assert (yard.used("a"), yard.snapshot.queues["a"].generation > before) == (0, True)
 
 
-def test_usage_in_a_flavor_the_queue_no_longer_has_still_counts() -> None:
-    yard = family()
+def test_usage_of_removed_flavor_is_counted() -> None:
+    yard = company()
     yard.hold("x", 1, "a", flavor="gone")
     assert (yard.used("a", "gone"), yard.used("company", "gone")) == (1000, 1000)
     yard.snapshot.release("team/x")
     assert yard.used("company", "gone") == 0
 
 
-def test_usage_that_comes_before_the_trees_are_settled_counts_too() -> None:
-    yard = family()
+def test_usage_before_settle_is_counted() -> None:
+    yard = company()
     first, second = (yard.snapshot.id_of("new", resource) for resource in ("cpu", "gpu"))
     held = AdmittedWorkload("team/x", "uid-x", yard.snapshot.queues["a"], ((first, 5), (second, 7)))
     yard.snapshot.hold(held)
@@ -104,28 +104,28 @@ def test_usage_that_comes_before_the_trees_are_settled_counts_too() -> None:
 
 
 @pytest.mark.parametrize("parents", [{"x": "x"}, {"x": "y", "y": "x"}, {"x": "y", "y": "z", "z": "y"}], ids=str)
-def test_a_cycle_of_cohorts_leaves_its_queues_out(parents: dict[str, str]) -> None:
+def test_cohort_cycle_excludes_its_queues(parents: dict[str, str]) -> None:
     yard = Yard(queue("cq", 2, cohort="x"), *(cohort(name, 1, parent=parent) for name, parent in parents.items()))
     assert yard.snapshot.queues["cq"].in_cycle
     assert path(yard, "cq") == "/cq"
 
 
-def test_a_cycle_that_is_broken_up_makes_a_tree_again() -> None:
+def test_resolved_cohort_cycle_becomes_tree() -> None:
     yard = Yard(queue("cq", 2, cohort="x"), cohort("x", 1, parent="y"), cohort("y", 1, parent="x"))
     yard.put(cohort("y", 1))
     assert (path(yard, "cq"), yard.free("cq")) == ("/y/x/cq", 4000)
 
 
-def test_the_queues_below_a_node_are_those_of_its_subtree() -> None:
-    yard = family()
+def test_queues_below_node_are_those_of_its_subtree() -> None:
+    yard = company()
     below = {
         name: sorted(q.name for q in yard.snapshot.queues_below(yard.node(name))) for name in ("company", "team", "c")
     }
     assert below == {"company": ["a", "b", "c"], "team": ["a", "b"], "c": ["c"]}
 
 
-def test_whatever_is_tried_is_undone() -> None:
-    yard = family()
+def test_simulation_reverts_all_changes() -> None:
+    yard = company()
     held = yard.hold("x", 3, "a")
     other = yard.hold("y", 1, "c")
     before = usages(yard)
@@ -145,16 +145,16 @@ def remove_and_release(yard: Yard, held: AdmittedWorkload) -> None:
         yard.snapshot.release(held.key)
 
 
-def test_what_is_tried_is_undone_after_an_error_too() -> None:
-    yard = family()
+def test_simulation_reverts_changes_after_error() -> None:
+    yard = company()
     held = yard.hold("x", 3, "a")
     with pytest.raises(InvariantError):
         remove_and_release(yard, held)
     assert yard.used("a") == 3000
 
 
-def test_what_lasts_is_not_done_within_a_trial() -> None:
-    yard = family()
+def test_simulation_rejects_permanent_changes() -> None:
+    yard = company()
     held = yard.hold("x", 3, "a")
     with yard.snapshot.what_if():
         with pytest.raises(InvariantError):
@@ -163,14 +163,14 @@ def test_what_lasts_is_not_done_within_a_trial() -> None:
             yard.snapshot.release(held.key)
 
 
-def test_a_trial_needs_a_frame() -> None:
-    yard = family()
+def test_simulated_removal_requires_what_if() -> None:
+    yard = company()
     held = yard.hold("x", 3, "a")
     with pytest.raises(AssertionError):
         yard.snapshot.remove_workload(held)
 
 
-def test_nothing_has_to_be_settled_twice() -> None:
+def test_settle_rebuilds_only_after_change() -> None:
     snapshot = Snapshot()
     snapshot.settle()
     assert snapshot.rebuilds == 0
@@ -180,7 +180,7 @@ def test_nothing_has_to_be_settled_twice() -> None:
     assert snapshot.rebuilds == 1
 
 
-def test_groups_of_a_queue_follow_its_spec() -> None:
+def test_resource_groups_follow_spec_of_queue() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 2}), group(v100={"gpu": 1})]))
     assert list(yard.snapshot.queues["cq"].coverage.group_of) == ["cpu", "gpu"]
     yard.put(queue("cq", groups=[group(one={"memory": 2})]))
@@ -198,12 +198,12 @@ def test_groups_of_a_queue_follow_its_spec() -> None:
         pytest.param(queue("b", 4), True, id="a queue that leaves its tree"),
         pytest.param(queue("c", 5), False, id="quota of another tree"),
         pytest.param(queue("d", 1, cohort="all"), True, id="a queue that joins its tree"),
-        pytest.param(queue("d", 1), False, id="a queue of its own"),
+        pytest.param(queue("d", 1), False, id="a queue without cohort"),
         pytest.param(cohort("all", 3), True, id="its Cohort"),
         pytest.param(cohort("other", 3), False, id="another Cohort"),
     ],
 )
-def test_what_changes_quota_in_a_tree_outdates_searches_there(edit: Obj, is_renewed: bool) -> None:
+def test_quota_change_in_tree_increments_generation(edit: Obj, is_renewed: bool) -> None:
     yard = Yard(queue("a", 4, cohort="all"), queue("b", 4, cohort="all"), queue("c", 4))
     before = yard.snapshot.queues["a"].generation
     yard.put(edit)

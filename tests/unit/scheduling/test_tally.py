@@ -1,10 +1,10 @@
-"""Who reserves and uses how much, by queue."""
+"""Counters of reserved and admitted Workloads and usage by queue."""
 
 from batchyard.scheduling.scheduler_cache import QueueCounter, QueueCounters
 from yard import Yard, queue
 
 
-def test_a_workload_counts_as_reserving_and_if_admitted_as_admitted() -> None:
+def test_reserving_and_admitted_workloads_are_counted() -> None:
     yard, tally = Yard(queue("cq", 9)), QueueCounters()
     admitted, reserving = yard.hold("a", 3), yard.hold("b", 1)
     reserving.is_admitted = False
@@ -17,14 +17,14 @@ def test_a_workload_counts_as_reserving_and_if_admitted_as_admitted() -> None:
     assert (count.reserving, count.admitted, count.reserved_usage[fr], count.admitted_usage[fr]) == (1, 0, 1000, 0)
 
 
-def test_an_unknown_queue_has_no_figures() -> None:
+def test_unknown_queue_has_zero_counts() -> None:
     yard, tally = Yard(queue("cq", 9)), QueueCounters()
     assert tally.get("nowhere") == QueueCounter()
     tally.remove("nowhere", yard.hold("a", 1))
     assert tally.get("nowhere") == QueueCounter()
 
 
-def test_a_forgotten_queue_starts_anew() -> None:
+def test_forgotten_queue_restarts_at_zero() -> None:
     yard, tally = Yard(queue("cq", 9)), QueueCounters()
     tally.add("cq", yard.hold("a", 1))
     tally.forget("cq")

@@ -1,4 +1,4 @@
-"""What wakes the parked: changes that may help them, quota given back, and time."""
+"""Reactivation of inadmissible Workloads: by relevant changes, released quota, and time."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from batchyard.scheduling.workload import lifecycle
 from watcher import Watcher, holding, open_queue, parked
 from yard import cohort, group, queue, workload
 
-# What wakes.
+# Changes that reactivate Workloads.
 
 
-def test_the_parked_rest_until_something_happens() -> None:
+def test_inadmissible_workload_stays_parked_without_changes() -> None:
     watcher = parked()
     assert watcher.heads() == []
     assert not watcher.put(workload("a", conditions=[make.condition("QuotaReserved", status=False, reason="x")]))
 
 
 @pytest.mark.parametrize("how", ["delete", "finish", "deactivate", "release", "fewer pods", "lower priority"])
-def test_quota_that_becomes_free_wakes(how: str) -> None:
+def test_released_quota_reactivates_workloads(how: str) -> None:
     watcher = parked(holding("x", 3))
     held = holding("x", 3)
     changed = {
@@ -40,7 +40,7 @@ def test_quota_that_becomes_free_wakes(how: str) -> None:
     assert watcher.heads() == ["a"]
 
 
-def test_a_reservation_wakes_nobody() -> None:
+def test_reservation_reactivates_no_workload() -> None:
     watcher = parked()
     watcher.put(holding("x", 3, admitted=False))
     watcher.put(holding("x", 3))
@@ -48,14 +48,14 @@ def test_a_reservation_wakes_nobody() -> None:
 
 
 @pytest.mark.parametrize("done", [{"conditions": [make.condition("Finished")]}, {"active": False}])
-def test_one_that_waited_and_is_done_wakes_the_others(done: dict[str, Any]) -> None:
+def test_finished_or_inactive_pending_workload_reactivates_others(done: dict[str, Any]) -> None:
     watcher = Watcher(*open_queue(), workload("a"), workload("b", 2))
     watcher.park()
     watcher.put(workload("b", 2, **done))
     assert watcher.heads() == ["a"]
 
 
-def test_a_whole_tree_wakes() -> None:
+def test_release_reactivates_whole_tree() -> None:
     objects = [*open_queue("one", cohort="left"), *open_queue("two", cohort="right"), *open_queue("far")]
     tree = [cohort("left", parent="root"), cohort("right", parent="root")]
     heads = [workload(name, queue=name) for name in ("one", "two", "far")]
@@ -74,21 +74,21 @@ def test_a_whole_tree_wakes() -> None:
         pytest.param({"preemption": {"withinClusterQueue": "LowerPriority"}}, id="other rules"),
     ],
 )
-def test_any_change_of_a_queues_spec_wakes(spec: dict[str, Any]) -> None:
+def test_spec_change_of_queue_reactivates_workloads(spec: dict[str, Any]) -> None:
     watcher = parked()
     cpu = spec.get("cpu", 4)
     assert watcher.put(queue("cq", cpu, **{k: v for k, v in spec.items() if k != "cpu"}))
     assert watcher.heads() == ["a"]
 
 
-def test_a_change_of_a_queues_status_wakes_nobody() -> None:
+def test_status_change_of_queue_reactivates_no_workload() -> None:
     watcher = parked()
     changed = queue("cq", 4)
     assert not watcher.put({**changed, "status": {"pendingWorkloads": 1}})
     assert watcher.heads() == []
 
 
-def test_a_cohort_that_comes_or_changes_wakes_its_tree() -> None:
+def test_created_or_changed_cohort_reactivates_its_tree() -> None:
     watcher = Watcher(*open_queue(cohort="all"), workload("a"), *open_queue("far"), workload("b", queue="far"))
     watcher.park()
     assert watcher.put(cohort("all", 4))
@@ -98,27 +98,27 @@ def test_a_cohort_that_comes_or_changes_wakes_its_tree() -> None:
     assert watcher.heads() == []
 
 
-def test_a_cohort_without_queues_wakes_nobody() -> None:
+def test_cohort_without_queues_reactivates_no_workload() -> None:
     watcher = parked()
     assert not watcher.put(cohort("lonely", 4))
     assert watcher.heads() == []
 
 
-def test_a_cohort_that_goes_takes_its_quota_and_wakes_nobody() -> None:
+def test_deleted_cohort_reactivates_no_workload() -> None:
     watcher = Watcher(cohort("all", 4), *open_queue(cohort="all"), workload("a"))
     watcher.park()
     assert not watcher.delete(scheme.COHORT, "all")
     assert watcher.heads() == []
 
 
-def test_a_flavor_that_comes_makes_its_queues_active_and_wakes_them() -> None:
+def test_created_flavor_activates_its_queues_and_their_workloads() -> None:
     watcher = Watcher(*open_queue(groups=[group(new={"cpu": 4})]), workload("a"))
     assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "FlavorNotFound")
     assert watcher.put(make.flavor("new"))
     assert (watcher.heads(), watcher.index.readiness("cq").reason) == (["a"], "Ready")
 
 
-def test_a_flavor_that_changes_wakes_its_queues_alone() -> None:
+def test_changed_flavor_reactivates_only_its_queues() -> None:
     watcher = Watcher(*open_queue(), workload("a"), *open_queue("far", groups=[group(other={"cpu": 1})]))
     watcher.put(make.flavor("other"), workload("b", queue="far"))
     watcher.park()
@@ -126,13 +126,13 @@ def test_a_flavor_that_changes_wakes_its_queues_alone() -> None:
     assert watcher.heads() == ["a"]
 
 
-def test_a_flavor_that_goes_stops_its_queues() -> None:
+def test_deleted_flavor_deactivates_its_queues() -> None:
     watcher = Watcher(*open_queue(), workload("a"))
     watcher.delete(scheme.RESOURCE_FLAVOR, "spot")
     assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "FlavorNotFound")
 
 
-def test_a_namespace_that_comes_to_match_wakes() -> None:
+def test_namespace_that_starts_to_match_reactivates_workloads() -> None:
     selector = {"matchLabels": {"tier": "gold"}}
     watcher = Watcher(*open_queue(namespaceSelector=selector), workload("a"), *open_queue("far"))
     watcher.park()
@@ -145,7 +145,7 @@ def test_a_namespace_that_comes_to_match_wakes() -> None:
     assert watcher.heads() == []
 
 
-def test_workloads_of_a_namespace_that_is_gone_are_not_woken() -> None:
+def test_workloads_of_deleted_namespace_are_not_reactivated() -> None:
     watcher = parked(holding("x"))
     watcher.delete(scheme.NAMESPACE, "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
@@ -155,7 +155,7 @@ def test_workloads_of_a_namespace_that_is_gone_are_not_woken() -> None:
 CHECK = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "check"}, "spec": {}}
 
 
-def test_an_admission_check_makes_a_queue_active() -> None:
+def test_active_admission_check_activates_queue() -> None:
     strategy = {"admissionChecks": [{"name": "check"}]}
     watcher = Watcher(*open_queue(admissionChecksStrategy=strategy), *open_queue("far"), workload("a"))
     assert watcher.heads() == []
@@ -167,7 +167,7 @@ def test_an_admission_check_makes_a_queue_active() -> None:
     assert watcher.index.readiness("cq").reason == "AdmissionCheckNotFound"
 
 
-def test_a_queue_that_is_stopped_and_goes_on_takes_up_its_line() -> None:
+def test_resumed_queue_returns_its_heads() -> None:
     watcher = Watcher(*open_queue(), workload("a"))
     watcher.change(scheme.CLUSTER_QUEUE, "cq", "spec", "stopPolicy", value="Hold")
     assert watcher.heads() == []
@@ -175,7 +175,7 @@ def test_a_queue_that_is_stopped_and_goes_on_takes_up_its_line() -> None:
     assert watcher.heads() == ["a"]
 
 
-def test_a_queue_that_is_going_takes_no_more_heads() -> None:
+def test_terminating_queue_returns_no_heads() -> None:
     watcher = Watcher(*open_queue(), workload("a"))
     watcher.put(with_metadata(queue("cq", 4), deletionTimestamp=make.stamp()))
     assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "Terminating")
@@ -187,7 +187,7 @@ def test_a_queue_that_is_going_takes_no_more_heads() -> None:
 # LocalQueues.
 
 
-def test_a_stopped_local_queue_keeps_its_workloads_out_of_line() -> None:
+def test_workloads_of_stopped_local_queue_are_not_pending() -> None:
     watcher = Watcher(*open_queue(), workload("a"))
     watcher.put(make.local_queue("cq", cluster_queue="cq", stopPolicy="Hold"), workload("b"))
     assert (watcher.waiting(), watcher.heads()) == ([], [])
@@ -195,7 +195,7 @@ def test_a_stopped_local_queue_keeps_its_workloads_out_of_line() -> None:
     assert watcher.waiting() == ["a", "b"]
 
 
-def test_a_local_queue_that_goes_and_comes_back_brings_its_workloads() -> None:
+def test_recreated_local_queue_restores_its_workloads() -> None:
     watcher = Watcher(*open_queue(), workload("a"), holding("x"), workload("done", active=False))
     watcher.delete(scheme.LOCAL_QUEUE, "cq", "team")
     assert watcher.waiting() == []
@@ -203,7 +203,7 @@ def test_a_local_queue_that_goes_and_comes_back_brings_its_workloads() -> None:
     assert watcher.waiting() == ["a"]
 
 
-def test_a_local_queue_may_lead_elsewhere() -> None:
+def test_changed_cluster_queue_of_local_queue_moves_workloads() -> None:
     watcher = Watcher(*open_queue("cq"), *open_queue("other"), workload("a"))
     watcher.put(make.local_queue("cq", cluster_queue="other"))
     assert (watcher.waiting("cq"), watcher.waiting("other")) == ([], ["a"])
@@ -211,29 +211,29 @@ def test_a_local_queue_may_lead_elsewhere() -> None:
     assert watcher.waiting("other") == []
 
 
-def test_a_local_queue_that_changes_in_nothing_of_weight_moves_nobody() -> None:
+def test_status_change_of_local_queue_reactivates_no_workload() -> None:
     watcher = parked()
     watcher.put({**make.local_queue("cq", cluster_queue="cq"), "status": {"pendingWorkloads": 1}})
     assert watcher.heads() == []
 
 
-def test_a_cluster_queue_that_comes_late_takes_up_its_local_queues() -> None:
+def test_late_cluster_queue_adopts_existing_local_queues() -> None:
     watcher = Watcher(make.local_queue("cq", cluster_queue="cq"), workload("a"), make.local_queue("other"))
     assert watcher.put(queue("cq", 4))
     assert watcher.heads() == ["a"]
 
 
-# Quota freed without anybody being woken.
+# Quota released without reactivation.
 
 
-def test_the_last_release_without_a_local_queue_wakes_at_once() -> None:
+def test_last_release_without_local_queue_reactivates_at_once() -> None:
     watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", local_queue="gone"))
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     assert watcher.delete(scheme.WORKLOAD, "x", "team")
     assert watcher.heads() == ["a"]
 
 
-def test_a_release_without_a_local_queue_is_noticed_after_a_while() -> None:
+def test_release_without_local_queue_reactivates_after_grace_period() -> None:
     watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", 1, local_queue="gone"), holding("y", 1))
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
@@ -244,7 +244,7 @@ def test_a_release_without_a_local_queue_is_noticed_after_a_while() -> None:
     assert watcher.index.queue_manager.next_release() is None
 
 
-def test_a_release_that_wakes_ends_the_grace() -> None:
+def test_reactivating_release_ends_grace_period() -> None:
     watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", 1, local_queue="gone"), holding("y", 1))
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
@@ -252,7 +252,7 @@ def test_a_release_that_wakes_ends_the_grace() -> None:
     assert (watcher.heads(), watcher.index.queue_manager.next_release()) == (["a"], None)
 
 
-def test_a_stopped_local_queue_counts_as_gone() -> None:
+def test_release_in_stopped_local_queue_starts_grace_period() -> None:
     watcher = parked(holding("x"), make.local_queue("stopped", cluster_queue="cq"))
     watcher.put(holding("y", local_queue="stopped"))
     watcher.put(make.local_queue("stopped", cluster_queue="cq", stopPolicy="Hold"))
@@ -260,11 +260,11 @@ def test_a_stopped_local_queue_counts_as_gone() -> None:
     assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + GRACE)
 
 
-# Trees that rest, and times to wait.
+# Resting trees and backoffs.
 
 
 def resting() -> Watcher:
-    """A tree with somebody in line that rests, and another tree."""
+    """A resting tree with a queued Workload, and another tree."""
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"))
     watcher.heads()
     watcher.put(workload("b", created=1))
@@ -272,7 +272,7 @@ def resting() -> Watcher:
     return watcher
 
 
-def test_a_resting_tree_has_no_heads() -> None:
+def test_resting_tree_has_no_heads() -> None:
     watcher = resting()
     assert watcher.heads() == []
     watcher.put(workload("far", queue="far"))
@@ -280,27 +280,27 @@ def test_a_resting_tree_has_no_heads() -> None:
 
 
 @pytest.mark.parametrize("what", ["workload", "release", "quota", "cohort", "tree"])
-def test_a_resting_tree_is_roused_by_what_happens_in_it(what: str) -> None:
+def test_change_in_resting_tree_restarts_it(what: str) -> None:
     watcher = resting()
-    happenings = {
+    changes = {
         "workload": [workload("c", created=2)],
         "release": [holding("x"), workload("x", 2, conditions=[make.condition("Requeued", status=False)])],
         "quota": [queue("cq", 5, cohort="all")],
         "cohort": [cohort("elsewhere", 5)],
         "tree": [queue("new", 5, cohort="all")],
     }
-    watcher.put(*happenings[what])
+    watcher.put(*changes[what])
     assert watcher.heads() == ["b"]
 
 
-def test_an_admission_rouses_its_tree() -> None:
+def test_admission_restarts_resting_tree() -> None:
     watcher = resting()
     before = watcher.index.queue_manager.touches["cohort/all"]
     watcher.put(holding("x"))
     assert (watcher.heads(), watcher.index.queue_manager.touches["cohort/all"] > before) == (["b"], True)
 
 
-def test_a_frozen_tree_has_no_heads_for_the_instant() -> None:
+def test_frozen_tree_has_no_heads_until_later_change() -> None:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"), workload("far", queue="far"))
     assert watcher.heads() == ["a", "far"]
     watcher.put(workload("b", created=1), workload("far2", queue="far"))
@@ -313,7 +313,7 @@ def test_a_frozen_tree_has_no_heads_for_the_instant() -> None:
     assert watcher.heads() == ["b"]
 
 
-def test_who_must_wait_is_woken_when_its_time_has_come() -> None:
+def test_held_back_workload_becomes_head_after_backoff() -> None:
     watcher = Watcher(*open_queue(), *open_queue("far"))
     for name, place, seconds in (("a", "cq", 10), ("b", "far", 20)):
         watcher.put(workload(name, queue=place, status={"requeueState": {"requeueAt": make.stamp(seconds)}}))
@@ -324,12 +324,12 @@ def test_who_must_wait_is_woken_when_its_time_has_come() -> None:
     assert watcher.heads() == ["a"]
 
 
-def test_a_queue_in_a_cycle_of_cohorts_still_shows_its_head() -> None:
+def test_queue_in_cohort_cycle_returns_its_head() -> None:
     watcher = Watcher(cohort("x", parent="y"), cohort("y", parent="x"), *open_queue(cohort="x"), workload("a"))
     assert watcher.heads() == ["a"]
 
 
-def test_who_comes_in_line_rouses_the_whole_tree() -> None:
+def test_new_workload_restarts_whole_resting_tree() -> None:
     watcher = resting()
     watcher.put(*open_queue("other", cohort="all"))
     assert watcher.heads() == ["b"]
@@ -339,7 +339,7 @@ def test_who_comes_in_line_rouses_the_whole_tree() -> None:
     assert watcher.heads() == ["c", "d"]
 
 
-def test_a_tree_and_a_queue_of_one_name_are_two_trees() -> None:
+def test_cohort_and_queue_with_same_name_are_separate_trees() -> None:
     watcher = Watcher(*open_queue("x"), *open_queue("y", cohort="x"), holding("x1", 4, queue="x"))
     watcher.put(holding("y1", 4, queue="y"), workload("x2", 4, queue="x"), workload("y2", 4, queue="y"))
     watcher.park()
@@ -348,7 +348,7 @@ def test_a_tree_and_a_queue_of_one_name_are_two_trees() -> None:
     assert watcher.heads() == ["x2", "y2"]
 
 
-def test_a_cohort_that_goes_rouses_its_tree_whoever_settles_it() -> None:
+def test_deleted_cohort_restarts_resting_tree_after_settle() -> None:
     watcher = Watcher(cohort("all", 4), *open_queue(cohort="all"), workload("a"))
     watcher.index.heads(watcher.now)
     watcher.index.queue_manager.rest("cohort/all")

@@ -1,4 +1,4 @@
-"""What a shadow remembers of those who are gone is bounded."""
+"""A shadow keeps a bounded number of deleted Workloads."""
 
 from batchyard.api.meta import key_of, with_metadata
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -9,7 +9,7 @@ from yard import workload
 _MANY = 3000
 
 
-def test_of_those_who_are_gone_no_more_than_the_last_thousand_are_known() -> None:
+def test_shadow_state_keeps_at_most_1000_deleted_workloads() -> None:
     known = ShadowState(SchedulingPolicy(), ShadowSettings())
     for number in range(_MANY):
         made = with_metadata(workload(f"w{number}"), uid=f"u{number}")

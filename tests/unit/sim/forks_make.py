@@ -1,4 +1,4 @@
-"""Small platforms at an instant, for tests of what comes of them: one queue of so many CPUs in namespace `team`."""
+"""Small platforms at an instant, for tests of forecasts: one queue with a CPU quota in namespace `team`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ def queue(cpus: int, **spec: Any) -> list[dict[str, Any]]:
 
 
 def workload(name: str, runs: float | None = None, at: float = 0, *, cpus: int = 1, **spec: Any) -> dict[str, Any]:
-    """A Workload that comes after so many seconds and runs for so many; None: it does not say."""
+    """A Workload created after `at` seconds that runs for `runs` seconds, None for no runtime annotation."""
     runtime = {} if runs is None else {"batchyard.dev/runtime": f"{runs}s"}
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpus}}}
     pod_set = {"name": "main", "count": 1, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
@@ -51,14 +51,14 @@ def workload(name: str, runs: float | None = None, at: float = 0, *, cpus: int =
 
 
 def state(objects: list[dict[str, Any]], at: float) -> State:
-    """How things stand after so many seconds."""
+    """The state after this many seconds."""
     world = World(scenario_of(objects))
     world.run_until(round(at * SECOND))
     return world.state()
 
 
-def untold(found: State) -> State:
-    """A state in which no Workload says how long it runs."""
+def without_runtimes(found: State) -> State:
+    """A state in which no Workload has a runtime annotation."""
     objects: Mapping[Any, Obj] = {
         key: with_metadata(obj, annotations=None) if obj["kind"] == "Workload" else obj
         for key, obj in found.objects.items()

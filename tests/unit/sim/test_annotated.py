@@ -1,4 +1,4 @@
-"""Annotations on simulated pods that say nothing are told, wherever they stand."""
+"""Invalid annotations for simulated pods are reported, also those in templates."""
 
 import pytest
 
@@ -17,14 +17,14 @@ from batchyard.sim.scenario import annotation_faults
         ("exit-code", "one", "'one' is not an exit code; give a number from 0 to 255"),
     ],
 )
-def test_an_annotation_that_says_nothing_is_told_with_the_remedy(name: str, text: str, reported: str) -> None:
+def test_invalid_annotation_is_reported_with_remedy(name: str, text: str, reported: str) -> None:
     key = f"batchyard.dev/{name}"
     assert [*map(str, annotation_faults(make.job(annotations={key: text})))] == [
         f"metadata.annotations[{key}]: {reported}"
     ]
 
 
-def test_templates_are_looked_through_as_well() -> None:
+def test_annotations_in_templates_are_validated() -> None:
     noted = {"annotations": {"batchyard.dev/exit-code": "x"}}
     template = {"metadata": noted, **make.pod_template()}
     replicated = make.replicated_job(template=template)
@@ -36,6 +36,6 @@ def test_templates_are_looked_through_as_well() -> None:
     assert found == [f"{place}metadata.annotations[batchyard.dev/exit-code]" for place in places]
 
 
-def test_what_can_be_read_is_no_fault() -> None:
+def test_valid_annotations_have_no_faults() -> None:
     notes = {"batchyard.dev/runtime": "0s", "batchyard.dev/exit-code": "255", "batchyard.dev/checkpoint-every": "1m"}
     assert [*annotation_faults(make.job(annotations=notes))] == []

@@ -1,4 +1,4 @@
-"""What the event log tells of a cluster: nodes, pods, machines that fail, capacity on request."""
+"""The event log of a cluster: nodes, pods, failed machines, provisioning requests."""
 
 from functools import cache
 from pathlib import Path
@@ -37,7 +37,7 @@ spec:
 
 @cache
 def counted(*folders: str, until: str) -> dict[str, int]:
-    """How often each event happens."""
+    """The number of occurrences of each event."""
     counts: dict[str, int] = {}
     for event in simulate(*(EXAMPLES / "refarch" / folder for folder in folders), until=until).events:
         name = getattr(event, "record", {}).get("event", type(event).__name__)
@@ -45,19 +45,19 @@ def counted(*folders: str, until: str) -> dict[str, int]:
     return counts
 
 
-def test_nodes_come_and_go_and_pods_are_bound_to_them() -> None:
+def test_event_log_records_nodes_and_pod_bindings() -> None:
     counts = counted("cluster.yaml", "platform", "low_priority", until="1h")
     assert (counts["NodeReady"], counts["NodeRemoved"]) == (34, 24)
     assert (counts["PodBound"], counts["PodSucceeded"]) == (32, 32)
 
 
-def test_requested_capacity_comes_in_stages_and_pools_for_placement_groups_come_and_go() -> None:
+def test_event_log_records_provisioning_requests_and_placement_group_pools() -> None:
     counts = counted("", until="2h")
     assert (counts["ProvisioningRequestAccepted"], counts["ProvisioningRequestProvisioned"]) == (2, 2)
     assert (counts["NodePoolCreated"], counts["NodePoolRemoved"]) == (6 + 16, 16)
 
 
-def test_a_machine_that_cannot_be_had_is_told_with_the_code() -> None:
+def test_event_log_records_failed_instance_with_error_code() -> None:
     records: list[dict[str, Any]] = [dict(getattr(event, "record", {})) for event in simulate(FAILURE).events]
     failed = [record for record in records if record.get("event") == "InstanceFailed"]
     assert failed
@@ -76,7 +76,7 @@ def pod(name: str, at: str, priority: int) -> dict[str, Any]:
     }
 
 
-def test_why_pods_have_no_node_and_who_must_leave_is_told() -> None:
+def test_event_log_records_unschedulable_and_preempted_pods() -> None:
     cluster = FAILURE.partition("---\napiVersion: batch")[0].replace("autoscaling: {min: 0, max: 4}", "nodeCount: 1")
     cluster = cluster.replace("g2-standard-24", "e2-standard-4").replace("count: 0", "count: 1")
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}

@@ -1,4 +1,4 @@
-"""A platform that crashes after any of its writes comes to the same end; conflicts change nothing either."""
+"""A crash after any write leads to the same final state; so do conflicts."""
 
 from pathlib import Path
 
@@ -15,35 +15,35 @@ from batchyard.sim.world import World
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def ends(name: str, trouble: WriteFaults | None = None, crash_after: int | None = None) -> dict[str, object]:
-    """How the Workloads and Jobs of an example end, in a world with so much trouble."""
+def final_state(name: str, trouble: WriteFaults | None = None, crash_after: int | None = None) -> dict[str, object]:
+    """The final state of the Workloads and Jobs of an example, in a world with these write faults."""
     files = sorted((EXAMPLES / name).rglob("*.yaml"))
     manifests = read_manifests((path.name, path.read_text("utf-8")) for path in files)
     world = World(make_scenario(manifests), trouble=trouble)
     if trouble is not None and crash_after is not None:
         trouble.on_write = lambda count: world.crash() if count == crash_after else None
     world.run_until(HOUR)
-    ends: dict[str, object] = {}
+    found: dict[str, object] = {}
     for workload in world.objects(scheme.WORKLOAD):
-        ends[workload["metadata"]["name"]] = is_finished(workload)
+        found[workload["metadata"]["name"]] = is_finished(workload)
     for job in world.objects(scheme.JOB):
         status = job["status"]
-        ends[job["metadata"]["name"]] = (status["succeeded"], [c["type"] for c in status["conditions"]])
-    return ends
+        found[job["metadata"]["name"]] = (status["succeeded"], [c["type"] for c in status["conditions"]])
+    return found
 
 
 @pytest.mark.parametrize("name", ["first-steps", "preemption"])
-def test_a_crash_after_any_write_changes_no_end(name: str) -> None:
-    wanted, counted = ends(name), WriteFaults()
+def test_crash_after_any_write_does_not_change_final_state(name: str) -> None:
+    wanted, counted = final_state(name), WriteFaults()
     writes: list[int] = []
     counted.on_write = writes.append
-    assert ends(name, counted) == wanted
+    assert final_state(name, counted) == wanted
     assert len(writes) > 30
-    differing = [count for count in writes if ends(name, WriteFaults(), count) != wanted]
+    differing = [count for count in writes if final_state(name, WriteFaults(), count) != wanted]
     assert differing == []
 
 
-def test_conflicts_change_no_end() -> None:
+def test_conflicts_do_not_change_final_state() -> None:
     trouble = WriteFaults()
     trouble.conflicts = 0.3
-    assert ends("preemption", trouble) == ends("preemption")
+    assert final_state("preemption", trouble) == final_state("preemption")

@@ -1,4 +1,4 @@
-"""The event log: what it says of the life of Workloads."""
+"""The event log: the records of Workloads."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def of(records: list[Record], job: str) -> list[Record]:
     return [{key: value for key, value in record.items() if key != "workload"} for record in found]
 
 
-def test_a_life_is_told_from_creation_to_end() -> None:
+def test_event_log_records_workload_from_creation_to_end() -> None:
     pod_sets = [{"name": "main", "count": 2, "flavors": {"cpu": "default-flavor"}}]
     assert of(log(ROOT / "examples" / "first-steps"), "train-c") == [
         {"time": 2, "event": "Created"},
@@ -35,19 +35,19 @@ def test_a_life_is_told_from_creation_to_end() -> None:
     ]
 
 
-def test_a_preemption_names_its_reason_and_its_preemptor() -> None:
+def test_preempted_event_has_reason_and_preemptor() -> None:
     records = log(ROOT / "examples" / "preemption")
     (preempted,) = [record for record in of(records, "study-2") if record["event"] == "Preempted"]
     assert (preempted["time"], preempted["reason"]) == (45, "InClusterQueue")
     assert preempted["by"].startswith("research/job-deadline-")
 
 
-def test_the_last_line_says_who_is_left() -> None:
+def test_final_event_lists_pending_and_admitted_workloads() -> None:
     records = log(LIVELOCK, on_loop=OnLoop.STOP)
     assert records[-1] == {"time": 10, "event": "Final", "pending": ["team/elastic", "team/rigid"], "admitted": []}
 
 
-def test_a_loop_is_told_with_its_steps() -> None:
+def test_preemption_loop_event_lists_its_steps() -> None:
     (loop,) = [record for record in log(LIVELOCK, on_loop=OnLoop.STOP) if record["event"] == "PreemptionLoop"]
     assert (loop["time"], loop["cohort"]) == (10, "pair")
     assert loop["steps"][0] == {

@@ -1,4 +1,4 @@
-"""Files, folders and texts as sources: what is read, and what is said of what cannot be."""
+"""Files, folders and texts as sources: what is read, and the faults of unreadable files."""
 
 from pathlib import Path
 
@@ -22,25 +22,25 @@ def write(folder: Path, *names: str) -> None:
         path.write_text(f"# {name}")
 
 
-def test_a_folder_is_read_to_the_bottom_in_order_of_paths(tmp_path: Path) -> None:
+def test_folder_is_read_recursively_in_path_order(tmp_path: Path) -> None:
     write(tmp_path, "b.yaml", "a/c.json", "a/b/d.yml", "a.txt", ".hidden/e.yaml", ".f.yaml")
     texts, faults = read(tmp_path)
     assert [Path(name).relative_to(tmp_path).as_posix() for name, _ in texts] == ["a/b/d.yml", "a/c.json", "b.yaml"]
     assert faults == []
 
 
-def test_a_file_is_read_whatever_its_name(tmp_path: Path) -> None:
+def test_named_file_is_read_with_any_extension(tmp_path: Path) -> None:
     write(tmp_path, "a.txt")
     assert read(str(tmp_path / "a.txt")) == ([(str(tmp_path / "a.txt"), "# a.txt")], [])
 
 
-def test_a_folder_without_manifests_is_a_fault(tmp_path: Path) -> None:
+def test_folder_without_manifests_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "a.txt")
     _, (fault,) = read(tmp_path)
     assert fault == f"{tmp_path}: no manifests in this folder (*.json, *.yaml, *.yml); name another"
 
 
-def test_what_is_missing_or_no_text_is_a_fault_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_and_others_are_read(tmp_path: Path) -> None:
     write(tmp_path, "good.yaml")
     (tmp_path / "bad.yaml").write_bytes(b"\x7fELF\xff\xfe")
     texts, faults = read(tmp_path / "none.yaml", tmp_path / "bad.yaml", tmp_path / "good.yaml")
@@ -51,16 +51,16 @@ def test_what_is_missing_or_no_text_is_a_fault_and_the_rest_is_read(tmp_path: Pa
     ]
 
 
-def test_a_name_that_no_file_can_have_is_a_fault() -> None:
+def test_invalid_file_name_is_reported() -> None:
     _, (fault,) = read("a\0b")
     assert "cannot be read" in fault
 
 
-def test_texts_and_objects_are_named_by_their_place() -> None:
+def test_texts_and_objects_are_named_by_position() -> None:
     texts, _ = read("kind: A\nname: b\n", {"kind": "B"})
     assert texts == [("<text 1>", "kind: A\nname: b\n"), ("<object 2>", '{"kind":"B"}')]
 
 
 @pytest.mark.parametrize(("source", "expected"), [("a.yaml", False), ("a: b\n", True), ('{"a": 1}', True), ("", False)])
-def test_a_string_is_text_if_it_has_lines_or_is_json(source: str, expected: bool) -> None:
+def test_string_with_lines_or_json_is_text(source: str, expected: bool) -> None:
     assert is_text(source) is expected

@@ -1,4 +1,4 @@
-"""When Workloads start: what is certain, what is likely, and what nobody knows."""
+"""Forecasts of when Workloads start: certain, likely and unknown."""
 
 from math import log
 
@@ -10,91 +10,91 @@ from batchyard.sim.forecast import SAMPLED, Forecast, ForecastOptions, forecasts
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.state import State
-from unit.sim.forks_make import queue, state, untold, workload
+from unit.sim.forks_make import queue, state, without_runtimes, workload
 
 QUIET = ForecastOptions(expects_arrivals=False)
 
 
-def one(found: State, name: str, asked: ForecastOptions = QUIET) -> Forecast:
+def forecast_of(found: State, name: str, asked: ForecastOptions = QUIET) -> Forecast:
     return forecasts(found, [f"team/{name}"], asked)[f"team/{name}"]
 
 
-def test_where_manifests_say_all_the_start_is_certain() -> None:
-    reported = one(state([*queue(1), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2)], 10), "c")
+def test_start_is_certain_when_manifests_give_all_run_times() -> None:
+    reported = forecast_of(state([*queue(1), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2)], 10), "c")
     assert (reported.basis, reported.forks, reported.waits) == (Basis.MANIFEST, 1, [50 * SECOND])
 
 
-def test_where_nobody_knows_how_long_somebody_runs_no_time_is_told() -> None:
-    reported = one(state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10), "b")
+def test_forecast_has_no_quantiles_when_run_time_is_unknown() -> None:
+    reported = forecast_of(state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10), "b")
     assert (reported.waits, reported.quantile(0.5), reported.within, reported.basis) == ([], None, 0, Basis.UNKNOWN)
     assert reported.depends_on[0] == "team/a holds 2 cpu and its run time is unknown"
     assert reported.depends_on[1].startswith("it waits because: couldn't assign flavors")
 
 
-def test_names_of_others_are_told_to_those_who_may_see_them() -> None:
+def test_forecast_hides_names_of_unreadable_workloads() -> None:
     found = state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10)
-    reported = one(found, "b", ForecastOptions(may_see=lambda _: False))
+    reported = forecast_of(found, "b", ForecastOptions(may_see=lambda _: False))
     assert reported.depends_on[0] == "a Workload holds 2 cpu and its run time is unknown"
 
 
-def test_history_gives_an_interval_and_the_same_each_time() -> None:
+def test_forecast_from_history_gives_interval_and_is_deterministic() -> None:
     ended = [workload(f"w-{n}", 10 * n) for n in range(1, 7)]
-    then = untold(state([*queue(7), *ended, workload("w-9", 200), workload("w-10", 5, 61, cpus=7)], 70))
-    reported, again = (one(then, "w-10") for _ in range(2))
+    then = without_runtimes(state([*queue(7), *ended, workload("w-9", 200), workload("w-10", 5, 61, cpus=7)], 70))
+    reported, again = (forecast_of(then, "w-10") for _ in range(2))
     low, high = reported.quantile(0.1), reported.quantile(0.9)
     assert low is not None
     assert high is not None
     assert 0 < low < high
     assert (reported.basis, reported.forks, reported) == (Basis.HISTORY, forecast.FORKS, again)
-    assert one(then, "w-10", ForecastOptions(seed=1, expects_arrivals=False)).waits != reported.waits
+    assert forecast_of(then, "w-10", ForecastOptions(seed=1, expects_arrivals=False)).waits != reported.waits
 
 
-def test_who_runs_has_started_and_who_ended_is_not_told_of() -> None:
+def test_running_workload_has_started_and_ended_workload_has_no_forecast() -> None:
     found = state([*queue(1), workload("a", 5), workload("b", 50, 1)], 10)
-    assert (one(found, "b").has_started, one(found, "b").quantile(0.9)) == (True, 0)
+    assert (forecast_of(found, "b").has_started, forecast_of(found, "b").quantile(0.9)) == (True, 0)
     assert forecasts(found, ["team/a", "team/gone"], QUIET) == {}
 
 
-def test_those_who_come_before_may_be_overtaken_by_those_who_come() -> None:
+def test_expected_arrivals_of_higher_priority_delay_pending_workload() -> None:
     rows = [workload(f"w{n:02}", 10, n, priority=100) for n in range(40)]
     found = state([*queue(1), *rows, workload("low", 10, 0.5)], 39.5)
-    alone, among = one(found, "low"), one(found, "low", ForecastOptions(forks=5, horizon=200 * SECOND))
+    alone, among = forecast_of(found, "low"), forecast_of(found, "low", ForecastOptions(forks=5, horizon=200 * SECOND))
     assert alone.within == 1
     assert among.within < 1 or min(among.waits) > max(alone.waits)
 
 
-def test_who_stands_too_far_back_is_told_of_by_the_pace_of_the_line() -> None:
+def test_start_of_workload_far_back_is_extrapolated_from_queue_pace() -> None:
     rows = [workload(f"w{n:04}", 10) for n in range(1700)]
     found = state([*queue(10), *rows], 5)
     last = max(found.objects, key=lambda key: found.objects[key]["metadata"]["uid"] * (key.kind[0] == "W"))
-    reported = one(found, last.name)
+    reported = forecast_of(found, last.name)
     assert reported.waits[0] == (1690 // 10 - 1) * 10 * SECOND + 5 * SECOND
     assert reported.depends_on == [
         "1689 Workloads are ahead of it: extrapolated from the pace at which the first of them start"
     ]
 
 
-def test_a_document_tells_no_more_than_is_known() -> None:
+def test_forecast_document_omits_unknown_values() -> None:
     found = state([*queue(1), workload("a", 30), workload("b", 30, 1)], 10)
-    document = one(found, "b").document({"kind": "Workload", "namespace": "team", "name": "b"})
+    document = forecast_of(found, "b").document({"kind": "Workload", "namespace": "team", "name": "b"})
     assert document["waitSeconds"] == {"p10": 20, "p50": 20, "p90": 20}
     assert document["startsAt"]["p50"] == "2026-01-01T00:00:30Z"
-    unknown = one(state([*queue(1), workload("a"), workload("b", 30, 1)], 10), "b").document({})
+    unknown = forecast_of(state([*queue(1), workload("a"), workload("b", 30, 1)], 10), "b").document({})
     assert (unknown["startsAt"], unknown["waitSeconds"], unknown["within"]) == ({}, {}, 0)
 
 
 def uncertain() -> State:
-    """One who waits for those of whom history says how long they run."""
+    """A pending Workload whose wait depends on run times from history."""
     ended = [workload(f"w-{n}", 10 * n) for n in range(1, 7)]
-    return untold(state([*queue(7), *ended, workload("w-9", 200), workload("w-10", 5, 61, cpus=7)], 70))
+    return without_runtimes(state([*queue(7), *ended, workload("w-9", 200), workload("w-10", 5, 61, cpus=7)], 70))
 
 
-def test_what_became_of_earlier_forecasts_moves_the_quantiles() -> None:
+def test_calibration_moves_quantiles_of_forecast() -> None:
     shifts = [log(2) * (level - 0.5) / 0.4 for level in LEVELS]
     learnt = Calibration({"history, many forks": QuantileTracker(tuple(shifts))})
     found = uncertain()
     plain, reported = (
-        one(found, "w-10", ForecastOptions(expects_arrivals=False, calibration=each)) for each in (None, learnt)
+        forecast_of(found, "w-10", ForecastOptions(expects_arrivals=False, calibration=each)) for each in (None, learnt)
     )
     for share, factor in ((0.1, 0.5), (0.5, 1), (0.9, 2)):
         before, after = plain.quantile(share), reported.quantile(share)
@@ -104,7 +104,7 @@ def test_what_became_of_earlier_forecasts_moves_the_quantiles() -> None:
     assert reported.waits == plain.waits
 
 
-def test_some_of_those_who_wait_are_drawn_to_learn_from() -> None:
+def test_samples_are_drawn_deterministically_from_pending_workloads() -> None:
     rows = [workload(f"w{n:02}", 100, n) for n in range(12)]
     found = state([*queue(1), *rows], 20)
     drawn = samples(found, ForecastOptions(forks=3))

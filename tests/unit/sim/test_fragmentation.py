@@ -1,4 +1,4 @@
-"""What of the free GPUs of a node its pods cannot use, on average."""
+"""The free GPUs of a node that pods cannot use, on average."""
 
 import pytest
 
@@ -12,26 +12,26 @@ ROOM = Room("T4", 4000, 4000, (1000, 1000, 500))
 @pytest.mark.parametrize(
     ("shape", "room", "unusable"),
     [
-        (SHARE, ROOM, 500),  # the GPU of which too little is left
+        (SHARE, ROOM, 500),  # too little is left of the third GPU
         (WHOLE, ROOM, 500),
         (WHOLE, ROOM._replace(gpus=(1000, 900)), 1900),  # no two GPUs are free
         (SHARE, ROOM._replace(cpu=999), 2500),
         (SHARE, ROOM._replace(memory=999), 2500),
         (SHARE._replace(models=("G2",)), ROOM, 2500),
         (SHARE._replace(models=("G2", "T4")), ROOM, 500),
-        (TracedPodShape(1, 1, 0), ROOM, 2500),  # it wants no GPU
+        (TracedPodShape(1, 1, 0), ROOM, 2500),  # it requests no GPU
         (SHARE, ROOM._replace(gpus=()), 0),
     ],
 )
-def test_a_pod_cannot_use_what_it_does_not_fit(shape: TracedPodShape, room: Room, unusable: int) -> None:
+def test_mix_counts_resources_that_pod_cannot_use(shape: TracedPodShape, room: Room, unusable: int) -> None:
     assert Mix([shape]).unusable(room) == unusable
 
 
-def test_a_mix_counts_each_pod() -> None:
+def test_mix_adds_unusable_gpus_of_each_pod() -> None:
     mix = Mix([SHARE, SHARE, TracedPodShape(1, 1, 0), WHOLE])
     assert (mix.pods, mix.without_gpu) == (4, 0.25)
     assert mix.unusable(ROOM) == 500 + 500 + 2500 + 500
 
 
-def test_an_empty_mix_is_without_anything() -> None:
+def test_empty_mix_has_no_unusable_gpus() -> None:
     assert (Mix([]).without_gpu, Mix([]).unusable(ROOM)) == (0.0, 0)

@@ -3,7 +3,7 @@
 from batchyard.sim.time_series import Gauge
 
 
-def test_the_mean_is_weighted_with_time() -> None:
+def test_gauge_mean_is_weighted_by_time() -> None:
     gauge = Gauge(100)
     gauge.set(4, 100)
     gauge.add(4, 130)
@@ -12,14 +12,14 @@ def test_the_mean_is_weighted_with_time() -> None:
     assert (gauge.peak, gauge.peak_at) == (8, 130)
 
 
-def test_what_is_over_in_the_same_instant_counts_for_nothing() -> None:
+def test_gauge_ignores_value_replaced_at_same_instant() -> None:
     gauge = Gauge(0)
     gauge.set(9, 10)
     gauge.set(1, 10)
     assert (gauge.mean(20), gauge.peak) == (0.5, 1)
 
 
-def test_without_time_the_mean_is_what_it_is() -> None:
+def test_gauge_mean_over_zero_time_is_current_value() -> None:
     gauge = Gauge(5)
     gauge.set(3, 5)
     assert gauge.mean(5) == 3

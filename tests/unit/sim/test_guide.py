@@ -1,4 +1,4 @@
-"""The guide, played on our examples and on the reference architecture itself."""
+"""The guide, played on our examples and on the reference architecture."""
 
 import shutil
 from dataclasses import replace
@@ -34,21 +34,21 @@ metadata: {name: old}
 """
 WARNING = ":2 ResourceFlavor/old: This version is deprecated. Use v1beta2 instead."
 
-needs_refarch = pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")
+needs_refarch = pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not available")
 folders = pytest.mark.parametrize(
-    "folder", [EXAMPLE, pytest.param(REFARCH, marks=needs_refarch)], ids=["ours", "its own"]
+    "folder", [EXAMPLE, pytest.param(REFARCH, marks=needs_refarch)], ids=["example", "reference"]
 )
 
 
 @cache
 def played(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
-    """The whole guide, and what was seen after each step."""
+    """The whole guide, and the observation after each step."""
     guide = Guide(folder, played_steps())
     return guide, {seen.step.name: seen for seen in guide.play()}
 
 
 @folders
-def test_rows_that_quota_alone_decides_agree(folder: Path) -> None:
+def test_rows_decided_by_quota_match_guide(folder: Path) -> None:
     _, steps = played(folder)
     assert [(name, seen.wrong) for name, seen in steps.items() if seen.wrong] == []
     for team in "abcd":
@@ -57,7 +57,7 @@ def test_rows_that_quota_alone_decides_agree(folder: Path) -> None:
 
 
 @folders
-def test_everything_completes(folder: Path) -> None:
+def test_all_work_of_guide_completes(folder: Path) -> None:
     guide, steps = played(folder)
     assert guide.unfinished() == []
     assert set(steps["all-completed"].rows.values()) == {GuideRow()}
@@ -65,13 +65,13 @@ def test_everything_completes(folder: Path) -> None:
 
 
 @folders
-def test_the_platform_has_twelve_queues(folder: Path) -> None:
+def test_guide_platform_has_twelve_queues(folder: Path) -> None:
     _, steps = played(folder)
     assert [len(seen.rows) for seen in steps.values()] == [12, 12, 12, 12, 13, 13]
 
 
 @folders
-def test_the_cluster_grows_and_shrinks_as_in_the_guide(folder: Path) -> None:
+def test_cluster_scales_up_and_down_as_in_guide(folder: Path) -> None:
     guide, steps = played(folder)
     counts = {name: sum(seen.pools.values()) for name, seen in steps.items()}
     assert guide.initial == {"default-pool": 6, "reserved-np": 4}
@@ -81,7 +81,7 @@ def test_the_cluster_grows_and_shrinks_as_in_the_guide(folder: Path) -> None:
 
 
 @folders
-def test_each_compact_job_gets_a_pool_of_its_own(folder: Path) -> None:
+def test_each_compact_job_gets_own_node_pool(folder: Path) -> None:
     _, steps = played(folder)
     nodes = steps["compact-placement"].nodes
     pools = [pool for node in nodes if (pool := label(node, "cloud.google.com/gke-placement-group"))]
@@ -89,7 +89,7 @@ def test_each_compact_job_gets_a_pool_of_its_own(folder: Path) -> None:
     assert steps["compact-placement"].pools["auto-provisioned-compact"] == 8
 
 
-def test_fewer_reserved_nodes_than_quota_make_two_jobs_wait_for_their_nodes() -> None:
+def test_two_jobs_wait_when_reserved_nodes_are_fewer_than_quota() -> None:
     guide = Guide(EXAMPLE, played_steps("low-priority"))
     guide.world.run_until(START + 30 * SECOND)
     selector = ("resource-type", "reservation")
@@ -100,13 +100,13 @@ def test_fewer_reserved_nodes_than_quota_make_two_jobs_wait_for_their_nodes() ->
     assert "4 Insufficient nvidia.com/gpu" in reported.pop()
 
 
-def test_our_runtimes_make_the_second_step_the_guides_own() -> None:
+def test_example_runtimes_match_second_step_of_guide() -> None:
     _, steps = played(EXAMPLE)
     seen = steps["high-priority"]
     assert all(row == seen.step.saw(queue) for queue, row in seen.rows.items())
 
 
-def test_steps_come_at_the_guides_spacing() -> None:
+def test_steps_start_at_spacing_of_guide() -> None:
     assert [(step.name, step.starts_after) for step in guide_steps()] == [
         ("low-priority", "0s"),
         ("high-priority", "4m30s"),
@@ -117,9 +117,9 @@ def test_steps_come_at_the_guides_spacing() -> None:
     ]
 
 
-@pytest.mark.parametrize(("seed", "late"), [(1, 0), (2, 3 * SECOND)], ids=["chance", "late"])
+@pytest.mark.parametrize(("seed", "late"), [(1, 0), (2, 3 * SECOND)], ids=["seed", "delay"])
 @folders
-def test_what_is_to_be_seen_hangs_on_no_chance_and_no_lateness(folder: Path, seed: int, late: Duration) -> None:
+def test_guide_rows_do_not_depend_on_seed_or_delay(folder: Path, seed: int, late: Duration) -> None:
     guide, steps = played(folder)
     other = Guide(folder, played_steps())
     scenario = other.world.scenario
@@ -128,7 +128,7 @@ def test_what_is_to_be_seen_hangs_on_no_chance_and_no_lateness(folder: Path, see
     assert rows_of(list(other.play()), other) == rows_of(list(steps.values()), guide)
 
 
-def test_a_step_is_played_with_those_before_it() -> None:
+def test_step_is_played_with_previous_steps() -> None:
     assert [step.name for step in played_steps("compact-placement")] == [
         "low-priority",
         "high-priority",
@@ -137,7 +137,7 @@ def test_a_step_is_played_with_those_before_it() -> None:
     assert played_steps() == guide_steps()
 
 
-def test_within_a_step_teams_take_turns_half_a_second_apart() -> None:
+def test_teams_submit_jobs_half_second_apart_within_step() -> None:
     guide = Guide(EXAMPLE, played_steps("low-priority"))
     applied = [
         ((step.at - START) / SECOND, obj["metadata"]["name"])
@@ -149,7 +149,7 @@ def test_within_a_step_teams_take_turns_half_a_second_apart() -> None:
     assert [name for _, name in applied[3:5]] == ["team-d-low-priority-job-0", "team-a-low-priority-job-1"]
 
 
-def test_a_folder_is_read_as_simulate_reads_it(tmp_path: Path) -> None:
+def test_guide_folder_is_read_like_simulate_folder(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
     (tmp_path / "platform" / "teams" / "extra.yaml").write_text(EXTRA, "utf-8")
     guide = Guide(tmp_path, played_steps("low-priority"))
@@ -162,11 +162,11 @@ def test_a_folder_is_read_as_simulate_reads_it(tmp_path: Path) -> None:
     assert list(guide.world.objects(scheme.CONFIG_MAP)) == []
 
 
-def test_the_example_is_found_beside_the_package() -> None:
+def test_example_folder_is_found() -> None:
     assert examples_folder() == EXAMPLE
 
 
-def test_a_folder_of_another_layout_is_refused_with_all_that_is_missing(tmp_path: Path) -> None:
+def test_folder_of_another_layout_is_rejected_with_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(InvalidScenario) as reported:
         Guide(tmp_path, played_steps("low-priority"))
     missing = [str(fault).partition(": ")[0].removeprefix(f"{tmp_path}/") for fault in reported.value.faults]
@@ -174,7 +174,7 @@ def test_a_folder_of_another_layout_is_refused_with_all_that_is_missing(tmp_path
 
 
 @needs_refarch
-def test_the_figures_are_those_of_the_guide() -> None:
+def test_step_figures_match_guide() -> None:
 
     theirs = yaml.safe_load((REFARCH / "guide.yaml").read_text("utf-8"))["steps"]
     assert [(step.name, step.cluster_queues) for step in guide_steps()] == [
@@ -185,6 +185,6 @@ def test_the_figures_are_those_of_the_guide() -> None:
     assert exact == [step.get("exactRows") for step in theirs]
 
 
-def test_rows_that_are_not_there_count_among_the_exact_ones() -> None:
+def test_exact_rows_include_absent_rows() -> None:
     for step in guide_steps():
         assert list(GuideObservation(step, 0, [], 0, []).exact) == list(step.exact_rows)

@@ -1,4 +1,4 @@
-"""A manifest applied once more: what changed is written, what others wrote stays."""
+"""A manifest applied again: changed fields are written, fields of other writers stay."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from batchyard.sim.world import merged
 @pytest.mark.parametrize(
     ("stored", "last", "new", "expected"),
     [
-        pytest.param({"a": 1, "b": 2}, {"a": 1}, {"a": 1}, {"a": 1, "b": 2}, id="what is not in the manifest stays"),
+        pytest.param({"a": 1, "b": 2}, {"a": 1}, {"a": 1}, {"a": 1, "b": 2}, id="a field not in the manifest stays"),
         pytest.param({"a": 1}, {"a": 1}, {"a": 2}, {"a": 2}, id="a changed field is written"),
         pytest.param({"a": 1}, {"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}, id="a new field is written"),
         pytest.param({"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1}, {"a": 1}, id="a removed field is removed"),
-        pytest.param({"a": 9}, {"a": 1}, {"a": 1}, {"a": 9}, id="what others changed stays"),
-        pytest.param({"a": 9}, {"a": 1}, {"a": 2}, {"a": 2}, id="what others and the manifest changed is written"),
-        pytest.param({}, {"a": 1}, {"a": 1}, {}, id="what others removed stays away"),
+        pytest.param({"a": 9}, {"a": 1}, {"a": 1}, {"a": 9}, id="a change by another writer stays"),
+        pytest.param({"a": 9}, {"a": 1}, {"a": 2}, {"a": 2}, id="a change in the manifest overrides another writer"),
+        pytest.param({}, {"a": 1}, {"a": 1}, {}, id="a removal by another writer stays"),
         pytest.param({"a": {"x": 1, "y": 2}}, {"a": {"x": 1}}, {"a": {"x": 3}}, {"a": {"x": 3, "y": 2}}, id="by key"),
-        pytest.param({"a": {"x": 1}}, {"a": {"x": 1}}, {"a": {}}, {"a": {}}, id="removed within"),
+        pytest.param({"a": {"x": 1}}, {"a": {"x": 1}}, {"a": {}}, {"a": {}}, id="a nested field is removed"),
         pytest.param({"a": [1, 2]}, {"a": [1]}, {"a": [3]}, {"a": [3]}, id="lists are replaced as a whole"),
         pytest.param({"a": [1]}, {"a": [1]}, {"a": {"x": 1}}, {"a": {"x": 1}}, id="a list becomes a mapping"),
-        pytest.param({"a": 1, "b": {"x": 1}}, {}, {"b": {"y": 2}}, {"a": 1, "b": {"x": 1, "y": 2}}, id="no last one"),
+        pytest.param({"a": 1, "b": {"x": 1}}, {}, {"b": {"y": 2}}, {"a": 1, "b": {"x": 1, "y": 2}}, id="first apply"),
     ],
 )
-def test_only_what_changed_is_written(
+def test_merge_writes_only_changed_fields(
     stored: dict[str, Any], last: dict[str, Any], new: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     before = repr(stored)

@@ -1,4 +1,4 @@
-"""Worlds whose Namespaces are deleted while there is work in them."""
+"""Worlds whose Namespaces are deleted while they contain work."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def config_map(name: str, **metadata: Any) -> Obj:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team", **metadata}}
 
 
-def test_what_comes_into_a_namespace_that_is_to_go_is_refused() -> None:
+def test_creation_in_terminating_namespace_is_rejected() -> None:
     held = config_map("held", finalizers=["test/keep"])
     late = ScenarioStep(2 * SECOND, (config_map("late"), make.job("late")), ())
     world = World(Scenario((ScenarioStep(0, (make.namespace(), held), ()), ScenarioStep(SECOND, (), (TEAM,)), late)))
@@ -74,7 +74,7 @@ def test_what_comes_into_a_namespace_that_is_to_go_is_refused() -> None:
     ]
 
 
-def test_a_namespace_that_is_used_and_not_given_is_there_from_the_start() -> None:
+def test_namespace_without_manifest_exists_from_start() -> None:
     world = World(Scenario((ScenarioStep(5 * SECOND, (config_map("a"),), ()),)))
     world.run_until(SECOND)
     assert world.client.get(TEAM) is not None
@@ -82,7 +82,7 @@ def test_a_namespace_that_is_used_and_not_given_is_there_from_the_start() -> Non
     assert not world.refused
 
 
-def test_what_comes_into_a_namespace_that_is_not_there_is_refused() -> None:
+def test_creation_in_missing_namespace_is_rejected() -> None:
     given = ScenarioStep(2 * SECOND, (make.namespace(),), ())
     world = World(
         Scenario(
@@ -97,7 +97,7 @@ def test_what_comes_into_a_namespace_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])
-def test_namespaces_of_every_cluster_are_not_deleted(name: str) -> None:
+def test_system_namespaces_cannot_be_deleted(name: str) -> None:
     world = World(Scenario(()))
     world.run_until(SECOND)
     world.submit(Delete(Key(scheme.NAMESPACE, "", name)))
@@ -111,7 +111,7 @@ def test_namespaces_of_every_cluster_are_not_deleted(name: str) -> None:
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_the_namespace_of_leases_comes_back(crashes: bool) -> None:
+def test_lease_namespace_is_recreated(crashes: bool) -> None:
     world = World(make_scenario(read_manifests([("f", CLUSTER)])), trouble=WriteFaults())
     world.run_until(SECOND)
     before = [obj["metadata"]["uid"] for obj in world.objects(scheme.LEASE)]
@@ -125,7 +125,7 @@ def test_the_namespace_of_leases_comes_back(crashes: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", [scheme.JOB, scheme.JOB_SET])
-def test_who_is_held_in_a_namespace_that_is_to_go_gets_no_new_pods_and_nobody_spins(kind: str) -> None:
+def test_job_held_in_terminating_namespace_gets_no_pods_and_no_retry_loop(kind: str) -> None:
     world = World(make_scenario(read_manifests([("f", WORK)])))
     world.run_until(SECOND)
     held = next(obj for obj in world.objects(kind) if obj["metadata"]["name"] in ("job", "set"))

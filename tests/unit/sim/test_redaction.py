@@ -1,4 +1,4 @@
-"""Snapshots hold nothing that could be a secret; with hashes for names they still tell the same story."""
+"""Snapshots contain no possible secrets; with hashed names they still simulate to the same events."""
 
 import json
 from typing import Any
@@ -16,8 +16,8 @@ from batchyard.sim.state_document import LAST_APPLIED
 from batchyard.sim.world import World
 
 KEY = b"of a test"
-#: Names are in no order that counts, but all else that happens does at the same times.
-KINDS_TOLD = ("QuotaReserved", "Admitted", "Finished", "Preempted", "NodeReady")
+#: These events occur at the same times; the order of names does not matter.
+REPORTED_EVENTS = ("QuotaReserved", "Admitted", "Finished", "Preempted", "NodeReady")
 
 
 def guide_state() -> State:
@@ -40,16 +40,16 @@ def reported(state: State) -> list[tuple[float, str]]:
     log: list[Any] = []
     scenario = Scenario((), cluster=state.of_kind(scheme.CLUSTER)[0])
     World(scenario, sink=log.append, state=state).run_until(900 * SECOND)
-    return sorted((record["time"], record["event"]) for record in log if record["event"] in KINDS_TOLD)
+    return sorted((record["time"], record["event"]) for record in log if record["event"] in REPORTED_EVENTS)
 
 
-def test_what_goes_on_from_hashed_names_is_the_same() -> None:
+def test_redacted_state_simulates_to_same_events() -> None:
     state = guide_state()
     assert len(reported(state)) > 10
     assert reported(redacted(state)) == reported(state)
 
 
-def test_no_name_of_the_cluster_is_left() -> None:
+def test_redacted_state_has_no_cluster_names() -> None:
     state = guide_state()
     text = json.dumps([obj for key, obj in redacted(state).objects.items()])
     kinds = {scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.JOB, scheme.POD, scheme.NODE}
@@ -58,7 +58,7 @@ def test_no_name_of_the_cluster_is_left() -> None:
     assert [key.namespace for key in state.objects if key.namespace.startswith("team") and key.namespace in text] == []
 
 
-def test_no_name_is_left_in_requests_for_machines() -> None:
+def test_redacted_machine_requests_have_no_names() -> None:
     folder = examples_folder()
     assert folder is not None
     world = Guide(folder, played_steps("dws")).world
@@ -72,7 +72,7 @@ def test_no_name_is_left_in_requests_for_machines() -> None:
     assert sorted(name for name in names if f'"{name}"' in text) == []
 
 
-def test_costs_and_services_tell_no_names_and_no_addresses() -> None:
+def test_redacted_costs_and_services_have_no_names_or_addresses() -> None:
     line = {"clusterQueue": "cq-a", "localQueue": "lq-a", "workload": "job-a", "pool": "pool-a", "flavor": "flavor-a"}
     record = {"kind": "CostRecord", "metadata": {"name": "costs-a", "namespace": "team-a"}, "spec": {"lines": [line]}}
     service = {
@@ -87,7 +87,7 @@ def test_costs_and_services_tell_no_names_and_no_addresses() -> None:
     assert Redaction(KEY).redacted(headless)["spec"] == {"clusterIP": "None"}
 
 
-def test_names_of_a_topology_are_hashed_whole() -> None:
+def test_topology_names_are_hashed_whole() -> None:
     redaction = Redaction(KEY)
     values = {"individual": {"prefix": "rack-", "roots": ["a", "b"], "suffix": "-x"}}
     metadata = {"name": "w"}
@@ -96,7 +96,7 @@ def test_names_of_a_topology_are_hashed_whole() -> None:
     assert roots == [redaction.hashed("rack-a-x"), redaction.hashed("rack-b-x")]
 
 
-def test_the_same_name_is_the_same_hash_and_another_key_gives_another() -> None:
+def test_hash_is_deterministic_and_depends_on_key() -> None:
     one, other = Redaction(KEY), Redaction(b"another")
     assert one.hashed("team/a") == f"{one.hashed('team')}/{one.hashed('a')}"
     assert one.hashed("a") != other.hashed("a")
@@ -104,7 +104,7 @@ def test_the_same_name_is_the_same_hash_and_another_key_gives_another() -> None:
 
 
 @pytest.mark.parametrize("field", ["env", "envFrom"])
-def test_the_environment_of_containers_is_left_out_wherever_it_is(field: str) -> None:
+def test_container_environment_is_removed_everywhere(field: str) -> None:
     container = {"name": "c", "image": "i", field: [{"name": "PASSWORD", "value": "secret"}]}
     spec = {"template": {"spec": {"containers": [container], "initContainers": [container]}}}
     last = json.dumps({"spec": spec})

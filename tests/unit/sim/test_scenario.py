@@ -1,4 +1,4 @@
-"""Manifests become steps in time, or all that is wrong with them."""
+"""Manifests become scenario steps, or a list of all faults."""
 
 import pytest
 
@@ -29,50 +29,50 @@ def scenario(*documents: str) -> Scenario:
 
 
 def faults(*documents: str) -> list[str]:
-    """What is wrong with documents of one file."""
+    """The faults of documents of one file."""
     with pytest.raises(InvalidScenario) as reported:
         scenario(*documents)
     return [str(fault) for fault in reported.value.faults]
 
 
-def test_without_annotations_all_is_applied_at_the_start_in_order() -> None:
+def test_objects_without_annotations_are_applied_at_start_in_order() -> None:
     (step,) = scenario(config_map("b"), config_map("a")).steps
     assert step.at == 0
     assert [obj["metadata"]["name"] for obj in step.apply] == ["b", "a"]
 
 
-def test_annotations_say_when() -> None:
+def test_annotations_set_times_of_apply_and_delete() -> None:
     steps = scenario(config_map("a", submit_at="1m30s", delete_at="2m"), config_map("b", submit_at="0.5s")).steps
     applied = [(step.at, [obj["metadata"]["name"] for obj in step.apply]) for step in steps]
     assert applied == [(0, []), (SECOND // 2, ["b"]), (90 * SECOND, ["a"]), (120 * SECOND, [])]
     assert [key.name for key in steps[-1].delete] == ["a"]
 
 
-def test_namespaces_come_before_what_is_in_them() -> None:
+def test_namespaces_are_applied_before_their_objects() -> None:
     (step,) = scenario(config_map("a"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: team}\n").steps
     assert [obj["kind"] for obj in step.apply] == ["Namespace", "ConfigMap"]
 
 
-def test_a_namespace_that_is_given_is_made_when_it_says() -> None:
+def test_namespace_manifest_is_applied_at_its_submit_time() -> None:
     later = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: team\n  annotations: {batchyard.dev/submit-at: 3s}\n"
     steps = scenario(later, config_map("a", submit_at="5s")).steps
     assert [(step.at, len(step.apply)) for step in steps] == [(0, 0), (3 * SECOND, 1), (5 * SECOND, 1)]
 
 
-def test_what_is_to_be_deleted_needs_a_name() -> None:
+def test_object_to_delete_needs_name() -> None:
     nameless = config_map("a", delete_at="5s").replace("name: a", "generateName: a-")
     (fault,) = faults(nameless)
     place = "f.yaml:1 ConfigMap/a-*: metadata.annotations[batchyard.dev/delete-at]"
     assert fault == f"{place}: the object to delete has no name yet; give it a name"
 
 
-def test_a_name_may_be_left_to_the_api() -> None:
+def test_object_may_have_generate_name() -> None:
     nameless = "apiVersion: v1\nkind: Namespace\nmetadata: {generateName: a-}\n"
     made = scenario(CONFIG.replace("name: example", "generateName: example-"), nameless)
     assert (made.name, made.counts) == ("", {"Namespace": 1})
 
 
-def test_the_first_document_configures_the_run() -> None:
+def test_scenario_document_configures_run() -> None:
     made = scenario(CONFIG, config_map("a"))
     assert (made.name, made.fair_sharing, made.horizon) == ("example", True, 600 * SECOND)
     assert made.counts == {"ConfigMap": 1}
@@ -84,12 +84,12 @@ def waiting(stated: str) -> str:
 
 
 @pytest.mark.parametrize("spec", ["{enable: false}", "{enable: false, timeout: 1m}", "null"])
-def test_pods_may_take_as_long_as_they_like_unless_the_scenario_waits_for_them(spec: str) -> None:
+def test_pods_ready_timeout_is_off_by_default(spec: str) -> None:
     assert scenario(CONFIG).pods_ready is None
     assert scenario(waiting(spec)).pods_ready is None
 
 
-def test_waiting_for_pods_has_the_fields_and_defaults_of_kueue() -> None:
+def test_wait_for_pods_ready_has_fields_and_defaults_of_kueue() -> None:
     assert scenario(waiting("{}")).pods_ready == PodsReadyPolicy()
     strategy = "{timestamp: Creation, backoffLimitCount: 2, backoffBaseSeconds: 10, backoffMaxSeconds: 40}"
     made = scenario(
@@ -110,16 +110,16 @@ def test_waiting_for_pods_has_the_fields_and_defaults_of_kueue() -> None:
         ("{requeuingStrategy: {backoffLimitCount: -1}}", "requeuingStrategy.backoffLimitCount: Invalid value: -1"),
     ],
 )
-def test_what_cannot_be_waited_for_is_told_in_its_place(spec: str, reported: str) -> None:
+def test_invalid_wait_for_pods_ready_is_reported_with_path(spec: str, reported: str) -> None:
     (fault,) = faults(waiting(spec))
     assert fault.startswith(f"f.yaml:1 Scenario/example: spec.waitForPodsReady.{reported}")
 
 
-def test_there_is_one_scenario_at_most() -> None:
+def test_second_scenario_is_rejected() -> None:
     assert faults(CONFIG, CONFIG) == ["f.yaml:2 Scenario/example: the run has a Scenario already; keep one of them"]
 
 
-def test_every_bad_duration_is_told_in_its_place() -> None:
+def test_every_invalid_duration_is_reported_with_path() -> None:
     reported = faults(config_map("a", submit_at="soon", runtime="10 minutes"), config_map("b", delete_at="-5s"))
     assert [fault.removesuffix("; write it as 90s, 1h30m or 0.5s") for fault in reported] == [
         "f.yaml:1 ConfigMap/a: metadata.annotations[batchyard.dev/submit-at]: 'soon' is not a duration",
@@ -128,17 +128,17 @@ def test_every_bad_duration_is_told_in_its_place() -> None:
     ]
 
 
-def test_a_bad_horizon_is_told_in_its_place() -> None:
+def test_invalid_horizon_is_reported_with_path() -> None:
     (fault,) = faults(CONFIG.replace("10m", "for ever"))
     assert fault.startswith("f.yaml:1 Scenario/example: spec.horizon: Invalid value: 'for ever' is not")
 
 
-def test_a_horizon_beyond_all_reason_is_a_fault() -> None:
+def test_horizon_over_ten_years_is_rejected() -> None:
     (fault,) = faults(CONFIG.replace("10m", "99999999h"))
     assert fault == "f.yaml:1 Scenario/example: spec.horizon: 99999999h is more than ten years; stop earlier"
 
 
-def test_unread_files_are_told_with_the_faults_of_the_others() -> None:
+def test_unreadable_files_are_reported_with_other_faults() -> None:
     unread = [FileFault("gone.yaml", FieldError("", "cannot be read", "check the name"))]
     with pytest.raises(InvalidScenario) as reported:
         make_scenario(read_manifests([("f.yaml", "kind: Job\n")]), unread)
@@ -148,7 +148,7 @@ def test_unread_files_are_told_with_the_faults_of_the_others() -> None:
 
 
 def cluster(name: str = "c", *, count: int = 0, **annotations: str) -> str:
-    """A Cluster of one pool, and of so many machines for it."""
+    """A Cluster of one pool with this many machines."""
     noted = "".join(f"\n    batchyard.dev/{key.replace('_', '-')}: {value}" for key, value in annotations.items())
     notes = f"\n  annotations:{noted}" if noted else ""
     return (
@@ -159,7 +159,7 @@ def cluster(name: str = "c", *, count: int = 0, **annotations: str) -> str:
     )
 
 
-def test_a_cluster_that_is_applied_later_changes_the_one_there_is() -> None:
+def test_cluster_applied_later_updates_existing_cluster() -> None:
     reported = scenario(cluster(count=2, submit_at="5s"), cluster())
     assert reported.cluster is not None
     assert reported.cluster["spec"]["capacity"][0]["count"] == 0
@@ -168,17 +168,17 @@ def test_a_cluster_that_is_applied_later_changes_the_one_there_is() -> None:
     assert (pool["kind"], pool["spec"]["nodeCount"]) == ("NodePool", 2)
 
 
-def test_there_is_one_cluster_at_the_start() -> None:
+def test_second_cluster_at_start_is_rejected() -> None:
     assert faults(cluster(), cluster()) == ["f.yaml:2 Cluster/c: there is a Cluster already; keep one of them"]
 
 
 @pytest.mark.parametrize("first", [[], [cluster("other")]])
-def test_a_cluster_that_is_applied_later_is_there_from_the_start(first: list[str]) -> None:
+def test_cluster_applied_later_must_exist_at_start(first: list[str]) -> None:
     (reported,) = faults(*first, cluster(submit_at="5s"))
     assert "metadata.name: no Cluster of this name exists at the start" in reported
 
 
-def test_a_pool_that_a_changed_cluster_does_not_list_goes() -> None:
+def test_pool_absent_from_updated_cluster_is_deleted() -> None:
     without = cluster(submit_at="5s").replace("name: pool,", "name: other,")
     silent = cluster(submit_at="7s").replace("  nodePools:", "  # nodePools:")
     reported = scenario(cluster(), without, silent, cluster(submit_at="9s"))
@@ -186,18 +186,18 @@ def test_a_pool_that_a_changed_cluster_does_not_list_goes() -> None:
     assert gone == {0: [], 5: ["pool"], 7: [], 9: ["other"]}
 
 
-def test_a_cluster_stays() -> None:
+def test_cluster_cannot_be_deleted() -> None:
     (reported,) = faults(cluster(delete_at="5s"))
     assert "a Cluster stays until the end of the run" in reported
 
 
-def test_a_pool_needs_a_cluster() -> None:
+def test_pool_without_cluster_is_rejected() -> None:
     pool = "apiVersion: cloud.batchyard.dev/v1alpha1\nkind: NodePool\nmetadata: {name: p}\n"
     (reported,) = faults(f"{pool}spec: {{machineType: e2-medium, nodeCount: 1}}\n")
     assert "there is no Cluster for this pool" in reported
 
 
-def test_a_platform_is_rendered_before_it_is_simulated() -> None:
+def test_unrendered_platform_is_rejected() -> None:
     platform = """
 apiVersion: platform.batchyard.dev/v1alpha1
 kind: Platform
@@ -211,19 +211,19 @@ spec: {flavors: [{name: a}], teams: [{name: red}]}
 KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
 
 
-def test_a_configuration_of_kueue_configures_the_run_too() -> None:
+def test_kueue_configuration_configures_run() -> None:
     made = scenario(CONFIG, KUEUE + "waitForPodsReady: {timeout: 5m}\nintegrations: {labelKeysToCopy: [team]}\n")
     assert made.pods_ready == PodsReadyPolicy(300 * SECOND)
     assert (made.fair_sharing, made.horizon, made.kueue.copied_labels) == (True, 600 * SECOND, ("team",))
     assert scenario(KUEUE).fair_sharing is False
 
 
-def test_only_one_of_them_says_how_long_pods_may_take() -> None:
+def test_wait_for_pods_ready_set_twice_is_rejected() -> None:
     (fault,) = faults(waiting("{timeout: 1m}"), KUEUE)
     assert fault.endswith("spec.waitForPodsReady: it is already set by Kueue's Configuration; keep one of them")
 
 
-def test_a_run_has_one_configuration_and_none_that_it_cannot_keep() -> None:
+def test_second_or_unsupported_kueue_configuration_is_rejected() -> None:
     assert [fault.partition(": ")[2] for fault in faults(KUEUE, KUEUE + "manageJobsWithoutQueueName: true\n")] == [
         "Kueue has a Configuration already; keep one of them",
         "manageJobsWithoutQueueName: this is not done here: jobs that name no queue run as they are; leave it out",

@@ -62,12 +62,12 @@ def workload(name: str, cpu: int = 1, at: str = "0s", runtime: str | None = "10s
 
 
 def without_birth(obj: make.Obj) -> make.Obj:
-    """The object as a user writes it: when it was created is for the API to say."""
+    """The object as a user writes it: without the fields that the API sets at creation."""
     metadata = {name: value for name, value in obj["metadata"].items() if name not in {"uid", "creationTimestamp"}}
     return {**obj, "metadata": metadata}
 
 
-def test_rows_tell_what_came_of_each_job() -> None:
+def test_rows_report_result_of_each_job() -> None:
     result = simulate(FIRST_STEPS)
     assert [(job.name, job.status, job.completions, job.duration) for job in result.jobs] == [
         ("train-a", "Complete", "2/2", 30),
@@ -81,7 +81,7 @@ def test_rows_tell_what_came_of_each_job() -> None:
     ]
 
 
-def test_queues_are_told_as_they_stand_at_the_end() -> None:
+def test_rows_report_queues_at_end_of_run() -> None:
     result = simulate(*queue(2), workload("a", 2), workload("b", 2), until=5)
     (cluster_queue,), (local_queue,) = result.cluster_queues, result.local_queues
     assert (cluster_queue.name, cluster_queue.pending, cluster_queue.admitted) == ("cq", 1, 1)
@@ -90,13 +90,13 @@ def test_queues_are_told_as_they_stand_at_the_end() -> None:
     assert "insufficient unused quota" in result.workloads[1].why
 
 
-def test_objects_are_there_behind_the_rows() -> None:
+def test_rows_hold_their_objects() -> None:
     result = simulate(FIRST_STEPS)
     assert [row.obj for row in result.jobs] == list(result.objects[scheme.JOB])
     assert result.jobs[0].obj["spec"]["parallelism"] == 2
 
 
-def test_events_are_typed_and_in_order() -> None:
+def test_events_are_typed_and_sorted_by_time() -> None:
     events = simulate(PREEMPTION).events
     preempted = [event for event in events if isinstance(event, Preempted)]
     assert [(event.time, event.reason) for event in preempted] == [
@@ -110,42 +110,42 @@ def test_events_are_typed_and_in_order() -> None:
     assert (reserved.pod_sets[0].count, reserved.pod_sets[0].flavors) == (2, {"cpu": "default-flavor"})
 
 
-def test_events_are_told_as_they_happen() -> None:
+def test_events_callback_receives_every_event() -> None:
     reported: list[Event] = []
     result = simulate(FIRST_STEPS, events=reported.append)
     assert reported == list(result.events)
     assert isinstance(reported[-1], Ended)
 
 
-def test_nothing_is_kept_that_was_not_asked_for() -> None:
+def test_run_without_record_keeps_no_events() -> None:
     result = simulate(PREEMPTION, record=False)
     assert result.events == ()
     assert (result.counts.preemptions, result.duration) == (3, 210)
 
 
-def test_waiting_counts_every_time_without_quota() -> None:
+def test_waiting_time_includes_every_period_without_quota() -> None:
     rows = {row.owner: row for row in simulate(PREEMPTION).workloads}
     assert (rows["study-2"].waited, rows["study-2"].preemptions) == (30, 1)
     assert (rows["study-4"].waited, rows["study-4"].preemptions) == (60, 1)
     assert (rows["release"].waited, rows["release"].preemptions) == (0, 0)
 
 
-def test_one_that_never_got_quota_waits_until_the_end() -> None:
+def test_workload_never_admitted_waits_until_end_of_run() -> None:
     result = simulate(*queue(1), workload("too-large", 2, at="10s"), until="60s")
     assert result.workloads[0].waited == 50
 
 
-def test_the_run_ends_at_the_last_that_happened() -> None:
+def test_run_ends_at_last_event() -> None:
     result = simulate(*queue(), workload("short", runtime="7s"), workload("waits", 5, at="3s"))
     assert (result.duration, result.ending) == (7, RunEnding.IDLE)
     assert result.events[-1] == Ended(7, ("team/waits",), ())
 
 
-def test_the_run_ends_at_the_end_of_jobs_that_no_queue_manages() -> None:
+def test_run_ends_when_unmanaged_jobs_end() -> None:
     assert simulate(free_job("2h")).duration == 7200
 
 
-def test_the_run_ends_at_the_last_that_happened_to_machines() -> None:
+def test_run_ends_at_last_machine_event() -> None:
     result = simulate(one_machine(), free_job("2h"))
     times = [event.time for event in result.events]
     assert times == sorted(times)
@@ -156,13 +156,13 @@ def test_the_run_ends_at_the_last_that_happened_to_machines() -> None:
 
 
 @pytest.mark.parametrize(("until", "duration"), [("90s", 90), (90, 90), (0.5, 0.5), (0, 0)])
-def test_until_ends_the_run_and_the_log(until: str | float, duration: float) -> None:
+def test_until_ends_run_and_event_log(until: str | float, duration: float) -> None:
     result = simulate(*queue(), workload("service", runtime=None), until=until)
     assert (result.duration, result.ending) == (duration, RunEnding.HORIZON)
     assert result.events[-1] == Ended(duration, (), ("team/service",))
 
 
-def test_until_goes_before_the_horizon_of_the_scenario() -> None:
+def test_until_overrides_horizon_of_scenario() -> None:
     scenario = {
         "apiVersion": "sim.batchyard.dev/v1alpha1",
         "kind": "Scenario",
@@ -184,28 +184,28 @@ def test_until_goes_before_the_horizon_of_the_scenario() -> None:
         pytest.param("soon", "no", id="another text"),
     ],
 )
-def test_a_time_that_makes_no_sense_is_refused(until: str | float, reported: str) -> None:
+def test_invalid_until_is_rejected(until: str | float, reported: str) -> None:
     with pytest.raises(ValueError, match=reported):
         simulate(FIRST_STEPS, until=until)
 
 
-def test_the_docstring_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docstring_example_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     (example,) = doctest.DocTestFinder(recurse=False).find(simulate, globs={"simulate": simulate})
     assert doctest.DocTestRunner().run(example) == (0, 2)
 
 
-def test_what_runs_for_ever_does_not_keep_the_run_from_ending() -> None:
+def test_endless_workload_does_not_keep_run_from_ending() -> None:
     result = simulate(*queue(), workload("service", runtime=None))
     assert (result.ending, result.counts.admitted) == (RunEnding.IDLE, 1)
 
 
-def test_no_run_goes_on_beyond_all_reason() -> None:
+def test_run_ends_at_time_bound() -> None:
     result = simulate(*queue(), workload("in-eleven-years", at="100000h"))
     assert (result.ending, len(result.workloads)) == (RunEnding.BOUND, 0)
 
 
-def test_a_loop_is_found_and_the_run_goes_on() -> None:
+def test_preemption_loop_is_reported_and_run_continues() -> None:
     result = simulate(LIVELOCK)
     assert result.ending is RunEnding.IDLE
     steps = {(step.preemptor, step.victim, step.reason) for loop in result.loops for step in loop.steps}
@@ -213,19 +213,19 @@ def test_a_loop_is_found_and_the_run_goes_on() -> None:
     assert "elastic preempts team/rigid (InCohortReclamation)" in result.loops[0].message
 
 
-def test_a_loop_ends_the_run_if_it_is_to() -> None:
+def test_preemption_loop_ends_run_with_on_loop_stop() -> None:
     result = simulate(LIVELOCK, on_loop="stop")
     assert (result.ending, result.duration, len(result.loops)) == (RunEnding.LOOP, 10, 1)
     assert [row.pending for row in result.cluster_queues] == [1, 1]
 
 
-def test_a_loop_leaves_the_others_alone() -> None:
+def test_preemption_loop_does_not_affect_other_workloads() -> None:
     other = [*queue(), workload("apart", at="12s")]
     result = simulate(LIVELOCK, *other)
     assert {row.name: row.status for row in result.workloads}["apart"] == "finished"
 
 
-def test_text_files_and_objects_make_one_scenario(tmp_path: Path) -> None:
+def test_texts_files_and_objects_form_one_scenario(tmp_path: Path) -> None:
     path = tmp_path / "queues.json"
     path.write_text("\n".join(map(make_json, queue())))
     text = make_json(workload("told")) + "\n"
@@ -233,7 +233,7 @@ def test_text_files_and_objects_make_one_scenario(tmp_path: Path) -> None:
     assert [row.name for row in result.workloads] == ["given", "told"]
 
 
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidScenario) as reported:
         simulate(tmp_path / "none.yaml", "kind: Jobb\napiVersion: batch/v1\n", {"kind": "Job"})
     text = str(reported.value)
@@ -243,7 +243,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     assert "<object 3>:1 Job/?: apiVersion: Required value; set it to batch/v1" in text
 
 
-def test_a_refusal_of_what_has_no_name_yet_shows_its_start() -> None:
+def test_rejected_write_without_name_shows_generate_name() -> None:
     nameless = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "team-"}}
     assert (
         str(rejected_write(Create(nameless), Conflict("no free name")))
@@ -251,7 +251,7 @@ def test_a_refusal_of_what_has_no_name_yet_shows_its_start() -> None:
     )
 
 
-def test_refused_writes_are_told_with_their_reason() -> None:
+def test_rejected_writes_are_reported_with_reason() -> None:
     template = make.pod_template({"cpu": 1}, restartPolicy="Never")
     job = without_birth(make.job("fixed", template=template))
     later = {**job, "spec": {**job["spec"], "completions": 2}}
@@ -262,7 +262,7 @@ def test_refused_writes_are_told_with_their_reason() -> None:
 
 
 @pytest.mark.parametrize("slice_of", [1, 7, 1000])
-def test_slices_change_nothing(slice_of: int) -> None:
+def test_slice_size_does_not_change_result(slice_of: int) -> None:
     whole = simulate(PREEMPTION, record=False)
     scenario, _ = read_scenario([PREEMPTION])
     simulation = Simulation(scenario, SimulationOptions())
@@ -271,7 +271,7 @@ def test_slices_change_nothing(slice_of: int) -> None:
     assert reported(simulation.result()) == reported(whole)
 
 
-def test_asked_twice_a_run_tells_the_same_and_ends_its_log_once() -> None:
+def test_result_is_cached_and_log_ends_once() -> None:
     scenario, _ = read_scenario([FIRST_STEPS])
     records: list[Record] = []
     simulation = Simulation(scenario, SimulationOptions(sink=records.append))
@@ -280,14 +280,14 @@ def test_asked_twice_a_run_tells_the_same_and_ends_its_log_once() -> None:
     assert [record["event"] for record in records].count("Final") == 1
 
 
-def test_the_seed_changes_names_and_nothing_else() -> None:
+def test_seed_changes_only_names() -> None:
     first, second = simulate(FIRST_STEPS, seed=1), simulate(FIRST_STEPS, seed=2)
     assert first.workloads[0].obj["metadata"]["uid"] != second.workloads[0].obj["metadata"]["uid"]
     assert [event.time for event in first.events] == [event.time for event in second.events]
 
 
 def reported(result: Result) -> object:
-    """What two equal runs have in common."""
+    """The values that two equal runs share."""
     return result.objects, result.duration, result.counts
 
 

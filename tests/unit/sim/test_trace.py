@@ -1,4 +1,4 @@
-"""Traces are read as scenarios, and say what is wrong with them."""
+"""Traces are read as scenarios; faults are reported."""
 
 from pathlib import Path
 
@@ -15,20 +15,20 @@ TEMPLATE = "  template: {spec: {restartPolicy: Never, containers: [{name: c, ima
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with a trace, without the name of the folder."""
+    """The faults of a trace, without the name of the folder."""
     with pytest.raises(InvalidScenario) as caught:
         read_trace(folder)
     return [str(fault).replace(str(folder), "") for fault in caught.value.faults]
 
 
-def test_pods_are_read_with_their_times_and_shapes(tmp_path: Path) -> None:
+def test_trace_pods_have_times_and_shapes(tmp_path: Path) -> None:
     pods = {pod.name: pod for pod in read_trace(write_trace(tmp_path)).pods}
     assert pods["b"].shape == TracedPodShape(1000, 1 << 30, 600, ("G2",))
     assert (pods["b"].created, pods["b"].scheduled, pods["b"].deleted) == (10 * SECOND, 12 * SECOND, 60 * SECOND)
     assert (pods["a"].shape.gpu_milli, pods["d"].scheduled) == (2000, None)
 
 
-def test_nodes_and_pods_become_objects(tmp_path: Path) -> None:
+def test_trace_rows_become_objects(tmp_path: Path) -> None:
     first, *others = read_trace(write_trace(tmp_path)).scenario.steps
     _, node, _, pod = first.apply
     assert node["status"]["allocatable"]["batchyard.dev/gpu-milli"] == "2000"
@@ -38,14 +38,14 @@ def test_nodes_and_pods_become_objects(tmp_path: Path) -> None:
     assert [key.name for step in others for key in step.delete] == ["d"]
 
 
-def test_a_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+def test_trace_file_with_bom_and_crlf_is_read(tmp_path: Path) -> None:
     write_trace(tmp_path)
     path = tmp_path / "pods.csv"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
     assert len(read_trace(tmp_path).pods) == len(PODS)
 
 
-def test_all_rows_that_are_wrong_are_said_with_their_lines(tmp_path: Path) -> None:
+def test_invalid_rows_are_reported_with_line_numbers(tmp_path: Path) -> None:
     early, cut = "c,1000,1024,1,600,,LS,Running,20,10,", "d,1000"
     write_trace(tmp_path, (PODS[0], PODS[0], early, cut), (*NODES, "n,many,1,1,T4", "m,1,1,-1,T4"))
     assert [fault.partition("; ")[0] for fault in faults(tmp_path)] == [
@@ -58,24 +58,24 @@ def test_all_rows_that_are_wrong_are_said_with_their_lines(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("share", ["0", "1001"])
-def test_a_share_is_of_one_gpu(tmp_path: Path, share: str) -> None:
+def test_gpu_share_out_of_range_is_rejected(tmp_path: Path, share: str) -> None:
     (fault,) = faults(write_trace(tmp_path, (f"a,1000,1024,1,{share},,LS,Running,0,100,0",)))
     assert fault.startswith(f"/pods.csv:2: not a row of a trace: gpu_milli is '{share}', not from 1 to 1000 of")
 
 
-def test_under_a_load_pods_come_faster_and_run_as_long(tmp_path: Path) -> None:
+def test_load_factor_shortens_arrivals_and_keeps_run_times(tmp_path: Path) -> None:
     pods = {pod.name: pod for pod in read_trace(write_trace(tmp_path), load_of("2.5")).pods}
     assert (pods["b"].created, pods["b"].scheduled, pods["b"].deleted) == (4 * SECOND, 6 * SECOND, 54 * SECOND)
     assert (pods["d"].created, pods["d"].deleted) == (12 * SECOND, 72 * SECOND)
 
 
 @pytest.mark.parametrize("text", ["0", "0.0", "-1", "1e3", "a", ""])
-def test_what_is_no_load_is_refused(text: str) -> None:
+def test_invalid_load_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a load: give a number above 0"):
         load_of(text)
 
 
-def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
+def test_folder_without_trace_is_rejected(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path / "none")
     assert fault == ": cannot be read: No such file or directory; check the name and the permissions"
     (tmp_path / "nodes.csv").write_text(f"{NODE_COLUMNS}\n")
@@ -84,18 +84,18 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
+def test_file_with_unknown_columns_is_rejected(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_text("a,b\n1,2\n")
     (fault,) = faults(tmp_path)
     assert fault.startswith("/more.csv: its columns match no known trace format; nodes need sn, cpu_milli")
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_binary_file_is_rejected(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_bytes(b"\xff\xfe")
     assert faults(tmp_path) == ["/more.csv: not a text: byte 0 is not UTF-8; save it as UTF-8, or leave it out"]
 
 
-def test_manifests_run_beside_a_trace(tmp_path: Path) -> None:
+def test_manifests_are_merged_with_trace(tmp_path: Path) -> None:
     trace = read_trace(write_trace(tmp_path))
     scenario, _ = read_scenario([JOB + TEMPLATE])
     both = with_manifests(trace, scenario)

@@ -1,4 +1,4 @@
-"""What the report of a trace says, on a trace small enough to be worked out by hand."""
+"""The report of a trace, on a trace small enough to compute by hand."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ REAL = Path(__file__).parents[4] / "shared" / "traces"
 
 
 def replayed(trace: Trace, until: int | None = None) -> TraceReport:
-    """The report of a run, to its end or for so many seconds."""
+    """The report of a run, to its end or to this many seconds."""
     run = TraceRun(trace, SimulationOptions(until=None if until is None else until * SECOND))
     run.simulation.advance()
     run.simulation.result()
@@ -28,12 +28,12 @@ def report(tmp_path: Path) -> TraceReport:
     return replayed(read_trace(write_trace(tmp_path)))
 
 
-def test_pods_are_counted_here_and_there(report: TraceReport) -> None:
+def test_report_counts_pods_placed_in_run_and_in_trace(report: TraceReport) -> None:
     assert report.pods == PodCounts(5, placed_here=4, placed_there=4, placed_in_both=3, waiting=1, not_created=0)
 
 
-def test_waits_are_compared_with_those_of_the_trace(report: TraceReport) -> None:
-    """At once are a and b, who took 2 s in the trace; c comes at 20 s and waits until b has run for 48 s."""
+def test_report_compares_waits_with_trace(report: TraceReport) -> None:
+    """Pods a and b start at once, b after 2 s in the trace; c comes at 20 s and waits until b has run for 48 s."""
     waits = report.waits
     assert (waits.here.max, waits.there.max) == (38, 2)
     assert (waits.longer_here, waits.excess_here.max) == (1, 38)
@@ -41,12 +41,12 @@ def test_waits_are_compared_with_those_of_the_trace(report: TraceReport) -> None
     assert waits.agree == [Agreement(1, 1), Agreement(10, 2), Agreement(60, 3)]
 
 
-def test_reasons_are_those_of_placement(report: TraceReport) -> None:
+def test_unplaced_reasons_match_placement_messages(report: TraceReport) -> None:
     affinity = "node(s) didn't match Pod's node affinity/selector"
     assert report.unplaced == [Unplaced(affinity, 1)]
 
 
-def test_usage_is_weighted_with_time(report: TraceReport) -> None:
+def test_usage_is_weighted_by_time(report: TraceReport) -> None:
     """Of 3 GPUs: a has 2 for 100 s, b 0.6 for 48 s, c 0.6 for the 180 s after."""
     gpu = next(row for row in report.usage if (row.model, row.resource) == ("", "gpu"))
     assert report.duration == 238
@@ -56,41 +56,41 @@ def test_usage_is_weighted_with_time(report: TraceReport) -> None:
     assert gpu.peak_there == pytest.approx((2000 + 600 + 600 + 500) / 3000)
 
 
-def test_usage_is_told_by_model(report: TraceReport) -> None:
+def test_usage_is_reported_by_model(report: TraceReport) -> None:
     rows = {row.model: row for row in report.usage if row.resource == "gpu"}
     assert list(rows) == ["", "G2", "T4"]
     assert (rows["T4"].peak, rows["G2"].peak, rows["G2"].nodes) == (1.0, 0.6, 1)
     assert rows["T4"].mean_there is None
 
 
-def test_points_are_at_equal_distances(report: TraceReport) -> None:
+def test_points_are_evenly_spaced(report: TraceReport) -> None:
     assert [point.at for point in report.points[:3]] == [0, 2, 4]
     at_40 = next(point for point in report.points if point.at == 40)
     assert (at_40.gpu, at_40.waiting) == (2600 / 3000, 2)
 
 
-def test_fragmentation_is_what_the_mix_cannot_use(tmp_path: Path) -> None:
-    """Alone on 2 GPUs: with 400 left of one, the pod finds them useless, but can use the other."""
+def test_fragmentation_is_share_of_gpus_that_mix_cannot_use(tmp_path: Path) -> None:
+    """One pod on 2 GPUs: the mix cannot use the 400 left of one GPU, but can use the other."""
     trace = read_trace(write_trace(tmp_path, ("a,1000,1024,1,600,,LS,Succeeded,0,100,0",), NODES[:1]))
     found = replayed(trace).fragmentation
     assert (found.mean, found.peak, found.least) == (400 / 1400, 400 / 1400, 0)
 
 
-def test_a_run_may_end_early(tmp_path: Path) -> None:
+def test_report_of_run_that_ends_early(tmp_path: Path) -> None:
     report = replayed(read_trace(write_trace(tmp_path)), until=25)
     assert report.pods == PodCounts(5, placed_here=2, placed_there=3, placed_in_both=2, waiting=1, not_created=2)
     assert report.duration == 25
 
 
-def test_plain_values_are_named_as_in_the_api(report: TraceReport) -> None:
+def test_api_document_uses_camel_case_names(report: TraceReport) -> None:
     api_document = report.api_document()
     assert api_document["pods"]["placedInBoth"] == 3
     assert api_document["waits"]["agree"][0] == {"within": 1, "pods": 1}
     assert api_document["waits"]["excessHere"]["p50"] == 38
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the trace is not beside the repository")
-def test_the_real_trace_is_placed_as_it_was() -> None:
+@pytest.mark.skipif(not REAL.is_dir(), reason="the trace is not available")
+def test_real_trace_is_placed_as_recorded() -> None:
     whole = read_trace(REAL)
     pods = whole.pods[:200]
     steps = [step for step in whole.scenario.steps if step.at <= pods[-1].created]

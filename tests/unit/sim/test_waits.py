@@ -1,4 +1,4 @@
-"""How long Workloads waited, told from recorded events."""
+"""Waiting times of Workloads, computed from recorded events."""
 
 import make
 from batchyard.api import scheme
@@ -23,19 +23,19 @@ class Stage:
         self.create(0)
 
     def create(self, seconds: float) -> None:
-        """The Workload comes."""
+        """Creates the Workload."""
         obj = make.workload()
         obj["metadata"]["creationTimestamp"] = make.stamp(seconds)
         self.client.submit([Create(obj)], ignore)
 
-    def hear(self, seconds: float, reason: str) -> None:
-        """An event about it."""
+    def observe(self, seconds: float, reason: str) -> None:
+        """Observes an event of the Workload."""
         self.waits.observe(make.at(seconds), EventRecord(KEY, "Normal", reason, ""))
 
     def preempt(self, seconds: float) -> None:
-        """It is preempted, as the scheduler tells it: an eviction, and the reason for it."""
-        self.hear(seconds, "EvictedDueToPreempted")
-        self.hear(seconds, "Preempted")
+        """Observes a preemption as the scheduler reports it: an eviction and its reason."""
+        self.observe(seconds, "EvictedDueToPreempted")
+        self.observe(seconds, "Preempted")
 
     @property
     def workload(self) -> Obj:
@@ -45,53 +45,53 @@ class Stage:
         return found
 
     def waited(self, seconds: float) -> float:
-        """Seconds waited until then."""
+        """Seconds waited until this time."""
         return self.waits.waited(self.workload, make.at(seconds)) / SECOND
 
 
 def ignore(result: WriteResult) -> None:
-    """Whatever becomes of the write."""
+    """Ignores the result of the write."""
 
 
-def test_all_times_without_quota_count_and_no_others() -> None:
+def test_waiting_time_counts_all_periods_without_quota() -> None:
     stage = Stage()
-    stage.hear(10, "QuotaReserved")
+    stage.observe(10, "QuotaReserved")
     stage.preempt(50)
     assert stage.waited(55) == 15
-    stage.hear(70, "QuotaReserved")
+    stage.observe(70, "QuotaReserved")
     assert stage.waited(1000) == 30
-    stage.hear(1000, "EvictedDueToClusterQueueStopped")
+    stage.observe(1000, "EvictedDueToClusterQueueStopped")
     assert stage.waited(1001) == 31
     assert (stage.waits.admissions, stage.waits.evictions, stage.waits.preemptions) == (2, 2, 1)
     assert stage.waits.preempted(stage.workload) == 1
 
 
-def test_other_events_mean_nothing() -> None:
+def test_other_events_do_not_change_waiting_time() -> None:
     stage = Stage()
-    stage.hear(5, "Pending")
-    stage.hear(6, "Admitted")
+    stage.observe(5, "Pending")
+    stage.observe(6, "Admitted")
     assert stage.waited(10) == 10
 
 
-def test_pods_that_are_preempted_are_no_workloads() -> None:
+def test_pod_preemptions_do_not_count_as_workload_preemptions() -> None:
     stage = Stage()
     stage.waits.observe(make.at(5), EventRecord(Key(scheme.POD, "team", "wl"), "Normal", "Preempted", ""))
     assert stage.waits.preemptions == 0
 
 
-def test_another_workload_of_the_name_starts_anew() -> None:
+def test_recreated_workload_starts_with_zero_waiting_time() -> None:
     stage = Stage()
-    stage.hear(10, "QuotaReserved")
+    stage.observe(10, "QuotaReserved")
     stage.preempt(20)
     stage.client.submit([Delete(KEY)], ignore)
     stage.create(100)
     assert (stage.waited(101), stage.waits.preempted(stage.workload)) == (1, 0)
-    stage.hear(103, "QuotaReserved")
+    stage.observe(103, "QuotaReserved")
     assert stage.waited(200) == 3
 
 
-def test_an_event_about_what_is_gone_is_counted_and_no_more() -> None:
+def test_event_of_deleted_workload_counts_only_admission() -> None:
     stage = Stage()
     stage.client.submit([Delete(KEY)], ignore)
-    stage.hear(10, "QuotaReserved")
+    stage.observe(10, "QuotaReserved")
     assert stage.waits.admissions == 1

@@ -1,4 +1,4 @@
-"""What a change would do: who starts when, who is preempted, who waits, what it costs."""
+"""The effects of a change: start times, preemptions, waits and costs."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def effects(found: Difference) -> dict[str, tuple[str, float | None]]:
 
 
 @pytest.mark.parametrize("is_state", [False, True])
-def test_more_quota_lets_somebody_start_sooner(is_state: bool) -> None:
+def test_more_quota_lets_workload_start_sooner(is_state: bool) -> None:
     start = start_of(state(THERE, 10)) if is_state else RunStart(scenario_of(THERE), at=10 * SECOND)
     found = difference(start, queue(2)[1])
     assert effects(found) == {"b": ("sooner", 20)}
@@ -39,7 +39,7 @@ def test_more_quota_lets_somebody_start_sooner(is_state: bool) -> None:
     assert (found.queues[0].waited_without, found.queues[0].waited_changed) == (10, 0)
 
 
-def test_who_is_new_preempts_whom_it_may() -> None:
+def test_new_workload_preempts_lower_priority() -> None:
     start = start_of(state([*queue(1, **PREEMPTS), workload("a", 30)], 10))
     found = difference(start, workload("urgent", 5, priority=100))
     assert effects(found) == {"a": ("preempted", 0), "urgent": ("new", None)}
@@ -48,30 +48,30 @@ def test_who_is_new_preempts_whom_it_may() -> None:
     assert found.summary == "1 new, 1 preempted that would not be, 1 more preemptions"
 
 
-def test_a_deletion_is_a_change() -> None:
+def test_deletion_is_compared_as_change() -> None:
     found = difference(start_of(state(THERE, 10)), deleted=(Key(scheme.WORKLOAD, "team", "a"),))
     assert effects(found) == {"a": ("gone", 0), "b": ("sooner", 20)}
 
 
-def test_a_change_may_come_later() -> None:
+def test_change_is_applied_at_its_submit_time() -> None:
     manifest = queue(2)[1]
     manifest["metadata"]["annotations"] = {"batchyard.dev/submit-at": "5s"}
     assert effects(difference(start_of(state(THERE, 10)), manifest)) == {"b": ("sooner", 15)}
 
 
-def test_what_changes_nothing_says_so() -> None:
+def test_change_without_effect_is_reported() -> None:
     found = difference(start_of(state(THERE, 10)), queue(1)[1])
     assert (found.workloads, found.summary) == ([], "nothing changes for any Workload")
 
 
-def test_what_the_api_refuses_is_told() -> None:
+def test_rejected_change_is_reported() -> None:
     moved = workload("a", 30, cpus=2)
     found = difference(start_of(state(THERE, 10)), moved)
     assert found.comparison.refused[0].reason == "Invalid"
     assert not found.workloads
 
 
-def test_another_policy_is_a_change_of_a_scenario_that_runs() -> None:
+def test_scenario_document_changes_policy_of_run() -> None:
     scenario, _ = read_scenario([str(EXAMPLES / "fair-sharing")])
     policy = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "other"}}
     change, _ = read_change([msgspec.json.encode(policy).decode()], (), RunStart(scenario))
@@ -79,7 +79,7 @@ def test_another_policy_is_a_change_of_a_scenario_that_runs() -> None:
     assert compare(RunStart(scenario, at=5 * SECOND), change).changed.result.counts.pending == 0
 
 
-def test_a_drained_node_is_told_with_nodes_and_costs() -> None:
+def test_drained_node_changes_nodes_in_report() -> None:
     scenario, _ = read_scenario([str(EXAMPLES / "hotswap")])
     start = RunStart(scenario, at=120 * SECOND)
     node = next(name for name in _nodes(scenario) if name)
@@ -87,7 +87,7 @@ def test_a_drained_node_is_told_with_nodes_and_costs() -> None:
     assert found["nodes"]["without"] != found["nodes"]["changed"]
 
 
-def test_a_pool_needs_the_cluster_that_is_there() -> None:
+def test_pool_change_requires_existing_cluster() -> None:
     pool = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "p"}}
     spec = {"machineType": "e2-standard-4", "nodeCount": 1}
     with pytest.raises(InvalidScenario, match="there is no Cluster for this pool"):
@@ -95,7 +95,7 @@ def test_a_pool_needs_the_cluster_that_is_there() -> None:
 
 
 def _nodes(scenario: Any) -> list[str]:
-    from batchyard.sim.world import World  # noqa: PLC0415 - here alone
+    from batchyard.sim.world import World  # noqa: PLC0415 - used only here
 
     world = World(scenario)
     world.run_until(120 * SECOND)

@@ -1,4 +1,4 @@
-"""The simulated world: applying, refusing, settling."""
+"""The simulated world: apply, reject, settle."""
 
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def manifests(text: str) -> list[make.Obj]:
 
 
 def two_jobs() -> World:
-    """A world to which a Job comes that runs, and a second later one that waits."""
+    """A world with a Job that runs and, one second later, a Job that waits."""
     jobs = [*manifests(JOB.replace("NAME", "runs")), *manifests(JOB.replace("NAME", "waits"))]
     queues = ScenarioStep(0, [namespace(), *manifests(QUEUES)], ())
     return world(queues, *[ScenarioStep(at * SECOND, [jobs[at]], ()) for at in (0, 1)])
@@ -101,13 +101,13 @@ def queueing() -> World:
     return busy
 
 
-def test_time_comes_to_where_the_run_was_to_go() -> None:
+def test_run_until_advances_clock_of_empty_world() -> None:
     empty = world()
     empty.run_until(7 * SECOND)
     assert empty.now() == 7 * SECOND
 
 
-def test_a_later_document_is_an_update_that_keeps_the_uid() -> None:
+def test_later_manifest_updates_object_and_keeps_uid() -> None:
     two = world(ScenarioStep(0, [namespace()], ()), ScenarioStep(SECOND, [namespace(tier="gold")], ()))
     two.run_until(0)
     before = two.client.get(TEAM)
@@ -119,7 +119,7 @@ def test_a_later_document_is_an_update_that_keeps_the_uid() -> None:
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-def test_under_a_name_to_be_made_every_apply_makes_another() -> None:
+def test_generate_name_creates_new_object_on_every_apply() -> None:
     nameless = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "team-"}}
     two = world(ScenarioStep(0, [nameless], ()), ScenarioStep(SECOND, [nameless], ()))
     two.run_until(None)
@@ -128,7 +128,7 @@ def test_under_a_name_to_be_made_every_apply_makes_another() -> None:
     assert names[0] != names[1]
 
 
-def test_the_same_manifests_once_more_change_nothing() -> None:
+def test_reapplied_manifests_change_nothing() -> None:
     busy = queueing()
     revision = busy.store.revision
     for text in (QUEUES, JOB.replace("NAME", "runs"), JOB.replace("NAME", "waits")):
@@ -138,7 +138,7 @@ def test_the_same_manifests_once_more_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["runs", "waits"])
-def test_another_label_leaves_what_the_platform_wrote(name: str) -> None:
+def test_changed_label_keeps_fields_written_by_platform(name: str) -> None:
     busy = queueing()
     key = Key(scheme.JOB, "team", name)
     before = busy.client.get(key)
@@ -152,7 +152,7 @@ def test_another_label_leaves_what_the_platform_wrote(name: str) -> None:
     assert {**after, "metadata": None} == {**before, "metadata": None}
 
 
-def test_a_changed_quota_is_applied() -> None:
+def test_changed_quota_is_applied() -> None:
     busy = queueing()
     for obj in manifests(QUEUES.replace("nominalQuota: 1", "nominalQuota: 2")):
         busy.apply(obj)
@@ -160,7 +160,7 @@ def test_a_changed_quota_is_applied() -> None:
     assert [job["spec"]["suspend"] for job in busy.objects(scheme.JOB)] == [False, False]
 
 
-def test_a_removed_field_is_removed() -> None:
+def test_removed_field_is_removed() -> None:
     busy = queueing()
     for obj in manifests(QUEUES.replace(", labels: {tier: gold}", "")):
         busy.apply(obj)
@@ -168,7 +168,7 @@ def test_a_removed_field_is_removed() -> None:
     assert "labels" not in queue["metadata"]
 
 
-def test_what_was_refused_counts_as_not_applied() -> None:
+def test_rejected_manifest_is_not_recorded_as_applied() -> None:
     busy = queueing()
     (longer,) = manifests(JOB.replace("NAME", "runs").replace("spec:\n", "spec:\n  completions: 5\n", 1))
     for _ in range(2):
@@ -176,13 +176,13 @@ def test_what_was_refused_counts_as_not_applied() -> None:
     assert len(busy.refused) == 2
 
 
-def test_what_is_deleted_is_gone() -> None:
+def test_deleted_object_is_gone() -> None:
     brief = world(ScenarioStep(0, [namespace()], ()), ScenarioStep(SECOND, (), [TEAM]))
     brief.run_until(None)
     assert brief.client.get(TEAM) is None
 
 
-def test_deleting_what_is_not_there_is_refused_and_the_run_goes_on() -> None:
+def test_deletion_of_missing_object_is_rejected_and_run_continues() -> None:
     odd = world(ScenarioStep(0, (), [TEAM]), ScenarioStep(SECOND, [namespace()], ()))
     odd.run_until(None)
     (refused,) = odd.refused
@@ -190,7 +190,7 @@ def test_deleting_what_is_not_there_is_refused_and_the_run_goes_on() -> None:
     assert odd.client.get(TEAM) is not None
 
 
-def test_a_loop_stops_the_world_between_decisions() -> None:
+def test_preemption_loop_stops_world_in_consistent_state() -> None:
     looping = World(make_scenario(read_manifests([("f", LIVELOCK.read_text("utf-8"))])), stop_on_loop=True)
     with pytest.raises(StoppedByLoop, match="without end: team/elastic preempts team/rigid"):
         looping.run_until(None)
@@ -200,7 +200,7 @@ def test_a_loop_stops_the_world_between_decisions() -> None:
     assert [queue["status"]["pendingWorkloads"] for queue in looping.objects(scheme.CLUSTER_QUEUE)] == [1, 1]
 
 
-def test_a_job_without_queue_waits_in_the_default_queue() -> None:
+def test_job_without_queue_label_waits_in_default_queue() -> None:
     queues = manifests(QUEUES.replace("name: lq", "name: default").replace("nominalQuota: 1", "nominalQuota: 0"))
     jobs = manifests(JOB.replace("NAME", "free").replace(", labels: {kueue.x-k8s.io/queue-name: lq}", ""))
     waiting = world(ScenarioStep(0, [namespace(), *queues, *jobs], ()))
@@ -209,7 +209,7 @@ def test_a_job_without_queue_waits_in_the_default_queue() -> None:
     assert [job["spec"]["suspend"] for job in waiting.objects(scheme.JOB)] == [True]
 
 
-def test_what_a_manifest_tells_of_an_old_run_is_no_part_of_the_new_one() -> None:
+def test_status_in_manifest_is_ignored() -> None:
     over = {"conditions": [{"type": "Complete", "status": "True"}]}
     job, job_set = [*manifests(JOB.replace("NAME", "again")), *manifests(JOB_SET)[1:]]
     known = world()
@@ -219,7 +219,7 @@ def test_what_a_manifest_tells_of_an_old_run_is_no_part_of_the_new_one() -> None
     assert [known.objects(kind)[0].get("status") for kind in (scheme.JOB, scheme.JOB_SET)] == [None, None]
 
 
-def test_settling_twice_changes_nothing() -> None:
+def test_settle_is_idempotent() -> None:
     busy = two_jobs()
     busy.run_until(SECOND + SECOND // 2)
     revisions = [busy.store.revision]
@@ -229,7 +229,7 @@ def test_settling_twice_changes_nothing() -> None:
     assert revisions[0] < revisions[1] == revisions[2]
 
 
-def test_a_platform_that_starts_anew_hears_of_nothing_that_was_gone_before() -> None:
+def test_restarted_platform_deletes_orphans_of_deleted_owner() -> None:
     steps = ScenarioStep(0, [namespace(), *manifests(JOB_SET)], ())
     mortal = World(Scenario([steps]), trouble=WriteFaults())
     mortal.run_until(SECOND)
@@ -240,7 +240,7 @@ def test_a_platform_that_starts_anew_hears_of_nothing_that_was_gone_before() -> 
     assert not mortal.objects(scheme.JOB)
 
 
-def test_a_write_that_is_refused_is_no_write_to_crash_after() -> None:
+def test_rejected_write_is_not_counted_as_write() -> None:
     trouble, counts, kernel = WriteFaults(), list[int](), VirtualEventLoop(EPOCH)
     trouble.on_write = counts.append
     client = FaultyClient(LocalClient(Store(), kernel), trouble)
@@ -249,7 +249,7 @@ def test_a_write_that_is_refused_is_no_write_to_crash_after() -> None:
     assert counts == [1]
 
 
-def test_pods_of_jobsets_tell_their_priority_without_nodes_too() -> None:
+def test_pods_of_jobset_have_priority_label_without_nodes() -> None:
     started = world(ScenarioStep(0, [make.jobset(queue=None, suspend=False)], ()))
     started.run_until(0)
     reported = [pod["metadata"]["labels"]["jobset.sigs.k8s.io/priority"] for pod in started.objects(scheme.POD)]

@@ -1,4 +1,4 @@
-"""What the system refuses to a process."""
+"""Resource limits of the process."""
 
 import resource
 import signal
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_no_larger_than(size: int) -> Iterator[None]:
-    """Let the disk refuse what goes beyond so many bytes of a file meanwhile."""
+    """Limit the size of written files in bytes, within the context."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

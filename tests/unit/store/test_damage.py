@@ -1,4 +1,4 @@
-"""Whatever becomes of the files of a journal: it is served as it was acknowledged, or refused."""
+"""Damaged journal files: the journal is served as it was acknowledged, or rejected."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batchyard.store.journal import LEAP, RevisionJournal
 from batchyard.store.journal_file import JournalError, mark_of
 from batchyard.store.memory import Expired, RecoveredStore, Store
-from unit.store.test_journal import Kept, filled, key, thing
+from unit.store.test_journal import JournaledStore, filled, key, thing
 
 LOG = "journal.db-wal"
 
@@ -22,14 +22,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-def left_by_a_crash(path: Path, changes: int = 40) -> None:
-    """A journal with some of it in the file, compacted, and the rest in the log beside it."""
+def write_crashed_journal(path: Path, changes: int = 40) -> None:
+    """Write the files of a crashed journal: a compacted part in the file, the rest in the log."""
     with TemporaryDirectory() as other:
-        kept = Kept(Path(other) / path.name)
+        kept = JournaledStore(Path(other) / path.name)
         kept.fill()
         kept.journal.compact(3)
         kept.journal.close()
-        kept = Kept(Path(other) / path.name)
+        kept = JournaledStore(Path(other) / path.name)
         for number in range(changes):
             kept.store.put(key(str(number % 9)), thing(str(number % 9), data={"n": f"{number} " * 9}))
             if number % 3 == 0:
@@ -42,9 +42,9 @@ def left_by_a_crash(path: Path, changes: int = 40) -> None:
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, bytes], RecoveredStore]]:
-    """The files of such a journal, and what it holds."""
+    """The files of a crashed journal, and its contents."""
     path = tmp_path_factory.mktemp("crashed") / "journal.db"
-    left_by_a_crash(path)
+    write_crashed_journal(path)
     files = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     journal = RevisionJournal(path)
     yield files, journal.recover()
@@ -52,7 +52,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str
 
 
 @given(drawn=st.data())
-def test_flipped_bytes_are_refused_or_do_not_matter(
+def test_flipped_bytes_are_rejected_or_have_no_effect(
     crashed: tuple[dict[str, bytes], RecoveredStore], drawn: st.DataObject
 ) -> None:
     files, expected = crashed
@@ -73,8 +73,8 @@ def test_flipped_bytes_are_refused_or_do_not_matter(
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("name", ["journal.db", LOG, "journal.mark"])
-def test_a_file_that_was_cut_short_is_refused(path: Path, name: str, part: float) -> None:
-    left_by_a_crash(path)
+def test_truncated_file_is_rejected(path: Path, name: str, part: float) -> None:
+    write_crashed_journal(path)
     file = path.with_name(name)
     file.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
     with pytest.raises(JournalError, match=r"journal\.(db|mark)"):
@@ -82,23 +82,23 @@ def test_a_file_that_was_cut_short_is_refused(path: Path, name: str, part: float
 
 
 @pytest.mark.parametrize("name", ["journal.db", LOG, "journal.mark"])
-def test_a_file_that_is_gone_is_told(path: Path, name: str) -> None:
-    left_by_a_crash(path)
+def test_missing_file_is_reported(path: Path, name: str) -> None:
+    write_crashed_journal(path)
     path.with_name(name).unlink()
     with pytest.raises(JournalError, match="restore a backup"):
         RevisionJournal(path)
 
 
-def test_the_last_transaction_is_missed_when_it_is_damaged(path: Path) -> None:
-    left_by_a_crash(path)
+def test_damaged_last_transaction_is_detected(path: Path) -> None:
+    write_crashed_journal(path)
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
     with pytest.raises(JournalError, match=r"is damaged: it ends at revision \d+, and 45 was acknowledged"):
         RevisionJournal(path)
 
 
-def test_what_is_refused_stays_as_it_was_found(path: Path) -> None:
-    left_by_a_crash(path)
+def test_rejected_journal_is_not_changed(path: Path) -> None:
+    write_crashed_journal(path)
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
@@ -109,10 +109,10 @@ def test_what_is_refused_stays_as_it_was_found(path: Path) -> None:
     assert after == before
 
 
-def test_an_older_copy_is_refused(path: Path, tmp_path: Path) -> None:
+def test_older_copy_of_journal_is_rejected(path: Path, tmp_path: Path) -> None:
     filled(path)
     shutil.copy(path, tmp_path / "older")
-    kept = Kept(path)
+    kept = JournaledStore(path)
     kept.store.put(key("z"), thing("z"))
     kept.flush()
     kept.journal.close()
@@ -121,7 +121,7 @@ def test_an_older_copy_is_refused(path: Path, tmp_path: Path) -> None:
         RevisionJournal(path)
 
 
-def test_the_journal_of_another_is_refused(path: Path, tmp_path: Path) -> None:
+def test_journal_of_another_data_directory_is_rejected(path: Path, tmp_path: Path) -> None:
     filled(path)
     (tmp_path / "other").mkdir()
     filled(tmp_path / "other" / "journal.db")
@@ -130,8 +130,8 @@ def test_the_journal_of_another_is_refused(path: Path, tmp_path: Path) -> None:
         RevisionJournal(path)
 
 
-def test_a_loss_is_accepted_when_somebody_says_so(path: Path) -> None:
-    left_by_a_crash(path)
+def test_journal_opens_after_damage_with_accept_loss(path: Path) -> None:
+    write_crashed_journal(path)
     log = path.with_name(LOG)
     log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
     journal = RevisionJournal(path, accept_loss=True)
@@ -141,10 +141,10 @@ def test_a_loss_is_accepted_when_somebody_says_so(path: Path) -> None:
         with pytest.raises(Expired):
             store.watch(seen)
     journal.close()
-    assert Kept(path).store.revision == 45 + LEAP
+    assert JournaledStore(path).store.revision == 45 + LEAP
 
 
-def test_a_damage_that_is_told_in_words_that_are_no_text_is_told(path: Path) -> None:
+def test_damage_with_error_message_that_is_not_utf8_is_reported(path: Path) -> None:
     RevisionJournal(path).close()
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE floor (", b"CREATE TA\xa8LE floor ("))
     with pytest.raises(JournalError, match=r"is damaged: malformed database schema .*; restore a backup"):

@@ -1,4 +1,4 @@
-"""The journal: what it keeps through ends of every kind, and what it refuses to serve."""
+"""The journal: recovery after restart, crash and full disk, and rejection of damaged files."""
 
 import os
 import signal
@@ -28,8 +28,8 @@ def thing(name: str, **fields: Any) -> Obj:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team"}, **fields}
 
 
-class Kept:
-    """A store whose changes go into a journal, one transaction for all that gathered."""
+class JournaledStore:
+    """A store with a journal: each flush appends the gathered changes in one transaction."""
 
     def __init__(self, path: Path) -> None:
         self.journal = RevisionJournal(path)
@@ -42,7 +42,7 @@ class Kept:
         self.gathered.clear()
 
     def fill(self) -> None:
-        """Three objects: one changed, one gone."""
+        """Create three objects, change one and delete one."""
         for name in "abc":
             self.store.put(key(name), thing(name))
         self.store.put(key("a"), thing("a", data={"x": "1"}))
@@ -55,9 +55,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-def filled(path: Path, floor: int = 0) -> Kept:
+def filled(path: Path, floor: int = 0) -> JournaledStore:
     """A store with a journal, closed."""
-    kept = Kept(path)
+    kept = JournaledStore(path)
     kept.fill()
     if floor:
         kept.journal.compact(floor)
@@ -66,9 +66,9 @@ def filled(path: Path, floor: int = 0) -> Kept:
 
 
 @pytest.mark.parametrize("floor", range(6))
-def test_a_store_goes_on_where_it_ended(path: Path, floor: int) -> None:
+def test_store_recovers_after_restart(path: Path, floor: int) -> None:
     before = filled(path, floor).store
-    after = Kept(path).store
+    after = JournaledStore(path).store
     assert after.revision == before.revision == 5
     assert after.list("ConfigMap") == before.list("ConfigMap")
     assert after.put(key("d"), thing("d"))["metadata"]["resourceVersion"] == "6"
@@ -76,39 +76,39 @@ def test_a_store_goes_on_where_it_ended(path: Path, floor: int) -> None:
 
 
 @pytest.mark.parametrize("floor", range(6))
-def test_watches_go_on_after_a_restart(path: Path, floor: int) -> None:
+def test_watch_resumes_after_restart(path: Path, floor: int) -> None:
     before = filled(path, floor).store
-    after = Kept(path).store
+    after = JournaledStore(path).store
     assert after.watch(floor).take() == before.watch(floor).take()
 
 
-def test_a_watch_of_what_was_compacted_must_list_again(path: Path) -> None:
+def test_watch_of_compacted_revision_expires(path: Path) -> None:
     filled(path, 3)
     with pytest.raises(Expired, match="too old resource version: 2"):
-        Kept(path).store.watch(2)
+        JournaledStore(path).store.watch(2)
 
 
-def test_what_was_replaced_takes_no_room_after_compaction(path: Path) -> None:
+def test_compaction_removes_replaced_revisions(path: Path) -> None:
     kept = filled(path, 5)
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT revision FROM revisions").fetchall() == [(3,), (4,)]
-    kept = Kept(path)
+    kept = JournaledStore(path)
     kept.store.delete(key("a"))
     kept.flush()
     kept.journal.compact(6)
     kept.journal.close()
-    assert Kept(path).store.list("ConfigMap") == [kept.store.get(key("c"))]
+    assert JournaledStore(path).store.list("ConfigMap") == [kept.store.get(key("c"))]
 
 
-def test_changes_that_were_not_appended_are_not_there(path: Path) -> None:
-    kept = Kept(path)
+def test_changes_without_append_are_lost(path: Path) -> None:
+    kept = JournaledStore(path)
     kept.store.put(key("a"), thing("a"))
     kept.journal.close()
-    assert Kept(path).store.revision == 0
+    assert JournaledStore(path).store.revision == 0
 
 
-def test_one_process_at_a_time_has_the_file(path: Path) -> None:
-    kept = Kept(path)
+def test_journal_is_opened_by_one_process_only(path: Path) -> None:
+    kept = JournaledStore(path)
     with pytest.raises(JournalError, match="another process has it open; end that one first"):
         RevisionJournal(path)
     kept.fill()
@@ -136,7 +136,7 @@ def test_one_process_at_a_time_has_the_file(path: Path) -> None:
         pytest.param("DELETE FROM revisions WHERE revision = 1", "it has 1 rows, not 2", id="missing below"),
     ],
 )
-def test_damage_is_told_and_not_served(path: Path, damage: str, reported: str) -> None:
+def test_damaged_row_is_reported(path: Path, damage: str, reported: str) -> None:
     filled(path, 2)
     with closing(sqlite3.connect(path)) as file:
         file.execute(damage)
@@ -146,14 +146,14 @@ def test_damage_is_told_and_not_served(path: Path, damage: str, reported: str) -
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4096, 9000])
-def test_a_file_that_was_cut_off_is_told(path: Path, length: int) -> None:
+def test_truncated_file_is_reported(path: Path, length: int) -> None:
     filled(path)
     os.truncate(path, length)
     with pytest.raises(JournalError, match=r"journal\.db"):
         RevisionJournal(path).recover()
 
 
-def test_files_of_others_are_left_alone(path: Path) -> None:
+def test_foreign_file_is_rejected(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE t (x)")
     with pytest.raises(JournalError, match="this is not a batchyard file; choose another data directory"):
@@ -163,7 +163,7 @@ def test_files_of_others_are_left_alone(path: Path) -> None:
         RevisionJournal(path)
 
 
-def test_a_newer_format_is_told(path: Path) -> None:
+def test_newer_format_is_reported(path: Path) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")
@@ -171,8 +171,8 @@ def test_a_newer_format_is_told(path: Path) -> None:
         RevisionJournal(path)
 
 
-def test_a_disk_that_is_full_loses_nothing_that_was_kept(path: Path) -> None:
-    kept = Kept(path)
+def test_full_disk_loses_no_stored_changes(path: Path) -> None:
+    kept = JournaledStore(path)
     kept.fill()
     kept.journal._file.execute("PRAGMA max_page_count = 4")
     kept.store.put(key("big"), thing("big", data={"x": "y" * 100_000}))
@@ -181,10 +181,10 @@ def test_a_disk_that_is_full_loses_nothing_that_was_kept(path: Path) -> None:
     kept.journal._file.execute("PRAGMA max_page_count = 1000")
     kept.flush()
     kept.journal.close()
-    assert Kept(path).store.revision == 6
+    assert JournaledStore(path).store.revision == 6
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="No such file or directory"):
         RevisionJournal(tmp_path / "nowhere" / "journal.db")
 
@@ -192,11 +192,11 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from unit.store.test_journal import Kept
+from unit.store.test_journal import JournaledStore
 from unit.store.test_journal import key
 from unit.store.test_journal import thing
 
-kept = Kept(Path(sys.argv[1]))
+kept = JournaledStore(Path(sys.argv[1]))
 for number in range(1_000_000):
     name = str(number % 7)
     if number % 5 == 4 and kept.store.get(key(name)):
@@ -211,7 +211,7 @@ for number in range(1_000_000):
 """
 
 
-def test_what_was_acknowledged_survives_a_kill_at_any_time(path: Path) -> None:
+def test_acknowledged_changes_survive_kill(path: Path) -> None:
     acknowledged = 0
     for round_ in range(8):
         with subprocess.Popen(
@@ -222,13 +222,13 @@ def test_what_was_acknowledged_survives_a_kill_at_any_time(path: Path) -> None:
                 acknowledged = int(writer.stdout.readline())
             writer.send_signal(signal.SIGKILL)
             acknowledged = max([acknowledged, *map(int, writer.stdout.read().split()[:-1])])
-        kept = Kept(path)
+        kept = JournaledStore(path)
         assert kept.store.revision >= acknowledged
         kept.store.validate()
         kept.journal.close()
 
 
-def test_a_process_may_ask_for_less(path: Path) -> None:
+def test_sync_mode_process_lowers_synchronous_level(path: Path) -> None:
     journal = RevisionJournal(path, SyncMode.PROCESS)
     assert journal._file.execute("PRAGMA synchronous").fetchone() == (1,)
     journal.close()

@@ -1,4 +1,4 @@
-"""The decision ledger's file: what it keeps, how it is asked, and what becomes of a damaged one."""
+"""The file of the decision ledger: contents, queries and damage."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -32,13 +32,13 @@ def numbers(ledger: LedgerFile, **asked: object) -> list[int]:
     return [each.number for each in ledger.find(LedgerQuery(**asked))]  # type: ignore[arg-type]
 
 
-def test_what_was_added_is_found_as_it_was(ledger: LedgerFile) -> None:
+def test_appended_records_are_found(ledger: LedgerFile) -> None:
     ledger.append([entry(1), entry(2, reason="Preempted")])
     assert list(ledger.find(LedgerQuery())) == [entry(1), entry(2, reason="Preempted")]
     assert (ledger.get(2), ledger.get(3)) == (entry(2, reason="Preempted"), None)
 
 
-def test_a_query_bounds_by_field_time_and_number(ledger: LedgerFile) -> None:
+def test_query_filters_by_field_time_and_limit(ledger: LedgerFile) -> None:
     ledger.append([entry(1), entry(2, "other"), entry(3, namespace="b"), entry(4, "queue", ""), entry(5, reason="No")])
     assert numbers(ledger, namespace="team") == [1, 2, 5]
     assert numbers(ledger, namespace="default") == [4]
@@ -50,13 +50,13 @@ def test_a_query_bounds_by_field_time_and_number(ledger: LedgerFile) -> None:
     assert numbers(ledger, since=99) == []
 
 
-def test_names_may_end_with_characters_that_are_not_known(ledger: LedgerFile) -> None:
+def test_query_name_pattern_matches_unknown_suffix(ledger: LedgerFile) -> None:
     ledger.append([entry(1), entry(2, "job-a-b-12345"), entry(3, "job-a-1234")])
     about = [Key("Workload.kueue.x-k8s.io", "team", "job-a-?????"), Key("Job.batch", "team", "a")]
     assert numbers(ledger, about=about) == [1]
 
 
-def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_ledger_continues_after_reopen(tmp_path: Path) -> None:
     path = tmp_path / "decisions.db"
     first = LedgerFile(path)
     first.append([entry(1), entry(2)])
@@ -66,7 +66,7 @@ def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     again.close()
 
 
-def test_the_oldest_go_when_there_are_many(ledger: LedgerFile) -> None:
+def test_oldest_records_are_removed_above_limit(ledger: LedgerFile) -> None:
     for begin in range(0, 300, 30):
         ledger.append([entry(number) for number in range(begin + 1, begin + 31)])
     kept = numbers(ledger, limit=1000)
@@ -74,7 +74,7 @@ def test_the_oldest_go_when_there_are_many(ledger: LedgerFile) -> None:
     assert 100 <= len(kept) <= 130
 
 
-def test_a_damaged_file_is_put_aside_and_a_new_one_begun(tmp_path: Path) -> None:
+def test_damaged_file_is_moved_aside_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "decisions.db"
     path.write_bytes(b"no database at all" * 1000)
     ledger = LedgerFile(path)
@@ -84,7 +84,7 @@ def test_a_damaged_file_is_put_aside_and_a_new_one_begun(tmp_path: Path) -> None
     ledger.close()
 
 
-def test_a_file_that_is_damaged_within_is_told_to_who_reads_there(tmp_path: Path) -> None:
+def test_read_of_damaged_page_raises_ledger_unreadable(tmp_path: Path) -> None:
     path = tmp_path / "decisions.db"
     first = LedgerFile(path)
     first.append([entry(number) for number in range(1, 2001)])
@@ -103,7 +103,7 @@ def test_a_file_that_is_damaged_within_is_told_to_who_reads_there(tmp_path: Path
     ledger.close()
 
 
-def test_a_file_that_the_disk_refuses_is_not_put_aside(tmp_path: Path) -> None:
+def test_file_with_disk_error_is_not_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "decisions.db"
     first = LedgerFile(path)
     first.append([entry(1), entry(2)])
@@ -118,7 +118,7 @@ def test_a_file_that_the_disk_refuses_is_not_put_aside(tmp_path: Path) -> None:
     again.close()
 
 
-def test_of_what_cannot_be_written_nothing_is_there(ledger: LedgerFile) -> None:
+def test_failed_append_stores_no_records(ledger: LedgerFile) -> None:
     ledger.append([entry(1)])
     with pytest.raises(sqlite3.Error):
         ledger.append([entry(2), entry(1)])
@@ -126,7 +126,7 @@ def test_of_what_cannot_be_written_nothing_is_there(ledger: LedgerFile) -> None:
     assert numbers(ledger) == [1, 3]
 
 
-def test_a_query_that_would_take_too_long_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_above_step_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = LedgerFile(tmp_path / "large.db")
     ledger.append([entry(number) for number in range(1, 1001)])
     monkeypatch.setattr(module, "_STEPS_MAX", 0)
@@ -137,7 +137,7 @@ def test_a_query_that_would_take_too_long_gives_up(tmp_path: Path, monkeypatch: 
     ledger.close()
 
 
-def test_a_damage_that_is_told_in_words_that_are_no_text_is_one(tmp_path: Path) -> None:
+def test_damage_with_error_message_that_is_not_utf8_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "decisions.db"
     LedgerFile(path).close()
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE decisions (", b"CREATE TA\xa8LE decisions ("))

@@ -1,4 +1,4 @@
-"""Sorted lists that are brought up to date by what was touched."""
+"""Sorted lists that are updated with the touched objects."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,14 +20,14 @@ def put(listing: Listing, at: Key, obj: Obj | None) -> None:
         listing.touch(at)
 
 
-def test_a_list_is_sorted_by_namespace_and_name() -> None:
+def test_list_is_sorted_by_namespace_and_name() -> None:
     listing = Listing()
     for namespace, name in (("b", "a"), ("a", "z"), ("a", "b"), ("", "c")):
         put(listing, key(namespace, name), {"at": f"{namespace}/{name}"})
     assert [obj["at"] for obj in listing.in_order()] == ["/c", "a/b", "a/z", "b/a"]
 
 
-def test_a_list_of_a_namespace_has_no_others() -> None:
+def test_list_of_namespace_has_no_objects_of_other_namespaces() -> None:
     listing = Listing()
     for namespace in ("a", "a-b", "a.b", "ab", "b"):
         put(listing, key(namespace, "x"), {"at": namespace})
@@ -36,7 +36,7 @@ def test_a_list_of_a_namespace_has_no_others() -> None:
     assert listing.in_order("c") == []
 
 
-def test_a_list_that_was_handed_out_does_not_change() -> None:
+def test_returned_list_does_not_change() -> None:
     listing = Listing()
     put(listing, key("a", "x"), {"v": 1})
     handed_out = listing.in_order()
@@ -46,13 +46,13 @@ def test_a_list_that_was_handed_out_does_not_change() -> None:
     assert handed_out == [{"v": 1}]
 
 
-def test_an_unchanged_list_is_not_made_again() -> None:
+def test_unchanged_list_is_reused() -> None:
     listing = Listing()
     put(listing, key("a", "x"), {})
     assert listing.in_order() is listing.in_order()
 
 
-def test_many_changes_are_sorted_anew() -> None:
+def test_many_changes_sort_list_again() -> None:
     listing = Listing()
     put(listing, key("a", "x"), {})
     listing.in_order()
@@ -64,7 +64,7 @@ def test_many_changes_are_sorted_anew() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans(), st.booleans()), max_size=200))
-def test_a_list_is_what_sorting_anew_would_give(changes: list[tuple[str, int, bool, bool]]) -> None:
+def test_updated_list_equals_sorted_list(changes: list[tuple[str, int, bool, bool]]) -> None:
     listing = Listing()
     for number, (namespace, name, is_there, is_listed) in enumerate(changes):
         put(listing, key(namespace, f"{name}"), {"n": number} if is_there else None)

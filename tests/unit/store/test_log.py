@@ -1,4 +1,4 @@
-"""The revision log: no gap, a bounded window, and listeners that only listen."""
+"""The revision log: no gaps, a bounded window, and listeners that must not write."""
 
 import pytest
 
@@ -26,39 +26,39 @@ def revisions_since(log: RevisionLog, revision: int) -> list[int]:
     return [event.revision for event in log.since(revision)]
 
 
-def test_since_gives_what_came_after() -> None:
+def test_since_returns_later_entries() -> None:
     assert revisions_since(log_of(3), 1) == [2, 3]
 
 
-def test_since_the_last_revision_gives_nothing() -> None:
+def test_since_last_revision_returns_no_entries() -> None:
     assert revisions_since(log_of(3), 3) == []
     assert revisions_since(log_of(0), 0) == []
 
 
 @pytest.mark.parametrize("entries", range(30))
-def test_at_least_the_window_is_kept(entries: int) -> None:
+def test_log_keeps_at_least_its_window(entries: int) -> None:
     log = log_of(entries)
     oldest = max(0, entries - 4)
     assert revisions_since(log, oldest) == list(range(oldest + 1, entries + 1))
 
 
 @pytest.mark.parametrize("entries", range(8, 30))
-def test_what_left_the_window_is_expired(entries: int) -> None:
+def test_revision_before_window_is_expired(entries: int) -> None:
     with pytest.raises(Expired, match="list again"):
         log_of(entries).since(entries - 9 if entries > 8 else 0)
 
 
-def test_a_revision_yet_to_come_is_a_defect() -> None:
+def test_future_revision_raises_invariant_error() -> None:
     with pytest.raises(InvariantError):
         log_of(3).since(4)
 
 
-def test_a_window_holds_something() -> None:
+def test_empty_window_raises_invariant_error() -> None:
     with pytest.raises(InvariantError):
         RevisionLog(0)
 
 
-def test_listeners_hear_of_each_entry_in_order() -> None:
+def test_listeners_receive_each_entry_in_order() -> None:
     log = log_of(2)
     heard: list[tuple[str, int]] = []
     log.listen(lambda event: heard.append(("first", event.revision)))
@@ -68,14 +68,14 @@ def test_listeners_hear_of_each_entry_in_order() -> None:
     assert heard == [("first", 3), ("second", 3), ("first", 4), ("second", 4)]
 
 
-def test_a_listener_must_not_write() -> None:
+def test_listener_must_not_write() -> None:
     log = log_of(0)
     log.listen(lambda event: log.append(entry(event.revision + 1)))
     with pytest.raises(AssertionError, match="must not write"):
         log.append(entry(1))
 
 
-def test_a_gap_is_found() -> None:
+def test_gap_in_revisions_is_detected() -> None:
     log = log_of(2)
     log.append(entry(4))
     with pytest.raises(InvariantError, match="no gap"):

@@ -1,4 +1,4 @@
-"""The store in memory: what it keeps, what it refuses, and who may not touch what it keeps."""
+"""The store in memory: stored objects, conflicts, and detection of changes in place."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def thing(name: str = "a", **fields: Any) -> Obj:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team"}, **fields}
 
 
-def test_what_is_stored_is_a_copy_of_the_path_and_shares_the_rest() -> None:
+def test_put_copies_changed_path_and_shares_other_fields() -> None:
     store, given = Store(), thing(data={"x": "1"})
     stored = store.put(key("a"), given, 0)
     assert "resourceVersion" not in given["metadata"]
@@ -32,7 +32,7 @@ def test_fields_keep_their_order() -> None:
     assert list(stored) == ["zeta", "apiVersion", "kind", "metadata", "alpha"]
 
 
-def test_a_conflict_leaves_everything_as_it_was() -> None:
+def test_conflict_changes_nothing() -> None:
     store = Store()
     first = store.put(key("a"), thing(), 0)
     with pytest.raises(Conflict, match="already exists"):
@@ -45,7 +45,7 @@ def test_a_conflict_leaves_everything_as_it_was() -> None:
     assert store.revision == 1
 
 
-def test_kinds_are_those_that_have_objects() -> None:
+def test_kinds_returns_kinds_with_objects() -> None:
     store = Store()
     store.put(key("a", kind="Secret"), thing())
     store.put(key("a"), thing())
@@ -54,7 +54,7 @@ def test_kinds_are_those_that_have_objects() -> None:
     assert store.kinds() == ["Secret"]
 
 
-def test_listing_a_kind_that_was_never_there_gives_nothing() -> None:
+def test_list_of_unknown_kind_is_empty() -> None:
     store = Store()
     assert list(store.list("Nothing")) == []
     assert store.get(key("a")) is None
@@ -62,7 +62,7 @@ def test_listing_a_kind_that_was_never_there_gives_nothing() -> None:
         store.delete(key("a"))
 
 
-def test_a_listener_that_writes_is_refused() -> None:
+def test_listener_that_writes_is_rejected() -> None:
     store = Store()
 
     def rewrite(event: object) -> None:
@@ -73,7 +73,7 @@ def test_a_listener_that_writes_is_refused() -> None:
         store.put(key("a"), thing())
 
 
-def test_a_change_in_place_is_found() -> None:
+def test_change_in_place_is_detected() -> None:
     store = Store(detect_mutation=True)
     stored = store.put(key("a"), thing(data={"x": "1"}))
     store.check_unchanged()
@@ -82,7 +82,7 @@ def test_a_change_in_place_is_found() -> None:
         store.check_unchanged()
 
 
-def test_a_change_in_place_is_found_when_the_object_is_replaced_or_deleted() -> None:
+def test_change_in_place_is_detected_on_replace_and_delete() -> None:
     store = Store(detect_mutation=True)
     store.put(key("a"), thing(data={"x": "1"}))["data"]["x"] = "2"
     with pytest.raises(InvariantError, match="changed in place"):
@@ -91,7 +91,7 @@ def test_a_change_in_place_is_found_when_the_object_is_replaced_or_deleted() -> 
         store.delete(key("a"))
 
 
-def test_changing_what_was_given_is_found_too() -> None:
+def test_change_of_given_object_is_detected() -> None:
     store = Store(detect_mutation=True)
     given = {"x": "1"}
     store.put(key("a"), thing(data=given))
@@ -100,7 +100,7 @@ def test_changing_what_was_given_is_found_too() -> None:
         store.check_unchanged()
 
 
-def test_copying_the_path_is_no_change_in_place() -> None:
+def test_copied_path_is_not_change_in_place() -> None:
     store = Store(detect_mutation=True)
     stored = store.put(key("a"), thing(data={"x": "1"}))
     store.put(key("a"), with_path(stored, ("data", "x"), "2"), 1)
@@ -110,6 +110,6 @@ def test_copying_the_path_is_no_change_in_place() -> None:
     store.validate()
 
 
-def test_only_a_store_with_copies_can_tell() -> None:
+def test_check_unchanged_needs_detect_mutation() -> None:
     with pytest.raises(InvariantError, match="detect_mutation"):
         Store().check_unchanged()

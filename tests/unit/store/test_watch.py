@@ -1,4 +1,4 @@
-"""Watches: each change once, at the watcher's pace."""
+"""Watches return each change once."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def revisions(watch: RevisionWatch) -> list[int]:
     return [event.revision for event in watch.take()]
 
 
-def test_each_change_is_taken_once() -> None:
+def test_watch_returns_each_change_once() -> None:
     store = Store()
     watch = store.watch(0)
     store.put(KEY, OBJ)
@@ -24,7 +24,7 @@ def test_each_change_is_taken_once() -> None:
     assert revisions(watch) == [3]
 
 
-def test_a_watch_can_be_resumed_where_another_stood() -> None:
+def test_watch_resumes_from_revision_of_another() -> None:
     store = Store()
     store.put(KEY, OBJ)
     first = store.watch(0)
@@ -33,7 +33,7 @@ def test_a_watch_can_be_resumed_where_another_stood() -> None:
     assert revisions(store.watch(first.revision)) == [2]
 
 
-def test_a_watch_that_falls_behind_expires_and_stays_so() -> None:
+def test_watch_that_falls_behind_stays_expired() -> None:
     store = Store(window=2)
     watch = store.watch(0)
     for _ in range(10):
@@ -43,7 +43,7 @@ def test_a_watch_that_falls_behind_expires_and_stays_so() -> None:
             watch.take()
 
 
-def test_watching_from_too_far_back_is_refused_at_once() -> None:
+def test_watch_from_expired_revision_is_rejected() -> None:
     store = Store(window=2)
     for _ in range(10):
         store.put(KEY, OBJ)

@@ -1,1 +1,1 @@
-"""Answers of webhooks."""
+"""Unit tests of batchyard.webhooks."""

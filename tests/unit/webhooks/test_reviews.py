@@ -1,4 +1,4 @@
-"""What the operator answers an API server that asks about objects: as the embedded API server does it itself."""
+"""Admission and conversion webhooks of the operator; the embedded API server applies the same rules."""
 
 import base64
 import json
@@ -38,10 +38,10 @@ def review(obj: Obj, old: Obj | None = None, part: str = "") -> dict[str, Any]:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**request, **changed}}
 
 
-def made_of(
+def mutated_object(
     obj: Obj, known: Mapping[ObjectQuery, Sequence[Obj]] = NOTHING, groups: Sequence[str] = ON_KUBERNETES
 ) -> Any:
-    """What becomes of an object, its patch applied."""
+    """Return an object with the patch of the webhook applied."""
     response = mutated(review(obj), groups, FetchedObjects("team", known))["response"]
     assert response["allowed"] is True
     if "patch" not in response:
@@ -49,7 +49,7 @@ def made_of(
     return json_patched(obj, json.loads(base64.b64decode(response["patch"])))
 
 
-def test_the_default_queue_is_given_in_managed_namespaces_alone() -> None:
+def test_default_queue_is_set_in_managed_namespaces_only() -> None:
     namespace = ObjectQuery(Key(scheme.NAMESPACE, "", "team"))
     known = {**NOTHING, DEFAULT_QUEUE: [make.local_queue("default")], namespace: [make.namespace()]}
     for managed, is_patched in ((None, True), (selector({}), True), (selector({"matchLabels": {"a": "b"}}), False)):
@@ -58,7 +58,7 @@ def test_the_default_queue_is_given_in_managed_namespaces_alone() -> None:
 
 
 def refusal(obj: Obj, old: Obj | None = None, part: str = "") -> str:
-    """Why an object is refused; '' if it is not."""
+    """Return the message of the rejection, or '' if the object is accepted."""
     response = validated(review(obj, old, part), ON_KUBERNETES, FetchedObjects("team", NOTHING))["response"]
     assert response["uid"] == "u"
     assert response["allowed"] is ("status" not in response)
@@ -66,38 +66,38 @@ def refusal(obj: Obj, old: Obj | None = None, part: str = "") -> str:
     return reported
 
 
-def test_a_job_that_queues_waits_from_the_beginning() -> None:
+def test_queued_job_is_suspended_at_creation() -> None:
     job = make.job(labels=QUEUED)
     running = with_path(job, ("spec", "suspend"), False)
-    assert made_of(running)["spec"]["suspend"] is True
-    assert made_of(UNQUEUED) == UNQUEUED
-    assert made_of(running, groups=("jobset",)) == running
+    assert mutated_object(running)["spec"]["suspend"] is True
+    assert mutated_object(UNQUEUED) == UNQUEUED
+    assert mutated_object(running, groups=("jobset",)) == running
 
 
-def test_a_job_without_a_queue_gets_the_default_one_where_there_is_one() -> None:
+def test_job_without_queue_gets_existing_default_queue() -> None:
     there = {**NOTHING, DEFAULT_QUEUE: [{"metadata": {"name": "default"}}]}
-    assert made_of(UNQUEUED, there)["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "default"}
+    assert mutated_object(UNQUEUED, there)["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "default"}
 
 
-def test_what_is_not_known_is_asked_for() -> None:
+def test_missing_object_raises_object_not_fetched() -> None:
     with pytest.raises(ObjectNotFetched) as asked:
-        made_of(UNQUEUED, {})
+        mutated_object(UNQUEUED, {})
     assert asked.value.question == DEFAULT_QUEUE
 
 
-def test_a_job_set_gets_its_defaults() -> None:
+def test_jobset_gets_defaults() -> None:
     bare = with_path(make.jobset(labels=QUEUED), ("spec", "successPolicy"), None)
-    found = made_of(bare)["spec"]
+    found = mutated_object(bare)["spec"]
     assert found["successPolicy"] == {"operator": "All"}
     assert found["suspend"] is True
 
 
-def test_queues_are_held_from_the_beginning() -> None:
+def test_cluster_queue_gets_finalizer_at_creation() -> None:
     bare = {**queue("cq", 1), "metadata": {"name": "cq"}}
-    assert made_of(bare)["metadata"]["finalizers"] == ["kueue.x-k8s.io/resource-in-use"]
+    assert mutated_object(bare)["metadata"]["finalizers"] == ["kueue.x-k8s.io/resource-in-use"]
 
 
-def test_rules_are_told_in_their_own_words() -> None:
+def test_rejection_message_contains_field_path_and_value() -> None:
     lent = queue("cq", 1, cohort="all")
     lent = json_patched(lent, [{"op": "add", "path": f"{CPU}/lendingLimit", "value": 2}])
     path = "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"
@@ -108,32 +108,32 @@ def test_rules_are_told_in_their_own_words() -> None:
 CPU = "/spec/resourceGroups/0/flavors/0/resources/0"
 
 
-def test_of_jobs_only_what_kueue_asks_is_asked() -> None:
+def test_job_validation_checks_only_kueue_rules() -> None:
     reported = refusal(make.job(labels={"kueue.x-k8s.io/max-exec-time-seconds": "x"}))
     assert reported.startswith("metadata.labels[kueue.x-k8s.io/max-exec-time-seconds]")
     assert refusal(make.job(parallelism=-1)) == ""
 
 
-def test_a_job_that_runs_stays_in_its_queue() -> None:
+def test_queue_name_of_running_job_is_immutable() -> None:
     old = with_path(make.job(labels=QUEUED), ("spec", "suspend"), False)
     new = with_path(old, ("metadata", "labels", "kueue.x-k8s.io/queue-name"), "other")
     assert "field is immutable" in refusal(new, old)
 
 
-def test_an_admission_is_not_changed_by_a_write_of_the_status() -> None:
+def test_admission_is_immutable_in_status_update() -> None:
     reserved = make.condition("QuotaReserved", reason="QuotaReserved")
     held = make.workload(status={"conditions": [reserved], "admission": make.admission(main=1)})
     other = with_path(held, ("status", "admission", "clusterQueue"), "other")
     assert refusal(other, held, "status").startswith("status.admission: Invalid value")
 
 
-def test_followers_wait_for_their_leader() -> None:
+def test_follower_pod_without_node_selector_is_rejected() -> None:
     notes = {"jobset.sigs.k8s.io/jobset-name": "a", "alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": notes}, "spec": {}}
     assert refusal(pod) == "follower pod node selector not set"
 
 
-def test_versions_are_converted_and_back_again() -> None:
+def test_conversion_to_old_version_and_back_is_lossless() -> None:
     stored = queue("cq", 1, cohort="all")
     asked = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v1beta1", "objects": [stored]}
     (old,) = converted({"request": asked})["response"]["convertedObjects"]
@@ -143,7 +143,7 @@ def test_versions_are_converted_and_back_again() -> None:
     assert back["result"] == {"status": "Success"}
 
 
-def test_a_version_there_is_not_fails_as_the_form_has_it() -> None:
+def test_conversion_to_unknown_version_returns_failed_result() -> None:
     asked = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v9", "objects": [queue("cq", 1)]}
     response = converted({"request": asked})["response"]
     assert response["convertedObjects"] == []
@@ -152,7 +152,7 @@ def test_a_version_there_is_not_fails_as_the_form_has_it() -> None:
 
 
 @pytest.mark.parametrize("sent", [{}, {"request": 1}, {"request": {}}, {"request": {"object": {"kind": "Job"}}}])
-def test_what_is_no_review_is_refused(sent: Any) -> None:
+def test_invalid_review_is_rejected(sent: Any) -> None:
     with pytest.raises(InvalidReview):
         mutated(sent, ON_KUBERNETES, FetchedObjects("", {}))
     with pytest.raises(InvalidReview):
@@ -167,11 +167,11 @@ def test_what_is_no_review_is_refused(sent: Any) -> None:
         ({"a": {"b": 1}}, {"a": 1, "h": []}),
     ],
 )
-def test_a_patch_makes_the_one_of_the_other(before: Any, after: Any) -> None:
+def test_patch_between_objects_produces_target_object(before: Any, after: Any) -> None:
     assert json_patched(before, patch_between(before, after)) == after
 
 
-def test_each_webhook_has_a_name_of_its_own_and_is_asked_about_the_stored_version() -> None:
+def test_webhook_names_are_unique() -> None:
     names = [hook.name for hook in hooks(ON_KUBERNETES)]
     assert len(dict.fromkeys(names)) == len(names)
     assert {"mjob.kb.io", "vjob.kb.io", "mpod.kb.io", "vworkload.kb.io"} < {*names}

@@ -1,4 +1,4 @@
-"""Pods, nodes and what is asked of the cloud, read as kubectl prints them."""
+"""Table rows of Pods, Nodes and cloud objects, as kubectl prints them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ DONE: Obj = {"terminated": {"exitCode": 0, "reason": "Completed"}}
 
 
 def obj(kind: str, *, now: float = 60, metadata: Obj | None = None, **fields: Any) -> dict[str, str]:
-    """The cells of an object of a kind made at the beginning, by column."""
+    """Return the cells of an object by column; it was created at second 0."""
     info = scheme.kind_info(kind)
     made = {
         "apiVersion": info.api_version,
@@ -52,7 +52,7 @@ def pod(*containers: Obj, init: tuple[Obj, ...] = (), deleted: bool = False, **s
             pod(phase="Pending", conditions=[make.condition("PodScheduled", False, reason="SchedulingGated")]),
             "SchedulingGated",
             "0/1",
-            id="held back",
+            id="gated",
         ),
         pytest.param(
             pod(container({"waiting": {"reason": "ContainerCreating"}}), phase="Pending"),
@@ -67,7 +67,7 @@ def pod(*containers: Obj, init: tuple[Obj, ...] = (), deleted: bool = False, **s
         ),
         pytest.param(pod(container({"terminated": {"exitCode": 3}}), phase="Failed"), "ExitCode:3", "0/1", id="exit"),
         pytest.param(pod(container({"terminated": {"signal": 9}}), phase="Failed"), "Signal:9", "0/1", id="killed"),
-        pytest.param(pod(phase="Failed", reason="Terminated"), "Terminated", "0/1", id="its node went"),
+        pytest.param(pod(phase="Failed", reason="Terminated"), "Terminated", "0/1", id="node deleted"),
         pytest.param(
             pod(container({"waiting": {"reason": "CrashLoopBackOff"}}), container(RUNNING, "d"), phase="Running"),
             "CrashLoopBackOff",
@@ -86,7 +86,7 @@ def pod(*containers: Obj, init: tuple[Obj, ...] = (), deleted: bool = False, **s
         pytest.param(pod(phase="Running", reason="NodeLost", deleted=True), "Unknown", "0/1", id="on a lost node"),
     ],
 )
-def test_the_status_of_a_pod_is_what_matters_most(cells: dict[str, str], status: str, ready: str) -> None:
+def test_pod_status_and_ready_columns_match_kubectl(cells: dict[str, str], status: str, ready: str) -> None:
     assert (cells["Status"], cells["Ready"]) == (status, ready)
 
 
@@ -100,39 +100,39 @@ def test_the_status_of_a_pod_is_what_matters_most(cells: dict[str, str], status:
         ),
         pytest.param({"terminated": {"exitCode": 1, "reason": "Error"}}, RUNNING, "Init:Error", id="the first failed"),
         pytest.param(
-            {"terminated": {"exitCode": 1}}, RUNNING, "Init:ExitCode:1", id="the first failed, nobody says why"
+            {"terminated": {"exitCode": 1}}, RUNNING, "Init:ExitCode:1", id="the first failed without a reason"
         ),
         pytest.param({"terminated": {"exitCode": 1, "signal": 9}}, RUNNING, "Init:Signal:9", id="the first was killed"),
         pytest.param(DONE, DONE, "ContainerCreating", id="both are done"),
     ],
 )
-def test_a_pod_in_preparation_says_how_far_it_is(first: Obj, second: Obj, status: str) -> None:
+def test_pod_status_shows_init_progress(first: Obj, second: Obj, status: str) -> None:
     main = container({"waiting": {"reason": "ContainerCreating"}})
     assert pod(main, init=(container(first, "a"), container(second, "b")), phase="Pending")["Status"] == status
 
 
-def test_containers_that_stay_beside_the_others_count_as_ready() -> None:
+def test_started_sidecars_count_as_ready() -> None:
     sidecar = container(RUNNING, "sidecar", started=True)
     assert pod(container(RUNNING), init=(sidecar,), phase="Running")["Ready"] == "2/2"
     starting = container(RUNNING, "sidecar", started=False)
     assert pod(container(RUNNING), init=(starting,), phase="Pending")["Status"] == "Init:0/1"
 
 
-def test_restarts_say_when_the_last_one_was() -> None:
+def test_restarts_column_shows_time_of_last_restart() -> None:
     ended = {"terminated": {"finishedAt": make.stamp(30)}}
     assert pod(container(RUNNING, restartCount=2, lastState=ended), phase="Running")["Restarts"] == "2 (30s ago)"
     assert pod(container(RUNNING, restartCount=2), phase="Running")["Restarts"] == "2"
     assert pod(container(RUNNING), phase="Running")["Restarts"] == "0"
 
 
-def test_restarts_of_preparation_count_until_it_is_done() -> None:
+def test_init_container_restarts_count_until_initialization_ends() -> None:
     failing = container({"waiting": {"reason": "CrashLoopBackOff"}}, "a", restartCount=3)
     assert pod(container(RUNNING), init=(failing,), phase="Pending")["Restarts"] == "3"
     done = container(DONE, "a", restartCount=3)
     assert pod(container(RUNNING, restartCount=1), init=(done,), phase="Running")["Restarts"] == "1"
 
 
-def test_a_wide_pod_says_where_it_is_and_what_it_waits_for() -> None:
+def test_wide_pod_row_shows_ip_node_and_readiness_gates() -> None:
     spec = {"containers": [], "nodeName": "n1", "readinessGates": [{"conditionType": "a"}, {"conditionType": "b"}]}
     status = {"podIP": "10.0.0.1", "nominatedNodeName": "n2", "conditions": [make.condition("a")]}
     cells = obj(scheme.POD, spec=spec, status=status)
@@ -150,20 +150,18 @@ def test_a_wide_pod_says_where_it_is_and_what_it_waits_for() -> None:
         ([{**make.condition("Ready"), "status": "Unknown"}], True, "NotReady,SchedulingDisabled"),
     ],
 )
-def test_a_node_says_whether_it_is_ready_and_takes_pods(
-    conditions: list[Obj], unschedulable: bool, status: str
-) -> None:
+def test_node_status_column_shows_readiness_and_cordon(conditions: list[Obj], unschedulable: bool, status: str) -> None:
     cells = obj(scheme.NODE, spec={"unschedulable": unschedulable}, status={"conditions": conditions})
     assert cells["Status"] == status
 
 
-def test_the_roles_of_a_node_are_in_its_labels() -> None:
+def test_node_roles_are_read_from_labels() -> None:
     roles = {"node-role.kubernetes.io/worker": "", "node-role.kubernetes.io/": "", "kubernetes.io/role": "agent"}
     assert obj(scheme.NODE, metadata={"labels": roles})["Roles"] == "agent,worker"
     assert obj(scheme.NODE)["Roles"] == "<none>"
 
 
-def test_a_wide_node_says_what_it_is() -> None:
+def test_wide_node_row_shows_addresses_and_system_info() -> None:
     system = {"kubeletVersion": "v1.30.3", "osImage": "cos", "kernelVersion": "6.1", "containerRuntimeVersion": "c://1"}
     addresses = [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.1"}]
     cells = obj(scheme.NODE, status={"nodeInfo": system, "addresses": addresses})
@@ -179,12 +177,12 @@ def test_a_wide_node_says_what_it_is() -> None:
         ({"autoscaling": {"totalMax": 24}}, "0-24 total"),
     ],
 )
-def test_a_pool_says_how_large_it_may_be(spec: Obj, size: str) -> None:
+def test_node_pool_row_shows_size_range(spec: Obj, size: str) -> None:
     cells = obj(scheme.NODE_POOL, spec={"machineType": "e2-small", "zones": ["a", "b"], **spec})
     assert (cells["Size"], cells["Instances"], cells["Zones"], cells["Provisioning"]) == (size, "0", "a,b", "standard")
 
 
-def test_an_instance_says_how_far_it_has_come() -> None:
+def test_instance_row_shows_phase_and_error() -> None:
     spec = {"pool": "np", "zone": "a", "machineType": "e2-small"}
     assert obj(scheme.INSTANCE, spec=spec)["Phase"] == "Pending"
     failed = obj(scheme.INSTANCE, spec=spec, status={"phase": "Failed", "error": {"code": "QUOTA_EXCEEDED"}})
@@ -193,7 +191,7 @@ def test_an_instance_says_how_far_it_has_come() -> None:
     assert leaving["Phase"] == "Terminating"
 
 
-def test_the_other_kinds_of_the_cloud_say_the_little_they_have() -> None:
+def test_other_cloud_kinds_print_their_columns() -> None:
     request = obj(scheme.RESIZE_REQUEST, spec={"pool": "np", "zone": "a", "count": 2}, status={"state": "ACCEPTED"})
     assert list(request.values()) == ["it", "np", "a", "2", "ACCEPTED", "60s", "<none>"]
     assert list(obj(scheme.CLUSTER, spec={"region": "r", "zones": ["r-a"]}).values()) == ["it", "r", "r-a", "60s"]

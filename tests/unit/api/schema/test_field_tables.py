@@ -1,4 +1,4 @@
-"""The field tables in the tree are what their sources say, and hold what CRDs hold, place by place."""
+"""The field tables are up to date with their sources, and agree with the CRDs in every field."""
 
 import importlib.util
 import re
@@ -31,7 +31,7 @@ TYPES = {"string": "string", "boolean": "bool", "integer": "int", "array": "list
 
 
 def field_tables() -> ModuleType:
-    """The tool that makes the tables."""
+    """Load the tool that generates the field tables."""
     spec = importlib.util.spec_from_file_location("field_tables", ROOT / "tools" / "field_tables.py")
     assert spec is not None
     assert spec.loader is not None
@@ -41,7 +41,7 @@ def field_tables() -> ModuleType:
 
 
 def type_of(schema: Mapping[str, Any]) -> str:
-    """The type of a place in a CRD, in the words of the tables; lists and objects as such."""
+    """Return the type of a field in a CRD, as written in the tables; only `list` or `object` for these."""
     if schema.get("x-kubernetes-int-or-string"):
         return "quantity" if "[KMGTPE]i" in schema.get("pattern", "") else "int-or-string"
     if schema.get("format") == "date-time":
@@ -52,7 +52,7 @@ def type_of(schema: Mapping[str, Any]) -> str:
 
 
 def type_in_table(field: Field) -> str:
-    """The same of a place in the tables."""
+    """Return the type of a field in the tables."""
     if field.is_list:
         return "list"
     if field.is_map:
@@ -61,7 +61,7 @@ def type_in_table(field: Field) -> str:
 
 
 def differences(schema: Mapping[str, Any], field: Field, within: TypeScope, path: str) -> Iterator[str]:
-    """Where a CRD and the tables part, from a place downwards."""
+    """Yield differences between a CRD and the tables, for a field and its children."""
     if type_of(schema) != type_in_table(field):
         yield f"{path}: {type_of(schema)} in the CRD, {field.expression} in the table"
     for key, word in BOUNDS.items():
@@ -82,7 +82,7 @@ def differences(schema: Mapping[str, Any], field: Field, within: TypeScope, path
 
 
 def object_differences(schema: Mapping[str, Any], within: TypeScope, type_name: str, path: str) -> Iterator[str]:
-    """Where the fields of an object part."""
+    """Yield differences between the fields of an object in the CRD and in the table."""
     fields, properties = within.fields(type_name), schema["properties"]
     if list(fields) != sorted(properties):
         yield f"{path}: fields {sorted(properties)} in the CRD, {list(fields)} in the table"
@@ -95,7 +95,7 @@ def object_differences(schema: Mapping[str, Any], within: TypeScope, type_name: 
 
 
 @pytest.mark.parametrize("path", CRD_FILES or [CRDS], ids=lambda path: path.stem)
-def test_the_tables_have_what_the_crds_have(path: Path) -> None:
+def test_field_tables_match_crds(path: Path) -> None:
     if not CRD_FILES:
         pytest.skip("the CRDs are not in ../shared/crds")
     crd = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)["spec"]
@@ -106,13 +106,13 @@ def test_the_tables_have_what_the_crds_have(path: Path) -> None:
         assert list(found) == []
 
 
-def test_the_tables_of_kubernetes_are_those_of_its_models() -> None:
+def test_native_table_equals_output_of_tool() -> None:
     tool = field_tables()
     made = tool.native_table(tool.read_table("core"), tool.MergingAsBefore())
     assert made == tool.read_table("native")
 
 
-def test_the_tables_of_the_crds_are_those_the_tool_makes() -> None:
+def test_crd_tables_equal_output_of_tool() -> None:
     if not CRD_FILES:
         pytest.skip("the CRDs are not in ../shared/crds")
     tool = field_tables()
@@ -120,18 +120,18 @@ def test_the_tables_of_the_crds_are_those_the_tool_makes() -> None:
         assert tool.text_of(made) == (tool.FIELDS / f"{name}.json").read_text("utf-8"), name
 
 
-def test_both_versions_of_a_provisioning_request_have_the_same_fields() -> None:
+def test_provisioning_request_versions_have_equal_fields() -> None:
     assert table("autoscaling.v1beta1") == table("autoscaling.v1")
 
 
-def test_what_is_known_by_hand_is_about_fields_that_exist() -> None:
+def test_manual_rules_refer_to_existing_fields() -> None:
     tool, native = field_tables(), scope("native")
     for place in [*tool.REQUIRED, *tool.CHECKED, *tool.MAY_REPEAT]:
         type_name, _, field = place.partition(".")
         assert field in native.fields(type_name), place
 
 
-def test_every_type_that_is_referred_to_exists() -> None:
+def test_every_referenced_type_exists() -> None:
     tool = field_tables()
     for path in sorted(tool.FIELDS.glob("*.json")):
         within = scope(path.stem)
@@ -142,20 +142,20 @@ def test_every_type_that_is_referred_to_exists() -> None:
                     assert home.fields(name)
 
 
-def test_a_pool_within_a_cluster_is_a_node_pool_with_a_name() -> None:
+def test_cluster_node_pool_has_fields_of_node_pool_spec_and_name() -> None:
     tables = table("cloud.v1alpha1")
     within = tables["Cluster.spec.nodePools"]
     assert {field: spec for field, spec in within.items() if field != "name"} == tables["NodePool.spec"]
     assert tables["Cluster.spec.times.byMachine"].items() < tables["Cluster.spec.times"].items()
 
 
-def test_tables_hold_no_texts_but_facts() -> None:
+def test_field_tables_contain_no_prose() -> None:
     tool = field_tables()
     for path in sorted(tool.FIELDS.glob("*.json")):
         assert re.search(r"[a-z]+ [a-z]+ [a-z]+", path.read_text("utf-8")) is None, path
 
 
-def test_an_unknown_word_of_a_crd_stops_the_tool() -> None:
+def test_unknown_crd_schema_keyword_raises_error() -> None:
     tool = field_tables()
     schema = {"type": "object", "properties": {"a": {"type": "string", "oneOf": []}}}
     with pytest.raises(tool.UnknownSchemaError, match=r"Kind\.a: oneOf"):

@@ -1,4 +1,4 @@
-"""What the schema of a kind refuses, what it completes, and how it says so."""
+"""Schema validation and defaults of kinds, and the messages of faults."""
 
 import copy
 from typing import Any
@@ -69,14 +69,14 @@ def with_template_defaults(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def reported(info: scheme.ServedKind, obj: dict[str, Any]) -> list[str]:
-    """All faults as texts."""
+    """Return all faults as strings."""
     return [str(fault) for fault in validate(info, obj)]
 
 
 @pytest.mark.parametrize(
     ("info", "obj"), [(CLUSTER_QUEUE, QUEUE), (JOB, TASK), (WORKLOAD, WAITING)], ids=["ClusterQueue", "Job", "Workload"]
 )
-def test_what_is_sound_and_complete_comes_back_as_it_is(info: scheme.ServedKind, obj: dict[str, Any]) -> None:
+def test_valid_complete_object_is_returned_unchanged(info: scheme.ServedKind, obj: dict[str, Any]) -> None:
     assert validate(info, obj) == []
     complete = with_defaults(info, obj)
     assert with_defaults(info, complete) is complete
@@ -103,7 +103,7 @@ def test_what_is_sound_and_complete_comes_back_as_it_is(info: scheme.ServedKind,
         ({"spec.zzz": None}, f"spec.zzz: unknown field; known here: {', '.join(SPEC_FIELDS)}"),
     ],
 )
-def test_an_unknown_field_is_told_with_what_was_meant(edits: dict[str, Any], fault: str) -> None:
+def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault: str) -> None:
     assert reported(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
 
 
@@ -147,7 +147,7 @@ def test_an_unknown_field_is_told_with_what_was_meant(edits: dict[str, Any], fau
         ({"metadata": GONE}, "metadata: Required value; give the object metadata with a name"),
     ],
 )
-def test_a_wrong_value_is_told_with_what_is_right(edits: dict[str, Any], fault: str) -> None:
+def test_invalid_value_is_reported_with_remedy(edits: dict[str, Any], fault: str) -> None:
     assert reported(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
 
 
@@ -165,7 +165,7 @@ def test_a_wrong_value_is_told_with_what_is_right(edits: dict[str, Any], fault: 
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_integers_are_whole_and_within_bounds(value: object, fault: str) -> None:
+def test_invalid_integer_is_reported_with_remedy(value: object, fault: str) -> None:
     assert reported(JOB, edited(TASK, {"spec.parallelism": value})) == [f"spec.parallelism: {fault}"]
 
 
@@ -176,11 +176,11 @@ def test_integers_are_whole_and_within_bounds(value: object, fault: str) -> None
         (0, "Invalid value: 0: must be true or false; write true or false"),
     ],
 )
-def test_truth_values_are_neither_texts_nor_numbers(value: object, fault: str) -> None:
+def test_boolean_field_rejects_string_and_integer(value: object, fault: str) -> None:
     assert reported(JOB, edited(TASK, {"spec.suspend": value})) == [f"spec.suspend: {fault}"]
 
 
-def test_all_faults_of_an_object_are_told_at_once_in_the_order_of_its_fields() -> None:
+def test_all_faults_are_reported_in_field_order() -> None:
     wrong = edited(
         QUEUE, {"spec.stopPolicy": "Halt", f"{CPU}.nominalQuota": GONE, f"{CPU}.name": 3, "metadata.nam": "x"}
     )
@@ -192,52 +192,52 @@ def test_all_faults_of_an_object_are_told_at_once_in_the_order_of_its_fields() -
     ]
 
 
-def test_items_with_the_same_key_are_duplicates() -> None:
+def test_list_items_with_equal_key_are_reported_as_duplicates() -> None:
     flavor = QUEUE["spec"]["resourceGroups"][0]["flavors"][0]
     twice = edited(QUEUE, {f"{GROUP}.flavors": [flavor, flavor]})
     fault = f'{GROUP}.flavors[1]: Duplicate value: name "spot"; remove or rename one of them'
     assert reported(CLUSTER_QUEUE, twice) == [fault]
 
 
-def test_items_of_a_set_are_there_once() -> None:
+def test_set_rejects_duplicate_items() -> None:
     checks = {"admissionChecks": [{"name": "a", "onFlavors": ["x", "x"]}]}
     place = "spec.admissionChecksStrategy.admissionChecks[0].onFlavors[1]"
     fault = f'{place}: Duplicate value: "x"; remove or rename one of them'
     assert reported(CLUSTER_QUEUE, edited(QUEUE, {"spec.admissionChecksStrategy": checks})) == [fault]
 
 
-def test_too_many_items_are_counted() -> None:
+def test_list_with_too_many_items_is_reported_with_count() -> None:
     wrong = edited(QUEUE, {f"{GROUP}.coveredResources": [f"r{i}" for i in range(66)]})
     assert reported(CLUSTER_QUEUE, wrong) == [
         f"{GROUP}.coveredResources: Too many: 66: must have at most 64 items; remove 2"
     ]
 
 
-def test_too_many_entries_of_a_mapping_are_counted() -> None:
+def test_mapping_with_too_many_entries_is_reported_with_count() -> None:
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
     wrong = {**flavor, "spec": {"nodeLabels": {f"l{i}": "" for i in range(9)}}}
     fault = "spec.nodeLabels: Too many: 9: must have at most 8 items; remove 1"
     assert reported(scheme.kind_info(scheme.RESOURCE_FLAVOR), wrong) == [fault]
 
 
-def test_a_name_that_breaks_a_pattern_is_told_in_words() -> None:
+def test_pattern_violation_is_reported_with_remedy_in_words() -> None:
     (fault,) = validate(CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": "Team A"}))
     assert fault.problem.startswith('Invalid value: "Team A": must match ^[a-z0-9]')
     assert fault.remedy == "use lower case letters, digits, '-' and '.', a letter or digit first and last"
 
 
-def test_a_pattern_ends_where_the_text_ends() -> None:
+def test_pattern_rejects_trailing_newline() -> None:
     assert validate(CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": "team\n"})) != []
 
 
-def test_patterns_may_ignore_case() -> None:
+def test_case_insensitive_pattern_accepts_mixed_case() -> None:
     check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
     parameters = {"apiGroup": "a.io", "kind": "SomeKind", "name": "p"}
     spec = {"controllerName": "x", "parameters": parameters}
     assert validate(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": spec}) == []
 
 
-def test_defaults_fill_what_is_missing_and_copy_only_that() -> None:
+def test_with_defaults_fills_missing_fields_and_copies_only_changed_parts() -> None:
     bare = edited(QUEUE, {"spec.queueingStrategy": GONE, "spec.preemption": {"reclaimWithinCohort": "Any"}})
     done = with_defaults(CLUSTER_QUEUE, bare)
     assert done["spec"]["queueingStrategy"] == "BestEffortFIFO"
@@ -250,13 +250,13 @@ def test_defaults_fill_what_is_missing_and_copy_only_that() -> None:
     assert "queueingStrategy" not in bare["spec"]
 
 
-def test_a_default_object_has_the_defaults_of_its_fields() -> None:
+def test_default_object_has_defaults_of_its_fields() -> None:
     done = with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"spec.preemption": GONE, "spec.flavorFungibility": GONE}))
     assert done["spec"]["preemption"]["borrowWithinCohort"] == {"policy": "Never"}
     assert done["spec"]["flavorFungibility"] == {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"}
 
 
-def test_each_version_has_its_own_fields() -> None:
+def test_each_api_version_has_its_own_fields() -> None:
     old = {**QUEUE, "apiVersion": "kueue.x-k8s.io/v1beta1", "spec": {"cohort": "all"}}
     assert with_defaults(CLUSTER_QUEUE, old)["spec"]["cohort"] == "all"
     assert reported(CLUSTER_QUEUE, {**old, "spec": {"cohortName": "all"}}) == [
@@ -264,43 +264,43 @@ def test_each_version_has_its_own_fields() -> None:
     ]
 
 
-def test_each_version_has_its_own_values() -> None:
+def test_each_api_version_has_its_own_enum_values() -> None:
     old = edited(QUEUE, {"apiVersion": "kueue.x-k8s.io/v1beta1", "spec.flavorFungibility.whenCanBorrow": "Borrow"})
     assert validate(CLUSTER_QUEUE, old) == []
     new = edited(old, {"apiVersion": "kueue.x-k8s.io/v1beta2"})
     assert [fault.path for fault in validate(CLUSTER_QUEUE, new)] == ["spec.flavorFungibility.whenCanBorrow"]
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_field_is_treated_as_absent() -> None:
     done = with_defaults(
         CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": None, "spec.stopPolicy": None, "status": None})
     )
     assert done == QUEUE
 
 
-def test_null_in_a_mapping_of_texts_is_an_empty_text_where_go_reads_it() -> None:
+def test_null_label_value_becomes_empty_string() -> None:
     done = with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"metadata.labels": {"a": None}}))
     assert done["metadata"]["labels"] == {"a": ""}
 
 
-def test_null_in_a_mapping_of_texts_of_a_custom_kind_is_not_a_text() -> None:
+def test_null_string_map_value_of_custom_resource_is_rejected() -> None:
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
     (fault,) = validate(RESOURCE_FLAVOR, {**flavor, "spec": {"nodeLabels": {"a": None}}})
     assert str(fault) == "spec.nodeLabels[a]: Invalid value: null: must be a string; write a string"
 
 
-def test_the_zero_time_that_client_go_prints_is_no_unknown_field() -> None:
+def test_null_creation_timestamp_in_pod_template_is_dropped() -> None:
     template = {"metadata": {"creationTimestamp": None, "labels": {"a": "b"}}, "spec": POD}
     done = with_defaults(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": template}))
     assert done["spec"]["podSets"][0]["template"]["metadata"] == {"labels": {"a": "b"}}
 
 
-def test_unsound_objects_have_no_defaults() -> None:
+def test_with_defaults_rejects_invalid_object() -> None:
     with pytest.raises(InvalidObject, match=r"spec\.zzz: unknown field"):
         with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"spec.zzz": 1}))
 
 
-def test_equal_pod_templates_are_shared() -> None:
+def test_equal_pod_templates_share_one_instance() -> None:
     one = with_defaults(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": {"spec": {**POD}}}))
     other = with_defaults(
         WORKLOAD, edited(WAITING, {"metadata.name": "v", "spec.podSets[0].template": {"spec": {**POD}}})
@@ -309,40 +309,40 @@ def test_equal_pod_templates_are_shared() -> None:
 
 
 @pytest.mark.parametrize("value", [1, 1.0, True])
-def test_remembered_templates_tell_numbers_from_truth(value: object) -> None:
+def test_template_cache_distinguishes_integer_float_and_boolean(value: object) -> None:
     templates = [{"spec": {**POD, "priority": each}} for each in (1, value)]
     faults = [validate(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": template})) for template in templates]
     assert faults[0] == []
     assert (faults[1] == []) is (type(value) is int)
 
 
-def test_a_template_that_cannot_be_encoded_is_checked_all_the_same() -> None:
+def test_template_that_cannot_be_encoded_is_validated() -> None:
     (fault,) = validate("PodTemplateSpec", {"spec": {**POD, "hostname": object()}})
     assert fault.path == "spec.hostname"
 
 
-def test_kubernetes_checks_in_jobs_what_crds_leave_open() -> None:
+def test_job_checks_restart_policy_and_workload_does_not() -> None:
     restart = {"spec.template.spec.restartPolicy": "Maybe"}
     assert [fault.path for fault in validate(JOB, edited(TASK, restart))] == ["spec.template.spec.restartPolicy"]
     pod = {**POD, "restartPolicy": "Maybe"}
     assert validate(WORKLOAD, edited(WAITING, {"spec.podSets[0].template.spec": pod})) == []
 
 
-def test_crds_refuse_a_variable_twice_and_kubernetes_lets_it_be() -> None:
+def test_duplicate_env_variable_is_rejected_in_workload_and_accepted_in_job() -> None:
     container = {"name": "c", "env": [{"name": "A"}, {"name": "A"}]}
     assert validate(JOB, edited(TASK, {"spec.template.spec.containers": [container]})) == []
     wrong = edited(WAITING, {"spec.podSets[0].template.spec.containers": [container]})
     assert [fault.path for fault in validate(WORKLOAD, wrong)] == ["spec.podSets[0].template.spec.containers[0].env[1]"]
 
 
-def test_ports_are_told_apart_by_their_default_protocol_too() -> None:
+def test_duplicate_port_check_uses_default_protocol() -> None:
     ports = [{"containerPort": 80}, {"containerPort": 80, "protocol": "TCP"}]
     wrong = edited(WAITING, {"spec.podSets[0].template.spec.containers[0].ports": ports})
     (fault,) = validate(WORKLOAD, wrong)
     assert fault.problem == 'Duplicate value: containerPort 80, protocol "TCP"'
 
 
-def test_a_field_of_the_pod_on_the_job_is_told_its_place() -> None:
+def test_misplaced_pod_field_in_job_is_reported_with_correct_path() -> None:
     wrong = edited(TASK, {"spec.restartPolicy": "Never", "spec.template.containers": []})
     assert reported(JOB, wrong) == [
         "spec.template.containers: unknown field; it belongs at spec.template.spec.containers",
@@ -353,13 +353,13 @@ def test_a_field_of_the_pod_on_the_job_is_told_its_place() -> None:
 @pytest.mark.parametrize(
     ("data", "is_sound"), [("aGk=", True), ("aG\nk=", True), ("hi there", False), (5, False)], ids=str
 )
-def test_secrets_hold_base64(data: object, is_sound: bool) -> None:
+def test_secret_data_must_be_base64(data: object, is_sound: bool) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"key": data}}
     faults = validate(scheme.kind_info(scheme.SECRET), secret)
     assert [fault.path for fault in faults] == ([] if is_sound else ["data[key]"])
 
 
-def test_scenarios_have_durations() -> None:
+def test_scenario_horizon_must_be_duration() -> None:
     scenario = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "s"}}
     info = scheme.kind_info(scheme.SCENARIO)
     assert with_defaults(info, {**scenario, "spec": {"horizon": "1h30m"}})["spec"] == {
@@ -371,16 +371,16 @@ def test_scenarios_have_durations() -> None:
     assert str(fault) == "spec.horizon: Invalid value: 'soon' is not a duration; write it as 90s, 1h30m or 0.5s"
 
 
-def test_a_type_alone_can_be_checked() -> None:
+def test_validate_accepts_type_name() -> None:
     (fault,) = validate("PodSpec", {})
     assert str(fault) == "containers: Required value; set it to a list of objects with name"
 
 
-#: What some kinds need, whatever else they are.
+#: Fields that some kinds require even in a minimal object.
 REQUIRED = ("addressType", "handler", "involvedObject", "roleRef", "spec", "template", "value")
 
 
-def test_every_kind_accepts_its_smallest_object_in_every_version() -> None:
+def test_every_version_of_every_kind_accepts_minimal_object() -> None:
     for info in scheme.KINDS:
         for version in info.versions:
             obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, "metadata": {"name": "a"}}
@@ -388,13 +388,13 @@ def test_every_kind_accepts_its_smallest_object_in_every_version() -> None:
             assert paths in ([], *([field] for field in REQUIRED)), info
 
 
-def test_a_text_may_need_characters() -> None:
+def test_empty_string_with_minimum_length_is_rejected() -> None:
     check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
     fault = 'spec.controllerName: Invalid value: "": must not be empty; fill it in'
     assert reported(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": {"controllerName": ""}}) == [fault]
 
 
-def test_required_fields_are_described_whatever_they_are() -> None:
+def test_missing_required_field_is_reported_with_expected_type() -> None:
     queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "q", "namespace": "a"}}
     status = {"fairSharing": {"weightedShare": 1, "admissionFairSharingStatus": {}}}
     assert [fault.remedy for fault in validate(scheme.kind_info(scheme.LOCAL_QUEUE), {**queue, "status": status})] == [
@@ -404,17 +404,17 @@ def test_required_fields_are_described_whatever_they_are() -> None:
 
 
 @pytest.mark.parametrize("operator", ["In", "Gt"])
-def test_an_operator_of_tolerations_is_one_that_is_taken(operator: str) -> None:
+def test_invalid_toleration_operator_is_rejected(operator: str) -> None:
     (fault,) = validate("PodSpec", {**POD, "tolerations": [{"key": "a", "operator": operator}]})
     assert (fault.path, fault.remedy) == ("tolerations[0].operator", "use Equal or Exists")
 
 
-def test_an_unknown_type_is_an_error_of_the_caller() -> None:
+def test_validate_raises_key_error_for_unknown_type() -> None:
     with pytest.raises(KeyError, match="no type Pods in native"):
         validate("Pods", {})
 
 
-def test_templates_are_remembered_within_a_bound() -> None:
+def test_template_cache_size_is_bounded() -> None:
     visit = Compiler(scope(NATIVE), lambda _: pytest.fail("no other scope")).object_visitor("PodTemplateSpec")
     templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(REMEMBERED_MAX + 1)]
     first, *_ = map(visit, templates[:-1])
@@ -426,7 +426,7 @@ def test_templates_are_remembered_within_a_bound() -> None:
 
 
 class Tree(TypeScope):
-    """A scope of one type of its own: a node with children by name."""
+    """A scope with a single type: a node with children by name."""
 
     def fields(self, type_name: str) -> dict[str, Field]:
         return {
@@ -438,24 +438,24 @@ class Tree(TypeScope):
 
 
 def tree(value: dict[str, Any]) -> Any:
-    """What a tree comes to."""
+    """Return the tree with defaults, or its flaws."""
     return Compiler(
         Tree("tree"), lambda scope: Compiler(scope, lambda _: pytest.fail("no other scope"))
     ).object_visitor("Node")(value)
 
 
-def test_objects_in_mappings_are_completed_too() -> None:
+def test_objects_in_mapping_get_defaults() -> None:
     assert tree({"children": {"a": {}, "b": {"size": 2}}}) == {
         "children": {"a": {"size": 1}, "b": {"size": 2}},
         "size": 1,
     }
 
 
-def test_flaws_in_mappings_have_their_names() -> None:
+def test_fault_path_in_mapping_contains_key() -> None:
     flaws = tree({"children": {"a": {}, "b": {"size": "x"}, 3: {}}})
     assert [path_text(flaw.path) for flaw in flaws] == ["children[b].size", "children[3]", "children"]
 
 
-def test_null_stays_where_it_means_something() -> None:
+def test_null_is_kept_in_nullable_and_untyped_fields() -> None:
     whole = {"note": None, "extra": {"any": [None]}, "size": 3}
     assert tree(whole) == whole

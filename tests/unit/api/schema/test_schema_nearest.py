@@ -1,4 +1,4 @@
-"""The name somebody meant."""
+"""Suggestions of similar names."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,13 +13,13 @@ short_texts = st.text(alphabet="abcd", max_size=6)
     ("one", "other", "edits"),
     [("", "", 0), ("abc", "", 3), ("abc", "abd", 1), ("abc", "acb", 1), ("kitten", "sitting", 3), ("ab", "b", 1)],
 )
-def test_edits_are_counted(one: str, other: str, edits: int) -> None:
+def test_edit_distance_counts_edits(one: str, other: str, edits: int) -> None:
     assert edit_distance(one, other) == edits
 
 
 @settings(deadline=None)
 @given(short_texts, short_texts)
-def test_the_way_back_is_as_long(one: str, other: str) -> None:
+def test_edit_distance_is_symmetric_and_bounded(one: str, other: str) -> None:
     assert edit_distance(one, other) == edit_distance(other, one)
     assert (edit_distance(one, other) == 0) is (one == other)
     assert edit_distance(one, other) <= max(len(one), len(other))
@@ -42,13 +42,13 @@ def test_the_way_back_is_as_long(one: str, other: str) -> None:
         ("x" * 1000, LOOSE_SHARE, None),
     ],
 )
-def test_only_a_near_name_is_meant(written: str, share: float, meant: str | None) -> None:
+def test_nearest_returns_only_similar_name(written: str, share: float, meant: str | None) -> None:
     assert nearest(written, ["preemption", "queueingStrategy", "reclaimWithinCohort", "key"], share) == meant
 
 
-def test_the_first_of_equally_near_names_is_meant() -> None:
+def test_nearest_returns_first_of_equally_similar_names() -> None:
     assert nearest("nameC", ["nameA", "nameB"]) == "nameA"
 
 
-def test_a_name_with_fewer_edits_beats_one_that_starts_alike() -> None:
+def test_nearest_prefers_fewer_edits_to_common_prefix() -> None:
     assert nearest("priorityClassName", ["priority", "priorityClassRef"], LOOSE_SHARE) == "priorityClassRef"

@@ -1,4 +1,4 @@
-"""What is right and wrong in the description of a cluster, its pools, and what is asked of the cloud."""
+"""Validation of Clusters, NodePools, Instances and ResizeRequests."""
 
 from typing import Any
 
@@ -54,12 +54,12 @@ RESIZE = cloud("ResizeRequest", pool="np", zone=A, count=2, provisioningRequest=
 
 
 def with_pool(**fields: Any) -> Obj:
-    """The Cluster with one pool alone."""
+    """Return the Cluster with a single pool."""
     return edited(CLUSTER, {"spec.nodePools": [pool(**fields)]})
 
 
 @pytest.mark.parametrize("obj", [CLUSTER, NODE_POOL, INSTANCE, RESIZE], ids=lambda obj: str(obj["kind"]))
-def test_good_objects_pass(obj: Obj) -> None:
+def test_valid_cloud_objects_are_accepted(obj: Obj) -> None:
     decoded = decode(obj)
     assert decoded.faults == []
     assert decoded.obj is not None
@@ -102,12 +102,12 @@ def test_good_objects_pass(obj: Obj) -> None:
         pytest.param(
             {"nodeCount": 3, "autoscaling": {"max": 2}},
             "nodeCount: Invalid value: 3: must be between autoscaling.min and autoscaling.max, 0 and 2",
-            id="too large a beginning",
+            id="too large an initial size",
         ),
         pytest.param(
             {"nodeCount": 2, "autoscaling": {"totalMax": 3}},
             "nodeCount: Invalid value: 2: must not be more than autoscaling.totalMax over all zones: 4 nodes, and 3",
-            id="too large a beginning over all zones",
+            id="too large an initial size over all zones",
         ),
         pytest.param(
             {"nodeCount": 1, "zones": ["us-central1-f"]},
@@ -116,7 +116,7 @@ def test_good_objects_pass(obj: Obj) -> None:
         ),
     ],
 )
-def test_pools_that_contradict_themselves_are_refused(fields: Obj, start: str) -> None:
+def test_invalid_node_pool_is_rejected(fields: Obj, start: str) -> None:
     assert begins(validate(with_defaults(with_pool(**fields))), f"spec.nodePools[0].{start}")
 
 
@@ -159,12 +159,12 @@ def test_pools_that_contradict_themselves_are_refused(fields: Obj, start: str) -
         pytest.param(
             {"provisioning": "queued", "zones": [A], "placementGroup": "g", "autoscaling": {"max": 2}},
             "placementGroup: Forbidden: compact placement is not available with queued provisioning",
-            id="queued close together",
+            id="queued compact placement",
         ),
         pytest.param(
             {"nodeCount": 1, "placementGroup": "g"},
             'zones: Invalid value: ["us-central1-a","us-central1-b"]: must have at most 1 item: a placement group',
-            id="close together in two zones",
+            id="compact placement in two zones",
         ),
         pytest.param(
             {"nodeCount": 1, "zones": [A], "placementGroup": "g" * 41},
@@ -188,7 +188,7 @@ def test_pools_that_contradict_themselves_are_refused(fields: Obj, start: str) -
         ),
     ],
 )
-def test_pools_that_ask_for_what_there_is_not_are_refused(fields: Obj, start: str) -> None:
+def test_node_pool_with_unavailable_resources_is_rejected(fields: Obj, start: str) -> None:
     assert begins(validate(with_defaults(with_pool(**fields))), f"spec.nodePools[0].{start}")
 
 
@@ -237,18 +237,18 @@ def test_pools_that_ask_for_what_there_is_not_are_refused(fields: Obj, start: st
         ),
     ],
 )
-def test_slices_are_whole_and_in_one_place(fields: Obj, start: str) -> None:
+def test_invalid_tpu_slice_pool_is_rejected(fields: Obj, start: str) -> None:
     edits = {f"spec.nodePools[0].{field}": value for field, value in fields.items()}
     wrong = edited(edited(CLUSTER, {"spec.nodePools": [SLICE]}), edits)
     assert begins(validate(with_defaults(wrong)), f"spec.nodePools[0].{start}")
 
 
-def test_a_slice_of_one_node_is_a_pool_like_others() -> None:
+def test_single_node_tpu_slice_pool_is_accepted() -> None:
     single = pool("v5", "ct5lp-hightpu-4t", tpuTopology="2x2", zones=[A, B], nodeCount=3)
     assert validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [single]}))) == []
 
 
-def test_the_nodes_that_share_a_slice_evenly_are_named() -> None:
+def test_remedy_lists_node_counts_that_divide_tpu_slice() -> None:
     wrong = {**SLICE, "machineType": "mine", "autoscaling": {"max": 3}}
     (fault,) = validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [wrong]})))
     assert fault.remedy == "use one of 1, 2, 4, 8"
@@ -297,7 +297,7 @@ def test_the_nodes_that_share_a_slice_evenly_are_named() -> None:
         pytest.param(
             {"spec.catalog.x1-huge": {**CHIPS, "topology": "wide"}},
             'spec.catalog[x1-huge].topology: Invalid value: "wide": must be the numbers of chips',
-            id="a machine with chips that lie nowhere",
+            id="a machine with invalid chip topology",
         ),
         pytest.param(
             {"spec.catalog.x1-huge.memory": "0"},
@@ -310,7 +310,7 @@ def test_the_nodes_that_share_a_slice_evenly_are_named() -> None:
         pytest.param(
             {"spec.catalog.x1-huge": {**CHIPS, "topology": "2x4"}},
             'spec.catalog[x1-huge].topology: Invalid value: "2x4": must have the 4 chips of the machine, not 8',
-            id="a machine with fewer chips than lie in it",
+            id="a machine with fewer chips than its topology",
         ),
         pytest.param(
             {"spec.catalog.x1-huge": {**CHIPS, "accelerator": {"type": "t", "count": 4, "resource": "cpu"}}},
@@ -337,7 +337,7 @@ def test_the_nodes_that_share_a_slice_evenly_are_named() -> None:
         ),
     ],
 )
-def test_clusters_that_contradict_themselves_are_refused(edits: Obj, start: str) -> None:
+def test_invalid_cluster_is_rejected(edits: Obj, start: str) -> None:
     faults = validate(with_defaults(edited(CLUSTER, edits)))
     assert begins(faults[:1], start)
 
@@ -361,7 +361,7 @@ def test_clusters_that_contradict_themselves_are_refused(edits: Obj, start: str)
         pytest.param(
             {"priorities": ["spot"]},
             "priorities: Forbidden: the expander least-waste does not go by it",
-            id="an order for nobody",
+            id="an order for another expander",
         ),
         pytest.param(
             {"expander": "priority", "priorities": ["("]},
@@ -380,7 +380,7 @@ def test_clusters_that_contradict_themselves_are_refused(edits: Obj, start: str)
         ),
     ],
 )
-def test_bad_settings_of_the_autoscaler_are_refused(settings: Obj, start: str) -> None:
+def test_invalid_autoscaler_settings_are_rejected(settings: Obj, start: str) -> None:
     wrong = with_defaults(edited(CLUSTER, {"spec.autoscaling": settings}))
     assert begins(validate(wrong), f"spec.autoscaling.{start}")
 
@@ -391,7 +391,7 @@ def test_bad_settings_of_the_autoscaler_are_refused(settings: Obj, start: str) -
         pytest.param(
             edited(INSTANCE, {"spec.resizeRequest": "r"}),
             "spec.resizeRequest: Forbidden: only queued instances come with a ResizeRequest",
-            id="an instance nobody queued for",
+            id="an instance that is not queued",
         ),
         pytest.param(
             edited(INSTANCE, {"spec.maxRunDuration": "1s"}), 'spec.maxRunDuration: Invalid value: "1s"', id="too short"
@@ -409,7 +409,7 @@ def test_bad_settings_of_the_autoscaler_are_refused(settings: Obj, start: str) -
         ),
     ],
 )
-def test_bad_requests_are_refused(obj: Obj, start: str) -> None:
+def test_invalid_instance_request_or_pool_object_is_rejected(obj: Obj, start: str) -> None:
     assert begins(validate(obj), start)
 
 
@@ -434,13 +434,13 @@ def test_bad_requests_are_refused(obj: Obj, start: str) -> None:
         ),
     ],
 )
-def test_what_must_stay_stays(old: Obj, edits: Obj, start: str) -> None:
+def test_immutable_fields_are_rejected_in_update(old: Obj, edits: Obj, start: str) -> None:
     new = edited(old, edits)
     assert validate(new) == []
     assert begins(validate_update(new, old), start)
 
 
-def test_a_pool_may_change_its_size() -> None:
+def test_node_pool_size_is_mutable() -> None:
     assert validate_update(edited(NODE_POOL, {"spec.nodeCount": 5}), NODE_POOL) == []
 
 
@@ -453,7 +453,7 @@ def test_a_pool_may_change_its_size() -> None:
         ({"match": "a", "machine": True, "workingDir": "here"}, "spec.local.images[0].workingDir: Invalid value"),
     ],
 )
-def test_one_thing_of_the_machine_stands_for_an_image(row: Obj, start: str) -> None:
+def test_image_row_with_invalid_source_is_rejected(row: Obj, start: str) -> None:
     cluster = with_defaults(cloud("Cluster", zones=["here"], local={"images": [row]}))
     assert begins(validate(cluster), start)
 
@@ -469,14 +469,14 @@ def test_one_thing_of_the_machine_stands_for_an_image(row: Obj, start: str) -> N
         ({"engine": "podman", "workingDir": "/x"}, "spec.local.images[0].workingDir: Invalid value"),
     ],
 )
-def test_one_thing_stands_for_an_image(row: Obj, reported: str) -> None:
+def test_image_row_requires_exactly_one_source(row: Obj, reported: str) -> None:
     wrong = edited(CLUSTER, {"spec.local": {"images": [{"match": "a", **row}]}})
     found = [str(fault) for fault in validate(with_defaults(wrong))]
     assert (reported in " ".join(found)) if reported else not found
 
 
 def booked(*rows: dict[str, Any], **spec: Any) -> list[str]:
-    """The faults of a Cluster with these reservations of machines of one type in one zone."""
+    """Return the faults of a Cluster with these reservations of a single machine type and zone."""
     common = {"machineType": "g2-standard-24", "zone": A, "count": 4}
     found = [{"name": f"r{i}", **common, **row} for i, row in enumerate(rows)]
     decoded = decode(cloud("Cluster", zones=[A], reservations=found, **spec))
@@ -493,7 +493,7 @@ def booked(*rows: dict[str, Any], **spec: Any) -> list[str]:
         {"duration": "1h"},
     ],
 )
-def test_a_window_is_given_by_time_or_by_duration(row: dict[str, str]) -> None:
+def test_reservation_window_accepts_times_and_durations(row: dict[str, str]) -> None:
     assert booked(row) == []
 
 
@@ -508,12 +508,12 @@ def test_a_window_is_given_by_time_or_by_duration(row: dict[str, str]) -> None:
         ({"duration": "0s"}, "must be greater than 0"),
     ],
 )
-def test_a_window_that_is_none_is_refused(row: dict[str, str], part: str) -> None:
+def test_invalid_reservation_window_is_rejected(row: dict[str, str], part: str) -> None:
     (fault,) = booked(row)
     assert part in fault
 
 
-def test_reservations_that_overlap_hold_no_more_machines_than_can_be_booked() -> None:
+def test_overlapping_reservations_over_bookable_count_are_rejected() -> None:
     bookable = [{"machineType": "g2-standard-24", "zone": A, "count": 6}]
     first = {"start": "2026-12-01T20:00:00Z", "duration": "2h"}
     after = {"start": "2026-12-01T22:00:00Z", "duration": "2h"}

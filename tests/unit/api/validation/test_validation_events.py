@@ -1,4 +1,4 @@
-"""What is right and wrong in Events."""
+"""Validation of Events."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ NEWER = {
 }
 
 
-def told_in(namespace: str, about: str, **fields: Any) -> dict[str, Any]:
+def event_in(namespace: str, about: str, **fields: Any) -> dict[str, Any]:
     involved = {"kind": "Pod", "name": "p", **({"namespace": about} if about else {})}
     metadata = {"name": "e", "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": involved, **fields}
@@ -29,12 +29,12 @@ def told_in(namespace: str, about: str, **fields: Any) -> dict[str, Any]:
         ("default", "", NEWER),
         ("kube-system", "", NEWER),
         ("a", "a", NEWER),
-        ("a", "b", NEWER),  # Kubernetes looks at no more
+        ("a", "b", NEWER),  # Kubernetes does not check this
         ("a", "a", NEWER | {"message": "m" * 1024, "action": "a" * 128}),
     ],
 )
-def test_events_that_are_taken(namespace: str, about: str, fields: dict[str, Any]) -> None:
-    assert validate(told_in(namespace, about, **fields)) == []
+def test_valid_event_is_accepted(namespace: str, about: str, fields: dict[str, Any]) -> None:
+    assert validate(event_in(namespace, about, **fields)) == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_events_that_are_taken(namespace: str, about: str, fields: dict[str, Any
         ("a", "a", NEWER | {"message": "m" * 1025}, "message"),
     ],
 )
-def test_events_that_are_refused(namespace: str, about: str, fields: dict[str, Any], path: str) -> None:
-    event = told_in(namespace, about, **fields)
+def test_invalid_event_is_rejected(namespace: str, about: str, fields: dict[str, Any], path: str) -> None:
+    event = event_in(namespace, about, **fields)
     assert [fault.path for fault in validate(event)] == [path]
-    assert [fault.path for fault in validate_update(event, told_in(namespace, namespace))] == [path]
+    assert [fault.path for fault in validate_update(event, event_in(namespace, namespace))] == [path]

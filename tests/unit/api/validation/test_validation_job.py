@@ -1,4 +1,4 @@
-"""What is right and wrong in Jobs, by Kubernetes's rules."""
+"""Validation of Jobs by the rules of Kubernetes."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ UID = "controller-uid"
         pytest.param(edited(JOB, {"spec.managedBy": "a.io/b"}), id="managed elsewhere"),
         pytest.param(
             edited(JOB, {"spec.selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}}),
-            id="a selector Kubernetes made",
+            id="a generated selector",
         ),
         pytest.param(
             edited(
@@ -45,20 +45,20 @@ UID = "controller-uid"
                     "spec.template.metadata": {"labels": {"a": "b", "c": "d"}},
                 },
             ),
-            id="a selector of its own",
+            id="a manual selector",
         ),
         pytest.param(
             edited(JOB, {"spec.template.metadata": {"labels": {"job-name": "job"}}}), id="its name as a label"
         ),
     ],
 )
-def test_good_jobs_pass(obj: dict[str, Any]) -> None:
+def test_valid_job_is_accepted(obj: dict[str, Any]) -> None:
     assert validate(obj) == []
     assert validate_update(obj, obj) == []
 
 
 @pytest.mark.parametrize("field", ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit"])
-def test_numbers_are_not_negative(field: str) -> None:
+def test_negative_job_number_is_rejected(field: str) -> None:
     faults = validate(edited(JOB, {f"spec.{field}": -1}))
     assert begins(faults, f"spec.{field}: Invalid value: -1: must be greater than or equal to 0")
 
@@ -135,7 +135,7 @@ def test_numbers_are_not_negative(field: str) -> None:
         pytest.param(
             {SUCCESS: [{"succeededCount": -1}]},
             f"{SUCCESS}[0].succeededCount: Invalid value: -1: must be greater than or equal to 0",
-            id="less than no successes",
+            id="negative successes",
         ),
         pytest.param(
             {SUCCESS: [{"succeededCount": 1}] * 21},
@@ -144,12 +144,12 @@ def test_numbers_are_not_negative(field: str) -> None:
         ),
     ],
 )
-def test_bad_indexed_jobs_are_refused(edits: dict[str, Any], start: str) -> None:
+def test_invalid_indexed_job_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(INDEXED, edits)), start)
 
 
 @pytest.mark.parametrize("indexes", ["3", "1,0", "1-1", "2-1", "a", "0,", "-1", "0-"])
-def test_indexes_of_success_increase_and_exist(indexes: str) -> None:
+def test_invalid_succeeded_indexes_are_rejected(indexes: str) -> None:
     faults = validate(edited(INDEXED, {SUCCESS: [{"succeededIndexes": indexes}]}))
     assert begins(faults, f'{SUCCESS}[0].succeededIndexes: Invalid value: "{indexes}": error parsing succeededIndexes')
 
@@ -160,13 +160,13 @@ RESTART = "spec.template.spec.restartPolicy"
 @pytest.mark.parametrize(
     ("edits", "start"),
     [
-        pytest.param({RESTART: GONE}, f'{RESTART}: Required value: valid values: "OnFailure", "Never"', id="not said"),
-        pytest.param({RESTART: "Always"}, f"{RESTART}: Required value: valid values", id="for ever"),
+        pytest.param({RESTART: GONE}, f'{RESTART}: Required value: valid values: "OnFailure", "Never"', id="missing"),
+        pytest.param({RESTART: "Always"}, f"{RESTART}: Required value: valid values", id="always"),
         pytest.param({RESTART: "X"}, f'{RESTART}: Unsupported value: "X"', id="unknown"),
         pytest.param(
             {RESTART: "OnFailure", RULES: [{"action": "FailJob", "onExitCodes": CODES}]},
             f'{RESTART}: Invalid value: "OnFailure": only "Never" is supported when podFailurePolicy is specified',
-            id="before the failure policy sees it",
+            id="restart with failure policy",
         ),
         pytest.param(
             {"spec.podReplacementPolicy": "X"},
@@ -181,7 +181,7 @@ RESTART = "spec.template.spec.restartPolicy"
         pytest.param(
             {"spec.selector": {"matchLabels": {"a": "b"}}},
             'spec.selector: Invalid value: {"matchLabels":{"a":"b"}}: `selector` not auto-generated',
-            id="a selector without asking",
+            id="a selector without manualSelector",
         ),
         pytest.param({"spec.manualSelector": True}, "spec.selector: Required value", id="no selector"),
         pytest.param(
@@ -192,7 +192,7 @@ RESTART = "spec.template.spec.restartPolicy"
         pytest.param(
             {"spec.manualSelector": True, "spec.selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}},
             "spec.template.metadata.labels: Invalid value: {}: `selector` does not match template `labels`",
-            id="an expression that says other pods",
+            id="an expression for other pods",
         ),
         pytest.param(
             {"spec.template.metadata": {"labels": {"job-name": "other"}}},
@@ -220,7 +220,7 @@ RESTART = "spec.template.spec.restartPolicy"
         ),
     ],
 )
-def test_bad_jobs_are_refused(edits: dict[str, Any], start: str) -> None:
+def test_invalid_job_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(JOB, edits)), start)
 
 
@@ -237,12 +237,12 @@ def test_bad_jobs_are_refused(edits: dict[str, Any], start: str) -> None:
         pytest.param(
             {"action": "Count"},
             [": Invalid value: specifying one of OnExitCodes and OnPodConditions is required"],
-            id="about nothing",
+            id="no requirement",
         ),
         pytest.param(
             {"action": "Count", "onExitCodes": CODES, "onPodConditions": [{"type": "A"}]},
             [": Invalid value: specifying both OnExitCodes and OnPodConditions is not supported"],
-            id="about two things",
+            id="two requirements",
         ),
         pytest.param(
             {"action": "Count", "onPodConditions": [{"type": "a b", "status": "X"}]},
@@ -282,7 +282,7 @@ def test_bad_jobs_are_refused(edits: dict[str, Any], start: str) -> None:
         pytest.param(
             {"action": "Count", "onExitCodes": {"operator": "In", "values": [0] * 256}},
             [".onExitCodes.values: Too many: 256: must have at most 255 items"],
-            id="too many exit codes, which are not gone through one by one",
+            id="too many exit codes without checks of each",
         ),
         pytest.param(
             {"action": "Count", "onExitCodes": {**CODES, "containerName": "x"}},
@@ -291,17 +291,17 @@ def test_bad_jobs_are_refused(edits: dict[str, Any], start: str) -> None:
         ),
     ],
 )
-def test_bad_rules_of_failure_are_refused(rule: dict[str, Any], starts: list[str]) -> None:
+def test_invalid_failure_policy_rule_is_rejected(rule: dict[str, Any], starts: list[str]) -> None:
     assert begins(validate(edited(JOB, {RULES: [rule]})), *(f"{RULES}[0]{start}" for start in starts))
 
 
-def test_a_rule_has_at_most_20_conditions() -> None:
+def test_failure_policy_rule_over_20_conditions_is_rejected() -> None:
     rule = {"action": "Count", "onPodConditions": [{"type": "A"}] * 21}
     start = f"{RULES}[0].onPodConditions: Too many: 21: must have at most 20 items"
     assert begins(validate(edited(JOB, {RULES: [rule]})), start)
 
 
-def test_very_many_indexes_may_not_all_fail() -> None:
+def test_max_failed_indexes_over_limit_is_rejected() -> None:
     edits = {"spec.completions": 200_000, "spec.backoffLimitPerIndex": 1, "spec.maxFailedIndexes": 100_001}
     starts = [
         f"spec.maxFailedIndexes: Invalid value: 100001: must be less than or equal to {n}" for n in (100000, 10000)
@@ -309,7 +309,7 @@ def test_very_many_indexes_may_not_all_fail() -> None:
     assert begins(validate(edited(INDEXED, edits)), *starts)
 
 
-def test_a_failure_policy_has_at_most_20_rules() -> None:
+def test_failure_policy_over_20_rules_is_rejected() -> None:
     rules = [{"action": "FailJob", "onExitCodes": CODES}] * 21
     assert begins(validate(edited(JOB, {RULES: rules})), f"{RULES}: Too many: 21: must have at most 20 items")
 
@@ -350,7 +350,7 @@ def test_a_failure_policy_has_at_most_20_rules() -> None:
         ),
     ],
 )
-def test_what_must_stay_of_a_job_stays(old: dict[str, Any], edits: dict[str, Any], start: str) -> None:
+def test_immutable_job_fields_are_rejected_in_update(old: dict[str, Any], edits: dict[str, Any], start: str) -> None:
     assert begins(validate_update(edited(old, edits), old), start)
 
 
@@ -366,12 +366,12 @@ def test_what_must_stay_of_a_job_stays(old: dict[str, Any], edits: dict[str, Any
         pytest.param({"spec.parallelism": 5}, id="parallelism"),
     ],
 )
-def test_what_may_change_of_a_suspended_job(edits: dict[str, Any]) -> None:
+def test_scheduling_fields_of_suspended_job_are_mutable(edits: dict[str, Any]) -> None:
     old = edited(JOB, {"spec.suspend": True})
     assert validate_update(edited(old, edits), old) == []
 
 
-def test_a_suspended_job_keeps_its_place_beside_other_pods() -> None:
+def test_pod_affinity_of_suspended_job_is_immutable() -> None:
     term = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
     old = edited(JOB, {"spec.suspend": True, "spec.template.spec.affinity": {"podAffinity": term}})
     moved = edited(old, {"spec.template.spec.affinity.nodeAffinity": {}})
@@ -381,18 +381,18 @@ def test_a_suspended_job_keeps_its_place_beside_other_pods() -> None:
     )
 
 
-def test_a_job_is_told_where_to_run_as_it_is_suspended() -> None:
+def test_node_selector_may_change_in_update_that_suspends_job() -> None:
     new = edited(JOB, {"spec.suspend": True, "spec.template.spec.nodeSelector": {"a": "b"}})
     assert validate_update(new, JOB) == []
 
 
 @pytest.mark.parametrize("before", [2, 3])
-def test_an_indexed_job_grows_with_its_parallelism(before: int) -> None:
+def test_indexed_job_completions_may_change_with_parallelism(before: int) -> None:
     old = edited(INDEXED, {"spec.parallelism": before})
     assert validate_update(edited(old, {"spec.parallelism": 5, "spec.completions": 5}), old) == []
 
 
-def test_a_rule_of_success_lists_a_bounded_number_of_indexes() -> None:
+def test_succeeded_indexes_over_64_kib_are_rejected() -> None:
     listed = ",".join(map(str, range(0, 30_000, 2)))
     faults = validate(edited(INDEXED, {"spec.completions": 30_000, SUCCESS: [{"succeededIndexes": listed}]}))
     assert begins(faults, f"{SUCCESS}[0].succeededIndexes: Too long: may not be more than 65536 bytes")

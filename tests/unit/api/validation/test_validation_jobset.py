@@ -1,4 +1,4 @@
-"""What is right and wrong in JobSets."""
+"""Validation of JobSets."""
 
 from typing import Any
 
@@ -38,11 +38,14 @@ CLAIMED = edited(
         pytest.param(edited(JOBSET, {f"{JOBS}[1].replicas": 0}), id="of no replicas"),
         pytest.param(
             edited(JOBSET, {f"{JOBS}[1].template.spec.{f}": GONE for f in ("parallelism", "completions")}),
-            id="of one pod, not said",
+            id="without parallelism and completions",
         ),
         pytest.param(edited(JOBSET, {"spec.network.subdomain": "net"}), id="in a subdomain"),
         pytest.param(edited(JOBSET, {"spec.managedBy": "a.io/b"}), id="managed elsewhere"),
-        pytest.param(edited(JOBSET, {"spec.successPolicy.targetReplicatedJobs": ["worker"]}), id="one decides"),
+        pytest.param(
+            edited(JOBSET, {"spec.successPolicy.targetReplicatedJobs": ["worker"]}),
+            id="success of a single replicatedJob",
+        ),
         pytest.param(edited(JOBSET, {COORDINATOR: {"replicatedJob": "worker", "jobIndex": 1}}), id="coordinated"),
         pytest.param(
             edited(
@@ -52,13 +55,13 @@ CLAIMED = edited(
             id="with rules of failure",
         ),
         pytest.param(CLAIMED, id="with a disk"),
-        pytest.param(edited(JOBSET, {JOBS: []}), id="of nothing, outside queues"),
+        pytest.param(edited(JOBSET, {JOBS: []}), id="without jobs, not queued"),
         pytest.param(
             edited(JOBSET, {"metadata.name": GONE, "metadata.generateName": "set-"}), id="with a generated name"
         ),
     ],
 )
-def test_good_jobsets_pass(obj: dict[str, Any]) -> None:
+def test_valid_jobset_is_accepted(obj: dict[str, Any]) -> None:
     assert validate(obj) == []
     assert validate_update(obj, obj) == []
 
@@ -75,7 +78,7 @@ def test_good_jobsets_pass(obj: dict[str, Any]) -> None:
             {f"{JOBS}[1].dependsOn": [{"name": "later", "status": "Ready"}]},
             f'{JOBS}[1].dependsOn[0].name: Invalid value: "later": '
             "replicatedJob: worker cannot depend on replicatedJob: later",
-            id="waiting for what is not before",
+            id="dependency on a missing job",
         ),
         pytest.param(
             {
@@ -132,7 +135,7 @@ def test_good_jobsets_pass(obj: dict[str, Any]) -> None:
             {"spec.successPolicy.targetReplicatedJobs": ["x"]},
             "spec.successPolicy.targetReplicatedJobs[0]: "
             "Invalid value: \"x\": invalid replicatedJob name 'x' does not appear in .spec.ReplicatedJobs",
-            id="success of nothing",
+            id="success of a missing replicatedJob",
         ),
         pytest.param({f"{POD}.spec.containers": []}, f"{POD}.spec.containers: Required value", id="no containers"),
         pytest.param(
@@ -148,26 +151,26 @@ def test_good_jobsets_pass(obj: dict[str, Any]) -> None:
         pytest.param(
             {"metadata.annotations": {EXCLUSIVE: ""}},
             f"metadata.annotations[{EXCLUSIVE}]: Required value: can not be empty",
-            id="exclusive in no topology",
+            id="empty exclusive topology",
         ),
         pytest.param(
             {f"{JOBS}[1].template.metadata": {"annotations": {EXCLUSIVE: "a b"}}},
             f'{JOBS}[1].template.metadata.annotations[{EXCLUSIVE}]: Invalid value: "a b": name part must consist',
-            id="exclusive in what is no label",
+            id="invalid exclusive topology",
         ),
         pytest.param(
             {"metadata.labels": QUEUED, JOBS: []},
             f"{JOBS}: Required value: a JobSet in a queue has at least one replicatedJob",
-            id="queued for nothing",
+            id="queued without jobs",
         ),
         pytest.param(
             {"metadata.labels": QUEUED, JOBS: NINETEEN},
             f"{JOBS}: Too many: 19: must have at most 18 items",
-            id="queued for too much",
+            id="queued with too many jobs",
         ),
     ],
 )
-def test_bad_jobsets_are_refused(edits: dict[str, Any], start: str) -> None:
+def test_invalid_jobset_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(JOBSET, edits)), start)
 
 
@@ -192,7 +195,7 @@ def test_bad_jobsets_are_refused(edits: dict[str, Any], start: str) -> None:
         pytest.param(
             {"targetReplicatedJobs": ["x"]},
             "[0].targetReplicatedJobs[0]: Invalid value: \"x\": invalid replicatedJob name 'x' in failure policy",
-            id="about no replicatedJob",
+            id="missing replicatedJob",
         ),
         pytest.param(
             {"onJobFailureReasons": ["x"]},
@@ -201,26 +204,26 @@ def test_bad_jobsets_are_refused(edits: dict[str, Any], start: str) -> None:
         ),
     ],
 )
-def test_bad_rules_of_failure_are_refused(rule: dict[str, Any], start: str) -> None:
+def test_invalid_failure_policy_rule_is_rejected(rule: dict[str, Any], start: str) -> None:
     faults = validate(edited(JOBSET, {RULES: [{"name": "r", "action": "FailJobSet", **rule}]}))
     assert begins(faults, f"{RULES}{start}")
 
 
-def test_a_rule_of_failure_may_leave_its_name_to_the_webhook() -> None:
-    """The CRD requires a name, but webhooks come first: examples of JobSet's own have none."""
+def test_failure_policy_rule_without_name_gets_default_name() -> None:
+    """The CRD requires a name, but webhooks run first; JobSet's examples omit the name."""
     decoded = decode(edited(RAW, {RULES: [{"action": "FailJobSet"}]}))
     assert decoded.faults == []
     assert decoded.obj is not None
     assert [rule["name"] for rule in decoded.obj["spec"]["failurePolicy"]["rules"]] == ["failurePolicyRule0"]
 
 
-def test_rules_of_failure_have_names_of_their_own() -> None:
+def test_duplicate_failure_policy_rule_name_is_rejected() -> None:
     rule = {"name": "r", "action": "FailJobSet"}
     message = "rule names are not unique, rules with indices [0 1] all have the same name 'r'"
     assert begins(validate(edited(JOBSET, {RULES: [rule, rule]})), f'{RULES}[1].name: Invalid value: "r": {message}')
 
 
-def test_restarting_in_place_is_off() -> None:
+def test_in_place_restart_strategy_is_rejected() -> None:
     faults = validate(edited(JOBSET, {"spec.failurePolicy.restartStrategy": "InPlaceRestart"}))
     assert begins(
         faults, "spec.failurePolicy.restartStrategy: Forbidden: InPlaceRestart restart strategy cannot be set"
@@ -259,7 +262,7 @@ def test_restarting_in_place_is_off() -> None:
         ),
     ],
 )
-def test_the_coordinator_is_a_pod_that_will_be(coordinator: dict[str, Any], edits: dict[str, Any], start: str) -> None:
+def test_invalid_coordinator_is_rejected(coordinator: dict[str, Any], edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(JOBSET, {**edits, COORDINATOR: coordinator})), f"{COORDINATOR}{start}")
 
 
@@ -291,18 +294,18 @@ CLAIMS = "spec.volumeClaimPolicies[0]"
         ),
     ],
 )
-def test_bad_claims_of_volumes_are_refused(edits: dict[str, Any], starts: list[str]) -> None:
+def test_invalid_volume_claim_policy_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
     assert begins(validate(edited(CLAIMED, edits)), *starts)
 
 
-def test_a_claim_has_a_name() -> None:
+def test_invalid_claim_template_name_is_rejected() -> None:
     policy = {"templates": [{"metadata": {"name": "A"}, "spec": {}}]}
     mounts = [{"name": "A", "mountPath": "/disk"}]
     obj = edited(JOBSET, {"spec.volumeClaimPolicies": [policy], f"{POD}.spec.containers[0].volumeMounts": mounts})
     assert begins(validate(obj), f'{CLAIMS}.templates[0].metadata.name: Invalid value: "A": a lowercase RFC 1123')
 
 
-def test_a_claim_has_a_short_name() -> None:
+def test_long_claim_template_name_is_rejected() -> None:
     name = "d" * 61
     policy = {"templates": [{"metadata": {"name": name}, "spec": {}}]}
     mounts = [{"name": name, "mountPath": "/disk"}]
@@ -317,7 +320,7 @@ def test_a_claim_has_a_short_name() -> None:
         pytest.param(
             {"spec.successPolicy": {"operator": "Any"}},
             'spec.successPolicy: Invalid value: "object": Value is immutable',
-            id="what success is",
+            id="the success policy",
         ),
         pytest.param(
             {"spec.network.subdomain": "net"},
@@ -334,11 +337,11 @@ def test_a_claim_has_a_short_name() -> None:
         ),
     ],
 )
-def test_what_must_stay_of_a_jobset_stays(edits: dict[str, Any], start: str) -> None:
+def test_immutable_jobset_fields_are_rejected_in_update(edits: dict[str, Any], start: str) -> None:
     assert begins(validate_update(edited(JOBSET, edits), JOBSET), start)
 
 
-def test_claims_of_volumes_stay() -> None:
+def test_volume_claim_policies_are_immutable() -> None:
     new = edited(CLAIMED, {f"{CLAIMS}.retentionPolicy": {"whenDeleted": "Retain"}})
     start = 'spec.volumeClaimPolicies: Invalid value: "array": Value is immutable'
     assert begins(validate_update(new, CLAIMED), start)
@@ -352,8 +355,8 @@ def test_claims_of_volumes_stay() -> None:
         pytest.param({"spec.suspend": True, f"{POD}.spec.tolerations": [{"operator": "Exists"}]}, id="tolerations"),
         pytest.param({"spec.suspend": True, f"{POD}.metadata": {"labels": {"a": "b"}}}, id="labels of pods"),
         pytest.param({"metadata.labels": {"a": "b"}}, id="labels"),
-        pytest.param({"spec.ttlSecondsAfterFinished": 9}, id="how long it stays"),
+        pytest.param({"spec.ttlSecondsAfterFinished": 9}, id="TTL"),
     ],
 )
-def test_what_may_change_of_a_jobset(edits: dict[str, Any]) -> None:
+def test_mutable_jobset_fields_are_accepted_in_update(edits: dict[str, Any]) -> None:
     assert validate_update(edited(JOBSET, edits), JOBSET) == []

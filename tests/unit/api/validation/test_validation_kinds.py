@@ -1,4 +1,4 @@
-"""What is right and wrong in Kueue's small kinds, and in the kinds of Kubernetes that Jobs rest on."""
+"""Validation of Kueue's small kinds, and of the Kubernetes kinds that Jobs depend on."""
 
 import base64
 from typing import Any
@@ -31,7 +31,7 @@ def core(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def topology(*labels: str) -> dict[str, Any]:
-    """A Topology of these levels."""
+    """Return a Topology with these levels."""
     return kueue("Topology", levels=[{"nodeLabel": label} for label in labels])
 
 
@@ -48,7 +48,7 @@ SECRET = core("Secret", data={"password": "eA=="})
     "obj",
     [
         pytest.param(FLAVOR, id="a flavor"),
-        pytest.param(make.flavor(), id="a flavor without anything"),
+        pytest.param(make.flavor(), id="a bare flavor"),
         pytest.param(make.flavor(labels={"pool": "a"}, topologyName="t"), id="a flavor with a topology"),
         pytest.param(make.flavor(tolerations=[{"operator": "Exists"}]), id="tolerating everything"),
         pytest.param(
@@ -58,7 +58,7 @@ SECRET = core("Secret", data={"password": "eA=="})
             id="tolerating for a while",
         ),
         pytest.param(make.local_queue(fairSharing={"weight": "0.5"}), id="a LocalQueue"),
-        pytest.param(make.local_queue(fairSharing={"weight": "-1"}), id="a LocalQueue of less than no weight"),
+        pytest.param(make.local_queue(fairSharing={"weight": "-1"}), id="a LocalQueue of negative weight"),
         pytest.param(topology("example.com/rack", HOSTNAME), id="a Topology"),
         pytest.param(CHECK, id="an AdmissionCheck"),
         pytest.param(CONFIG, id="a MultiKueueConfig"),
@@ -77,7 +77,7 @@ SECRET = core("Secret", data={"password": "eA=="})
         pytest.param(core("ServiceAccount"), id="a ServiceAccount"),
     ],
 )
-def test_good_objects_pass(obj: dict[str, Any]) -> None:
+def test_valid_object_is_accepted(obj: dict[str, Any]) -> None:
     assert validate(obj) == []
     assert validate_update(obj, obj) == []
 
@@ -115,7 +115,7 @@ def test_good_objects_pass(obj: dict[str, Any]) -> None:
         pytest.param(
             {"spec.tolerations[0].operator": "Exists"},
             ['spec.tolerations[0].operator: Invalid value: "Exists": value must be empty when `operator` is'],
-            id="existence of a value",
+            id="Exists with a value",
         ),
         pytest.param(
             {"spec.tolerations[0].key": "a b"}, ['spec.tolerations[0].key: Invalid value: "a b"'], id="no key"
@@ -133,7 +133,7 @@ def test_good_objects_pass(obj: dict[str, Any]) -> None:
         pytest.param(
             {"spec.tolerations[0].tolerationSeconds": 9},
             ["spec.tolerations[0].effect: Invalid value: \"NoSchedule\": effect must be 'NoExecute' when"],
-            id="a while of NoSchedule",
+            id="tolerationSeconds with NoSchedule",
         ),
         pytest.param(
             {"spec.nodeLabels": GONE, "spec.topologyName": "t"},
@@ -142,7 +142,7 @@ def test_good_objects_pass(obj: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_bad_flavors_are_refused(edits: dict[str, Any], starts: list[str]) -> None:
+def test_invalid_flavor_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
     assert begins(validate(edited(FLAVOR, edits)), *starts)
 
 
@@ -192,7 +192,7 @@ def test_bad_flavors_are_refused(edits: dict[str, Any], starts: list[str]) -> No
             make.priority_class("system-node-critical", 2_000_001_000, is_default=True),
             "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. "
             "error: globalDefault of system-node-critical PriorityClass must be false",
-            id="a class of the system for all",
+            id="a class of the system as global default",
         ),
         pytest.param(
             {**make.priority_class("high", 1), "preemptionPolicy": "Always"},
@@ -207,7 +207,7 @@ def test_bad_flavors_are_refused(edits: dict[str, Any], starts: list[str]) -> No
         ),
     ],
 )
-def test_bad_objects_are_refused(obj: dict[str, Any], start: str) -> None:
+def test_invalid_object_is_rejected(obj: dict[str, Any], start: str) -> None:
     assert begins(validate(obj), start)
 
 
@@ -256,7 +256,7 @@ def test_bad_objects_are_refused(obj: dict[str, Any], start: str) -> None:
         ),
     ],
 )
-def test_bad_services_are_refused(obj: dict[str, Any], edits: dict[str, Any], start: str) -> None:
+def test_invalid_service_is_rejected(obj: dict[str, Any], edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(obj, edits)), start)
 
 
@@ -273,7 +273,10 @@ def test_bad_services_are_refused(obj: dict[str, Any], edits: dict[str, Any], st
             id="a key in both",
         ),
         pytest.param(
-            CONFIG_MAP, {"data.a": "x" * 2**20}, [": Too long: may not be more than 1048576 bytes"], id="a large one"
+            CONFIG_MAP,
+            {"data.a": "x" * 2**20},
+            [": Too long: may not be more than 1048576 bytes"],
+            id="a large ConfigMap",
         ),
         pytest.param(SECRET, {"data": {"..": ""}}, ["data[..]: Invalid value"], id="a key of a Secret"),
         pytest.param(
@@ -292,11 +295,13 @@ def test_bad_services_are_refused(obj: dict[str, Any], edits: dict[str, Any], st
             SECRET,
             {"type": "kubernetes.io/service-account-token"},
             ["metadata.annotations[kubernetes.io/service-account.name]: Required value"],
-            id="a token of nobody",
+            id="a token without service account",
         ),
     ],
 )
-def test_bad_config_maps_and_secrets_are_refused(obj: dict[str, Any], edits: dict[str, Any], starts: list[str]) -> None:
+def test_invalid_config_map_or_secret_is_rejected(
+    obj: dict[str, Any], edits: dict[str, Any], starts: list[str]
+) -> None:
     assert begins(validate(edited(obj, edits)), *starts)
 
 
@@ -319,7 +324,7 @@ def test_bad_config_maps_and_secrets_are_refused(obj: dict[str, Any], edits: dic
             make.flavor(labels={"a": "b"}, topologyName="t"),
             {"spec.topologyName": GONE},
             'spec: Invalid value: "object": topologyName is immutable when topologyName is set',
-            id="taking the topology away",
+            id="removing the topology",
         ),
         pytest.param(
             topology("a", "b"),
@@ -366,7 +371,7 @@ def test_bad_config_maps_and_secrets_are_refused(obj: dict[str, Any], edits: dic
         ),
     ],
 )
-def test_what_must_stay_stays(old: dict[str, Any], edits: dict[str, Any], start: str) -> None:
+def test_immutable_fields_are_rejected_in_update(old: dict[str, Any], edits: dict[str, Any], start: str) -> None:
     new = edited(old, edits)
     assert validate(new) == []
     assert begins(validate_update(new, old), start)
@@ -384,11 +389,11 @@ def test_what_must_stay_stays(old: dict[str, Any], edits: dict[str, Any], start:
         pytest.param(CONFIG_MAP, {"data": {}, "immutable": True}, id="a ConfigMap changes for the last time"),
     ],
 )
-def test_what_may_change_changes(old: dict[str, Any], edits: dict[str, Any]) -> None:
+def test_mutable_fields_are_accepted_in_update(old: dict[str, Any], edits: dict[str, Any]) -> None:
     assert validate_update(edited(old, edits), old) == []
 
 
-def test_of_binary_values_the_bytes_count_and_not_their_base64() -> None:
+def test_config_map_size_counts_decoded_binary_data() -> None:
     whole = base64.b64encode(bytes(2**20 - 1)).decode()
     assert validate(edited(CONFIG_MAP, {"binaryData": {"b": whole}, "data": {"a": "x"}})) == []
     assert begins(validate(edited(CONFIG_MAP, {"binaryData": {"b": whole}, "data": {"a": "xx"}})), ": Too long")

@@ -1,4 +1,4 @@
-"""What is right and wrong in names, labels, annotations, owners and selectors."""
+"""Validation of names, labels, annotations, owners and selectors."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ LONG = "a" * 64
         pytest.param(rules.domain_path, ["acme.io/foo", "a.b/c/d"], id="domain paths"),
     ],
 )
-def test_good_names_pass(rule: rules.NameRule, good: list[str]) -> None:
+def test_valid_name_is_accepted(rule: rules.NameRule, good: list[str]) -> None:
     assert [rule(text) for text in good] == [()] * len(good)
 
 
@@ -56,7 +56,7 @@ def test_good_names_pass(rule: rules.NameRule, good: list[str]) -> None:
         pytest.param(rules.domain_path, "a/b c", "Invalid path", id="a bad path"),
     ],
 )
-def test_bad_names_are_told_in_kubernetes_words(rule: rules.NameRule, text: str, start: str) -> None:
+def test_invalid_name_is_rejected_with_kubernetes_message(rule: rules.NameRule, text: str, start: str) -> None:
     (message,) = rule(text)
     assert message.startswith(start)
 
@@ -73,7 +73,7 @@ def test_bad_names_are_told_in_kubernetes_words(rule: rules.NameRule, text: str,
         ),
     ],
 )
-def test_good_metadata_passes(edits: dict[str, Any]) -> None:
+def test_valid_metadata_is_accepted(edits: dict[str, Any]) -> None:
     assert validate(edited(QUEUE, edits)) == []
 
 
@@ -94,17 +94,19 @@ OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "cont
         pytest.param({"metadata.namespace": "a.b"}, 'metadata.namespace: Invalid value: "a.b"', id="a bad namespace"),
         pytest.param({"metadata.labels": {"a b": ""}}, 'metadata.labels: Invalid value: "a b": name part', id="a key"),
         pytest.param({"metadata.labels": {"a": "b c"}}, 'metadata.labels: Invalid value: "b c": a valid', id="a value"),
-        pytest.param({"metadata.annotations": {"a b": ""}}, 'metadata.annotations: Invalid value: "a b"', id="a note"),
+        pytest.param(
+            {"metadata.annotations": {"a b": ""}}, 'metadata.annotations: Invalid value: "a b"', id="an annotation key"
+        ),
         pytest.param(
             {"metadata.annotations": {"a": "x" * 262144}},
             "metadata.annotations: Too long: may not be more than 262144 bytes",
-            id="notes that are too long",
+            id="annotations that are too long",
         ),
         pytest.param({"metadata.finalizers": ["a b"]}, 'metadata.finalizers[0]: Invalid value: "a b"', id="finalizers"),
         pytest.param(
             {"metadata.finalizers": ["orphan", "foregroundDeletion"]},
             'metadata.finalizers: Invalid value: ["orphan","foregroundDeletion"]: finalizer orphan and',
-            id="dependents that stay and go",
+            id="conflicting deletion finalizers",
         ),
         pytest.param(
             {"metadata.ownerReferences": [{**OWNER, "uid": ""}]},
@@ -128,11 +130,11 @@ OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "cont
         ),
     ],
 )
-def test_bad_metadata_is_refused(edits: dict[str, Any], start: str) -> None:
+def test_invalid_metadata_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(QUEUE, edits)), start)
 
 
-def test_finalizers_of_kubernetes_kinds_have_a_prefix() -> None:
+def test_unqualified_finalizer_of_kubernetes_kind_is_rejected() -> None:
     held = {"metadata.finalizers": ["kubernetes", "orphan", "example.com/mine", "mine"]}
     reported = 'Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified'
     assert begins(validate(edited(make.namespace(), held)), f"metadata.finalizers[3]: {reported}")
@@ -140,7 +142,7 @@ def test_finalizers_of_kubernetes_kinds_have_a_prefix() -> None:
     assert validate(edited(QUEUE, held)) == []
 
 
-def test_a_bad_name_is_answered_by_one_that_would_do() -> None:
+def test_invalid_name_fault_suggests_valid_name() -> None:
     (fault,) = validate(edited(QUEUE, {"metadata.name": "My_Queue "}))
     assert fault.remedy == 'use a name such as "my-queue"'
 
@@ -167,11 +169,11 @@ def test_a_bad_name_is_answered_by_one_that_would_do() -> None:
         ),
     ],
 )
-def test_expressions_of_selectors(expression: dict[str, Any], lines: list[str]) -> None:
+def test_selector_expression_is_validated(expression: dict[str, Any], lines: list[str]) -> None:
     assert reported(list(rules.selector_faults({"matchExpressions": [expression]}, "s"))) == lines
 
 
-def test_labels_of_selectors_are_labels() -> None:
+def test_selector_with_invalid_labels_is_rejected() -> None:
     selector = {"matchLabels": {"a b": "c"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b c"]}]}
     starts = ['s.matchLabels: Invalid value: "a b"', 's.matchExpressions[0].values[0]: Invalid value: "b c"']
     assert begins(list(rules.selector_faults(selector, "s")), *starts)

@@ -1,4 +1,4 @@
-"""What is right and wrong in Nodes, Leases, Pods and ProvisioningRequests."""
+"""Validation of Nodes, Leases, Pods and ProvisioningRequests."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ REQUEST = obj(
 
 
 @pytest.mark.parametrize("good", [NODE, LEASE, POD, REQUEST], ids=lambda good: str(good["kind"]))
-def test_good_objects_pass(good: Obj) -> None:
+def test_valid_object_is_accepted(good: Obj) -> None:
     decoded = decode(good)
     assert decoded.faults == []
     assert decoded.obj is not None
@@ -56,13 +56,13 @@ def test_good_objects_pass(good: Obj) -> None:
             NODE,
             {"status.capacity.cpu": "-1"},
             'status.capacity[cpu]: Invalid value: "-1": must be greater than or equal to 0',
-            id="less than nothing",
+            id="negative capacity",
         ),
         pytest.param(POD, {"spec.nodeSelector": {"a": "b c"}}, 'spec.nodeSelector: Invalid value: "b c"', id="a pod"),
         pytest.param(POD, {"spec.containers[0].image": ""}, "spec.containers[0].image: Required value", id="no image"),
     ],
 )
-def test_bad_objects_are_refused(good: Obj, edits: Obj, start: str) -> None:
+def test_invalid_object_is_rejected(good: Obj, edits: Obj, start: str) -> None:
     assert begins(validate(edited(good, edits)), start)
 
 
@@ -70,10 +70,15 @@ def test_bad_objects_are_refused(good: Obj, edits: Obj, start: str) -> None:
     ("good", "edits", "path"),
     [
         pytest.param(NODE, {"spec.taints[0].effect": "Never"}, "spec.taints[0].effect", id="no effect"),
-        pytest.param(LEASE, {"spec.leaseDurationSeconds": 0}, "spec.leaseDurationSeconds", id="a lease of no time"),
-        pytest.param(REQUEST, {"spec.podSets": []}, "spec.podSets", id="a request of nothing"),
         pytest.param(
-            REQUEST, {"spec.podSets": REQUEST["spec"]["podSets"] * 33}, "spec.podSets", id="a request of too much"
+            LEASE, {"spec.leaseDurationSeconds": 0}, "spec.leaseDurationSeconds", id="a lease of zero duration"
+        ),
+        pytest.param(REQUEST, {"spec.podSets": []}, "spec.podSets", id="a request without pod sets"),
+        pytest.param(
+            REQUEST,
+            {"spec.podSets": REQUEST["spec"]["podSets"] * 33},
+            "spec.podSets",
+            id="a request of too many pod sets",
         ),
         pytest.param(REQUEST, {"spec.podSets[0].count": 0}, "spec.podSets[0].count", id="a request of no pods"),
         pytest.param(
@@ -82,7 +87,7 @@ def test_bad_objects_are_refused(good: Obj, edits: Obj, start: str) -> None:
         pytest.param(REQUEST, {"spec.provisioningClassName": "A b"}, "spec.provisioningClassName", id="no class"),
     ],
 )
-def test_bad_structures_are_refused(good: Obj, edits: Obj, path: str) -> None:
+def test_invalid_structure_is_rejected(good: Obj, edits: Obj, path: str) -> None:
     assert [fault.path for fault in decode(edited(good, edits)).faults] == [path]
 
 
@@ -115,22 +120,22 @@ def test_bad_structures_are_refused(good: Obj, edits: Obj, path: str) -> None:
         ),
     ],
 )
-def test_what_must_stay_stays(old: Obj, edits: Obj, start: str) -> None:
+def test_immutable_fields_are_rejected_in_update(old: Obj, edits: Obj, start: str) -> None:
     new = edited(old, edits)
     assert validate(new) == []
     assert begins(validate_update(new, old), start)
 
 
-def test_what_a_node_had_not_it_may_get() -> None:
+def test_missing_node_fields_may_be_set_in_update() -> None:
     bare = edited(NODE, {"spec": {}})
     assert validate_update(NODE, bare) == []
 
 
-def test_parameters_may_be_added_to_a_request_without() -> None:
+def test_parameters_may_be_added_to_provisioning_request() -> None:
     assert validate_update(REQUEST, edited(REQUEST, {"spec.parameters": GONE})) == []
 
 
-def test_a_request_of_the_older_version_is_stored_in_the_newer_and_told_so() -> None:
+def test_v1beta1_provisioning_request_is_converted_with_warning() -> None:
     decoded = decode({**REQUEST, "apiVersion": "autoscaling.x-k8s.io/v1beta1"})
     assert decoded.obj == REQUEST
     assert decoded.warnings == ["autoscaling.k8s.io/v1beta1 API is deprecated"]

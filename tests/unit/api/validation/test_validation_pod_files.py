@@ -1,4 +1,4 @@
-"""What of a pod reaches files, paths and lines of files, and so is validated as strictly as Kubernetes does."""
+"""Validation of Pod fields that are written to files or used as paths, as strict as in Kubernetes."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ID = "must be between 0 and 2147483647, inclusive"
 
 
 def problems(spec: dict[str, Any] | None = None, /, **container: Any) -> list[str]:
-    """The faults of a pod, without their remedies, and without the words on how a name looks."""
+    """Return the faults of a Pod without their remedies, with paths relative to its container."""
     main = {"name": "c", "image": "i", **container}
     pod = make.metadata("p", "team")
     obj = {"apiVersion": "v1", "kind": "Pod", "metadata": pod, "spec": {"containers": [main], **(spec or {})}}
@@ -104,7 +104,7 @@ def volume(**source: Any) -> dict[str, Any]:
         ({"securityContext": {"appArmorProfile": {}}}, ["spec.securityContext.appArmorProfile.type"]),
     ],
 )
-def test_fields_of_a_pod_are_refused(spec: dict[str, Any], places: list[str]) -> None:
+def test_invalid_pod_fields_are_rejected(spec: dict[str, Any], places: list[str]) -> None:
     assert [problem.partition(": ")[0] for problem in problems(spec)] == places
 
 
@@ -146,11 +146,11 @@ def test_fields_of_a_pod_are_refused(spec: dict[str, Any], places: list[str]) ->
         ({"envFrom": [{"secretRef": {"name": ""}}]}, "envFrom[0].secretRef.name: Required value"),
     ],
 )
-def test_fields_of_a_container_are_refused(container: dict[str, Any], problem: str) -> None:
+def test_invalid_container_fields_are_rejected(container: dict[str, Any], problem: str) -> None:
     assert problems(**container) == [problem]
 
 
-def test_a_mount_stays_within_its_volume() -> None:
+def test_sub_path_outside_volume_is_rejected() -> None:
     mounts = [{"name": "v", "mountPath": "/a", "subPath": "../x"}, {"name": "v", "mountPath": "/b", "subPath": "/x"}]
     assert problems(volume(emptyDir={}), volumeMounts=mounts) == [
         "volumeMounts.subPath: Invalid value: \"../x\": must not contain '..'",
@@ -158,7 +158,7 @@ def test_a_mount_stays_within_its_volume() -> None:
     ]
 
 
-def test_what_kubernetes_accepts_is_accepted() -> None:
+def test_valid_pod_fields_are_accepted() -> None:
     spec = {
         **alias("2001:db8::1", "a.example", "b"),
         **volume(projected={"sources": [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "m"}}]}),
@@ -179,7 +179,7 @@ def test_what_kubernetes_accepts_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("field", ["clusterIP", "externalIPs"])
-def test_addresses_of_services_are_addresses(field: str) -> None:
+def test_invalid_service_address_is_rejected(field: str) -> None:
     wrong = "10.0.0.1\n6.6.6.6 bank.example"
     spec = {"ports": [{"port": 1}], field: wrong if field == "clusterIP" else [wrong]}
     found = validate({"apiVersion": "v1", "kind": "Service", "metadata": make.metadata("s", "team"), "spec": spec})

@@ -1,4 +1,4 @@
-"""What is right and wrong in pod templates."""
+"""Validation of pod templates."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ POD: make.Obj = {
         ),
     ],
 )
-def test_good_pods_pass(edits: dict[str, Any]) -> None:
+def test_valid_pod_template_is_accepted(edits: dict[str, Any]) -> None:
     assert validate(edited(POD, edits)) == []
 
 
@@ -108,7 +108,7 @@ def test_good_pods_pass(edits: dict[str, Any]) -> None:
         pytest.param(
             {f"{MAIN}.env[1].valueFrom": {}},
             f'{MAIN}.env[1].valueFrom: Invalid value: "": must specify one of',
-            id="a value from nowhere",
+            id="a value without source",
         ),
         pytest.param(
             {f"{MAIN}.env[1].value": "x"},
@@ -118,23 +118,23 @@ def test_good_pods_pass(edits: dict[str, Any]) -> None:
         pytest.param(
             {f"{MAIN}.env[1].valueFrom.secretKeyRef": {}},
             f'{MAIN}.env[1].valueFrom: Invalid value: "": may not have more than one field specified at a time',
-            id="a value from two places",
+            id="a value from two sources",
         ),
         pytest.param({f"{MAIN}.volumeMounts[0].name": ""}, f"{MAIN}.volumeMounts[0].name: Required", id="no mount"),
         pytest.param(
             {f"{MAIN}.volumeMounts[0].name": "x"},
             f'{MAIN}.volumeMounts[0].name: Not found: "x"',
-            id="a mount of nothing",
+            id="a mount of a missing volume",
         ),
         pytest.param(
             {f"{MAIN}.volumeMounts[0].mountPath": ""},
             f"{MAIN}.volumeMounts[0].mountPath: Required value",
-            id="a mount at no place",
+            id="a mount without path",
         ),
         pytest.param(
             {f"{MAIN}.volumeMounts": [{"name": "scratch", "mountPath": "/a"}, {"name": "scratch", "mountPath": "/a"}]},
             f'{MAIN}.volumeMounts[1].mountPath: Invalid value: "/a": must be unique',
-            id="two mounts at one place",
+            id="two mounts at the same path",
         ),
         pytest.param(
             {f"{MAIN}.volumeMounts[0].subPath": "a", f"{MAIN}.volumeMounts[0].subPathExpr": "b"},
@@ -143,7 +143,7 @@ def test_good_pods_pass(edits: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_bad_containers_are_refused(edits: dict[str, Any], start: str) -> None:
+def test_invalid_container_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(POD, edits)), start)
 
 
@@ -199,7 +199,7 @@ RESOURCES = f"{MAIN}.resources"
         ),
     ],
 )
-def test_bad_resources_are_refused(resources: dict[str, Any], start: str) -> None:
+def test_invalid_resources_are_rejected(resources: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(POD, {RESOURCES: resources})), start)
 
 
@@ -213,7 +213,7 @@ def test_bad_resources_are_refused(resources: dict[str, Any], start: str) -> Non
         pytest.param(
             {f"{SPEC}.volumes[0]": {"name": "scratch"}},
             [f"{SPEC}.volumes[0]: Required value: must specify a volume type"],
-            id="a volume of nothing",
+            id="a volume without type",
         ),
         pytest.param(
             {f"{SPEC}.volumes[0].hostPath": {"path": "/"}},
@@ -255,7 +255,7 @@ def test_bad_resources_are_refused(resources: dict[str, Any], start: str) -> Non
         pytest.param(
             {f"{SPEC}.terminationGracePeriodSeconds": -1},
             [f"{SPEC}.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0"],
-            id="less than no grace",
+            id="negative grace period",
         ),
         pytest.param({f"{SPEC}.hostname": "a.b"}, [f'{SPEC}.hostname: Invalid value: "a.b"'], id="no host name"),
         pytest.param(
@@ -263,12 +263,12 @@ def test_bad_resources_are_refused(resources: dict[str, Any], start: str) -> Non
         ),
     ],
 )
-def test_bad_pods_are_refused(edits: dict[str, Any], starts: list[str]) -> None:
+def test_invalid_pod_template_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
     assert begins(validate(edited(POD, edits)), *starts)
 
 
 def expression(operator: str, *values: str, key: str = "a") -> dict[str, Any]:
-    """A term with one expression."""
+    """Return a node selector term with a single expression."""
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
@@ -310,7 +310,7 @@ def expression(operator: str, *values: str, key: str = "a") -> dict[str, Any]:
         ),
     ],
 )
-def test_node_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> None:
+def test_invalid_node_affinity_term_is_rejected(term: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(POD, {NODES: [term]})), f"{NODES}[0].{start}")
 
 
@@ -326,7 +326,7 @@ def test_node_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> No
         pytest.param(
             {f"{SPEC}.affinity.podAffinity.{REQUIRED}": [{}]},
             [f"{SPEC}.affinity.podAffinity.{REQUIRED}[0].topologyKey: Required value: can not be empty"],
-            id="pods near others in no topology",
+            id="affinity without topology key",
         ),
         pytest.param(
             {
@@ -338,7 +338,7 @@ def test_node_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> No
                 f"{SPEC}.affinity.podAntiAffinity.{PREFERRED}[0].weight: Invalid value: 101",
                 f"{SPEC}.affinity.podAntiAffinity.{PREFERRED}[0].podAffinityTerm.topologyKey: Invalid value",
             ],
-            id="pods away from others, badly",
+            id="invalid anti-affinity",
         ),
         pytest.param(
             {f"{SPEC}.topologySpreadConstraints": [{"maxSkew": 0, "whenUnsatisfiable": "Never"}]},
@@ -347,7 +347,7 @@ def test_node_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> No
                 f"{SPEC}.topologySpreadConstraints[0].topologyKey: Required value: can not be empty",
                 f'{SPEC}.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: "Never"',
             ],
-            id="spreading over nothing",
+            id="invalid spreading",
         ),
         pytest.param(
             {
@@ -361,7 +361,7 @@ def test_node_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> No
         ),
     ],
 )
-def test_bad_affinity_and_spreading_are_refused(edits: dict[str, Any], starts: list[str]) -> None:
+def test_invalid_affinity_or_topology_spread_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
     assert begins(validate(edited(POD, edits)), *starts)
 
 
@@ -377,7 +377,7 @@ def test_bad_affinity_and_spreading_are_refused(edits: dict[str, Any], starts: l
         ),
     ],
 )
-def test_pod_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> None:
+def test_invalid_pod_affinity_term_is_rejected(term: dict[str, Any], start: str) -> None:
     path = f"{SPEC}.affinity.podAffinity.{REQUIRED}"
     whole = {"topologyKey": "zone", "labelSelector": {}, **term}
     assert begins(validate(edited(POD, {path: [whole]})), f"{path}[0]{start}")
@@ -395,7 +395,7 @@ def test_pod_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> Non
         ({"matchLabelKeys": ["a"]}, ".matchLabelKeys: Forbidden: must not be specified when labelSelector is not set"),
     ],
 )
-def test_domains_to_spread_over_are_well_defined(fields: dict[str, Any], start: str) -> None:
+def test_invalid_topology_spread_constraint_is_rejected(fields: dict[str, Any], start: str) -> None:
     path = f"{SPEC}.topologySpreadConstraints"
     whole = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", **fields}
     assert begins(validate(edited(POD, {path: [whole]})), f"{path}[0]{start}")
@@ -410,12 +410,12 @@ def test_domains_to_spread_over_are_well_defined(fields: dict[str, Any], start: 
         ([{"containerPort": 1, "hostPort": 8}], True, "[0].containerPort: Invalid value: 1: must match `hostPort`"),
     ],
 )
-def test_ports_of_the_node_are_taken_once(ports: list[dict[str, Any]], on_host: bool, start: str) -> None:
+def test_invalid_or_duplicate_host_port_is_rejected(ports: list[dict[str, Any]], on_host: bool, start: str) -> None:
     edits = {f"{MAIN}.ports": ports, f"{SPEC}.hostNetwork": on_host}
     assert begins(validate(edited(POD, edits)), f"{MAIN}.ports{start}")
 
 
-def test_a_pod_as_a_whole_has_cpu_memory_and_huge_pages_only() -> None:
+def test_unsupported_pod_level_resource_is_rejected() -> None:
     gpus = {"nvidia.com/gpu": 1}
     edits = {f"{SPEC}.resources": {"limits": gpus}, f"{SPEC}.overhead": {"cpu": "-1"}}
     places = (
@@ -425,7 +425,7 @@ def test_a_pod_as_a_whole_has_cpu_memory_and_huge_pages_only() -> None:
     assert begins(validate(edited(POD, edits)), *places)
 
 
-def test_a_gated_pod_has_no_node() -> None:
+def test_gated_pod_with_node_name_is_rejected() -> None:
     spec = {**POD["template"]["spec"], "schedulingGates": [{"name": "a"}], "nodeName": "n"}
     found = validate({"apiVersion": "v1", "kind": "Pod", "metadata": make.metadata("p"), "spec": spec})
     assert begins(found, "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared")

@@ -1,4 +1,4 @@
-"""What is right and wrong in the labels and annotations that queue Jobs and JobSets."""
+"""Validation of the labels and annotations that queue Jobs and JobSets."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ POD_NOTES = "spec.template.metadata.annotations"
 
 
 def label(name: str) -> str:
-    """The path of one of Kueue's labels, as an edit has it."""
+    """Return the path of a Kueue label for an edit."""
     return f'{LABELS}."{PREFIX}/{name}"'
 
 
 def note(name: str) -> str:
-    """The path of one of Kueue's annotations, as an edit has it."""
+    """Return the path of a Kueue annotation for an edit."""
     return f'{NOTES}."{PREFIX}/{name}"'
 
 
@@ -43,15 +43,18 @@ def note(name: str) -> str:
         pytest.param({}, id="in a queue"),
         pytest.param({LABELS: GONE}, id="in no queue"),
         pytest.param({label("prebuilt-workload-name"): "wl"}, id="with a Workload"),
-        pytest.param({label("max-exec-time-seconds"): "60"}, id="for a while"),
-        pytest.param({note("job-min-parallelism"): "3"}, id="partially"),
+        pytest.param({label("max-exec-time-seconds"): "60"}, id="with a time limit"),
+        pytest.param({note("job-min-parallelism"): "3"}, id="partial admission"),
         pytest.param({note("elastic-job"): "true"}, id="elastic"),
         pytest.param({note("job-completions-equal-parallelism"): "t"}, id="completions as parallelism"),
-        pytest.param({note("job-completions-equal-parallelism"): "false", "spec.parallelism": 3}, id="or not"),
-        pytest.param({note("admission-gated-by"): "a.io/b"}, id="behind a gate"),
+        pytest.param(
+            {note("job-completions-equal-parallelism"): "false", "spec.parallelism": 3},
+            id="completions other than parallelism",
+        ),
+        pytest.param({note("admission-gated-by"): "a.io/b"}, id="gated"),
     ],
 )
-def test_good_jobs_are_queued(edits: dict[str, Any]) -> None:
+def test_valid_queued_job_is_accepted(edits: dict[str, Any]) -> None:
     job = edited(JOB, edits)
     assert validate(job) == []
     assert validate_update(job, job) == []
@@ -88,12 +91,12 @@ def test_good_jobs_are_queued(edits: dict[str, Any]) -> None:
         pytest.param(
             {note("job-min-parallelism"): "x"},
             f'{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: "x": strconv.Atoi: parsing "x": invalid syntax',
-            id="no least parallelism",
+            id="invalid minimum parallelism",
         ),
         pytest.param(
             {note("job-min-parallelism"): "4"},
             f"{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: 4: should be between 0 and 3",
-            id="a least parallelism that is all",
+            id="a minimum parallelism equal to parallelism",
         ),
         pytest.param(
             {note("job-min-parallelism"): "2", note("elastic-job"): "true"},
@@ -103,7 +106,7 @@ def test_good_jobs_are_queued(edits: dict[str, Any]) -> None:
         pytest.param(
             {note("job-completions-equal-parallelism"): "yes"},
             f'{NOTES}[{PREFIX}/job-completions-equal-parallelism]: Invalid value: "yes": strconv.ParseBool',
-            id="no truth value",
+            id="no boolean",
         ),
         pytest.param(
             {note("job-completions-equal-parallelism"): "true", "spec.completionMode": "NonIndexed"},
@@ -122,11 +125,11 @@ def test_good_jobs_are_queued(edits: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_bad_labels_and_annotations_are_refused(edits: dict[str, Any], start: str) -> None:
+def test_invalid_label_or_annotation_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(JOB, edits)), start)
 
 
-def test_a_jobset_is_not_elastic() -> None:
+def test_elastic_jobset_is_rejected() -> None:
     faults = validate(edited(JOBSET, {note("elastic-job"): "true"}))
     message = 'elastic job is not supported for "jobset.x-k8s.io/v1alpha2, Kind=JobSet"'
     assert begins(faults, f"{NOTES}[{PREFIX}/elastic-job]: Forbidden: {message}")
@@ -172,7 +175,7 @@ def test_a_jobset_is_not_elastic() -> None:
         ),
     ],
 )
-def test_what_stays_while_a_job_runs(edits: dict[str, Any], start: str) -> None:
+def test_immutable_labels_of_running_job_are_rejected_in_update(edits: dict[str, Any], start: str) -> None:
     assert begins(validate_update(edited(JOB, edits), JOB), start)
 
 
@@ -186,19 +189,19 @@ def test_what_stays_while_a_job_runs(edits: dict[str, Any], start: str) -> None:
         pytest.param({label("priority-class"): "high"}, id="a priority class"),
     ],
 )
-def test_what_may_change_while_a_job_is_suspended(obj: dict[str, Any], edits: dict[str, Any]) -> None:
+def test_labels_of_suspended_job_are_mutable(obj: dict[str, Any], edits: dict[str, Any]) -> None:
     old = edited(obj, {"spec.suspend": True})
     assert validate_update(edited(old, edits), old) == []
 
 
-def test_a_priority_class_is_swapped_but_not_taken_away() -> None:
+def test_priority_class_may_change_but_not_be_removed() -> None:
     old = edited(JOB, {label("priority-class"): "high", "spec.suspend": True})
     start = f'{LABELS}[{PREFIX}/priority-class]: Invalid value: "": WorkloadPriorityClass cannot be removed'
     assert validate_update(edited(old, {label("priority-class"): "low"}), old) == []
     assert begins(validate_update(edited(old, {label("priority-class"): GONE}), old), start)
 
 
-def test_parallelism_of_a_partially_admitted_job_stays() -> None:
+def test_parallelism_of_partially_admitted_job_is_immutable() -> None:
     old = edited(JOB, {note("job-min-parallelism"): "1"})
     faults = validate_update(edited(old, {"spec.parallelism": 3}), old)
     assert begins(
@@ -206,12 +209,12 @@ def test_parallelism_of_a_partially_admitted_job_stays() -> None:
     )
 
 
-def test_an_annotation_that_was_taken_with_its_job_is_not_judged_anew() -> None:
+def test_unchanged_annotation_is_not_validated_in_update() -> None:
     old = edited(JOB, {note("job-min-parallelism"): "3", "spec.suspend": True})
     assert validate_update(edited(old, {"spec.parallelism": 2}), old) == []
 
 
-def test_a_new_annotation_is_judged() -> None:
+def test_new_annotation_is_validated_in_update() -> None:
     old = edited(JOB, {"spec.suspend": True})
     start = f"{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: 9: should be between 0 and 3"
     assert begins(validate_update(edited(old, {note("job-min-parallelism"): "9"}), old), start)
@@ -232,7 +235,7 @@ LAYERS = '[{"topology": "block", "size": 4}, {"topology": "rack", "size": 2}]'
         pytest.param({"other": "note"}, id="nothing"),
     ],
 )
-def test_good_requests_for_places_pass(annotations: dict[str, str]) -> None:
+def test_valid_topology_request_is_accepted(annotations: dict[str, str]) -> None:
     assert validate(edited(JOB, {POD_NOTES: annotations})) == []
 
 
@@ -248,7 +251,7 @@ def test_good_requests_for_places_pass(annotations: dict[str, str]) -> None:
         pytest.param(
             {UNCONSTRAINED_TOPOLOGY: "yes"},
             [f'[{UNCONSTRAINED_TOPOLOGY}]: Invalid value: "yes": must be a boolean value'],
-            id="no truth value",
+            id="no boolean",
         ),
         pytest.param(
             {SLICE_TOPOLOGY: RACK},
@@ -283,7 +286,7 @@ def test_good_requests_for_places_pass(annotations: dict[str, str]) -> None:
         pytest.param(
             {POD_SET_GROUP: "g"},
             [f"[{POD_SET_GROUP}]: Forbidden: may not be set when neither '{PREFERRED_TOPOLOGY}' nor"],
-            id="a group without place",
+            id="a group without topology",
         ),
         pytest.param(
             {POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: RACK, SLICE_TOPOLOGY: RACK, SLICE_SIZE: "2"},
@@ -325,23 +328,23 @@ def test_good_requests_for_places_pass(annotations: dict[str, str]) -> None:
         ),
     ],
 )
-def test_bad_requests_for_places_are_refused(annotations: dict[str, str], starts: list[str]) -> None:
+def test_invalid_topology_request_is_rejected(annotations: dict[str, str], starts: list[str]) -> None:
     assert begins(validate(edited(JOB, {POD_NOTES: annotations})), *(POD_NOTES + start for start in starts))
 
 
-def test_an_elastic_job_has_no_fixed_place() -> None:
+def test_elastic_job_with_required_topology_is_rejected() -> None:
     job = edited(JOB, {note("elastic-job"): "true", POD_NOTES: {REQUIRED_TOPOLOGY: RACK}})
     start = f"{POD_NOTES}.{REQUIRED_TOPOLOGY}: Forbidden: required topology is not supported with elastic jobs"
     assert begins(validate(job), start)
 
 
 def grouped(*annotations: dict[str, str]) -> dict[str, Any]:
-    """The JobSet whose pods have these annotations; its second pod set has four pods."""
+    """Return the JobSet with these Pod annotations; its second pod set has four Pods."""
     path = "spec.replicatedJobs[{}].template.spec.template.metadata"
     return edited(JOBSET, {path.format(i): {"annotations": each} for i, each in enumerate(annotations)})
 
 
-def test_a_group_is_of_two_pod_sets_that_ask_for_one_place() -> None:
+def test_pod_set_group_with_different_topologies_is_rejected() -> None:
     member, other = ({POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: place} for place in (RACK, "block"))
     path = "spec.replicatedJobs[{}].template.spec.template.metadata.annotations"
     message = f": Invalid value: must specify '{REQUIRED_TOPOLOGY}' or '{PREFERRED_TOPOLOGY}' topology consistent with"
@@ -349,14 +352,14 @@ def test_a_group_is_of_two_pod_sets_that_ask_for_one_place() -> None:
     assert begins(validate(grouped(member, other)), path.format(0) + message, path.format(1) + message)
 
 
-def test_a_group_is_of_exactly_two() -> None:
+def test_pod_set_group_must_have_two_pod_sets() -> None:
     faults = validate(grouped({POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: RACK}))
     message = "can only define groups of exactly 2 pod sets, got: 1 pod set(s)"
     path = f"spec.replicatedJobs[0].template.spec.template.metadata.annotations[{POD_SET_GROUP}]"
     assert begins(faults, f'{path}: Invalid value: "g": {message}')
 
 
-def test_one_of_a_group_has_a_single_pod() -> None:
+def test_pod_set_group_needs_pod_set_with_single_pod() -> None:
     member = {POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: RACK}
     faults = validate(edited(grouped(member, member), {"spec.replicatedJobs[0].replicas": 2}))
     message = "can only define groups where at least one pod set has only 1 replica, got: 2 replica(s) and 4 replica(s)"

@@ -1,4 +1,4 @@
-"""What is right and wrong in ClusterQueues and Cohorts."""
+"""Validation of ClusterQueues and Cohorts."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ POLICY = {"migration": {"mode": "TryPreferredFlavors"}}
 
 
 def flavors(count: int, *resources: str) -> list[dict[str, Any]]:
-    """Flavors with quota of nothing."""
+    """Return flavors with zero quota."""
     return [{"name": f"f{i}", "resources": [{"name": r, "nominalQuota": 0} for r in resources]} for i in range(count)]
 
 
 def group(flavor_count: int, resource_count: int = 1, prefix: str = "r") -> dict[str, Any]:
-    """A group of many flavors and resources."""
+    """Return a resource group with many flavors and resources."""
     resources = [f"example.com/{prefix}{i}" for i in range(resource_count)]
     return {"coveredResources": resources, "flavors": flavors(flavor_count, *resources)}
 
@@ -66,12 +66,12 @@ def group(flavor_count: int, resource_count: int = 1, prefix: str = "r") -> dict
         pytest.param({"spec.concurrentAdmissionPolicy": POLICY}, id="concurrent admission"),
         pytest.param(
             {"spec.concurrentAdmissionPolicy": POLICY, "spec.queueingStrategy": "StrictFIFO"},
-            id="concurrent admission in strict order, which upstream refuses only behind a gate",
+            id="concurrent admission in strict order, which upstream rejects only with a feature gate",
         ),
         pytest.param({"spec.resourceGroups": [group(64, 4)]}, id="as many flavors as a group may have"),
     ],
 )
-def test_good_cluster_queues_pass(edits: dict[str, Any]) -> None:
+def test_valid_cluster_queue_is_accepted(edits: dict[str, Any]) -> None:
     assert validate(edited(QUEUE, edits)) == []
 
 
@@ -81,7 +81,7 @@ def test_good_cluster_queues_pass(edits: dict[str, Any]) -> None:
         pytest.param(
             {f"{CPU}.name": "memory"},
             f'{CPU}.name: Invalid value: "memory": must match the name in coveredResources',
-            id="another resource than the one covered",
+            id="another resource than covered",
         ),
         pytest.param(
             {"spec.resourceGroups[0].coveredResources": ["cpu"]},
@@ -122,7 +122,7 @@ def test_good_cluster_queues_pass(edits: dict[str, Any]) -> None:
         pytest.param(
             {f"{CPU}.lendingLimit": "10"},
             f'{CPU}.lendingLimit: Invalid value: "10": must be less than or equal to the nominalQuota',
-            id="lending more than there is",
+            id="lending more than nominal quota",
         ),
         pytest.param(
             {"spec.preemption": {"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "LowerPriority"}}},
@@ -148,7 +148,7 @@ def test_good_cluster_queues_pass(edits: dict[str, Any]) -> None:
         pytest.param(
             {"spec.fairSharing": {"weight": "1n"}},
             'spec.fairSharing: Invalid value: "1n": When not 0, weight must be > 10e-9',
-            id="a weight that means nothing",
+            id="a weight below the minimum",
         ),
         pytest.param(
             {"spec.namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
@@ -159,7 +159,7 @@ def test_good_cluster_queues_pass(edits: dict[str, Any]) -> None:
             {"spec.admissionChecksStrategy": {"admissionChecks": [{"name": "c", "onFlavors": ["spot", "x"]}]}},
             "spec.admissionChecksStrategy.admissionChecks[0].onFlavors[1]: "
             'Unsupported value: "x": supported values: "spot"',
-            id="a check for a flavor it has not",
+            id="a check for a missing flavor",
         ),
         pytest.param(
             {"spec.resourceGroups": [group(64, 9)]},
@@ -168,7 +168,7 @@ def test_good_cluster_queues_pass(edits: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_bad_cluster_queues_are_refused(edits: dict[str, Any], start: str) -> None:
+def test_invalid_cluster_queue_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(QUEUE, edits)), start)
 
 
@@ -193,7 +193,7 @@ def test_bad_cluster_queues_are_refused(edits: dict[str, Any], start: str) -> No
         ),
     ],
 )
-def test_a_cluster_queue_has_no_more_than_256(groups: list[Any], start: str) -> None:
+def test_cluster_queue_over_256_flavors_or_resources_is_rejected(groups: list[Any], start: str) -> None:
     assert begins(validate(edited(QUEUE, {"spec.resourceGroups": groups})), start)
 
 
@@ -205,28 +205,28 @@ def test_a_cluster_queue_has_no_more_than_256(groups: list[Any], start: str) -> 
         pytest.param(edited(COHORT, {"spec.parentName": GONE}), "parent", id="Cohort"),
     ],
 )
-def test_nobody_has_limits_alone(obj: dict[str, Any], absent: str, limit: str) -> None:
+def test_limits_without_cohort_or_parent_are_rejected(obj: dict[str, Any], absent: str, limit: str) -> None:
     faults = validate(edited(obj, {f"{CPU}.{limit}": "1"}))
     assert begins(faults, f'{CPU}.{limit}: Invalid value: "1": must be nil when {absent} is empty')
 
 
-def test_a_cohort_may_lend_what_its_members_have() -> None:
+def test_cohort_limits_may_exceed_nominal_quota() -> None:
     assert validate(edited(COHORT, {f"{CPU}.lendingLimit": "99", f"{CPU}.borrowingLimit": "99"})) == []
 
 
-def test_a_cohort_keeps_the_rules_of_quotas_and_weights() -> None:
+def test_cohort_with_invalid_quota_or_weight_is_rejected() -> None:
     edits = {"spec.fairSharing": {"weight": "-1"}, f"{CPU}.name": "memory"}
     assert begins(validate(edited(COHORT, edits)), "spec.fairSharing: Invalid value", f"{CPU}.name: Invalid value")
 
 
-def test_concurrent_admission_stays_as_it_is() -> None:
+def test_concurrent_admission_policy_is_immutable() -> None:
     obj = edited(QUEUE, {"spec.concurrentAdmissionPolicy": POLICY})
     faults = validate_update(obj, QUEUE)
     assert validate_update(obj, obj) == []
     assert begins(faults, "spec.concurrentAdmissionPolicy: Invalid value: {")
 
 
-def test_old_checks_for_missing_flavors_may_stay_until_they_or_the_flavors_change() -> None:
+def test_check_for_missing_flavor_is_rejected_only_on_change() -> None:
     checks = {"admissionChecks": [{"name": "c", "onFlavors": ["gone"]}]}
     old = edited(QUEUE, {"spec.admissionChecksStrategy": checks})
     start = "spec.admissionChecksStrategy.admissionChecks[0].onFlavors[0]: Unsupported value"
@@ -235,7 +235,7 @@ def test_old_checks_for_missing_flavors_may_stay_until_they_or_the_flavors_chang
     assert begins(validate_update(old, QUEUE), start)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_together() -> None:
     edits = {"metadata.name": "A", f"{CPU}.borrowingLimit": "1", "spec.fairSharing": {"weight": "-1"}}
     paths = [fault.path for fault in validate(edited(ALONE, edits))]
     assert paths == ["metadata.name", f"{CPU}.borrowingLimit", "spec.fairSharing"]

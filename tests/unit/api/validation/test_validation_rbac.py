@@ -38,26 +38,26 @@ def problems(obj: dict[str, Any]) -> list[str]:
         (binding("a", "ClusterRole/r", {**account("s", "n"), "apiGroup": GROUP}), "subjects[0].apiGroup: Unsupported"),
     ],
 )
-def test_what_is_wrong_is_told(obj: dict[str, Any], reported: str) -> None:
+def test_invalid_role_or_binding_is_rejected(obj: dict[str, Any], reported: str) -> None:
     assert [problem[: len(reported)] for problem in problems(obj)] == [reported]
 
 
-def test_names_with_colons_and_capitals_are_good() -> None:
+def test_role_name_with_colon_and_capitals_is_accepted() -> None:
     assert problems(role("system:Reads", rule("get", "pods"))) == []
 
 
-def test_groups_are_filled_in() -> None:
+def test_subject_api_group_gets_default() -> None:
     decoded = decode(binding("a", "ClusterRole/r", {"kind": "User", "name": "u"})).obj
     assert decoded is not None
     assert decoded["subjects"] == [{"kind": "User", "name": "u", "apiGroup": GROUP}]
 
 
-def test_a_binding_goes_on_binding_the_same() -> None:
+def test_role_ref_of_binding_is_immutable() -> None:
     old, new = (binding("a", f"ClusterRole/{name}", user("u")) for name in ("one", "two"))
     assert [fault.path for fault in validate_update(new, old)] == ["roleRef"]
 
 
-def test_rows_are_those_of_kubernetes() -> None:
+def test_role_and_binding_rows_match_kubectl() -> None:
     obj = binding("b", "ClusterRole/view", group("g"), "n")
     obj["subjects"] += [user("u"), user("v"), account("s", "n")]
     assert row(obj, now=0, wide=True) == ["b", "ClusterRole/view", "<unknown>", "u, v", "g", "n/s"]

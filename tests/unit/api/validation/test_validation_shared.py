@@ -1,16 +1,16 @@
-"""What holds of the rules of all kinds: names are checked, and looking at objects changes nothing."""
+"""Rules for all kinds: metadata is validated, and validation does not modify objects."""
 
 import make
 from batchyard.api.validation import validate, validate_update
 
 
-def test_kinds_without_rules_of_their_own_keep_those_of_metadata() -> None:
+def test_metadata_of_kinds_without_own_rules_is_validated() -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "A"}}
     other = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "A"}}
     assert [fault.path for obj in (account, other) for fault in validate(obj)] == ["metadata.name"] * 2
 
 
-def test_nothing_is_changed_by_looking_at_it() -> None:
+def test_validation_does_not_modify_objects() -> None:
     objects = [make.workload(), make.job(), make.jobset(), make.cluster_queue(), make.flavor()]
     before = repr(objects)
     for obj in objects:

@@ -1,4 +1,4 @@
-"""What is right and wrong in Workloads."""
+"""Validation of Workloads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +49,7 @@ ADMITTED = edited(RESERVED, {"status.conditions": [make.condition("QuotaReserved
         ),
     ],
 )
-def test_good_workloads_pass(edits: dict[str, Any]) -> None:
+def test_valid_workload_is_accepted(edits: dict[str, Any]) -> None:
     assert validate(edited(WORKLOAD, edits)) == []
 
 
@@ -59,7 +59,7 @@ def test_good_workloads_pass(edits: dict[str, Any]) -> None:
         pytest.param(
             {"spec.podSets[0].minCount": 4},
             'spec.podSets[0]: Invalid value: "object": minCount should be positive and less or equal to count',
-            id="more than all",
+            id="minCount above count",
         ),
         pytest.param(
             {"spec.podSets[0].minCount": 1, "spec.podSets[1].minCount": 1},
@@ -134,7 +134,7 @@ def test_good_workloads_pass(edits: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_bad_workloads_are_refused(edits: dict[str, Any], start: str) -> None:
+def test_invalid_workload_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(WORKLOAD, edits)), start)
 
 
@@ -145,7 +145,7 @@ def test_bad_workloads_are_refused(edits: dict[str, Any], start: str) -> None:
         pytest.param("kueue.x-k8s.io", "PriorityClass", "WorkloadPriorityClass", id="a class of Workloads"),
     ],
 )
-def test_a_priority_class_is_of_the_kind_of_its_group(group: str, kind: str, right: str) -> None:
+def test_priority_class_kind_must_match_group(group: str, kind: str, right: str) -> None:
     reference = {"group": group, "kind": kind, "name": "high"}
     faults = validate(edited(WORKLOAD, {"spec.priorityClassRef": reference, "spec.priority": 1}))
     start = f'spec.priorityClassRef: Invalid value: "object": only the {right} kind is allowed for the {group} group'
@@ -165,7 +165,7 @@ def test_a_priority_class_is_of_the_kind_of_its_group(group: str, kind: str, rig
         pytest.param({"status": {}, "spec.queueName": "other"}, id="the queue at the end of the reservation"),
     ],
 )
-def test_what_may_change_while_quota_is_reserved(edits: dict[str, Any]) -> None:
+def test_mutable_fields_with_quota_reservation_are_accepted_in_update(edits: dict[str, Any]) -> None:
     assert validate_update(edited(RESERVED, edits), RESERVED) == []
 
 
@@ -186,7 +186,7 @@ def test_what_may_change_while_quota_is_reserved(edits: dict[str, Any]) -> None:
         pytest.param(
             {"spec.priorityClassRef": GONE},
             ': Invalid value: "object": priorityClassRef is immutable while workload quota reserved',
-            id="the class goes away",
+            id="the class is removed",
         ),
         pytest.param(
             {"spec.queueName": "other"},
@@ -195,31 +195,31 @@ def test_what_may_change_while_quota_is_reserved(edits: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_stays_while_quota_is_reserved(edits: dict[str, Any], start: str) -> None:
+def test_immutable_fields_with_quota_reservation_are_rejected_in_update(edits: dict[str, Any], start: str) -> None:
     faults = [fault for fault in validate_update(edited(RESERVED, edits), RESERVED) if "status" not in fault.path]
     assert begins(faults, start)
 
 
-def test_a_class_of_workloads_is_not_swapped_for_one_of_pods() -> None:
+def test_priority_class_kind_is_immutable_with_quota_reservation() -> None:
     reference = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "other"}
     faults = validate_update(edited(RESERVED, {"spec.priorityClassRef": reference}), RESERVED)
     starts = [f': Invalid value: "object": priorityClassRef.{field}' for field in ("group", "kind", "name")]
     assert begins(faults, *starts)
 
 
-def test_the_time_limit_stays_once_admitted() -> None:
+def test_maximum_execution_time_is_immutable_after_admission() -> None:
     faults = validate_update(edited(ADMITTED, {"spec.maximumExecutionTimeSeconds": GONE}), ADMITTED)
     start = ': Invalid value: "object": maximumExecutionTimeSeconds is immutable while workload quota reserved'
     assert begins(faults, start)
 
 
-def test_without_reservation_everything_changes() -> None:
+def test_all_fields_are_mutable_without_quota_reservation() -> None:
     edits = {"spec.podSets": [make.pod_set("c", 9)], "spec.queueName": "other"}
     assert validate_update(edited(WORKLOAD, edits), WORKLOAD) == []
 
 
 def gated(gates: str | None) -> dict[str, Any]:
-    """The Workload behind gates."""
+    """Return the Workload with admission gates."""
     annotations: Mapping[str, str] = {} if gates is None else {"kueue.x-k8s.io/admission-gated-by": gates}
     return edited(WORKLOAD, {"metadata.annotations": dict(annotations)})
 
@@ -232,7 +232,7 @@ def gated(gates: str | None) -> dict[str, Any]:
         pytest.param(f"a.io/{'b' * 60}", "Too long: may not be more than 63 bytes", id="a long gate"),
     ],
 )
-def test_gates_are_distinct_names(gates: str, problem: str) -> None:
+def test_invalid_admission_gates_are_rejected(gates: str, problem: str) -> None:
     (fault,) = validate(gated(gates))
     assert problem in fault.problem
 
@@ -246,6 +246,6 @@ def test_gates_are_distinct_names(gates: str, problem: str) -> None:
         pytest.param("a.io/b", "c.io/d", "Forbidden: can only remove gates, not add new ones", id="another gate"),
     ],
 )
-def test_gates_only_open(before: str | None, after: str | None, problem: str | None) -> None:
+def test_admission_gates_may_only_be_removed(before: str | None, after: str | None, problem: str | None) -> None:
     faults = validate_update(gated(after), gated(before))
     assert [fault.problem for fault in faults] == ([problem] if problem else [])

@@ -1,4 +1,4 @@
-"""What is right and wrong in the status of Workloads."""
+"""Validation of the status of Workloads."""
 
 from typing import Any
 
@@ -32,14 +32,14 @@ CHECKED = edited(RESERVED, {CHECKS: [CHECK]})
         pytest.param(RESERVED, id="reserved"),
         pytest.param(PLACED, id="placed"),
         pytest.param(CHECKED, id="checked"),
-        pytest.param(edited(RESERVED, {"status.reclaimablePods": [{"name": "a", "count": 3}]}), id="pods given back"),
-        pytest.param(edited(RESERVED, {"status.clusterName": "far"}), id="sent away"),
+        pytest.param(edited(RESERVED, {"status.reclaimablePods": [{"name": "a", "count": 3}]}), id="reclaimable pods"),
+        pytest.param(edited(RESERVED, {"status.clusterName": "far"}), id="dispatched"),
         pytest.param(
             edited(RESERVED, {"status": {"admission": make.admission(x=7)}}), id="an admission that holds no quota"
         ),
     ],
 )
-def test_good_statuses_pass(obj: dict[str, Any]) -> None:
+def test_valid_workload_status_is_accepted(obj: dict[str, Any]) -> None:
     assert validate(obj) == []
     assert validate_update(obj, obj) == []
 
@@ -50,7 +50,7 @@ def test_good_statuses_pass(obj: dict[str, Any]) -> None:
         pytest.param(
             {"status.admission": GONE},
             ["status.admission: Required value: must be set while the QuotaReserved condition is true"],
-            id="quota for nothing",
+            id="reservation without admission",
         ),
         pytest.param(
             {"status.admission": make.admission(a=3)},
@@ -65,7 +65,7 @@ def test_good_statuses_pass(obj: dict[str, Any]) -> None:
         pytest.param(
             {"status.admission.podSetAssignments[0].resourceUsage": {"cpu": "1", "memory": "9Gi"}},
             ['status.admission.podSetAssignments[0].resourceUsage[cpu]: Invalid value: "1": is not a multiple of 3'],
-            id="usage that is no pod's",
+            id="usage not divisible by pods",
         ),
         pytest.param(
             {"status.conditions": [make.condition("QuotaReserved"), make.condition("QuotaReserved")]},
@@ -80,21 +80,21 @@ def test_good_statuses_pass(obj: dict[str, Any]) -> None:
         pytest.param(
             {"status.reclaimablePods": [{"name": "a", "count": 4}]},
             ["status.reclaimablePods[a].count: Invalid value: 4: should be less or equal to 3"],
-            id="more pods back than there are",
+            id="more reclaimable pods than count",
         ),
         pytest.param(
             {"status.reclaimablePods": [{"name": "x", "count": 1}]},
             ['status.reclaimablePods[x].name: Unsupported value: "x": supported values: "a", "b"'],
-            id="pods back of another podSet",
+            id="reclaimable pods of another podSet",
         ),
         pytest.param(
             {"status.clusterName": "far", "status.nominatedClusterNames": ["far"]},
             ['status: Invalid value: "object": clusterName and nominatedClusterNames are mutually exclusive'],
-            id="sent away and nominated",
+            id="dispatched and nominated",
         ),
     ],
 )
-def test_bad_statuses_are_refused(edits: dict[str, Any], starts: list[str]) -> None:
+def test_invalid_workload_status_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
     assert begins(validate(edited(RESERVED, edits)), *starts)
 
 
@@ -112,7 +112,7 @@ def test_bad_statuses_are_refused(edits: dict[str, Any], starts: list[str]) -> N
         ),
     ],
 )
-def test_admission_checks_change_pod_sets_as_they_may_be(update: dict[str, Any], path: str) -> None:
+def test_invalid_pod_set_update_of_admission_check_is_rejected(update: dict[str, Any], path: str) -> None:
     obj = edited(CHECKED, {f"{CHECKS}[0].podSetUpdates": [update]})
     assert begins(validate(obj), f"{CHECKS}[0].podSetUpdates[0].{path}")
 
@@ -139,7 +139,7 @@ def test_admission_checks_change_pod_sets_as_they_may_be(update: dict[str, Any],
         pytest.param(
             {f"{PLACES}.slices[0].valuesPerLevel[0].individual": {"roots": ["a", "b"]}},
             f'{PLACES}.slices[0].valuesPerLevel[0]: Invalid value: "object": exactly one of the fields in [universal',
-            id="two ways to say a value",
+            id="two forms of a value",
         ),
         pytest.param(
             {f"{PLACES}.slices[0].valuesPerLevel[1].individual.roots": ["1"]},
@@ -148,20 +148,20 @@ def test_admission_checks_change_pod_sets_as_they_may_be(update: dict[str, Any],
         ),
     ],
 )
-def test_places_are_told_for_every_domain_and_level(edits: dict[str, Any], start: str) -> None:
+def test_incomplete_topology_assignment_is_rejected(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(PLACED, edits)), start)
 
 
 @pytest.mark.parametrize(
     "edits",
     [
-        pytest.param({"status.admission": GONE, "status.conditions": []}, id="it is taken back"),
+        pytest.param({"status.admission": GONE, "status.conditions": []}, id="the admission is removed"),
         pytest.param({f"{PLACES}.slices[0].podCounts": {"individual": [2, 1]}}, id="pods move"),
         pytest.param({"status.admission.podSetAssignments[1].delayedTopologyRequest": "Ready"}, id="places are found"),
-        pytest.param({"status.reclaimablePods": [{"name": "a", "count": 1}]}, id="pods are given back"),
+        pytest.param({"status.reclaimablePods": [{"name": "a", "count": 1}]}, id="pods become reclaimable"),
     ],
 )
-def test_what_may_change_of_an_admission(edits: dict[str, Any]) -> None:
+def test_mutable_admission_fields_are_accepted_in_update(edits: dict[str, Any]) -> None:
     assert validate_update(edited(PLACED, edits), PLACED) == []
 
 
@@ -173,25 +173,25 @@ def test_what_may_change_of_an_admission(edits: dict[str, Any]) -> None:
         pytest.param({"status.admission.podSetAssignments[0].count": 1}, id="a count"),
     ],
 )
-def test_an_admission_is_set_and_unset_but_not_changed(edits: dict[str, Any]) -> None:
+def test_immutable_admission_fields_are_rejected_in_update(edits: dict[str, Any]) -> None:
     assert begins(validate_update(edited(RESERVED, edits), RESERVED), "status.admission: Invalid value: {")
 
 
-def test_pod_set_updates_of_a_ready_check_stay() -> None:
+def test_pod_set_updates_of_ready_check_are_immutable() -> None:
     path = f"{CHECKS}[0].podSetUpdates"
     assert begins(validate_update(edited(CHECKED, {path: []}), CHECKED), f"{path}: Invalid value: []: field is imm")
     assert validate_update(edited(CHECKED, {path: [], f"{CHECKS}[0].state": "Retry"}), CHECKED) == []
 
 
 def reclaimed(*counts: int, count: int = 3, elastic: bool = False) -> dict[str, Any]:
-    """The Workload with as many pods given back of podSets a and b."""
+    """Return the Workload with these counts of reclaimable Pods for podSets a and b."""
     annotations = ELASTIC if elastic else {}
     pods = [{"name": name, "count": n} for name, n in zip("ab", counts, strict=False)]
     edits = {"status.reclaimablePods": pods, "spec.podSets[0].count": count, "metadata.annotations": annotations}
     return edited(RESERVED, edits)
 
 
-def test_pods_given_back_stay_given_back() -> None:
+def test_reclaimable_pods_count_must_not_decrease() -> None:
     start = "status.reclaimablePods[a].count: Invalid value: 1: cannot be less than 2"
     assert validate_update(reclaimed(3, 1), reclaimed(2)) == []
     assert begins(validate_update(reclaimed(1), reclaimed(2)), start)
@@ -200,14 +200,14 @@ def test_pods_given_back_stay_given_back() -> None:
     )
 
 
-def test_an_elastic_workload_that_shrank_may_take_counts_back() -> None:
+def test_reclaimable_pods_of_scaled_down_elastic_workload_may_decrease() -> None:
     old = reclaimed(2, elastic=True)
     assert validate_update(reclaimed(2, count=1, elastic=True), old) == []
     assert validate_update(reclaimed(1, count=1, elastic=True), old) == []
     assert begins(validate_update(reclaimed(3, count=1, elastic=True), old), "status.reclaimablePods[a].count: Invalid")
 
 
-def test_a_reservation_without_admission_may_stay_so_that_it_ends() -> None:
+def test_existing_reservation_without_admission_is_accepted_in_update() -> None:
     old = edited(RESERVED, {"status.admission": GONE})
     assert validate_update(edited(old, {"metadata.labels": {"a": "b"}}), old) == []
     assert begins(validate_update(old, RESERVED), "status.admission: Required value")
@@ -219,23 +219,31 @@ NOMINATED = make.workload(status={"nominatedClusterNames": ["far", "near"]})
 @pytest.mark.parametrize(
     ("old", "cluster", "annotations", "start"),
     [
-        pytest.param(NOMINATED, "far", {}, None, id="a nominated one"),
+        pytest.param(NOMINATED, "far", {}, None, id="a nominated cluster"),
         pytest.param(
-            NOMINATED, "other", {}, 'status.clusterName: Invalid value: "other": when setting clusterName', id="another"
+            NOMINATED,
+            "other",
+            {},
+            'status.clusterName: Invalid value: "other": when setting clusterName',
+            id="another cluster",
         ),
         pytest.param(
-            NOMINATED, "other", {"kueue.x-k8s.io/workload-slice-replacement-for": "a/b"}, None, id="where its slice was"
+            NOMINATED,
+            "other",
+            {"kueue.x-k8s.io/workload-slice-replacement-for": "a/b"},
+            None,
+            id="the cluster of the replaced slice",
         ),
         pytest.param(
             make.workload(status={"clusterName": "far"}),
             "near",
             {},
             'status: Invalid value: "object": clusterName is immutable once set',
-            id="yet another",
+            id="a cluster after dispatch",
         ),
     ],
 )
-def test_a_workload_goes_to_one_nominated_cluster(
+def test_cluster_name_must_be_nominated_and_is_immutable(
     old: dict[str, Any], cluster: str, annotations: dict[str, str], start: str | None
 ) -> None:
     new = edited(old, {"status": {"clusterName": cluster}, "metadata.annotations": annotations})

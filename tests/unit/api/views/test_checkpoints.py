@@ -1,4 +1,4 @@
-"""What pods lose that are stopped."""
+"""Work lost by stopped Pods."""
 
 from typing import Any
 
@@ -41,22 +41,20 @@ def pod(phase: str, **state: Any) -> Any:
         (None, None, 0),
     ],
 )
-def test_what_was_done_since_the_last_checkpoint_is_lost(
-    started: Instant | None, interval: int | None, lost: int
-) -> None:
+def test_lost_work_is_time_since_last_checkpoint(started: Instant | None, interval: int | None, lost: int) -> None:
     assert lost_work(started, interval, make.at(100)) == lost
 
 
-def test_the_first_who_says_how_often_work_is_saved_is_believed() -> None:
+def test_checkpoint_interval_is_read_from_first_annotated_object() -> None:
     assert checkpoint_interval([noted(None), None, noted("5m"), noted("1m")]) == 5 * MINUTE
 
 
 @pytest.mark.parametrize("text", [None, "often", "", "0s"])
-def test_who_says_nothing_that_can_be_read_never_saves_work(text: str | None) -> None:
+def test_checkpoint_interval_is_none_without_valid_annotation(text: str | None) -> None:
     assert checkpoint_interval([noted(text)]) is None
 
 
-def test_work_is_done_while_containers_run() -> None:
+def test_running_since_returns_container_start_time() -> None:
     started = {"startedAt": make.stamp(7)}
     assert running_since(pod("Running", running=started)) == make.at(7)
     assert running_since(pod("Running", waiting={"reason": "CrashLoopBackOff"})) is None
@@ -64,7 +62,7 @@ def test_work_is_done_while_containers_run() -> None:
     assert running_since({"metadata": make.metadata("p")}) is None
 
 
-def test_a_place_in_a_job_set_is_told_by_the_job_and_the_index() -> None:
+def test_place_of_pod_consists_of_job_and_index() -> None:
     labels = {"jobset.sigs.k8s.io/replicatedjob-name": "slice", "jobset.sigs.k8s.io/job-index": "2"}
     index = {"batch.kubernetes.io/job-completion-index": "3"}
     assert place_of({"metadata": make.metadata("p", labels=labels, annotations=index)}) == "slice/2/3"
@@ -72,7 +70,7 @@ def test_a_place_in_a_job_set_is_told_by_the_job_and_the_index() -> None:
     assert place_of({"metadata": make.metadata("p", annotations=index)}) == "3"
 
 
-def test_a_pod_says_whose_work_it_goes_on_with() -> None:
+def test_resumption_of_pod_round_trips() -> None:
     resumed = Resumption("slice/2/3", 90 * SECOND)
     reported = with_resumption(pod("Running"), resumed, make.NOW)
     assert (resumption(reported), place_of(reported)) == (resumed, "slice/2/3")
@@ -80,7 +78,7 @@ def test_a_pod_says_whose_work_it_goes_on_with() -> None:
     assert resumption(with_resumption(reported, None, make.NOW)) is None
 
 
-def test_what_is_saved_is_told_by_place() -> None:
+def test_saved_work_is_stored_per_place() -> None:
     job = with_saved_work(with_saved_work(make.job(), "1", 10_500_000), "0", 5 * SECOND)
     assert job["metadata"]["annotations"] == {"batchyard.dev/work-done": '{"1":"10500000us","0":"5s"}'}
     assert [saved_work(job, place) for place in "012"] == [5_000_000, 10_500_000, 0]
@@ -88,7 +86,7 @@ def test_what_is_saved_is_told_by_place() -> None:
     assert with_saved_work(with_saved_work(job, "0", 0), "1", 0)["metadata"]["annotations"] == {}
 
 
-def test_the_most_that_is_saved_is_found_of_equals_the_first_by_name() -> None:
+def test_most_saved_returns_largest_work_and_first_name() -> None:
     job = make.job()
     for place, work in (("c", 5), ("b", 7), ("a", 7), ("d", 9)):
         job = dict(with_saved_work(job, place, work))

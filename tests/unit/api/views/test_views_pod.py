@@ -1,4 +1,4 @@
-"""What a pod template asks for."""
+"""Requests and scheduling constraints of a pod template."""
 
 from typing import Any
 
@@ -17,22 +17,22 @@ def requests_of(**spec: Any) -> dict[str, int]:
     return dict(pod_template(spec).requests)
 
 
-def test_containers_are_summed_up() -> None:
+def test_pod_requests_sum_over_containers() -> None:
     spec = [container({"cpu": "500m", "memory": "1Gi"}), container({"cpu": 1})]
     assert requests_of(containers=spec) == {"cpu": 1500, "memory": 1 << 30}
 
 
-def test_a_limit_stands_in_for_a_missing_request() -> None:
+def test_limit_is_used_as_missing_request() -> None:
     spec = [container({"cpu": 1}, {"cpu": 2, "memory": "1Ki"}), container(None, {"cpu": 3})]
     assert requests_of(containers=spec) == {"cpu": 4000, "memory": 1024}
 
 
-def test_the_largest_init_step_counts_where_it_is_more() -> None:
+def test_pod_requests_cover_largest_init_container() -> None:
     init = [container({"cpu": 3}), container({"cpu": 1, "memory": "9"})]
     assert requests_of(initContainers=init, containers=[container({"cpu": 2})]) == {"cpu": 3000, "memory": 9}
 
 
-def test_sidecars_run_beside_all_that_follow() -> None:
+def test_sidecar_requests_add_to_all_later_containers() -> None:
     init = [
         container({"cpu": 4}),
         container({"cpu": 1}, restartPolicy="Always"),
@@ -43,14 +43,14 @@ def test_sidecars_run_beside_all_that_follow() -> None:
     assert requests_of(initContainers=init, containers=[container({"cpu": 3})]) == {"cpu": 5000}
 
 
-def test_a_pods_own_resources_replace_the_sum_of_its_containers() -> None:
+def test_pod_level_resources_replace_container_sum() -> None:
     spec = [container({"cpu": 1, "memory": 5, "hugepages-2Mi": 1, "gpu": 2})]
     own = {"requests": {"cpu": 3, "hugepages-2Mi": 4, "gpu": 9}}
     expected = {"cpu": 3000, "memory": 5, "hugepages-2Mi": 4, "gpu": 2}
     assert requests_of(containers=spec, resources=own) == expected
 
 
-def test_overhead_comes_on_top() -> None:
+def test_overhead_is_added_to_pod_requests() -> None:
     found = requests_of(containers=[container({"cpu": 1})], overhead={"cpu": "100m", "memory": "1"})
     assert found == {"cpu": 1100, "memory": 1}
 
@@ -66,22 +66,22 @@ def test_overhead_comes_on_top() -> None:
         ("cpu", 0, 0),
     ],
 )
-def test_amounts_are_whole_and_rounded_up(resource: str, text: Any, amount: int) -> None:
+def test_request_amounts_are_rounded_up(resource: str, text: Any, amount: int) -> None:
     assert requests_of(containers=[container({resource: text})]) == {resource: amount}
 
 
-def test_an_empty_pod_asks_for_nothing() -> None:
+def test_pod_without_requests_has_empty_requests() -> None:
     assert pod_template({}) == pod_template({"containers": [container()]})
     assert pod_template({}).requests == ()
 
 
-def test_resources_have_an_order_of_their_own() -> None:
+def test_resources_are_sorted_by_resource_order() -> None:
     names = ["cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage"]
     assert ordered(dict.fromkeys(names, 1)) == tuple((name, 1) for name in sorted(names, key=resource_order))
     assert resource_order("cpu")[1] == "cpu"
 
 
-def test_where_a_pod_may_run_is_read_whole() -> None:
+def test_node_selector_affinity_and_tolerations_are_read() -> None:
     expression = {"key": "zone", "operator": "In", "values": ["a"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}, {}]}
     spec = {
@@ -96,7 +96,7 @@ def test_where_a_pod_may_run_is_read_whole() -> None:
     assert pod_template({}).affinity is None
 
 
-def test_requests_above_limits_are_found_where_they_are() -> None:
+def test_requests_above_limits_are_reported_with_location() -> None:
     above, fine = container({"cpu": 2, "memory": 1}, {"cpu": 1}), container({"cpu": 1}, {"cpu": 1})
     spec = {"initContainers": [fine, above], "containers": [above, fine], "resources": above["resources"]}
     found = (("initContainers[1]", ("cpu",)), ("containers[0]", ("cpu",)), ("resources", ("cpu",)))
@@ -115,10 +115,10 @@ def test_requests_above_limits_are_found_where_they_are() -> None:
         ({"key": "a", "operator": "Sometimes", "value": "1"}, False),
     ],
 )
-def test_a_toleration_covers_some_taints(fields: Obj, *, tolerated: bool) -> None:
+def test_toleration_matches_taint(fields: Obj, *, tolerated: bool) -> None:
     assert toleration(fields).tolerates(taint({"key": "a", "value": "1", "effect": "NoSchedule"})) is tolerated
 
 
-def test_a_taint_prints_as_upstream_prints_it() -> None:
+def test_taint_prints_in_upstream_format() -> None:
     assert str(taint({"key": "a", "effect": "NoExecute"})) == "{a  NoExecute <nil>}"
     assert taint({"key": "a"}) == Taint("a", "", "")

@@ -17,7 +17,7 @@ from batchyard.api.views.workload import (
 from yard import cohort, group, queue, quota
 
 
-def test_quotas_are_whole_numbers_with_their_limits() -> None:
+def test_cluster_queue_view_reads_quotas_and_limits() -> None:
     view = cluster_queue_view(
         queue("cq", groups=[group(a={"cpu": quota("1500m", 1, 0), "memory": "1Ki"}, b={"cpu": 2})])
     )
@@ -30,14 +30,14 @@ def test_quotas_are_whole_numbers_with_their_limits() -> None:
     )
 
 
-def test_what_is_not_said_is_as_upstream_has_it() -> None:
+def test_cluster_queue_view_has_upstream_defaults() -> None:
     view = cluster_queue_view({"metadata": {"name": "cq"}})
     assert (view.cohort, view.groups, view.strict_fifo, view.namespaces) == ("", (), False, None)
     assert (view.preemption, view.fungibility) == (PreemptionRules(), Fungibility())
     assert (view.stop_policy, view.weight, view.admission_checks) == ("None", 1.0, ())
 
 
-def test_what_is_said_is_read() -> None:
+def test_cluster_queue_view_reads_all_fields() -> None:
     view = cluster_queue_view(
         queue(
             "cq",
@@ -65,30 +65,30 @@ def test_what_is_said_is_read() -> None:
 @pytest.mark.parametrize(
     ("given", "weight"), [(1, 1.0), ("2", 2.0), ("500m", 0.5), (0, 0.0), ("1e-3", 0.001), ("100m", 0.1), ("3", 3.0)]
 )
-def test_weights_are_fractions(given: Any, weight: float) -> None:
+def test_fair_sharing_weight_is_read_as_float(given: Any, weight: float) -> None:
     assert cluster_queue_view(queue("cq", weight=given)).weight == weight
     assert cohort_view(cohort("c", weight=given)).weight == weight
 
 
-def test_a_borrowing_rule_of_never_is_none() -> None:
+def test_borrow_within_cohort_policy_never_is_off() -> None:
     view = cluster_queue_view(queue("cq", preemption={"borrowWithinCohort": {"policy": "Never"}}))
     assert not view.preemption.borrow_within_cohort
 
 
-def test_a_cohort_has_a_parent_and_quota() -> None:
+def test_cohort_view_reads_parent_and_quota() -> None:
     view = cohort_view(cohort("team", 3, parent="root"))
     assert (view.name, view.parent, view.weight, view.groups[0].quotas[0].nominal) == ("team", "root", 1.0, 3000)
     assert cohort_view({"metadata": {"name": "x"}}).parent == ""
 
 
-def test_a_local_queue_leads_to_a_cluster_queue() -> None:
+def test_local_queue_view_reads_cluster_queue() -> None:
     view = local_queue_view(make.local_queue(stopPolicy="HoldAndDrain"))
     assert (view.key, view.cluster_queue, view.stop_policy) == ("team/lq", "cq", "HoldAndDrain")
     bare = local_queue_view({"metadata": {"name": "lq"}})
     assert (bare.key, bare.cluster_queue, bare.stop_policy) == ("/lq", "", "None")
 
 
-def test_a_flavor_keeps_the_taints_that_keep_pods_away() -> None:
+def test_flavor_view_keeps_only_taints_that_block_scheduling() -> None:
     taints = [{"key": name, "effect": name} for name in ("NoSchedule", "PreferNoSchedule", "NoExecute")]
     view = flavor_view(make.flavor(labels={"a": "b"}, nodeTaints=taints, tolerations=[{"operator": "Exists"}]))
     assert ([t.key for t in view.taints], view.labels) == (["NoSchedule", "NoExecute"], {"a": "b"})

@@ -1,4 +1,4 @@
-"""The roles that are there from the first start."""
+"""The bootstrap roles."""
 
 import pytest
 
@@ -13,7 +13,7 @@ READS = ("get", "list", "watch")
 
 
 def platform() -> RbacAuthorizer:
-    """Who may do what where teams have been given the roles of their names."""
+    """An authorizer with each role bound to the group of the same name in the namespace `team`."""
     stage = Stage(ClusterRoleAggregation())
     stage.put(*bootstrap_roles())
     for name in ("admin", "edit", "view", "kueue-batch-user-role", "kueue-batch-admin-role"):
@@ -28,7 +28,7 @@ def may(rbac: RbacAuthorizer, role: str, verb: str, resource: str, namespace: st
     return rbac.decide(Attributes(who, verb, of_group, plural, part, namespace)).allowed
 
 
-def test_they_are_sound() -> None:
+def test_bootstrap_roles_decode_without_faults() -> None:
     assert [fault for role in bootstrap_roles() for fault in decode(role).faults] == []
 
 
@@ -53,13 +53,15 @@ def test_they_are_sound() -> None:
         ("kueue-batch-admin-role", "create", "localqueues.kueue.x-k8s.io", True),
     ],
 )
-def test_roles_of_teams(role: str, verb: str, resource: str, allowed: bool) -> None:
+def test_bootstrap_role_allows_its_verbs_in_its_namespace_only(
+    role: str, verb: str, resource: str, allowed: bool
+) -> None:
     rbac = platform()
     assert may(rbac, role, verb, resource) is allowed
     assert not may(rbac, role, verb, resource, "other")
 
 
-def test_whoever_is_known_may_look_around() -> None:
+def test_authenticated_users_read_discovery_and_anonymous_users_health_only() -> None:
     rbac = platform()
     known, unknown = UserInfo("anna", (AUTHENTICATED,)), UserInfo("system:anonymous", ("system:unauthenticated",))
     assert rbac.decide(Attributes(known, "get", path="/openapi/v3")).allowed
@@ -67,7 +69,7 @@ def test_whoever_is_known_may_look_around() -> None:
     assert not rbac.decide(Attributes(unknown, "get", path="/apis")).allowed
 
 
-def test_who_looks_at_queues_and_usage() -> None:
+def test_bootstrap_roles_allow_reading_pending_workloads_metrics_and_why() -> None:
     rbac, visibility = platform(), "visibility.kueue.x-k8s.io"
     assert may(rbac, "kueue-batch-user-role", "get", f"localqueues/pendingworkloads.{visibility}")
     assert not may(rbac, "kueue-batch-user-role", "get", f"clusterqueues/pendingworkloads.{visibility}")

@@ -34,7 +34,7 @@ DETAILS = {
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
-    """An API with a ledger of five entries, a second apart; ann may see what is of `team`."""
+    """An API with a ledger of five entries, a second apart; ann may read the decisions of `team`."""
     api, ledger = Api(), LedgerFile(tmp_path / "decisions.db")
     reported = [(WORKLOAD, "Preempted", DETAILS), *[(key, "Other", {}) for key in OTHERS]]
     records = [
@@ -55,7 +55,7 @@ def names(found: Any) -> list[str]:
     return [item["metadata"]["name"] for item in found["items"]]
 
 
-def test_each_is_an_object_of_the_namespace_that_it_is_about(api: Api) -> None:
+def test_decision_is_in_namespace_of_regarding_object(api: Api) -> None:
     assert names(api.get(f"{GROUP}/decisions")) == ["1", "2", "3", "4", "5"]
     assert names(api.get(OF_TEAM)) == ["1", "2", "5"]
     assert names(api.get(f"{GROUP}/namespaces/default/decisions")) == ["3"]
@@ -87,24 +87,24 @@ def test_each_is_an_object_of_the_namespace_that_it_is_about(api: Api) -> None:
         pytest.param("limit=-1", None, id="no limit"),
     ],
 )
-def test_a_query_bounds_what_is_told(api: Api, query: str, expected: list[str] | None) -> None:
+def test_query_filters_decisions(api: Api, query: str, expected: list[str] | None) -> None:
     answer = api.ask("GET", f"{OF_TEAM}?{query}")
     assert (names(answer.body) if answer.code == 200 else None) == expected
     assert answer.code in {200, 400}
 
 
 @pytest.mark.parametrize(("name", "code"), [("1", 200), ("3", 404), ("99", 404), ("x", 404), ("9" * 40, 404)])
-def test_one_is_told_where_it_belongs(api: Api, name: str, code: int) -> None:
+def test_decision_is_found_in_its_own_namespace_only(api: Api, name: str, code: int) -> None:
     assert api.ask("GET", f"{OF_TEAM}/{name}").code == code
 
 
-def test_nothing_is_written_or_watched(api: Api) -> None:
+def test_decisions_reject_create_and_watch(api: Api) -> None:
     assert api.ask("POST", OF_TEAM, {}).code == 405
     assert api.ask("GET", f"{OF_TEAM}?watch=true").code == 405
     assert api.ask("GET", f"{OF_TEAM}/1?watch=true").code == 200
 
 
-def test_those_who_may_not_see_a_workload_are_not_told_its_name(api: Api) -> None:
+def test_decision_hides_names_of_workloads_that_user_cannot_read(api: Api) -> None:
     ann = UserInfo("ann", ())
     assert api.ask("GET", f"{GROUP}/decisions", user=ann).code == 403
     (reported,) = [each for each in api.ask("GET", OF_TEAM, user=ann).body["items"] if "details" in each]
@@ -114,7 +114,7 @@ def test_those_who_may_not_see_a_workload_are_not_told_its_name(api: Api) -> Non
     }
 
 
-def test_kubectl_has_a_table_of_them(api: Api) -> None:
+def test_decisions_are_served_as_table(api: Api) -> None:
     table = api.get(OF_TEAM, accept="application/json;as=Table;v=v1;g=meta.k8s.io")
     assert [column["name"] for column in table["columnDefinitions"]][:4] == ["Name", "Age", "Object", "Reason"]
     assert table["rows"][0]["cells"][:4] == ["1", "0s", "workload/job-train-12345", "Preempted"]

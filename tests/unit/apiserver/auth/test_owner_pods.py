@@ -1,4 +1,4 @@
-"""On a machine that cannot isolate pods only the owner starts some."""
+"""On a machine that cannot isolate pods only the owner starts pods."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def decided(user: UserInfo, verb: str, group: str, resource: str, part: str = ""
         ("create", "", "pods", "attach"),
     ],
 )
-def test_users_start_no_processes_where_pods_are_not_isolated(verb: str, group: str, resource: str, part: str) -> None:
+def test_owner_pods_denies_users_pods_without_isolation(verb: str, group: str, resource: str, part: str) -> None:
     assert decided(ANNA, verb, group, resource, part) == Decision(False, LACKS)
     assert decided(OWNER, verb, group, resource, part) == Decision(True)
     assert decided(ANNA, verb, group, resource, part, denial="") == Decision(True)
@@ -49,5 +49,7 @@ def test_users_start_no_processes_where_pods_are_not_isolated(verb: str, group: 
         ("create", "", "secrets", ""),
     ],
 )
-def test_users_may_do_all_else(verb: str, group: str, resource: str, part: str) -> None:
+def test_owner_pods_allows_users_other_requests_without_isolation(
+    verb: str, group: str, resource: str, part: str
+) -> None:
     assert decided(ANNA, verb, group, resource, part) == Decision(True)

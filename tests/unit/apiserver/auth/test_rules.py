@@ -1,4 +1,4 @@
-"""What a rule of a role allows, and what rules cover each other."""
+"""What an RBAC rule allows, and which rules cover others."""
 
 import pytest
 
@@ -39,7 +39,9 @@ def on(verb: str, resource: str, group: str = "", name: str = "") -> Attributes:
         (RbacRule(("get",), urls=("*",)), on("get", "pods"), False),
     ],
 )
-def test_a_rule_allows_what_it_says(rule: RbacRule, asked: Attributes, allowed: bool) -> None:
+def test_rbac_rule_allows_its_verbs_groups_resources_names_and_urls(
+    rule: RbacRule, asked: Attributes, allowed: bool
+) -> None:
     assert rule.allows(asked) is allowed
 
 
@@ -73,5 +75,7 @@ READS = RbacRule(("get", "list"), ("",), ("pods", "secrets"))
         (RbacRule(("*",), ("",), ("pods",)), [READS], ['{APIGroups:[""], Resources:["pods"], Verbs:["*"]}']),
     ],
 )
-def test_what_is_wanted_and_not_held_is_told(wanted: RbacRule, held: list[RbacRule], missing: list[str]) -> None:
+def test_uncovered_returns_rules_that_held_rules_do_not_cover(
+    wanted: RbacRule, held: list[RbacRule], missing: list[str]
+) -> None:
     assert [str(rule) for rule in uncovered([wanted], held)] == missing

@@ -1,4 +1,4 @@
-"""Tokens of ServiceAccounts: made by TokenRequests, good until they are not."""
+"""Tokens of ServiceAccounts: TokenRequests issue them, TokenReviews check them."""
 
 from typing import Any
 
@@ -28,11 +28,11 @@ def reviewed(api: Api, token: str, *audiences: str) -> dict[str, Any]:
     return status
 
 
-def is_good(api: Api, token: str) -> bool:
+def is_valid(api: Api, token: str) -> bool:
     return bool(reviewed(api, token).get("authenticated"))
 
 
-def test_a_token_names_its_account() -> None:
+def test_token_review_reports_service_account_of_token() -> None:
     api = with_account()
     uid = api.get(f"{ACCOUNTS}/robot")["metadata"]["uid"]
     status = reviewed(api, requested(api)["status"]["token"])
@@ -41,7 +41,7 @@ def test_a_token_names_its_account() -> None:
     assert status == {"authenticated": True, "user": user, "audiences": [ISSUER]}
 
 
-def test_a_token_says_who_asks() -> None:
+def test_token_authenticates_request() -> None:
     api = with_account()
     headers = {"authorization": f"Bearer {requested(api)['status']['token']}"}
     assert api.ask("GET", f"{ACCOUNTS}/robot", headers=headers, user=api.anybody).code == 403
@@ -50,49 +50,49 @@ def test_a_token_says_who_asks() -> None:
     assert api.ask("GET", f"{ACCOUNTS}/robot", user=api.anybody).code == 401
 
 
-def test_a_token_is_good_for_its_time() -> None:
+def test_token_expires_after_its_expiration_seconds() -> None:
     api = with_account()
     token = requested(api, expirationSeconds=600)["status"]["token"]
     api.pass_time(599)
-    assert is_good(api, token)
+    assert is_valid(api, token)
     api.pass_time(1)
-    assert not is_good(api, token)
+    assert not is_valid(api, token)
 
 
-def test_a_token_is_good_for_its_audiences() -> None:
+def test_token_is_valid_for_its_audiences_only() -> None:
     api = with_account()
     token = requested(api, audiences=["vault", "registry"])["status"]["token"]
-    assert not is_good(api, token)
+    assert not is_valid(api, token)
     assert reviewed(api, token, "registry", "elsewhere")["audiences"] == ["registry"]
 
 
-def test_a_token_goes_with_its_account() -> None:
+def test_token_is_invalid_after_deletion_of_its_service_account() -> None:
     api = with_account()
     token = requested(api)["status"]["token"]
-    assert is_good(api, token)
+    assert is_valid(api, token)
     api.ask("DELETE", f"{ACCOUNTS}/robot")
-    assert not is_good(api, token)
+    assert not is_valid(api, token)
     api.pass_time(1)
     api.post(ACCOUNTS, {"metadata": {"name": "robot"}})
-    assert not is_good(api, token), "it is another account of that name"
+    assert not is_valid(api, token), "it is another account of that name"
 
 
-def test_a_token_goes_with_what_it_is_bound_to() -> None:
+def test_token_is_invalid_after_deletion_of_its_bound_object() -> None:
     api = with_account()
     secrets = "/api/v1/namespaces/team/secrets"
     api.post(secrets, {"metadata": {"name": "s"}})
     token = requested(api, boundObjectRef={"kind": "Secret", "apiVersion": "v1", "name": "s"})["status"]["token"]
-    assert is_good(api, token)
+    assert is_valid(api, token)
     api.ask("DELETE", f"{secrets}/s")
-    assert not is_good(api, token)
+    assert not is_valid(api, token)
 
 
-def test_what_is_changed_in_a_token_is_seen() -> None:
+def test_changed_token_is_invalid() -> None:
     api = with_account()
     head, claims, signature = requested(api)["status"]["token"].split(".")
     other = requested(api, audiences=["other"])["status"]["token"].split(".")[1]
     for token in (f"{head}.{other}.{signature}", f"{head}.{claims}.", f"{head}.{claims}", "a.b.c", "é.b.c", "..."):
-        assert not is_good(api, token)
+        assert not is_valid(api, token)
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,17 @@ def test_what_is_changed_in_a_token_is_seen() -> None:
         ({"boundObjectRef": {"kind": "Secret", "name": "none"}}, 404, 'secrets "none" not found'),
     ],
 )
-def test_token_requests_that_make_no_sense(spec: dict[str, Any], code: int, reported: str) -> None:
+def test_invalid_token_request_is_rejected(spec: dict[str, Any], code: int, reported: str) -> None:
     answer = with_account().ask("POST", f"{ACCOUNTS}/robot/token", {"spec": spec})
     assert answer.code == code
     assert reported in answer.body["message"]
 
 
-def test_a_long_life_is_cut() -> None:
+def test_token_request_limits_expiration_to_thirty_days() -> None:
     assert requested(with_account(), expirationSeconds=10**9)["spec"]["expirationSeconds"] == 30 * 24 * 3600
 
 
-def test_no_account_no_token() -> None:
+def test_token_request_for_missing_service_account_is_not_found() -> None:
     answer = Api().ask("POST", f"{ACCOUNTS}/robot/token", {})
     assert (answer.code, answer.body["message"]) == (404, 'serviceaccounts "robot" not found')
     assert with_account().ask("GET", f"{ACCOUNTS}/robot/token").code == 405
@@ -132,6 +132,6 @@ def test_no_account_no_token() -> None:
         ({"metadata": "robot"}, 400, "metadata must be an object"),
     ],
 )
-def test_a_token_is_asked_for_as_one_of_that_account(sent: dict[str, Any], code: int, reported: str) -> None:
+def test_token_request_must_match_name_namespace_and_kind(sent: dict[str, Any], code: int, reported: str) -> None:
     answer = with_account().ask("POST", f"{ACCOUNTS}/robot/token", sent)
     assert (answer.code, reported in answer.body.get("message", "")) == (code, True)

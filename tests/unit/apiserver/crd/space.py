@@ -43,23 +43,23 @@ def rocket(name: str = "ariane", version: str = "v1", **spec: Any) -> dict[str, 
 
 
 class Space(Api):
-    """An API with whoever looks after definitions."""
+    """An API with the controller of definitions."""
 
     def define(self, wanted: Mapping[str, Any]) -> Any:
-        """A definition as it is once it has been looked after."""
+        """Create a definition and reconcile it; the stored definition."""
         self.post(DEFINITIONS, wanted)
-        return self.look_after(wanted["metadata"]["name"])
+        return self.reconcile_definition(wanted["metadata"]["name"])
 
-    def look_after(self, name: str = NAME) -> Any:
-        """Do what is to be done about a definition; it, or None where it is gone."""
+    def reconcile_definition(self, name: str = NAME) -> Any:
+        """Reconcile a definition until nothing changes; the stored definition, or None if it is gone."""
         key, controller = Key(DEFINITION, "", name), CustomResourceDefinitions()
         while outcome := controller.reconcile(key, self.stored.client, self.stored.kernel.now()).writes:
             for write in outcome:
                 assert self.stored.attempt(write).error is None
         return self.stored.get(key)
 
-    def refused(self, wanted: Mapping[str, Any], path: str = ROCKETS) -> list[str]:
-        """What is wrong with an object: each fault with its field."""
+    def faults(self, wanted: Mapping[str, Any], path: str = ROCKETS) -> list[str]:
+        """Create an invalid object; the reported faults with their fields."""
         response = self.ask("POST", path, wanted)
         assert response.code == 422, response
         return [f"{cause['field']}: {cause['message']}" for cause in response.body["details"]["causes"]]

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: which are taken, and how it stands with them."""
+"""CustomResourceDefinitions: validation, conditions and deletion."""
 
 from typing import Any
 
@@ -42,13 +42,13 @@ NOT_STRUCTURAL: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "problem"), NOT_STRUCTURAL)
-def test_a_schema_must_be_structural(schema: Any, problem: str) -> None:
-    reported = Space().refused(definition(version_of(schema_of(at=schema))), DEFINITIONS)
+def test_definition_rejects_schema_that_is_not_structural(schema: Any, problem: str) -> None:
+    reported = Space().faults(definition(version_of(schema_of(at=schema))), DEFINITIONS)
     assert problem in reported[0]
     assert reported[0].startswith(AT)
 
 
-def test_int_or_string_may_say_so_in_both_words() -> None:
+def test_int_or_string_schema_allows_any_of_integer_and_string() -> None:
     either = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
     api = space(schema_of(at=either))
     api.post(ROCKETS, rocket(at="5%"))
@@ -56,7 +56,7 @@ def test_int_or_string_may_say_so_in_both_words() -> None:
 
 
 def changed(**spec: Any) -> dict[str, Any]:
-    """A definition of which something else is said."""
+    """A valid definition with some changed fields."""
     good = definition(version_of(schema_of()))
     return {**good, "spec": {**good["spec"], **spec}}
 
@@ -87,11 +87,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wanted", "problem"), BAD)
-def test_a_bad_definition_is_refused(wanted: dict[str, Any], problem: str) -> None:
-    assert problem in "; ".join(Space().refused(wanted, DEFINITIONS))
+def test_invalid_definition_is_rejected(wanted: dict[str, Any], problem: str) -> None:
+    assert problem in "; ".join(Space().faults(wanted, DEFINITIONS))
 
 
-def test_a_definition_with_its_names_to_itself_is_established() -> None:
+def test_definition_with_unique_names_is_established() -> None:
     made = Space().define(definition(version_of(schema_of()), shortNames=["rk"]))
     status = made["status"]
     assert [(each["type"], each["status"]) for each in status["conditions"]] == [
@@ -108,7 +108,7 @@ def test_a_definition_with_its_names_to_itself_is_established() -> None:
     assert (status["acceptedNames"], status["storedVersions"]) == (names, ["v1"])
 
 
-def test_names_that_others_have_are_not_accepted() -> None:
+def test_definition_does_not_accept_names_of_another_definition() -> None:
     api = Space()
     api.define(definition(version_of(schema_of()), shortNames=["rk"]))
     other = definition(version_of(schema_of()), plural="rackets", kind="Rocket", shortNames=["rk"])
@@ -120,7 +120,7 @@ def test_names_that_others_have_are_not_accepted() -> None:
     assert api.ask("GET", ROCKETS.replace("rockets", "rackets")).code == 404
 
 
-def test_a_kind_of_the_platform_stays_what_it_is() -> None:
+def test_definition_of_built_in_kind_does_not_replace_it() -> None:
     api = Space()
     given = definition(version_of(schema_of()))
     names = {"plural": "jobsets", "kind": "JobSet"}
@@ -128,13 +128,13 @@ def test_a_kind_of_the_platform_stays_what_it_is() -> None:
     spec = {**given["spec"], "group": "jobset.x-k8s.io", "names": names, "versions": [version]}
     wanted = {**given, "metadata": {"name": "jobsets.jobset.x-k8s.io"}, "spec": spec}
     assert "serves JobSet.jobset.x-k8s.io itself" in api.ask("POST", DEFINITIONS, wanted).warnings[0]
-    kept = api.look_after("jobsets.jobset.x-k8s.io")
+    kept = api.reconcile_definition("jobsets.jobset.x-k8s.io")
     assert [each["type"] for each in kept["status"]["conditions"]] == ["NamesAccepted", "Established", "BuiltIn"]
     columns = api.ask("GET", "/openapi/v3/apis/jobset.x-k8s.io/v1alpha2").body["components"]["schemas"]
     assert "replicatedJobs" in columns["dev.batchyard.jobset.v1alpha2.JobSet.spec"]["properties"]
 
 
-def test_what_defines_stored_objects_does_not_change() -> None:
+def test_definition_keeps_scope_and_stored_versions() -> None:
     api = space(schema_of())
     stored = api.get(f"{DEFINITIONS}/{NAME}")
     wider = {**stored, "spec": {**stored["spec"], "scope": "Cluster", "versions": [version_of(schema_of(), "v2")]}}
@@ -143,24 +143,24 @@ def test_what_defines_stored_objects_does_not_change() -> None:
     assert [cause["field"] for cause in reported] == ["spec.scope", "status.storedVersions[0]"]
 
 
-def test_a_definition_goes_after_its_objects() -> None:
+def test_definition_is_deleted_after_its_objects() -> None:
     api = space(schema_of())
     held = rocket()
     held["metadata"]["finalizers"] = ["space.example.com/held"]
     api.post(ROCKETS, held)
     api.post(ROCKETS, rocket("other"))
     api.ask("DELETE", f"{DEFINITIONS}/{NAME}")
-    api.look_after()
+    api.reconcile_definition()
     assert [each["metadata"]["name"] for each in api.get(ROCKETS)["items"]] == ["ariane"]
     assert api.ask("POST", ROCKETS, rocket("late")).code == 405
     patch = {"metadata": {"finalizers": None}}
     api.ask("PATCH", f"{ROCKETS}/ariane", patch, headers={"content-type": "application/merge-patch+json"})
-    assert api.look_after() is None
+    assert api.reconcile_definition() is None
     assert api.ask("GET", ROCKETS).code == 404
     assert api.stored.get(Key(DEFINITION, "", NAME)) is None
 
 
-def test_later_versions_come_first() -> None:
+def test_version_priority_sorts_later_versions_first() -> None:
     names = ["v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2", "foo1", "foo10"]
     assert sorted(dict.fromkeys(sorted(names)), key=version_priority, reverse=True) == names
 
@@ -176,12 +176,12 @@ MISREAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "problem"), MISREAD)
-def test_words_of_a_schema_must_be_what_they_are(schema: Any, problem: str) -> None:
-    reported = Space().refused(definition(version_of(schema_of(at=schema))), DEFINITIONS)
+def test_definition_rejects_schema_keywords_of_wrong_type(schema: Any, problem: str) -> None:
+    reported = Space().faults(definition(version_of(schema_of(at=schema))), DEFINITIONS)
     assert problem.replace("[at]", ".at") in reported[0]
 
 
-def test_what_was_stored_is_shown_by_the_schema_of_today() -> None:
+def test_stored_object_is_served_by_current_schema() -> None:
     api = space(schema_of(engines={"type": "integer"}, orbit=TEXT))
     api.post(ROCKETS, rocket(engines=1, orbit="low"))
     stored = api.get(f"{DEFINITIONS}/{NAME}")
@@ -190,7 +190,7 @@ def test_what_was_stored_is_shown_by_the_schema_of_today() -> None:
     assert [api.get(f"{ROCKETS}/ariane")["spec"] for _ in range(2)] == [{"orbit": "low", "stages": 3}] * 2
 
 
-def test_a_deprecated_version_says_so() -> None:
+def test_deprecated_version_returns_warning() -> None:
     api = Space()
     older = version_of(schema_of(), "v1beta1", deprecated=True)
     api.define(definition(version_of(schema_of()), older))
@@ -198,11 +198,11 @@ def test_a_deprecated_version_says_so() -> None:
     assert made.warnings == ("space.example.com/v1beta1 Rocket is deprecated",)
 
 
-def test_paths_of_columns_and_scales_are_read() -> None:
+def test_definition_reports_invalid_paths_of_columns_and_scale() -> None:
     column = {"name": "At", "type": "text", "jsonPath": ".spec[bad"}
     scale = {"specReplicasPath": ".status.a", "statusReplicasPath": ".status.b", "labelSelectorPath": ".at"}
     version = version_of(schema_of(), additionalPrinterColumns=[column], subresources={"scale": scale})
-    fields = [reported.partition(": ")[0] for reported in Space().refused(definition(version), DEFINITIONS)]
+    fields = [reported.partition(": ")[0] for reported in Space().faults(definition(version), DEFINITIONS)]
     assert fields == [
         "spec.versions[0].additionalPrinterColumns[0].type",
         "spec.versions[0].additionalPrinterColumns[0].jsonPath",
@@ -211,8 +211,8 @@ def test_paths_of_columns_and_scales_are_read() -> None:
     ]
 
 
-def test_only_fields_with_plain_values_can_be_selected_by() -> None:
+def test_definition_rejects_selectable_fields_that_are_not_scalar() -> None:
     paths = [".spec.orbit", ".spec.orbit", ".spec.none", ".spec"]
     version = version_of(schema_of(orbit=TEXT), selectableFields=[{"jsonPath": path} for path in paths])
-    fields = [reported.partition(": ")[0] for reported in Space().refused(definition(version), DEFINITIONS)]
+    fields = [reported.partition(": ")[0] for reported in Space().faults(definition(version), DEFINITIONS)]
     assert fields == [f"spec.versions[0].selectableFields[{i}].jsonPath" for i in (1, 2, 3)]

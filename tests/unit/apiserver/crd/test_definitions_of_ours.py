@@ -20,7 +20,7 @@ OURS = [info for info in scheme.KINDS if "." in info.group and not info.group.en
 
 
 @pytest.mark.parametrize("info", OURS, ids=lambda info: info.constant)
-def test_a_definition_is_one_that_a_server_takes(info: scheme.ServedKind) -> None:
+def test_definition_of_batchyard_kind_is_valid(info: scheme.ServedKind) -> None:
     decoded = DefinitionStrategy().decode(definition_of(info), "")
     assert decoded.faults == []
     assert decoded.obj is not None
@@ -29,7 +29,7 @@ def test_a_definition_is_one_that_a_server_takes(info: scheme.ServedKind) -> Non
     assert (defined.versions, defined.has_status) == ((info.storage_version,), info.has_status)
 
 
-def test_an_object_of_a_defined_kind_keeps_all_it_says() -> None:
+def test_custom_strategy_keeps_pod_template_of_workload() -> None:
     workload = make.workload("a")
     info = kind_info(scheme.WORKLOAD)
     strategy = CustomStrategy(info, definition_of(info)["spec"]["versions"])
@@ -51,7 +51,7 @@ def columns(definition: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str
 
 
 @pytest.mark.parametrize("info", [info for info in OURS if "kueue" in info.group or "jobset" in info.group])
-def test_kubectl_prints_the_columns_that_upstreams_definition_has(info: scheme.ServedKind) -> None:
+def test_definition_has_columns_of_upstream_definition(info: scheme.ServedKind) -> None:
     path = CRDS / f"{info.group}_{info.plural}.yaml"
     if not path.exists():
         pytest.skip("the CRDs are not in ../shared/crds")

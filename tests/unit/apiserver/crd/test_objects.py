@@ -1,4 +1,4 @@
-"""Objects of kinds that users define: pruned, completed, checked."""
+"""Custom objects: pruning, defaults and validation."""
 
 from typing import Any
 
@@ -36,16 +36,16 @@ FAULTS: list[tuple[dict[str, Any], Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "value", "problem"), FAULTS)
-def test_a_value_is_checked_in_the_words_of_the_api(schema: dict[str, Any], value: Any, problem: str) -> None:
-    reported = space(schema_of(at=schema)).refused(rocket(at=value))[0]
+def test_invalid_value_is_reported_with_kubernetes_message(schema: dict[str, Any], value: Any, problem: str) -> None:
+    reported = space(schema_of(at=schema)).faults(rocket(at=value))[0]
     assert reported.startswith("spec.at: ")
     assert problem in reported
 
 
-def test_items_of_a_list_are_told_apart() -> None:
+def test_duplicate_list_items_are_rejected() -> None:
     crew = {"type": "array", "items": NAMED, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     stages = {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"}
-    reported = space(schema_of(crew=crew, stages=stages)).refused(
+    reported = space(schema_of(crew=crew, stages=stages)).faults(
         rocket(crew=[{"name": "a"}, {"name": "a"}, {}], stages=["x", "y", "x"])
     )
     assert reported == [
@@ -55,7 +55,7 @@ def test_items_of_a_list_are_told_apart() -> None:
     ]
 
 
-def test_unknown_fields_go_where_they_are_not_kept() -> None:
+def test_unknown_fields_are_pruned_unless_preserved() -> None:
     open_part = {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "properties": {"own": NAMED}}
     labels = {"type": "object", "additionalProperties": NAMED}
     api = space(schema_of(open=open_part, labels=labels))
@@ -68,7 +68,7 @@ def test_unknown_fields_go_where_they_are_not_kept() -> None:
     }
 
 
-def test_unknown_fields_are_told() -> None:
+def test_unknown_fields_return_warnings_or_strict_decoding_error() -> None:
     inner = {"type": "object", "x-kubernetes-embedded-resource": True, "properties": {"spec": {"type": "object"}}}
     api = space(schema_of(inner=inner))
     inner_sent = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "nam": "y"}, "data": 2}
@@ -80,29 +80,29 @@ def test_unknown_fields_are_told() -> None:
     assert (strict.code, "strict decoding error" in strict.body["message"]) == (400, True)
 
 
-def test_an_embedded_object_keeps_what_all_objects_have() -> None:
+def test_embedded_object_keeps_type_and_metadata() -> None:
     inner = {"type": "object", "x-kubernetes-embedded-resource": True, "properties": {"spec": {"type": "object"}}}
     sent = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"gone": 1}, "data": 2}
     stored = space(schema_of(inner=inner)).post(ROCKETS, rocket(inner=sent))
     assert stored["spec"]["inner"] == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {}}
 
 
-def test_defaults_come_and_nulls_go() -> None:
+def test_defaults_are_set_and_null_values_dropped() -> None:
     crew = {"type": "array", "items": NAMED, "default": [{"name": "ann"}]}
     api = space(schema_of(crew=crew, note={**TEXT, "nullable": True}, gone=TEXT, count={**WHOLE, "default": 2}))
     spec = api.post(ROCKETS, rocket(note=None, gone=None, count=None))["spec"]
     assert spec == {"note": None, "count": 2, "crew": [{"name": "ann", "role": "pilot"}]}
 
 
-def test_metadata_is_checked_as_that_of_any_object() -> None:
+def test_custom_object_metadata_is_validated() -> None:
     api = space(schema_of())
     sent = rocket("No Name")
-    assert "metadata.name: Invalid value" in api.refused(sent)[0]
+    assert "metadata.name: Invalid value" in api.faults(sent)[0]
     sent["metadata"] = {"name": "ok", "labels": {"a": 1}}
-    assert api.refused(sent)[0].startswith("metadata.labels[a]")
+    assert api.faults(sent)[0].startswith("metadata.labels[a]")
 
 
-def test_versions_differ_in_what_they_show() -> None:
+def test_each_version_prunes_and_defaults_by_its_own_schema() -> None:
     api, older = Space(), schema_of(engines={**WHOLE, "default": 1})
     api.define(definition(version_of(schema_of(engines=WHOLE, orbit=TEXT)), version_of(older, "v1beta1")))
     beta = ROCKETS.replace("v1", "v1beta1")
@@ -116,7 +116,7 @@ def test_versions_differ_in_what_they_show() -> None:
 MERGE = "application/merge-patch+json"
 
 
-def test_a_status_is_written_through_its_own_part_where_there_is_one() -> None:
+def test_status_is_written_through_status_subresource_if_defined() -> None:
     patch = {"spec": {"engines": 2}, "status": {"up": True}}
     with_part = space(schema_of(engines=WHOLE), subresources={"status": {}})
     without = space(schema_of(engines=WHOLE))

@@ -12,20 +12,20 @@ MERGE = {"content-type": "application/merge-patch+json"}
 
 
 def ruled(*rules: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """The schema of objects whose spec keeps rules."""
+    """The schema of objects with validation rules for their spec."""
     schema = schema_of(**fields)
     schema["properties"]["spec"]["x-kubernetes-validations"] = list(rules)
     return schema
 
 
-def test_what_breaks_a_rule_is_told_with_its_message() -> None:
+def test_broken_rule_reports_its_message() -> None:
     rules = [
         {"rule": "self.a <= self.b", "message": "a is too much"},
         {"rule": "self.a > 5", "messageExpression": "'a is ' + string(self.a)"},
         {"rule": "self.b > 5"},
         {"rule": "self.b > 6", "message": "more of b", "reason": "FieldValueRequired", "fieldPath": ".b"},
     ]
-    assert space(ruled(*rules, a=WHOLE, b=WHOLE)).refused(rocket(a=2, b=1)) == [
+    assert space(ruled(*rules, a=WHOLE, b=WHOLE)).faults(rocket(a=2, b=1)) == [
         'spec: Invalid value: "object": a is too much',
         'spec: Invalid value: "object": a is 2',
         'spec: Invalid value: "object": failed rule: self.b > 5',
@@ -33,45 +33,45 @@ def test_what_breaks_a_rule_is_told_with_its_message() -> None:
     ]
 
 
-def test_a_rule_that_cannot_be_evaluated_is_broken() -> None:
-    reported = space(ruled({"rule": "self.a > 1", "message": "much"}, a=WHOLE)).refused(rocket())
+def test_rule_that_cannot_be_evaluated_fails() -> None:
+    reported = space(ruled({"rule": "self.a > 1", "message": "much"}, a=WHOLE)).faults(rocket())
     assert reported[0].startswith('spec: Invalid value: "object": ')
     assert reported[0].endswith("evaluating rule: much")
 
 
-def test_a_rule_that_takes_too_long_is_broken() -> None:
+def test_rule_over_call_cost_limit_fails() -> None:
     items = {"type": "array", "items": WHOLE}
     rule = {"rule": "self.a.all(x, self.a.all(y, self.a.all(z, x + y + z > 0)))", "message": "much"}
-    reported = space(ruled(rule, a=items)).refused(rocket(a=[1] * 100))
+    reported = space(ruled(rule, a=items)).faults(rocket(a=[1] * 100))
     assert reported[0].startswith('spec: Invalid value: "object": call cost exceeds limit: ')
 
 
-def test_rules_cost_no_more_than_a_second_together() -> None:
+def test_rules_share_one_cost_budget() -> None:
     item: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "array", "items": WHOLE}}}
     item["x-kubernetes-validations"] = [{"rule": "self.b.all(x, self.b.exists_one(y, x == y))"}]
     api, crew = space(schema_of(a={"type": "array", "items": item})), {"b": list(range(99))}
     api.post(ROCKETS, rocket(a=[crew] * 100))
     reported = "validation failed due to running out of cost budget, no further validation rules will be run"
-    assert api.refused(rocket(a=[crew] * 1900)) == [f'spec.a[990]: Invalid value: "object": {reported}']
+    assert api.faults(rocket(a=[crew] * 1900)) == [f'spec.a[990]: Invalid value: "object": {reported}']
 
 
-def test_texts_that_are_joined_again_and_again_are_counted() -> None:
+def test_string_concatenation_counts_toward_cost_budget() -> None:
     names = {"type": "array", "items": TEXT}
     api = space(ruled({"rule": "self.a.map(x, self.b + x).size() > 0"}, a=names, b=TEXT))
     api.post(ROCKETS, rocket(a=["x"] * 1000, b="y" * 1000))
-    (reported,) = api.refused(rocket(a=["x"] * 5000, b="y" * 500_000))
+    (reported,) = api.faults(rocket(a=["x"] * 5000, b="y" * 500_000))
     assert "running out of cost budget" in reported
 
 
-def test_what_rules_do_with_much_takes_a_time_that_grows_with_it_alone() -> None:
-    """Pairs of items, and Python's own regular expressions, would not come to an end."""
+def test_rule_on_large_lists_and_strings_takes_linear_time() -> None:
+    """Comparing all pairs of items, or backtracking in Python's regular expressions, would never end."""
     rules = [{"rule": "sets.equivalent(self.a, self.b) && !self.c.find('^(x+)+$').startsWith('x')"}]
     many = {"type": "array", "items": WHOLE}
     api, whole = space(ruled(*rules, a=many, b=many, c=TEXT)), list(range(80_000))
     api.post(ROCKETS, rocket(a=whole, b=whole[::-1], c="x" * 1000 + "y"))
 
 
-def test_a_rule_of_change_is_asked_where_something_was() -> None:
+def test_transition_rule_is_checked_on_update_only() -> None:
     api = space(ruled({"rule": "self.a >= oldSelf.a", "message": "never less"}, a=WHOLE))
     api.post(ROCKETS, rocket(a=2))
     assert api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 3}}, headers=MERGE).code == 200
@@ -79,15 +79,15 @@ def test_a_rule_of_change_is_asked_where_something_was() -> None:
     assert refused.body["details"]["causes"][0]["message"] == 'Invalid value: "object": never less'
 
 
-def test_a_rule_with_an_optional_old_value_is_asked_of_new_objects_too() -> None:
+def test_rule_with_optional_old_self_is_checked_on_create() -> None:
     rule = {"rule": "oldSelf.hasValue() || self.a == 1", "optionalOldSelf": True, "message": "begin with 1"}
     api = space(ruled(rule, a=WHOLE))
-    assert api.refused(rocket(a=2)) == ['spec: Invalid value: "object": begin with 1']
+    assert api.faults(rocket(a=2)) == ['spec: Invalid value: "object": begin with 1']
     api.post(ROCKETS, rocket(a=1))
     assert api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 2}}, headers=MERGE).code == 200
 
 
-def test_items_with_keys_are_compared_with_what_they_were() -> None:
+def test_transition_rule_compares_list_items_by_key() -> None:
     item: dict[str, Any] = {"type": "object", "required": ["name"], "properties": {"name": TEXT, "size": WHOLE}}
     item["x-kubernetes-validations"] = [{"rule": "self.size >= oldSelf.size", "message": "no smaller"}]
     crew = {"type": "array", "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
@@ -116,23 +116,23 @@ HOLDING = [
 
 
 @pytest.mark.parametrize("rule", HOLDING)
-def test_what_kubernetes_has_beyond_the_language_is_there(rule: str) -> None:
+def test_rule_uses_kubernetes_extension_functions(rule: str) -> None:
     fields = {"list": {"type": "array", "items": WHOLE}, "size": TEXT, "share": {"type": "number"}, "if": TEXT}
     api = space(ruled({"rule": rule}, **fields, **{"a-b": TEXT}))
     api.post(ROCKETS, rocket(list=[1, 2, 3], size="1Gi", share=3, **{"if": "x", "a-b": "y"}))
 
 
 @pytest.mark.parametrize("rule", ["self.a >", "nonsense(self)", "'text'", " "])
-def test_a_rule_that_is_none_is_refused_with_its_definition(rule: str) -> None:
-    reported = Space().refused(definition(version_of(ruled({"rule": rule}, a=WHOLE))), DEFINITIONS)
+def test_definition_rejects_invalid_rule(rule: str) -> None:
+    reported = Space().faults(definition(version_of(ruled({"rule": rule}, a=WHOLE))), DEFINITIONS)
     place = "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
     assert [fault.partition(": ")[0] for fault in reported] == [place]
 
 
-def test_a_rule_beyond_us_is_told_and_not_checked() -> None:
+def test_rule_with_unsupported_function_returns_warning_and_is_not_checked() -> None:
     api = Space()
     written = definition(version_of(ruled({"rule": "semver(self.a).major() > 1"}, a=TEXT)))
     (warning,) = api.ask("POST", DEFINITIONS, written).warnings
     assert warning.endswith("the rule is not checked: unsupported functions: semver")
-    api.look_after()
+    api.reconcile_definition()
     api.post(ROCKETS, rocket(a="0.1.0"))

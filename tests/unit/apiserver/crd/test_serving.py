@@ -28,7 +28,7 @@ def cells(api: Space, path: str = ROCKETS) -> tuple[list[tuple[str, str, int]], 
     return columns, table["rows"][0]["cells"]
 
 
-def test_columns_are_those_of_the_definition() -> None:
+def test_table_has_columns_of_definition() -> None:
     columns: list[dict[str, Any]] = [
         {"name": "Engines", "type": "integer", "jsonPath": ".spec.engines"},
         {"name": "Crewed", "type": "boolean", "jsonPath": ".spec.crewed", "priority": 1},
@@ -49,13 +49,13 @@ def test_columns_are_those_of_the_definition() -> None:
     assert row == ["ariane", 2, True, "0s", "Yes", "Up", "d", ""]
 
 
-def test_without_columns_there_is_the_age() -> None:
+def test_table_without_defined_columns_has_age() -> None:
     api = space(schema_of())
     api.post(ROCKETS, rocket())
     assert cells(api) == ([("Name", "string", 0), ("Age", "date", 0)], ["ariane", "0s"])
 
 
-def test_each_version_has_its_own_columns() -> None:
+def test_table_has_columns_of_requested_version() -> None:
     api, column = Space(), {"name": "Engines", "type": "integer", "jsonPath": ".spec.engines"}
     first = version_of(schema_of(engines=WHOLE), additionalPrinterColumns=[column])
     api.define(definition(first, version_of(schema_of(engines=WHOLE), "v1beta1")))
@@ -64,13 +64,13 @@ def test_each_version_has_its_own_columns() -> None:
     assert reported == ["Engines", "Age"]
 
 
-def test_definitions_tell_when_they_were_made() -> None:
+def test_table_of_definitions_has_creation_time() -> None:
     reported, row = cells(space(schema_of()), DEFINITIONS)
     assert reported == [("Name", "string", 0), ("Created At", "date", 0)]
     assert row == [NAME, "1970-01-01T00:00:00Z"]
 
 
-def test_a_scale_is_read_and_changed() -> None:
+def test_scale_subresource_is_read_and_updated() -> None:
     api = space(schema_of(engines={**WHOLE, "maximum": 5}), subresources={"status": {}, "scale": SCALE})
     api.post(ROCKETS, rocket(engines=2))
     path = f"{ROCKETS}/ariane/scale"
@@ -84,7 +84,7 @@ def test_a_scale_is_read_and_changed() -> None:
     assert api.ask("GET", f"{ROCKETS}/none/scale").code == 404
 
 
-def test_a_scale_that_is_only_tried_changes_nothing() -> None:
+def test_scale_update_as_dry_run_changes_nothing() -> None:
     api = space(schema_of(engines=WHOLE), subresources={"status": {}, "scale": SCALE})
     api.post(ROCKETS, rocket(engines=2))
     path = f"{ROCKETS}/ariane/scale"
@@ -94,7 +94,7 @@ def test_a_scale_that_is_only_tried_changes_nothing() -> None:
     assert [api.ask("PUT", path, {**scale, part: 3}).code for part in ("spec", "metadata")] == [400, 400]
 
 
-def test_objects_are_selected_by_the_fields_of_the_definition() -> None:
+def test_field_selector_uses_selectable_fields_of_definition() -> None:
     api = space(schema_of(orbit=TEXT), selectableFields=[{"jsonPath": ".spec.orbit"}])
     api.post(ROCKETS, rocket("a", orbit="low"))
     api.post(ROCKETS, rocket("b", orbit="high"))
@@ -103,7 +103,7 @@ def test_objects_are_selected_by_the_fields_of_the_definition() -> None:
     assert api.ask("GET", f"{ROCKETS}?fieldSelector=spec.other=high").code == 400
 
 
-def test_clients_discover_the_kind() -> None:
+def test_discovery_lists_custom_kind_with_subresources() -> None:
     api = Space()
     status = version_of(schema_of(), subresources={"status": {}, "scale": SCALE})
     api.define(definition(status, version_of(schema_of(), "v1beta1"), shortNames=["rk"], categories=["all"]))
@@ -117,7 +117,7 @@ def test_clients_discover_the_kind() -> None:
     ]
 
 
-def test_kinds_that_all_is_about_say_so() -> None:
+def test_discovery_lists_category_all() -> None:
     resources = Space().get("/api/v1")["resources"]
     assert [each["name"] for each in resources if "all" in each.get("categories", ())] == [
         "pods",
@@ -126,7 +126,7 @@ def test_kinds_that_all_is_about_say_so() -> None:
     ]
 
 
-def test_schemas_are_shown_with_their_descriptions() -> None:
+def test_openapi_has_schema_of_custom_kind() -> None:
     api = space(schema_of(orbit={**TEXT, "description": "How far up."}))
     schemas = api.get("/openapi/v3/apis/space.example.com/v1")["components"]["schemas"]
     reported = schemas["com.example.space.v1.Rocket"]["properties"]
@@ -135,7 +135,7 @@ def test_schemas_are_shown_with_their_descriptions() -> None:
     assert "ownerReferences" in schemas["io.k8s.ObjectMeta"]["properties"]
 
 
-def test_items_are_applied_by_their_keys() -> None:
+def test_apply_merges_list_items_by_key() -> None:
     item = {"type": "object", "required": ["name"], "properties": {"name": TEXT}}
     crew = {"type": "array", "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     api, apply = space(schema_of(crew=crew)), {"content-type": "application/apply-patch+yaml"}
@@ -146,21 +146,21 @@ def test_items_are_applied_by_their_keys() -> None:
     assert api.get(f"{ROCKETS}/a")["spec"]["crew"] == [{"name": "other"}]
 
 
-def test_no_patch_is_strategic() -> None:
+def test_custom_object_rejects_strategic_merge_patch() -> None:
     api, strategic = space(schema_of()), {"content-type": "application/strategic-merge-patch+json"}
     api.post(ROCKETS, rocket("a"))
     assert api.ask("PATCH", f"{ROCKETS}/a", {}, headers=strategic).code == 415
     assert api.ask("PATCH", f"{DEFINITIONS}/{NAME}", {}, headers=strategic).code == 200
 
 
-def test_a_watch_tells_of_such_objects() -> None:
+def test_watch_reports_custom_objects() -> None:
     api = space(schema_of(orbit=TEXT))
     watch = api.watch(f"{ROCKETS}?watch=true")
     api.post(ROCKETS, rocket(orbit="low"))
     assert [(event["type"], event["object"]["spec"]) for event in watch.take()] == [("ADDED", {"orbit": "low"})]
 
 
-def test_a_kind_without_a_served_version_is_not_in_discovery() -> None:
+def test_discovery_omits_kind_without_served_version() -> None:
     api = Space()
     api.define(definition(version_of(schema_of())))
     serve_first_version(api, is_served=False)

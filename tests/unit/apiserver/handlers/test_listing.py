@@ -1,4 +1,4 @@
-"""Lists: pages, revisions, selectors, and how they are shown."""
+"""Lists: pages, revisions, selectors and representations."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def names(listed: dict[str, list[dict[str, dict[str, str]]]]) -> list[str]:
     return [item["metadata"]["name"] for item in listed["items"]]
 
 
-def test_pages_show_one_revision(api: Api) -> None:
+def test_list_pages_show_one_revision(api: Api) -> None:
     first = api.get(f"{MAPS}?limit=2")
     assert names(first) == ["m0", "m1"]
     assert first["metadata"]["remainingItemCount"] == 3
@@ -36,13 +36,13 @@ def test_pages_show_one_revision(api: Api) -> None:
     assert third["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}
 
 
-def test_whoever_goes_on_names_no_revision(api: Api) -> None:
+def test_continued_list_rejects_resource_version(api: Api) -> None:
     token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
     assert api.ask("GET", f"{MAPS}?limit=2&continue={token}&resourceVersion=1").code == 400
     assert api.ask("GET", f"{MAPS}?limit=2&continue={token}&resourceVersion=0").code == 200
 
 
-def test_a_selected_list_does_not_say_how_many_are_left(api: Api) -> None:
+def test_selected_list_omits_remaining_item_count(api: Api) -> None:
     page = api.get(f"{MAPS}?limit=1&labelSelector=colour=green")
     assert names(page) == ["m0"]
     assert "remainingItemCount" not in page["metadata"]
@@ -51,7 +51,7 @@ def test_a_selected_list_does_not_say_how_many_are_left(api: Api) -> None:
     ]
 
 
-def test_whoever_goes_on_too_late_is_told(api: Api) -> None:
+def test_old_continue_token_expires_after_many_lists(api: Api) -> None:
     token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
     for number in range(70):
         api.post(MAPS, config_map(f"x{number}"))
@@ -60,7 +60,7 @@ def test_whoever_goes_on_too_late_is_told(api: Api) -> None:
     assert (refused.code, refused.body["reason"]) == (410, "Expired")
 
 
-def test_a_list_is_held_for_so_many_changes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continue_token_expires_after_many_changes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "HELD_FOR", 3)
     token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
     for number in range(4):
@@ -91,7 +91,7 @@ def test_a_list_is_held_for_so_many_changes(api: Api, monkeypatch: pytest.Monkey
         ("labelSelector=a in b", 400),
     ],
 )
-def test_what_cannot_be_listed_is_refused(api: Api, query: str, code: int) -> None:
+def test_list_rejects_invalid_query(api: Api, query: str, code: int) -> None:
     assert api.ask("GET", f"{MAPS}?{query}").code == code
 
 
@@ -100,7 +100,7 @@ def as_of(api: Api, path: str, revision: str) -> dict[str, Any]:
     return found
 
 
-def test_a_list_can_be_had_as_it_was(api: Api) -> None:
+def test_list_at_exact_revision_returns_old_state(api: Api) -> None:
     was = api.get(MAPS)
     api.ask("DELETE", f"{MAPS}/m2")
     api.ask("DELETE", f"{MAPS}/m3")
@@ -111,7 +111,7 @@ def test_a_list_can_be_had_as_it_was(api: Api) -> None:
     assert names(api.get(MAPS)) == ["m0", "m1", "m21", "m3", "m4"]
 
 
-def test_a_list_as_it_was_has_all_namespaces_in_the_order_of_keys() -> None:
+def test_list_at_exact_revision_is_sorted_by_key() -> None:
     api = Api()
     for namespace in ("team", "team-a"):
         api.post(f"/api/v1/namespaces/{namespace}/configmaps", config_map("a"))
@@ -120,7 +120,7 @@ def test_a_list_as_it_was_has_all_namespaces_in_the_order_of_keys() -> None:
     assert places(as_of(api, "/api/v1/configmaps", was["metadata"]["resourceVersion"])) == ["team-a/a", "team/a"]
 
 
-def test_what_a_list_was_is_forgotten_in_the_end() -> None:
+def test_list_at_revision_before_window_is_expired() -> None:
     api = Api(window=3)
     for number in range(5):
         api.post(MAPS, config_map(f"m{number}"))
@@ -131,26 +131,26 @@ def test_what_a_list_was_is_forgotten_in_the_end() -> None:
     assert refused.body["message"] == "The resourceVersion for the provided list is too old."
 
 
-def test_metadata_alone(api: Api) -> None:
+def test_list_returns_partial_object_metadata(api: Api) -> None:
     listed = api.get(MAPS, accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
     assert (listed["kind"], listed["items"][0]["kind"]) == ("PartialObjectMetadataList", "PartialObjectMetadata")
     assert "data" not in listed["items"][0]
 
 
-def test_a_table_has_rows(api: Api) -> None:
+def test_list_returns_table(api: Api) -> None:
     table = api.get(MAPS, accept="application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
     assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Data", "Age"]
     assert table["rows"][0]["cells"][:2] == ["m0", 1]
 
 
-def test_nobody_is_sent_what_he_cannot_read(api: Api) -> None:
+def test_list_rejects_accept_of_protobuf_only(api: Api) -> None:
     refused = api.ask("GET", MAPS, headers={"accept": "application/vnd.kubernetes.protobuf"})
     assert (refused.code, refused.body["reason"]) == (406, "NotAcceptable")
     both = "application/vnd.kubernetes.protobuf,application/json"
     assert api.ask("GET", MAPS, headers={"accept": both}).code == 200
 
 
-def test_namespaces_come_in_the_order_of_keys() -> None:
+def test_list_of_all_namespaces_is_sorted_by_key() -> None:
     api = Api()
     for namespace in ("team", "team-a", "other", "team-b"):
         for name in ("a", "a-b"):
@@ -166,7 +166,7 @@ def places(found: Any) -> list[str]:
     return [f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in found["items"]]
 
 
-def test_what_is_written_is_told_in_the_form_that_is_asked_for() -> None:
+def test_write_returns_requested_representation() -> None:
     api, new = Api(), config_map("new")
     part = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
     protobuf = {"accept": "application/vnd.kubernetes.protobuf"}
@@ -184,6 +184,6 @@ def test_what_is_written_is_told_in_the_form_that_is_asked_for() -> None:
     ("kind", "path"),
     [("PartialObjectMetadata", ""), ("PartialObjectMetadataList", "/m0"), ("PartialObjectMetadataList", "?watch=1")],
 )
-def test_one_is_no_list(api: Api, kind: str, path: str) -> None:
+def test_partial_metadata_kind_must_match_request(api: Api, kind: str, path: str) -> None:
     accept = f"application/json;as={kind};v=v1;g=meta.k8s.io"
     assert api.ask("GET", f"{MAPS}{path}", headers={"accept": accept}).code == 406

@@ -1,4 +1,4 @@
-"""Which protocol a WebSocket speaks from then on."""
+"""Selection of the WebSocket protocol of an upgrade."""
 
 import pytest
 
@@ -9,20 +9,20 @@ HANDSHAKE = {"connection": "Upgrade", "upgrade": WEBSOCKET, "sec-websocket-versi
 
 
 def chosen(spoken: tuple[str, ...], **headers: str) -> str:
-    """The protocol that comes of a handshake."""
+    """The protocol that a handshake selects."""
     return upgrade_of(ApiRequest("GET", "/", headers={**HANDSHAKE, **headers}), spoken, ()).protocol
 
 
-def test_the_first_protocol_of_the_client_that_is_spoken_counts() -> None:
+def test_upgrade_chooses_first_supported_protocol_of_client() -> None:
     assert chosen(("one", "two"), **{"sec-websocket-protocol": "none, two, one"}) == "two"
 
 
-def test_a_client_that_names_no_protocol_is_understood_where_that_is_one() -> None:
+def test_upgrade_accepts_client_without_protocol_if_supported() -> None:
     assert chosen(("one", UNNAMED)) == UNNAMED
 
 
 @pytest.mark.parametrize(("headers", "asked"), [({}, ""), ({"sec-websocket-protocol": "two"}, "two")])
-def test_other_protocols_are_refused_with_what_is_spoken(headers: dict[str, str], asked: str) -> None:
+def test_upgrade_rejects_unsupported_protocol(headers: dict[str, str], asked: str) -> None:
     spoken = ("one",) if not headers else ("one", UNNAMED)
     with pytest.raises(StatusError) as refused:
         chosen(spoken, **headers)

@@ -1,4 +1,4 @@
-"""What a guide says of Jobs and looks that were late."""
+"""How a guide reports late Jobs and late readings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ def guide() -> Guide:
 
 
 def late_guide(late: Duration) -> Guide:
-    """The guide in a world where everything of the second step comes late."""
+    """Return the guide in a world where all events of the second step are late."""
     found = guide()
     first = played_steps(STEPS[-1])[-1].starts_at
     scenario = found.world.scenario
@@ -33,12 +33,12 @@ def late_guide(late: Duration) -> Guide:
 
 
 def created(played: Guide) -> Mapping[str, Instant]:
-    """When each Job was created."""
+    """Return the creation time of each Job."""
     metadata = [job["metadata"] for job in played.objects(scheme.JOB)]
     return {each["name"]: parse_time(each["creationTimestamp"]) for each in metadata}
 
 
-def test_each_row_of_a_late_world_names_the_job_that_was_late_and_by_how_much() -> None:
+def test_differing_rows_name_late_job_and_delay() -> None:
     planned, late = guide(), late_guide(2 * MINUTE)
     simulated, found = rows_of(list(planned.play()), planned), rows_of(list(late.play()), late)
     timings = Timings(STEPS)
@@ -58,7 +58,7 @@ def test_each_row_of_a_late_world_names_the_job_that_was_late_and_by_how_much() 
     assert {row.name for row in differ} == {name for name in names if simulated.get(name) != found.get(name)}
 
 
-def test_what_is_late_by_little_is_no_missed_timing_but_the_reason_of_a_row() -> None:
+def test_short_delay_is_row_reason_but_no_missed_timing() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("low-priority", "reading of", "the queues", SECOND // 2))
     timings.note(Timing("low-priority", "Job", "in-time", -SECOND))
@@ -71,7 +71,7 @@ def test_what_is_late_by_little_is_no_missed_timing_but_the_reason_of_a_row() ->
     assert row.is_explained
 
 
-def test_a_later_step_explains_no_row_of_an_earlier_one() -> None:
+def test_late_step_explains_no_row_of_earlier_step() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("high-priority", "Job", "late", MINUTE))
     rows = timings.differences({"low-priority: cq": "1", "high-priority: cq": "1", "ns/job": "Complete"}, {})
@@ -79,7 +79,7 @@ def test_a_later_step_explains_no_row_of_an_earlier_one() -> None:
     assert rows[0].reason == NO_REASON
 
 
-def test_what_never_came_is_missed_and_told() -> None:
+def test_event_that_never_happened_is_reported_as_missed() -> None:
     timings = Timings(STEPS)
     timings.note(Timing("high-priority", "end of Job", "endless", 24 * 60 * MINUTE, is_reached=False))
     (missed,) = timings.missed
@@ -94,7 +94,7 @@ def test_what_never_came_is_missed_and_told() -> None:
 
 
 @pytest.mark.parametrize(("late", "speed"), [(6 * SECOND, 30.0), (10 * MINUTE, 1.0), (4 * SECOND, 45.0)])
-def test_a_speed_is_proposed_at_which_the_same_delays_do_not_matter(late: Duration, speed: float) -> None:
+def test_lower_speed_is_proposed_for_observed_delay(late: Duration, speed: float) -> None:
     timings = Timings(STEPS)
     timings.note(Timing("low-priority", "Job", "late", late))
     assert timings.speed_for(60.0) == speed

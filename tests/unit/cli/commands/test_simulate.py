@@ -1,4 +1,4 @@
-"""`batchyard simulate` from within: what is said, and how far it is."""
+"""`batchyard simulate` in this process: its remarks and its progress."""
 
 import dataclasses
 import io
@@ -18,10 +18,10 @@ CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: b%
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what is written."""
+    """A terminal that records its output."""
 
     def isatty(self) -> bool:
-        """It is one."""
+        """Return true."""
         return True
 
 
@@ -29,18 +29,18 @@ class Terminal(io.StringIO):
     ("seconds", "expected"),
     [(0, "0s"), (0.25, "250ms"), (59.5, "59.5s"), (60, "1m"), (3723, "1h2m3s"), (90000, "25h"), (1e-6, "1µs")],
 )
-def test_durations_are_said_as_go_writes_them(seconds: float, expected: str) -> None:
+def test_durations_are_formatted_like_go_durations(seconds: float, expected: str) -> None:
     assert in_words(seconds) == expected
 
 
-def test_a_loop_found_often_is_said_once() -> None:
+def test_repeated_loop_is_reported_once_with_count() -> None:
     result = simulate(LIVELOCK)
     twice = dataclasses.replace(result, loops=[*result.loops, *result.loops])
     (loop,) = [line for line in run_remarks(twice) if line.startswith("loop: ")]
     assert (len(result.loops), loop.endswith("(found 2 times)")) == (1, True)
 
 
-def test_refusals_are_said_up_to_a_number() -> None:
+def test_rejections_are_listed_up_to_limit() -> None:
     delete = ", annotations: {batchyard.dev/delete-at: %ds}"
     documents = [CONFIG_MAP % (delete % second) for second in range(1, LINES_MAX + 5)]
     lines = [line for line in run_remarks(simulate("---\n".join(documents))) if line.startswith("rejected: ")]
@@ -49,7 +49,7 @@ def test_refusals_are_said_up_to_a_number() -> None:
     assert lines[-1] == "rejected: and 3 more"
 
 
-def test_progress_never_says_done_before_the_end() -> None:
+def test_progress_stays_below_one_until_end() -> None:
     scenario, _ = read_scenario([PREEMPTION])
     simulation = Simulation(scenario)
     seen = [fraction_done(simulation)]
@@ -60,7 +60,7 @@ def test_progress_never_says_done_before_the_end() -> None:
     assert all(0 <= fraction < 1 for fraction in seen)
 
 
-def test_a_short_run_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_run_shows_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     scenario, _ = read_scenario([PREEMPTION])
@@ -70,7 +70,7 @@ def test_a_short_run_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulation.result().duration == 210
 
 
-def test_a_long_run_shows_a_bar_and_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_run_shows_progress_bar_and_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr("batchyard.cli.output.PATIENCE_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""`batchyard simulate --trace` as users run it."""
+"""`batchyard simulate --trace` as a command."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from unit.cli.conftest import Batchyard
 from unit.sim.trace_make import PODS, write_trace
 
 
-def test_the_report_is_printed_as_tables(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_trace_report_is_printed_as_tables(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("simulate", "--trace", write_trace(tmp_path))
     assert done.returncode == 0
     titles = [line.removeprefix("# ") for line in done.stdout.splitlines() if line.startswith("# ")]
@@ -30,7 +30,7 @@ def test_the_report_is_printed_as_tables(batchyard: Batchyard, tmp_path: Path) -
     assert "1      node(s) didn't match Pod's node affinity/selector" in done.stdout
 
 
-def test_the_report_is_told_in_json_and_yaml(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_trace_report_is_printed_as_json_and_yaml(batchyard: Batchyard, tmp_path: Path) -> None:
     write_trace(tmp_path)
     report = json.loads(batchyard("simulate", "--trace", tmp_path, "-o", "json").stdout)
     assert report["pods"]["placedHere"] == 4
@@ -39,14 +39,14 @@ def test_the_report_is_told_in_json_and_yaml(batchyard: Batchyard, tmp_path: Pat
     assert "placedHere: 4" in batchyard("simulate", "--trace", tmp_path, "-o", "yaml").stdout
 
 
-def test_a_trace_runs_under_a_load_and_nothing_else_does(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_load_option_applies_to_traces_only(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("simulate", "--trace", write_trace(tmp_path), "--load", "10")
     assert done.stdout.startswith("# pods, 10 times the arrival rate\n")
     assert "--load scales a trace" in batchyard("simulate", "--load", "10", tmp_path).stderr
     assert "'0' is not a load" in batchyard("simulate", "--trace", tmp_path, "--load", "0").stderr
 
 
-def test_manifests_run_on_the_nodes_of_the_trace(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_manifests_run_on_nodes_of_trace(batchyard: Batchyard, tmp_path: Path) -> None:
     write_trace(tmp_path)
     done = batchyard("simulate", "examples/first-steps", "--trace", tmp_path)
     assert done.returncode == 0
@@ -57,21 +57,21 @@ def test_manifests_run_on_the_nodes_of_the_trace(batchyard: Batchyard, tmp_path:
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_the_event_log_takes_standard_output(batchyard: Batchyard, tmp_path: Path, form: str) -> None:
+def test_event_log_replaces_tables_on_stdout(batchyard: Batchyard, tmp_path: Path, form: str) -> None:
     arguments = ("-o", "json") if form == "json" else ()
     done = batchyard("simulate", "--trace", write_trace(tmp_path), "--events", "-", *arguments)
     assert done.returncode == (2 if arguments else 0)
     assert "# pods" not in done.stdout
 
 
-def test_a_broken_trace_ends_with_1(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_invalid_trace_exits_with_1(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("simulate", "--trace", write_trace(tmp_path, PODS[:1] * (LINES_MAX + 3)))
     assert (done.returncode, done.stdout) == (1, "")
     *_, more, last = done.stderr.splitlines()
     assert (more, last) == ("and 2 more", f"batchyard: {LINES_MAX + 2} faults; nothing was run")
 
 
-def test_progress_goes_by_time_where_nothing_wants_quota(tmp_path: Path) -> None:
+def test_progress_follows_time_without_quota(tmp_path: Path) -> None:
     simulation = TraceRun(read_trace(write_trace(tmp_path)), SimulationOptions()).simulation
     seen = [fraction_done(simulation)]
     while simulation.advance(3):

@@ -1,4 +1,4 @@
-"""A step whose commands are sent what its probes found: what is asked about is what is done, or nothing is."""
+"""A step whose commands receive the results of its probes: the user confirms exactly the input of the command."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ STEP = PlatformStep(
 
 
 @dataclass
-class Person:
+class FakeUser:
     agrees_to_all: bool
     asked: list[tuple[str, bool]] = field(default_factory=list)
 
@@ -36,8 +36,8 @@ class Person:
         return self.agrees_to_all
 
 
-def driven(folder: Path, person: Person) -> dict[ProgressKind, int]:
-    """How the step comes out."""
+def run_step(folder: Path, person: FakeUser) -> dict[ProgressKind, int]:
+    """Run the step, and return the number of outcomes of each kind."""
     with Lock(folder, output.report_line) as lock:
         driver = StepRunner(
             folder, CommandRunner(folder, lock, output.report_line), StepJournal(folder), LineDisplay(), person
@@ -45,14 +45,14 @@ def driven(folder: Path, person: Person) -> dict[ProgressKind, int]:
         return driver.drive([STEP])
 
 
-def test_what_is_asked_about_is_what_the_command_is_sent(tmp_path: Path) -> None:
-    person = Person(agrees_to_all=True)
-    assert driven(tmp_path, person)[ProgressKind.DONE] == 1
+def test_command_receives_input_shown_in_question(tmp_path: Path) -> None:
+    person = FakeUser(agrees_to_all=True)
+    assert run_step(tmp_path, person)[ProgressKind.DONE] == 1
     assert person.asked == [("It goes: old; runs", True)]
     assert (tmp_path / "removed").read_text("utf-8") == "old"
 
 
-def test_who_does_not_want_it_goes_on_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert driven(tmp_path, Person(agrees_to_all=False))[ProgressKind.UNMET] == 1
+def test_declined_optional_step_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_step(tmp_path, FakeUser(agrees_to_all=False))[ProgressKind.UNMET] == 1
     assert "declined: old" in capsys.readouterr().err
     assert not (tmp_path / "removed").exists()

@@ -20,8 +20,8 @@ from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
 from clouds import PLATFORM, Cloud, in_a_process
 
-NOBODY = ClusterOptions("", "")
-#: What a whole create does to the world, in this order.
+NO_CLUSTER = ClusterOptions("", "")
+#: The effects of a complete create, in this order.
 CREATED = [
     *(
         f"api {name}.googleapis.com"
@@ -48,38 +48,38 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 @cache
 def small_work(project: str = "project-1") -> drive.RenderedPlatform:
-    """The small platform in a project, rendered once."""
+    """Render the small platform in a project, once."""
     platform = read_platform(PlatformSource("platform.yaml", PLATFORM), project)
     work = drive.RenderedPlatform(platform, render(platform), Path())
-    work.create(ClusterConnection("kubeconfig"))  # whoever is forked from here has read the manifests
+    work.create(ClusterConnection("kubeconfig"))  # forked processes reuse the read manifests
     return work
 
 
 def work_in(cloud: Cloud, project: str = "project-1") -> drive.RenderedPlatform:
-    """The same, to be driven in this cloud's folder."""
+    """Return the rendered platform with this cloud's folder."""
     return replace(small_work(project), folder=cloud.out)
 
 
 def request_of(cloud: Cloud, is_yes: bool = True, skipped: frozenset[str] = frozenset()) -> drive.PlatformRequest:
     settings = StepRunnerSettings(pace=0, skipped=skipped)
-    return drive.PlatformRequest(str(cloud.file), cloud.out, "", NOBODY, is_yes=is_yes, settings=settings)
+    return drive.PlatformRequest(str(cloud.file), cloud.out, "", NO_CLUSTER, is_yes=is_yes, settings=settings)
 
 
-def created(cloud: Cloud, project: str = "project-1", **options: object) -> int:
-    """The exit code of a create in a process of its own."""
+def create_platform(cloud: Cloud, project: str = "project-1", **options: object) -> int:
+    """Run create in a new process; return its exit code."""
     return in_a_process(lambda: drive.run_create(work_in(cloud, project), request_of(cloud, **options)), cloud.reported)  # type: ignore[arg-type]
 
 
-def destroyed(cloud: Cloud, is_unprotecting: bool = True, **options: object) -> int:
-    """The exit code of a destroy in a process of its own."""
+def destroy_platform(cloud: Cloud, is_unprotecting: bool = True, **options: object) -> int:
+    """Run destroy in a new process; return its exit code."""
     request = request_of(cloud, **options)  # type: ignore[arg-type]
     return in_a_process(
         lambda: drive.run_destroy(work_in(cloud), request, is_unprotecting=is_unprotecting), cloud.reported
     )
 
 
-def killed_at_every_call(cloud: Cloud, work: Callable[[Cloud], int]) -> int:
-    """Kill the process at its first call, the next one at its second, and so on, until one comes to its end."""
+def kill_at_each_call(cloud: Cloud, work: Callable[[Cloud], int]) -> int:
+    """Kill the process at its first call, the next process at its second, and so on, until one completes."""
     for call in range(1, 500):
         cloud.goes_wrong(call, "kill")
         if work(cloud) == 0:
@@ -88,46 +88,46 @@ def killed_at_every_call(cloud: Cloud, work: Callable[[Cloud], int]) -> int:
 
 
 def test_create_makes_everything_in_order(cloud: Cloud) -> None:
-    assert created(cloud) == 0
+    assert create_platform(cloud) == 0
     assert cloud.effects == CREATED
 
 
-def test_a_second_create_changes_nothing(cloud: Cloud) -> None:
-    created(cloud)
+def test_second_create_changes_nothing(cloud: Cloud) -> None:
+    create_platform(cloud)
     world = cloud.world()
-    assert created(cloud) == 0
+    assert create_platform(cloud) == 0
     assert (cloud.effects, cloud.world()) == (CREATED, world)
 
 
-def test_a_create_that_is_killed_at_every_call_comes_to_the_same_end(cloud: Cloud) -> None:
-    assert killed_at_every_call(cloud, created) > len(CREATED)
+def test_create_killed_at_any_call_completes_after_retries(cloud: Cloud) -> None:
+    assert kill_at_each_call(cloud, create_platform) > len(CREATED)
     assert Counter(cloud.effects) == Counter(CREATED)
 
 
-def test_a_destroy_that_is_killed_at_every_call_leaves_what_it_says(cloud: Cloud) -> None:
-    created(cloud)
-    assert killed_at_every_call(cloud, destroyed) > len(DESTROYED)
+def test_destroy_killed_at_any_call_completes_after_retries(cloud: Cloud) -> None:
+    create_platform(cloud)
+    assert kill_at_each_call(cloud, destroy_platform) > len(DESTROYED)
     assert Counter(cloud.effects) == Counter([*CREATED, *DESTROYED])
     assert sorted(cloud.world()) == ["apis", "bucket", "stopped", "versions"]
 
 
 @pytest.mark.parametrize("how", ["fail", "orphan"])
-def test_whatever_command_fails_or_outlives_us_the_next_create_goes_on(
+def test_create_resumes_after_failed_or_orphaned_command(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    assert created(cloud) == 0
+    assert create_platform(cloud) == 0
     for call in cloud.failable:
         other = Cloud(cloud.out / str(call), monkeypatch)
         other.goes_wrong(call, how)
-        assert created(other) != 0
+        assert create_platform(other) != 0
         other.goes_right()
-        assert created(other) == 0, other.reported.read_text("utf-8")
+        assert create_platform(other) == 0, other.reported.read_text("utf-8")
         assert Counter(other.effects) == Counter(CREATED)
 
 
-def test_what_a_failing_command_says_is_told_with_its_log_and_a_remedy(cloud: Cloud) -> None:
+def test_failing_command_is_reported_with_log_and_remedy(cloud: Cloud) -> None:
     cloud.goes_wrong(13, "fail")
-    assert created(cloud) == 1
+    assert create_platform(cloud) == 1
     reported = cloud.reported.read_text("utf-8")
     log = cloud.out / ".batchyard/logs/state-bucket.log"
     assert f"full log: {log}" in reported
@@ -137,41 +137,41 @@ def test_what_a_failing_command_says_is_told_with_its_log_and_a_remedy(cloud: Cl
     assert log.read_text("utf-8").endswith("ERROR: planted\n")
 
 
-def test_what_is_there_is_passed_over_and_said(cloud: Cloud) -> None:
+def test_completed_step_is_skipped_and_reported(cloud: Cloud) -> None:
     cloud.goes_wrong(20, "kill")
-    created(cloud)
+    create_platform(cloud)
     cloud.reported.unlink()
-    assert created(cloud) == 0
+    assert create_platform(cloud) == 0
     reported = cloud.reported.read_text("utf-8")
     assert "an earlier create did not finish" in reported
     assert "state-bucket: already done" in reported
 
 
-def test_destroy_refuses_what_is_protected_before_it_stops_anything(cloud: Cloud) -> None:
-    created(cloud)
-    assert destroyed(cloud, is_unprotecting=False) == 1
+def test_destroy_rejects_protected_cluster_before_any_change(cloud: Cloud) -> None:
+    create_platform(cloud)
+    assert destroy_platform(cloud, is_unprotecting=False) == 1
     assert "use --unprotect" in cloud.reported.read_text("utf-8")
     assert cloud.effects == CREATED
 
 
-def test_destroy_names_what_stays_with_the_command_for_each(cloud: Cloud) -> None:
-    created(cloud)
+def test_destroy_lists_remaining_resources_with_removal_commands(cloud: Cloud) -> None:
+    create_platform(cloud)
     cloud.reported.unlink()
-    assert destroyed(cloud) == 0
+    assert destroy_platform(cloud) == 0
     reported = cloud.reported.read_text("utf-8")
     assert "gcloud storage rm --recursive gs://project-1-small-state/" in reported
     assert "pvc-1\tus-central1-a\n  to remove: gcloud compute disks delete NAME --zone=ZONE" in reported
     assert "reservations" not in reported, "there are none"
 
 
-def test_nothing_that_costs_is_made_where_nobody_can_be_asked(cloud: Cloud) -> None:
-    assert created(cloud, is_yes=False) == 1
+def test_create_makes_nothing_billable_without_terminal_or_yes(cloud: Cloud) -> None:
+    assert create_platform(cloud, is_yes=False) == 1
     assert "use --yes" in cloud.reported.read_text("utf-8")
     assert "bucket" not in cloud.effects
 
 
 def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
-    drive.run_create(work_in(cloud), drive.PlatformRequest(str(cloud.file), cloud.out, "", NOBODY, is_dry=True))
+    drive.run_create(work_in(cloud), drive.PlatformRequest(str(cloud.file), cloud.out, "", NO_CLUSTER, is_dry=True))
     printed = capfd.readouterr().out
     assert cloud.count == 0
     assert "\nterraform -chdir=terraform apply -input=false -no-color -lock-timeout=10m create.tfplan\n" in printed
@@ -180,8 +180,10 @@ def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pyte
     assert not (cloud.out / ".batchyard").exists()
 
 
-def test_programs_are_told_in_json_lines(cloud: Cloud) -> None:
-    request = drive.PlatformRequest(str(cloud.file), cloud.out, "", NOBODY, is_yes=True, reporting=ProgressFormat.JSON)
+def test_progress_is_reported_as_json_lines(cloud: Cloud) -> None:
+    request = drive.PlatformRequest(
+        str(cloud.file), cloud.out, "", NO_CLUSTER, is_yes=True, reporting=ProgressFormat.JSON
+    )
     printed = cloud.out.parent / "printed"
     assert in_a_process(lambda: drive.run_create(work_in(cloud), request), cloud.reported, printed) == 0
     events = [json.loads(line) for line in printed.read_text("utf-8").splitlines()]
@@ -191,75 +193,75 @@ def test_programs_are_told_in_json_lines(cloud: Cloud) -> None:
     assert events[-1]["step"] == "last-check"
 
 
-def test_a_tool_that_is_not_there_is_named_with_where_to_get_it(cloud: Cloud) -> None:
+def test_missing_tool_is_reported_with_install_link(cloud: Cloud) -> None:
     (cloud.tools / "gcloud").unlink()
-    assert created(cloud) == 1
+    assert create_platform(cloud) == 1
     reported = cloud.reported.read_text("utf-8")
     assert "gcloud: program not found on the PATH" in reported
     assert "install the gcloud CLI: https://" in reported
 
 
-def test_no_secret_is_kept(cloud: Cloud) -> None:
-    created(cloud)
+def test_secrets_are_not_stored(cloud: Cloud) -> None:
+    create_platform(cloud)
     kept = [path for path in cloud.out.rglob("*") if path.is_file() and "SECRET" in path.read_text("utf-8")]
     assert kept == []
     assert "SECRET" not in cloud.reported.read_text("utf-8")
 
 
-def test_only_one_at_a_time_drives_in_a_folder(cloud: Cloud) -> None:
+def test_second_concurrent_create_in_folder_is_rejected(cloud: Cloud) -> None:
     with Lock(cloud.out, print_nothing):
-        assert created(cloud) == 1
+        assert create_platform(cloud) == 1
     assert f"process {os.getpid()} is running the steps of this folder" in cloud.reported.read_text("utf-8")
     assert cloud.count == 0
 
 
 def print_nothing(line: str) -> None:
-    """Whoever waits is told elsewhere."""
+    """Print nothing."""
 
 
-def test_a_folder_belongs_to_one_project_until_it_is_destroyed(cloud: Cloud) -> None:
-    created(cloud)
-    assert created(cloud, project="project-2") == 1
+def test_folder_belongs_to_one_project_until_destroy(cloud: Cloud) -> None:
+    create_platform(cloud)
+    assert create_platform(cloud, project="project-2") == 1
     assert "this folder belongs to small on project project-1" in cloud.reported.read_text("utf-8")
-    destroyed(cloud)
-    assert created(cloud, project="project-2") == 0
+    destroy_platform(cloud)
+    assert create_platform(cloud, project="project-2") == 0
 
 
-def test_a_folder_in_which_all_was_found_to_be_there_belongs_to_its_project_too(cloud: Cloud) -> None:
-    created(cloud)
+def test_folder_of_existing_resources_belongs_to_their_project(cloud: Cloud) -> None:
+    create_platform(cloud)
     (cloud.out / ".batchyard" / "steps.jsonl").unlink()
-    assert created(cloud) == 0
-    assert created(cloud, project="project-2") == 1
+    assert create_platform(cloud) == 0
+    assert create_platform(cloud, project="project-2") == 1
 
 
-def test_a_folder_of_another_platform_is_refused_before_it_is_written_to(cloud: Cloud) -> None:
-    created(cloud)
+def test_folder_of_another_platform_is_rejected_before_writing(cloud: Cloud) -> None:
+    create_platform(cloud)
     variables = (cloud.out / "terraform" / "terraform.tfvars").read_text("utf-8")
-    assert created(cloud, project="project-2") == 1
+    assert create_platform(cloud, project="project-2") == 1
     assert (cloud.out / "terraform" / "terraform.tfvars").read_text("utf-8") == variables
 
 
-def test_a_folder_belongs_to_nobody_while_nothing_is_made_from_it(cloud: Cloud) -> None:
+def test_folder_without_created_resources_belongs_to_no_project(cloud: Cloud) -> None:
     (cloud.tools / "terraform").rename(cloud.tools / "off")
-    assert created(cloud, project="project-2") == 1
+    assert create_platform(cloud, project="project-2") == 1
     (cloud.tools / "off").rename(cloud.tools / "terraform")
-    assert created(cloud) == 0
+    assert create_platform(cloud) == 0
 
 
-def test_a_step_can_be_left_out(cloud: Cloud) -> None:
-    assert created(cloud, skipped=frozenset({"apply-60-queues", "cluster-queues"})) == 0
+def test_step_can_be_skipped(cloud: Cloud) -> None:
+    assert create_platform(cloud, skipped=frozenset({"apply-60-queues", "cluster-queues"})) == 0
     assert "applied manifests/60-queues.yaml" not in cloud.effects
 
 
-def test_a_step_that_there_is_not_cannot_be_left_out(cloud: Cloud) -> None:
-    assert created(cloud, skipped=frozenset({"aply-60-queues"})) == 1
+def test_unknown_skipped_step_is_rejected(cloud: Cloud) -> None:
+    assert create_platform(cloud, skipped=frozenset({"aply-60-queues"})) == 1
     assert "unknown step aply-60-queues" in cloud.reported.read_text("utf-8")
     assert cloud.count == 0
 
 
-def test_status_says_what_is_there_and_what_cannot_be_known(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
+def test_status_reports_present_missing_and_unknown_steps(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
     cloud.goes_wrong(25, "kill")
-    created(cloud)
+    create_platform(cloud)
     (cloud.state / "made.cluster").unlink()
     with pytest.raises(SystemExit) as ended:
         drive.run_status(work_in(cloud), request_of(cloud))
@@ -271,8 +273,8 @@ def test_status_says_what_is_there_and_what_cannot_be_known(cloud: Cloud, capfd:
     assert lines["cluster-queues"] == "unknown"
 
 
-def test_status_of_a_whole_platform_is_good(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
-    created(cloud)
+def test_status_of_complete_platform_is_present(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
+    create_platform(cloud)
     drive.run_status(work_in(cloud), request_of(cloud))
     assert {line.split()[0] for line in capfd.readouterr().out.splitlines()} == {"present"}
     assert cloud.effects == CREATED

@@ -1,4 +1,4 @@
-"""Who is interrupted, waits for another, or is asked: processes of their own, with real signals and terminals."""
+"""Interrupts, waiting and questions, in separate processes with real signals and terminals."""
 
 import os
 import pty
@@ -19,7 +19,7 @@ from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, StepCommand
 from clouds import Cloud, ended, in_a_process, started
 
-#: The call that makes the bucket, of a create that nothing disturbs.
+#: The number of the call that makes the bucket, in an undisturbed create.
 MAKES_BUCKET = 13
 WITHIN_SECONDS = 60
 
@@ -31,7 +31,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     return found
 
 
-def creating(cloud: Cloud) -> Callable[[], None]:
+def create_command(cloud: Cloud) -> Callable[[], None]:
     request = drive.PlatformRequest(
         str(cloud.file), cloud.out, "", ClusterOptions("", ""), is_yes=True, settings=StepRunnerSettings(pace=0)
     )
@@ -39,7 +39,7 @@ def creating(cloud: Cloud) -> Callable[[], None]:
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for a condition, with a generous bound."""
+    """Wait for a condition, with a long timeout."""
     for _ in range(WITHIN_SECONDS * 50):
         if is_so():
             return
@@ -47,17 +47,17 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
     raise AssertionError(f"never: {what}")
 
 
-def hanging(cloud: Cloud) -> int:
-    """A process of ours whose command hangs, as it makes the bucket."""
+def start_hanging_create(cloud: Cloud) -> int:
+    """Start a create whose command hangs while it makes the bucket."""
     cloud.goes_wrong(MAKES_BUCKET, "hang")
-    child = started(creating(cloud), cloud.reported)
+    child = started(create_command(cloud), cloud.reported)
     wait_until(lambda: any("buckets create" in call for call in cloud.calls), "the bucket is being made")
     return child
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_command_and_says_how_to_go_on(cloud: Cloud, number: signal.Signals) -> None:
-    child = hanging(cloud)
+def test_interrupt_ends_command_and_reports_how_to_resume(cloud: Cloud, number: signal.Signals) -> None:
+    child = start_hanging_create(cloud)
     os.kill(child, number)
     assert ended(child) == drive.INTERRUPTED
     reported = cloud.reported.read_text("utf-8")
@@ -67,19 +67,19 @@ def test_an_interrupt_ends_the_command_and_says_how_to_go_on(cloud: Cloud, numbe
     assert [entry["event"] for entry in StepJournal(cloud.out).entries()][-1] == "interrupted"
 
 
-def test_after_an_interrupt_the_next_create_goes_on(cloud: Cloud) -> None:
-    child = hanging(cloud)
+def test_create_resumes_after_interrupt(cloud: Cloud) -> None:
+    child = start_hanging_create(cloud)
     os.kill(child, signal.SIGINT)
     ended(child)
-    assert in_a_process(creating(cloud), cloud.reported) == 0
+    assert in_a_process(create_command(cloud), cloud.reported) == 0
     assert cloud.effects.count("bucket") == 1
 
 
-def test_a_command_that_outlives_its_driver_is_waited_for(cloud: Cloud) -> None:
-    child = hanging(cloud)
+def test_create_waits_for_command_of_killed_create(cloud: Cloud) -> None:
+    child = start_hanging_create(cloud)
     os.kill(child, signal.SIGKILL)
     assert ended(child) == -signal.SIGKILL
-    other = started(creating(cloud), cloud.reported)
+    other = started(create_command(cloud), cloud.reported)
     wait_until(lambda: "of an earlier run" in cloud.reported.read_text("utf-8"), "the next one waits")
     assert "bucket" not in cloud.effects
     (cloud.state / "gate").write_text("go\n", "utf-8")
@@ -87,36 +87,36 @@ def test_a_command_that_outlives_its_driver_is_waited_for(cloud: Cloud) -> None:
     assert cloud.effects.count("bucket") == 1
 
 
-def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_command_above_time_limit_is_terminated(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     with Lock(tmp_path, fail) as lock:
         command = StepCommand(("sh", "-c", "read word <gate"), limit_seconds=0)
-        answer = CommandRunner(tmp_path, lock, fail).act(command, tmp_path / "log", unwatched)
+        answer = CommandRunner(tmp_path, lock, fail).act(command, tmp_path / "log", ignore_line)
     assert answer.code == TOO_LONG
     assert "took longer than 0 s" in (tmp_path / "log").read_text("utf-8")
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_program_is_reported(tmp_path: Path) -> None:
     with Lock(tmp_path, fail) as lock:
-        answer = CommandRunner(tmp_path, lock, fail).look(StepCommand(("no-such-program",)), unwatched)
+        answer = CommandRunner(tmp_path, lock, fail).look(StepCommand(("no-such-program",)), ignore_line)
     assert (answer.code, answer.last_word) == (NO_SUCH_PROGRAM, "no-such-program: program not found on the PATH")
 
 
-def unwatched(line: str, seconds: float) -> None:
-    """Nobody looks."""
+def ignore_line(line: str, seconds: float) -> None:
+    """Ignore the line."""
 
 
 def fail(line: str) -> None:
     raise AssertionError(line)
 
 
-def test_what_is_sent_reaches_a_command(tmp_path: Path) -> None:
+def test_command_receives_input(tmp_path: Path) -> None:
     with Lock(tmp_path, fail) as lock:
         command = StepCommand(("cat",), sent="a document")
-        assert CommandRunner(tmp_path, lock, fail).look(command, unwatched).printed == "a document"
+        assert CommandRunner(tmp_path, lock, fail).look(command, ignore_line).printed == "a document"
 
 
-def test_a_journal_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
+def test_journal_continues_after_truncated_line(tmp_path: Path) -> None:
     (tmp_path / ".batchyard").mkdir()
     journal = StepJournal(tmp_path)
     journal.note(event="run", verb="create")
@@ -126,8 +126,8 @@ def test_a_journal_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None
     assert [entry["event"] for entry in journal.entries()] == ["run", "finished"]
 
 
-def at_a_terminal(cloud: Cloud, verb: str, typed: str) -> tuple[int, str]:
-    """The exit code of our command at a terminal where this is typed to its first question, and what it showed."""
+def run_at_terminal(cloud: Cloud, verb: str, typed: str) -> tuple[int, str]:
+    """Run the command at a terminal, and type this answer to its first question; return the exit code and output."""
     main, side = pty.openpty()
     command = [sys.executable, "-m", "batchyard", "platform", verb, str(cloud.file), "--out", str(cloud.out)]
     with subprocess.Popen(command, stdin=side, stdout=side, stderr=side) as process:
@@ -136,13 +136,13 @@ def at_a_terminal(cloud: Cloud, verb: str, typed: str) -> tuple[int, str]:
         while "Type small to continue" not in shown and "[y/N]" not in shown:
             shown += os.read(main, 4096).decode()
         os.write(main, typed.encode() + b"\n")
-        shown += rest_of(main)
+        shown += remaining_output(main)
     os.close(main)
     return process.returncode, shown
 
 
-def rest_of(terminal: int) -> str:
-    """All that comes until nobody writes any more."""
+def remaining_output(terminal: int) -> str:
+    """Return all output until the other side closes the terminal."""
     shown = b""
     while True:
         try:
@@ -151,19 +151,19 @@ def rest_of(terminal: int) -> str:
             return shown.decode()
 
 
-def test_whoever_declines_at_the_terminal_gets_nothing_made(cloud: Cloud) -> None:
-    code, shown = at_a_terminal(cloud, "create", "n")
+def test_declined_create_makes_nothing(cloud: Cloud) -> None:
+    code, shown = run_at_terminal(cloud, "create", "n")
     assert code == 1
     assert "state-bucket: declined" in shown
     assert "bucket" not in cloud.effects
 
 
-def test_to_destroy_one_types_the_name(cloud: Cloud) -> None:
-    assert in_a_process(creating(cloud), cloud.reported) == 0
+def test_destroy_requires_typed_platform_name(cloud: Cloud) -> None:
+    assert in_a_process(create_command(cloud), cloud.reported) == 0
     (cloud.state / "protected").unlink()
-    code, shown = at_a_terminal(cloud, "destroy", "smal")
+    code, shown = run_at_terminal(cloud, "destroy", "smal")
     assert (code, "confirm: declined" in shown) == (1, True)
     assert "stopped" not in cloud.effects
-    code, shown = at_a_terminal(cloud, "destroy", "small")
+    code, shown = run_at_terminal(cloud, "destroy", "small")
     assert code == 0, shown
     assert cloud.effects[-1] == "unmade network"

@@ -1,4 +1,4 @@
-"""The steps of Terraform, by the real one, on a configuration that needs no provider from elsewhere."""
+"""The steps of Terraform, with the real program, on a configuration without external providers."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="terra
 
 
 class Agreeing:
-    """Says yes, and remembers to what."""
+    """Agrees to each question, and records it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -33,8 +33,8 @@ class Agreeing:
         return True
 
 
-def driven(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, int], list[str]]:
-    """How the steps came out, and what was asked."""
+def run_steps(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, int], list[str]]:
+    """Run the steps; return the number of outcomes of each kind, and the questions."""
     asking = Agreeing()
     with Lock(folder, LineDisplay().report) as lock:
         processes = CommandRunner(folder, lock, LineDisplay().report)
@@ -42,7 +42,7 @@ def driven(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, int],
     return counts, [f"{question} (grave)" if asking.is_grave else question for question in asking.asked]
 
 
-def made() -> Google:
+def google_settings() -> Google:
     found = read_platform(PlatformSource("platform.yaml", PLATFORM)).google
     assert found is not None
     return found
@@ -55,31 +55,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_planned_is_asked_for_made_and_then_there(folder: Path) -> None:
-    counts, asked = driven(folder, google.initialized(), google.applied())
+def test_terraform_plan_is_confirmed_applied_and_then_passed(folder: Path) -> None:
+    counts, asked = run_steps(folder, google.initialized(), google.applied())
     assert counts[ProgressKind.DONE] == 2
     assert [question.partition(". ")[0] for question in asked] == ["Terraform: 1 to add, 0 to change, 0 to destroy"]
-    assert driven(folder, google.applied()) == ({**dict.fromkeys(ProgressKind, 0), ProgressKind.PASSED: 1}, [])
+    assert run_steps(folder, google.applied()) == ({**dict.fromkeys(ProgressKind, 0), ProgressKind.PASSED: 1}, [])
     (folder / "terraform/main.tf").write_text(TEXT % "two", "utf-8")
-    assert driven(folder, google.applied())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")
+    assert run_steps(folder, google.applied())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")
 
 
-def test_a_change_that_destroys_something_is_asked_for_as_a_destroy_is(folder: Path) -> None:
-    assert not driven(folder, google.initialized(), google.applied())[1][0].endswith("(grave)")
+def test_change_that_destroys_resources_is_confirmed_like_destroy(folder: Path) -> None:
+    assert not run_steps(folder, google.initialized(), google.applied())[1][0].endswith("(grave)")
     (folder / "terraform/main.tf").write_text('resource "terraform_data" "other" {}\n', "utf-8")
-    (question,) = driven(folder, google.applied())[1]
+    (question,) = run_steps(folder, google.applied())[1]
     assert question.startswith("Terraform: 1 to add, 0 to change, 1 to destroy.")
     assert question.endswith("(grave)")
 
 
-def test_what_was_made_is_destroyed_once(folder: Path) -> None:
-    driven(folder, google.initialized(), google.applied())
-    assert driven(folder, google.protection(False), google.destroyed(made()))[0][ProgressKind.DONE] == 1
-    assert driven(folder, google.destroyed(made()))[0][ProgressKind.PASSED] == 1
+def test_terraform_resources_are_destroyed_once(folder: Path) -> None:
+    run_steps(folder, google.initialized(), google.applied())
+    assert run_steps(folder, google.protection(False), google.destroyed(google_settings()))[0][ProgressKind.DONE] == 1
+    assert run_steps(folder, google.destroyed(google_settings()))[0][ProgressKind.PASSED] == 1
 
 
-def test_what_terraform_complains_of_is_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_terraform_error_is_reported(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "terraform/main.tf").write_text('resource "terraform_data" "it" {\n', "utf-8")
     with pytest.raises(StoppedError):
-        driven(folder, google.initialized())
+        run_steps(folder, google.initialized())
     assert "Unclosed configuration block" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Logs that are read again where a connection broke: each line once."""
+"""Logs that are read again after a broken connection: each line once."""
 
 from batchyard.cli.submit.command import LogReader
 
@@ -10,7 +10,7 @@ def reader() -> tuple[LogReader, list[str]]:
     return LogReader("p", lambda _pod, line: reported.append(line)), reported
 
 
-def test_what_was_told_is_not_told_again() -> None:
+def test_log_lines_are_not_repeated_after_reconnect() -> None:
     log, reported = reader()
     log.take([ONE, TWO])
     log.restart_reading()
@@ -19,7 +19,7 @@ def test_what_was_told_is_not_told_again() -> None:
     assert reported == ["one", "two", "three"]
 
 
-def test_a_connection_that_breaks_twice_at_one_instant_loses_nothing() -> None:
+def test_repeated_reconnect_within_one_instant_loses_no_lines() -> None:
     log, reported = reader()
     log.take([TWO, THREE])
     for _ in range(2):
@@ -29,7 +29,7 @@ def test_a_connection_that_breaks_twice_at_one_instant_loses_nothing() -> None:
     assert reported == ["two", "three", "four"]
 
 
-def test_empty_lines_and_bytes_that_are_no_text_are_told() -> None:
+def test_empty_and_undecodable_lines_are_printed() -> None:
     log, reported = reader()
     log.take([b"2026-01-01T00:00:01.5Z ", b"2026-01-01T00:00:01.6Z \xff  two spaces"])
     assert reported == ["", "\ufffd  two spaces"]

@@ -1,4 +1,4 @@
-"""What of a folder is shipped, and what is refused."""
+"""Packed and rejected files of a folder."""
 
 import gzip
 import io
@@ -13,8 +13,8 @@ from batchyard.cli.submit import manifests
 from batchyard.cli.submit.manifests import PackingError, pack
 
 
-def filled(folder: Path, **files: str) -> Path:
-    """A folder with files; `__` in a name is a slash, `_py` an ending."""
+def fill_folder(folder: Path, **files: str) -> Path:
+    """Fill a folder with files; `__` in a name stands for a slash, `_py` for `.py`."""
     for name, content in files.items():
         path = folder / name.replace("__", "/").replace("_py", ".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,17 +27,17 @@ def members(content: bytes) -> dict[str, tarfile.TarInfo]:
         return {member.name: member for member in archive.getmembers()}
 
 
-def test_the_same_files_are_the_same_bytes_wherever_and_whenever_they_were_made(tmp_path: Path) -> None:
-    one = filled(tmp_path / "one", train_py="a", lib__net_py="b")
-    other = filled(tmp_path / "other", lib__net_py="b", train_py="a")
+def test_equal_files_pack_to_equal_bytes(tmp_path: Path) -> None:
+    one = fill_folder(tmp_path / "one", train_py="a", lib__net_py="b")
+    other = fill_folder(tmp_path / "other", lib__net_py="b", train_py="a")
     os.utime(other / "train.py", (1_000_000_000, 1_000_000_000))
     (other / "lib" / "net.py").chmod(0o600)
     assert pack(one) == pack(other)
     assert pack(one).files == 2
 
 
-def test_contents_links_empty_folders_and_what_may_be_executed_are_kept(tmp_path: Path) -> None:
-    folder = filled(tmp_path / "work", train_py="a", run="#!/bin/sh")
+def test_pack_keeps_contents_links_empty_folders_and_executable_bits(tmp_path: Path) -> None:
+    folder = fill_folder(tmp_path / "work", train_py="a", run="#!/bin/sh")
     (folder / "run").chmod(0o755)
     (folder / "empty").mkdir()
     (folder / "latest.py").symlink_to("train.py")
@@ -48,8 +48,8 @@ def test_contents_links_empty_folders_and_what_may_be_executed_are_kept(tmp_path
     assert (found["run"].mode, found["train.py"].mode) == (0o755, 0o644)
 
 
-def test_what_is_not_for_shipping_is_left_out_and_said(tmp_path: Path) -> None:
-    folder = filled(
+def test_excluded_files_are_left_out_and_reported(tmp_path: Path) -> None:
+    folder = fill_folder(
         tmp_path,
         train_py="a",
         __init_py="",
@@ -58,7 +58,7 @@ def test_what_is_not_for_shipping_is_left_out_and_said(tmp_path: Path) -> None:
         platform__journal="",
     )
     for name in (".git", ".venv", ".batchyard"):
-        filled(folder / name, secret="s")
+        fill_folder(folder / name, secret="s")
     (folder / "env" / "pyvenv").rename(folder / "env" / "pyvenv.cfg")
     (folder / "platform" / "journal").rename(folder / "platform" / "journal.db")
     with socket.socket(socket.AF_UNIX) as listening:
@@ -70,27 +70,27 @@ def test_what_is_not_for_shipping_is_left_out_and_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["../elsewhere", "/etc/hostname", "lib/../../elsewhere"])
-def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) -> None:
-    folder = filled(tmp_path / "work", lib__a="")
+def test_links_out_of_folder_are_rejected(tmp_path: Path, target: str) -> None:
+    folder = fill_folder(tmp_path / "work", lib__a="")
     (folder / "link").symlink_to(target)
     with pytest.raises(PackingError, match="links must be relative"):
         pack(folder)
 
 
-def test_what_is_too_large_is_refused_and_the_largest_files_are_named(tmp_path: Path) -> None:
-    folder = filled(tmp_path, train_py="a", weights__small="b" * 200_000)
+def test_oversized_folder_is_rejected_with_largest_files(tmp_path: Path) -> None:
+    folder = fill_folder(tmp_path, train_py="a", weights__small="b" * 200_000)
     with (folder / "weights" / "large").open("wb") as file:
         file.truncate(manifests.FILES_MAX)
     with pytest.raises(PackingError, match=r"the largest files: weights/large \(104.9 MB\), weights/small \(0.2 MB\)"):
         pack(folder)
 
 
-def test_what_does_not_get_small_enough_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_archive_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "PACKED_MAX", 100)
     with pytest.raises(PackingError, match=r"kB packed, more than the limit of 0.1 kB; the largest files: train.py"):
-        pack(filled(tmp_path, train_py="".join(map(str, range(1000)))))
+        pack(fill_folder(tmp_path, train_py="".join(map(str, range(1000)))))
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PackingError, match="folder not found"):
         pack(tmp_path / "none")

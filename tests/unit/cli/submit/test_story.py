@@ -1,4 +1,4 @@
-"""What is told of a Job, and how it ends, by what the API says."""
+"""Progress reports and the exit code of a Job, derived from the API."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def job(*conditions: dict[str, Any], **status: Any) -> dict[str, Any]:
     return {"status": {"conditions": list(conditions), **status}}
 
 
-def test_each_change_is_told_once() -> None:
+def test_each_change_is_reported_once() -> None:
     story = JobProgress()
     waits = workload(condition("QuotaReserved", status=False, message="no room"))
     assert [reported.line for reported in story.process_workload(waits)] == ["waits: no room"]
@@ -50,7 +50,7 @@ def test_each_change_is_told_once() -> None:
     assert not story.waits
 
 
-def test_who_is_preempted_waits_again_and_is_told_of_the_next_admission() -> None:
+def test_preempted_job_waits_and_reports_next_admission() -> None:
     story = JobProgress()
     list(story.process_workload(ADMITTED))
     evicted = condition("Evicted", reason="Preempted", message="to make room", at=LATER)
@@ -65,14 +65,14 @@ def test_who_is_preempted_waits_again_and_is_told_of_the_next_admission() -> Non
     assert [each.event for each in story.process_workload(ADMITTED)] == ["Admitted"]
 
 
-def test_a_pod_that_is_heard_of_before_its_admission_is_told_after_it() -> None:
+def test_running_pod_is_reported_after_admission() -> None:
     story = JobProgress()
     list(story.process_workload(workload()))
     assert list(story.process_pod(pod("p", running={"startedAt": AT}))) == []
     assert [reported.event for reported in story.process_workload(ADMITTED)] == ["Admitted", "PodRunning"]
 
 
-def test_what_is_asked_besides_quota_is_told() -> None:
+def test_pending_admission_check_is_reported() -> None:
     checks = [{"name": "dws", "state": "Pending", "message": "asked for capacity"}, {"name": "b", "state": "Ready"}]
     (reported,) = JobProgress().process_workload(workload(condition("QuotaReserved"), admissionChecks=checks))
     assert reported.line == "waits: has quota, and waits for dws: asked for capacity"
@@ -104,11 +104,11 @@ def test_what_is_asked_besides_quota_is_told() -> None:
         ),
     ],
 )
-def test_what_pods_do_is_told(seen: dict[str, Any], line: str) -> None:
+def test_pod_state_is_reported(seen: dict[str, Any], line: str) -> None:
     assert [reported.line for reported in JobProgress().process_pod(seen)] == [line]
 
 
-def test_what_keeps_a_pod_from_running_is_told_once() -> None:
+def test_pod_warning_is_reported_once() -> None:
     story = JobProgress()
     warned = ("p", "FailedMount", "there is no such folder")
     assert [reported.line for reported in story.process_warning(*warned)] == [
@@ -117,14 +117,14 @@ def test_what_keeps_a_pod_from_running_is_told_once() -> None:
     assert [*story.process_warning(*warned), *story.process_warning("p", "FailedScheduling", "no room")] == []
 
 
-def test_what_goes_well_is_not_told_of_each_pod_but_of_the_job() -> None:
+def test_success_is_reported_for_job_instead_of_pods() -> None:
     story = JobProgress()
     assert list(story.process_pod(pod("p", terminated={"exitCode": 0, "startedAt": AT}))) == []
     (reported,) = story.process_job(job(condition("Complete"), startTime=AT, completionTime=LATER))
     assert (reported.line, story.ended) == ("complete in 32 s", 0)
 
 
-def test_the_exit_code_is_that_of_the_pod_that_failed_last() -> None:
+def test_exit_code_is_that_of_last_failed_pod() -> None:
     story = JobProgress()
     list(story.process_pod(failed_pod("a", 3)))
     failed = job(condition("Failed", reason="BackoffLimitExceeded", message="too many"))
@@ -134,14 +134,14 @@ def test_the_exit_code_is_that_of_the_pod_that_failed_last() -> None:
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded"])
-def test_where_no_container_says_why_the_exit_code_is_one(reason: str) -> None:
+def test_exit_code_is_one_without_container_exit_code(reason: str) -> None:
     story = JobProgress()
     pods = [failed_pod("a", 137)] if reason == "DeadlineExceeded" else []
     list(story.process_job(job(condition("Failed", reason=reason)), pods))
     assert story.ended == 1
 
 
-def test_a_job_that_somebody_deletes_has_failed() -> None:
+def test_deleted_job_counts_as_failed() -> None:
     story = JobProgress()
     assert [reported.line for reported in story.process_deletion()] == ["the Job was deleted"]
     assert story.ended == 1

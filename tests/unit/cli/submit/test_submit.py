@@ -1,4 +1,4 @@
-"""`batchyard submit` where nothing is sent: what it would make, and what it says is wrong."""
+"""`batchyard submit` without a server: its dry run and its errors."""
 
 import json
 import subprocess
@@ -88,13 +88,13 @@ OPTIONS = """
 """
 
 
-def test_the_job_is_printed_byte_for_byte(batchyard: Batchyard) -> None:
+def test_dry_run_prints_exact_job(batchyard: Batchyard) -> None:
     done = batchyard("submit", *OPTIONS.split(), "--", "python", "train.py", "--dry-run", "--name", "x y")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == ALL
 
 
-def test_a_folder_comes_before_the_job_that_takes_it_along(batchyard: Batchyard, tmp_path: Path) -> None:
+def test_files_config_map_precedes_job(batchyard: Batchyard, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     ask = (
         "submit",
@@ -117,7 +117,7 @@ def test_a_folder_comes_before_the_job_that_takes_it_along(batchyard: Batchyard,
     assert batchyard(*ask).stdout == printed
 
 
-def test_without_a_name_it_is_called_after_its_command(batchyard: Batchyard) -> None:
+def test_default_name_derives_from_command(batchyard: Batchyard) -> None:
     done = batchyard("submit", "--queue", "jobs", "--dry-run", "-o", "json", "--", "python", "train.py")
     assert json.loads(done.stdout)["metadata"]["name"].startswith("train-")
 
@@ -144,7 +144,7 @@ def test_without_a_name_it_is_called_after_its_command(batchyard: Batchyard) -> 
         pytest.param(("--queue", "q", "--kubeconfig", "none", "--", "true"), 1, "no such file", id="no file"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_remedy(
+def test_invalid_submit_is_reported_with_remedy(
     batchyard: Batchyard, arguments: tuple[str, ...], code: int, reported: str
 ) -> None:
     done = batchyard("submit", *arguments, KUBECONFIG="")

@@ -1,4 +1,4 @@
-"""How a shipped folder comes out in a container: the script is run here, by the shell of this machine."""
+"""Unpacking of a folder in a container: the shell of this machine runs the script."""
 
 import base64
 import os
@@ -13,20 +13,20 @@ import pytest
 from batchyard.cli.submit import manifests
 from batchyard.cli.submit.manifests import JobRequest, job_of, owned, pack, parts_of, stem_of, unpacking
 
-ASKED = JobRequest(["python", "train.py"], "train", "jobs", "python:3.12-slim")
+REQUEST = JobRequest(["python", "train.py"], "train", "jobs", "python:3.12-slim")
 SHELL = shutil.which("sh") or "/bin/sh"
 
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the parts of an archive, several of them, and an empty one to unpack them into."""
+    """A folder with several parts of an archive, and an empty folder for the unpacked files."""
     monkeypatch.setattr(manifests, "PART", 50)
     work = tmp_path / "folder"
     work.mkdir()
     (work / "train.sh").write_text('echo "trained $1"; exit 3')
     (tmp_path / "parts").mkdir()
     (tmp_path / "work").mkdir()
-    parts = parts_of(ASKED, pack(work).content)
+    parts = parts_of(REQUEST, pack(work).content)
     assert len(parts) > 1
     for part in parts:
         for key, value in part["binaryData"].items():
@@ -45,45 +45,45 @@ def started(shipped: Path, *argv: str, path: str = os.environ["PATH"]) -> "subpr
     )
 
 
-def having(folder: Path, **programs: str) -> str:
-    """A PATH with these programs alone."""
+def path_with(folder: Path, **programs: str) -> str:
+    """Return a PATH with only these programs."""
     folder.mkdir()
     for name, target in programs.items():
         (folder / name).symlink_to(target)
     return str(folder)
 
 
-def test_the_command_runs_in_the_folder_and_its_exit_code_is_the_containers(shipped: Path) -> None:
+def test_command_runs_in_folder_and_exit_code_is_kept(shipped: Path) -> None:
     reported, _ = (process := started(shipped, "sh", "train.sh", "two words")).communicate()
     assert (process.returncode, reported) == (3, "trained two words\n")
 
 
 @pytest.mark.parametrize("python", ["python3", "python"])
-def test_where_there_is_no_tar_python_unpacks(shipped: Path, python: str) -> None:
-    path = having(shipped / "bin", cat=shutil.which("cat") or "", **{python: sys.executable})
+def test_python_unpacks_without_tar(shipped: Path, python: str) -> None:
+    path = path_with(shipped / "bin", cat=shutil.which("cat") or "", **{python: sys.executable})
     reported, _ = (process := started(shipped, SHELL, "train.sh", "x", path=path)).communicate()
     assert (process.returncode, reported) == (3, "trained x\n")
 
 
-def test_where_nothing_can_unpack_that_is_said(shipped: Path) -> None:
-    _, reported = (process := started(shipped, "true", path=having(shipped / "bin"))).communicate()
+def test_missing_unpacking_tools_are_reported(shipped: Path) -> None:
+    _, reported = (process := started(shipped, "true", path=path_with(shipped / "bin"))).communicate()
     assert process.returncode == 126
     assert reported == "batchyard submit: the image has neither tar and gzip nor Python to unpack the folder with\n"
 
 
-def test_an_archive_that_is_torn_runs_nothing(shipped: Path) -> None:
+def test_damaged_archive_runs_nothing(shipped: Path) -> None:
     max((shipped / "parts").iterdir()).unlink()
     reported, _ = (process := started(shipped, "echo", "ran")).communicate()
     assert (process.returncode, reported) == (126, "")
 
 
-def test_a_command_that_is_not_there_is_said_as_shells_say_it(shipped: Path) -> None:
+def test_missing_command_exits_with_127(shipped: Path) -> None:
     _, reported = (process := started(shipped, "nosuch")).communicate()
     assert process.returncode == 127
     assert "nosuch" in reported
 
 
-def test_signals_reach_the_command_itself(shipped: Path) -> None:
+def test_signals_reach_command(shipped: Path) -> None:
     with started(shipped, sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
@@ -91,9 +91,9 @@ def test_signals_reach_the_command_itself(shipped: Path) -> None:
         assert process.wait(30) == -signal.SIGTERM
 
 
-def test_all_parts_are_mounted_in_one_folder_and_belong_to_the_job() -> None:
+def test_all_parts_are_mounted_together_and_owned_by_job() -> None:
     archive = bytes(2 * manifests.PART + 1)
-    parts, job = parts_of(ASKED, archive), job_of(ASKED, archive)
+    parts, job = parts_of(REQUEST, archive), job_of(REQUEST, archive)
     named = [part["metadata"]["name"] for part in parts]
     volume = job["spec"]["template"]["spec"]["volumes"][0]
     assert [each["configMap"]["name"] for each in volume["projected"]["sources"]] == named
@@ -111,5 +111,5 @@ def test_all_parts_are_mounted_in_one_folder_and_belong_to_the_job() -> None:
         (["..."], "job"),
     ],
 )
-def test_a_job_is_called_after_its_command(argv: list[str], stem: str) -> None:
+def test_job_name_derives_from_command(argv: list[str], stem: str) -> None:
     assert stem_of(argv) == stem

@@ -1,4 +1,4 @@
-"""Objects of the cloud for tests: a cluster of three zones, its pools, and machines of them."""
+"""Objects of the cloud for tests: a cluster of three zones, its pools, and their machines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ ZONE = "us-central1-a"
 
 
 def cluster(name: str = "batch", **spec: Any) -> Obj:
-    """A Cluster in three zones; the keywords are its spec's."""
+    """Return a Cluster in three zones; the keywords are fields of its spec."""
     return {
         "apiVersion": "cloud.batchyard.dev/v1alpha1",
         "kind": "Cluster",
@@ -34,7 +34,7 @@ def cluster(name: str = "batch", **spec: Any) -> Obj:
 
 
 def node_pool(name: str = "pool", machine: str = "g2-standard-24", **spec: Any) -> Obj:
-    """A NodePool in one zone; the keywords are its spec's."""
+    """Return a NodePool in one zone; the keywords are fields of its spec."""
     return {
         "apiVersion": "cloud.batchyard.dev/v1alpha1",
         "kind": "NodePool",
@@ -44,19 +44,19 @@ def node_pool(name: str = "pool", machine: str = "g2-standard-24", **spec: Any) 
 
 
 def autoscaled(name: str = "pool", machine: str = "g2-standard-24", **spec: Any) -> Obj:
-    """A NodePool that an autoscaler looks after."""
+    """Return an autoscaled NodePool."""
     return node_pool(name, machine, autoscaling={"min": 0, "max": 100}, **spec)
 
 
 def instance(name: str, pool: Obj | None = None, zone: str = ZONE, **status: Any) -> Obj:
-    """An Instance of a pool, under a name."""
+    """Return an Instance of a pool."""
     asked = new_instance(pool or autoscaled(), zone, cluster())
     metadata = {**asked["metadata"], **make.metadata(name, None)}
     return {**asked, "metadata": metadata, **({"status": status} if status else {})}
 
 
 def resize_request(name: str, pool: str = "pool", count: int = 1, zone: str = ZONE, **spec: Any) -> Obj:
-    """A ResizeRequest."""
+    """Return a ResizeRequest."""
     return {
         "apiVersion": "cloud.batchyard.dev/v1alpha1",
         "kind": "ResizeRequest",
@@ -65,12 +65,12 @@ def resize_request(name: str, pool: str = "pool", count: int = 1, zone: str = ZO
     }
 
 
-class Died(Exception):  # noqa: N818 - says what happened
-    """The controllers died before a write."""
+class Died(Exception):  # noqa: N818 - named after the event
+    """Simulates a crash of the controllers before a write."""
 
 
 class MortalClient:
-    """A client that dies before a write of the controllers, if it is told how many they have left."""
+    """A client that crashes the controllers after `left` writes, if it is set."""
 
     def __init__(self, client: LocalClient) -> None:
         self._client = client
@@ -80,7 +80,7 @@ class MortalClient:
         self.written = 0
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
-        """Take writes until one is refused, or die."""
+        """Perform writes until one is rejected, or raise Died."""
         for write in writes:
             if self.left == self.written:
                 raise Died
@@ -92,7 +92,7 @@ class MortalClient:
 
 
 class Cloud(Stage):
-    """A small world of the cloud alone: a Cluster, its pools, and the three controllers."""
+    """A small world with only a Cluster, its pools, and the three controllers of the cloud."""
 
     def __init__(self, begin: Obj | None = None, seed: int = 1, start: Instant = make.NOW) -> None:
         self.kernel = VirtualEventLoop(start)
@@ -105,7 +105,7 @@ class Cloud(Stage):
             self.put(*initial_objects(begin))
 
     def restarted(self) -> "Cloud":
-        """The same objects, at the same instant, and controllers that know nothing."""
+        """Return a world with the same objects and time, and restarted controllers."""
         fresh = Cloud(start=self.kernel.now())
         for kind in self.store.kinds():
             for obj in self.store.list(kind):
@@ -114,62 +114,62 @@ class Cloud(Stage):
         return fresh
 
     def finish(self) -> None:
-        """Let all happen that is still to happen; it must come to an end."""
+        """Run all pending work, which must end."""
         self.kernel.run(steps_max=200_000)
         assert self.kernel.pending() == 0
 
     def instances(self, pool: str | None = None) -> Sequence[Mapping[str, Any]]:
-        """The Instances of a pool, or all."""
+        """Return the Instances of a pool, or all."""
         return [obj for obj in self.client.list(scheme.INSTANCE) if pool in {None, obj["spec"]["pool"]}]
 
     def phases(self, pool: str | None = None) -> list[str]:
-        """The phases of the Instances of a pool, sorted."""
+        """Return the sorted phases of the Instances of a pool."""
         return sorted(map(phase_of, self.instances(pool)))
 
     def nodes(self) -> list[str]:
-        """The names of all Nodes."""
+        """Return the names of all Nodes."""
         return [obj["metadata"]["name"] for obj in self.client.list(scheme.NODE)]
 
     def ready_nodes(self) -> int:
-        """How many Nodes are ready."""
+        """Return the number of ready Nodes."""
         return sum(obj["status"]["conditions"][0]["status"] == "True" for obj in self.client.list(scheme.NODE))
 
     def error(self, name: str) -> tuple[str, str]:
-        """Code and message of an Instance that failed."""
+        """Return code and message of a failed Instance."""
         error = self.get(scheme.INSTANCE, name, "")["status"]["error"]
         return error["code"], error["message"]
 
     def say(self, obj: Mapping[str, Any], **status: Any) -> None:
-        """Somebody writes fields of a status."""
+        """Write fields of a status."""
         found = self.client.get(key_of(obj))
         assert found is not None
         self._submit(UpdateStatus(with_status(found, {**found.get("status", {}), **status})))
         self.settle()
 
     def crash(self, obj: Mapping[str, Any]) -> None:
-        """The machine is lost now."""
+        """Crash a machine now."""
         self.say(obj, phase="Crashed", since=self.stamp())
 
     def stamp(self, later: float = 0) -> str:
-        """The text of an instant so many seconds from now."""
+        """Return the text of an instant `later` seconds from now."""
         return make.stamp((self.kernel.now() - make.NOW) / 1_000_000 + later)
 
     def change_cluster(self, **spec: Any) -> None:
-        """Somebody changes fields of the Cluster's spec."""
+        """Change fields of the Cluster's spec."""
         found = self.client.list(scheme.CLUSTER)[0]
         self._submit(Update({**found, "spec": {**found["spec"], **spec}}))
         self.settle()
 
     def wait(self, seconds: float) -> None:
-        """Let so much time pass. The clock may stop a little earlier, at the last thing that happened."""
+        """Advance time. The clock may stop earlier, at the last event."""
         self.kernel.call_at(self.kernel.now() + int(seconds * 1_000_000), lambda: None)
         self.kernel.run(self.kernel.now() + int(seconds * 1_000_000))
 
     def give_up(self, *objects: Mapping[str, Any]) -> None:
-        """Somebody deletes objects."""
+        """Delete objects."""
         for obj in objects:
             self.delete(key_of(obj).kind, obj["metadata"]["name"], "")
 
     def has(self, kind: str, name: str) -> bool:
-        """Whether an object is there."""
+        """Return whether an object exists."""
         return self.client.get(Key(kind, "", name)) is not None

@@ -1,4 +1,4 @@
-"""The catalogue of machines, and what a Cluster changes in it."""
+"""The catalog of machines, and the overrides of a Cluster."""
 
 import pytest
 
@@ -23,7 +23,7 @@ SLOW = {"min": "1m", "typical": "2m", "max": "3m"}
         ("ct6e-standard-8t", 180, 1440, ("tpu-v6e-slice", 8, "google.com/tpu")),
     ],
 )
-def test_the_machines_of_the_seeds_are_there(
+def test_catalog_contains_machines_of_examples(
     name: str, cpus: int, gib: int, accelerator: tuple[str, int, str] | None
 ) -> None:
     machine = builtin_catalog().machine(name)
@@ -32,7 +32,7 @@ def test_the_machines_of_the_seeds_are_there(
     assert (found and (found.type, found.count, found.resource)) == accelerator
 
 
-def test_every_machine_has_prices_and_a_family() -> None:
+def test_each_machine_has_prices_and_family() -> None:
     catalog = builtin_catalog()
     for machine in catalog.machines.values():
         assert machine.family in catalog.families
@@ -44,30 +44,30 @@ def test_every_machine_has_prices_and_a_family() -> None:
     ("name", "gib", "dollars"),
     [("n2-standard-32", 128, "1.5539"), ("c3-highcpu-88", 176, "3.7928"), ("n2d-highmem-96", 768, "5.4711")],
 )
-def test_machines_of_a_shape_have_the_memory_and_price_of_their_cpus(name: str, gib: int, dollars: str) -> None:
+def test_predefined_shapes_derive_memory_and_price_from_cpus(name: str, gib: int, dollars: str) -> None:
     machine = builtin_catalog().machine(name)
     assert (machine.cpu_milli, machine.memory_bytes) == (int(name.rpartition("-")[2]) * 1000, gib << 30)
     assert machine.prices.on_demand / 1_000_000 == pytest.approx(float(dollars), rel=0.001)
 
 
-def test_a_machine_nobody_knows_has_nothing() -> None:
+def test_unknown_machine_has_no_resources_and_prices() -> None:
     machine = builtin_catalog().machine("x9-tiny-1")
     assert (machine.cpu_milli, machine.memory_bytes, sum(machine.prices)) == (0, 0, 0)
 
 
-def test_prices_are_exact_and_go_by_the_way_of_provisioning() -> None:
+def test_prices_depend_on_provisioning() -> None:
     machine = builtin_catalog().machine("g2-standard-24")
     ways = ("standard", "spot", "flex-start", "queued")
     assert [hourly_price(machine, way) for way in ways] == [2_110_000, 630_000, 1_266_000, 1_266_000]
     assert hourly_price(machine, "standard", reserved=True) == 1_329_300
 
 
-def test_accelerators_that_are_added_are_paid() -> None:
+def test_attached_accelerators_are_charged() -> None:
     pool = node_pool("t4", "n1-standard-2", accelerator={"type": "nvidia-tesla-t4", "count": 2}, provisioning="spot")
     assert pool_price(pool, cluster()) == 20_000 + 2 * 110_000
 
 
-def test_a_cluster_changes_prices_and_what_follows_from_them() -> None:
+def test_cluster_prices_override_catalog_prices() -> None:
     begin = cluster(prices={"g2-standard-24": {"onDemand": "3", "spot": 0.5}})
     assert pool_price(node_pool(), begin) == 3_000_000
     assert pool_price(node_pool(provisioning="spot"), begin) == 500_000
@@ -75,7 +75,7 @@ def test_a_cluster_changes_prices_and_what_follows_from_them() -> None:
     assert pool_price(node_pool(machine="g2-standard-4"), begin) == 760_000
 
 
-def test_a_cluster_adds_machines() -> None:
+def test_cluster_adds_machines() -> None:
     row = {"cpu": "96", "memory": "768Gi", "accelerator": {"type": "V100M32", "count": 8}, "family": "own"}
     begin = cluster(catalog={"gpu-box": row}, prices={"gpu-box": {"onDemand": "10"}})
     machine = catalog_of(begin).machine("gpu-box")
@@ -84,28 +84,28 @@ def test_a_cluster_adds_machines() -> None:
     assert (machine.accelerator.type, machine.accelerator.resource) == ("V100M32", "nvidia.com/gpu")
 
 
-def test_a_machine_described_anew_keeps_its_prices() -> None:
+def test_redefined_machine_keeps_its_prices() -> None:
     begin = cluster(catalog={"g2-standard-24": {"cpu": "20", "memory": "80Gi"}})
     machine = catalog_of(begin).machine("g2-standard-24")
     assert (machine.cpu_milli, machine.prices.on_demand) == (20_000, 2_110_000)
 
 
-def test_a_machine_described_anew_may_have_new_prices() -> None:
+def test_redefined_machine_may_change_its_prices() -> None:
     row = {"cpu": "20", "memory": "80Gi", "onDemand": "3"}
     prices = catalog_of(cluster(catalog={"g2-standard-24": row})).machine("g2-standard-24").prices
     assert (prices.on_demand, prices.reserved, prices.spot) == (3_000_000, 1_890_000, 630_000)
 
 
-def test_a_cluster_changes_prices_of_accelerators() -> None:
+def test_cluster_overrides_accelerator_prices() -> None:
     pool = node_pool("t4", "n1-standard-2", accelerator={"type": "nvidia-tesla-t4", "count": 2})
     assert pool_price(pool, cluster(prices={"nvidia-tesla-t4": {"onDemand": "1"}})) == 95_000 + 2 * 1_000_000
 
 
-def test_a_cluster_that_changes_nothing_shares_the_catalogue() -> None:
+def test_cluster_without_changes_shares_builtin_catalog() -> None:
     assert catalog_of(cluster()) is builtin_catalog()
 
 
-def test_in_typical_times_every_step_of_a_machine_takes_as_long_as_it_mostly_does() -> None:
+def test_typical_times_fix_each_duration_to_typical_value() -> None:
     calm = in_typical_times(cluster(times={"byMachine": {"a3": {"boot": SLOW, "repair": "1h"}}, "podStart": SLOW}))
     catalog = catalog_of(calm)
     for name, step, seconds in (

@@ -1,4 +1,4 @@
-"""Nodes as GKE makes them."""
+"""Nodes as GKE creates them."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ GKE = "cloud.google.com/"
 
 
 def labels(pool: dict[str, Any], begin: dict[str, Any] | None = None) -> dict[str, str]:
-    """The labels of a pool's nodes, those of GKE without their prefix."""
+    """Return the labels of a pool's nodes, those of GKE without their prefix."""
     found = node_template(pool, ZONE, begin or cluster())["metadata"]["labels"]
     return {name.removeprefix(GKE): value for name, value in found.items()}
 
 
 def taints(pool: dict[str, Any]) -> list[str]:
-    """The taints of a pool's nodes."""
+    """Return the taints of a pool's nodes."""
     return [f"{t['key']}={t['value']}:{t['effect']}" for t in node_template(pool, ZONE, cluster())["spec"]["taints"]]
 
 
-def test_a_node_is_labelled_with_its_pool_machine_and_place() -> None:
+def test_node_has_labels_of_pool_machine_and_zone() -> None:
     found = labels(node_pool("ondemand-np", labels={"resource-type": "ondemand"}))
     expected = {
         "gke-nodepool": "ondemand-np",
@@ -43,7 +43,7 @@ def test_a_node_is_labelled_with_its_pool_machine_and_place() -> None:
     assert not {"gke-spot", "gke-accelerator-count", "gke-placement-group", "reservation-name"} & set(found)
 
 
-def test_the_terms_of_a_pool_are_labels() -> None:
+def test_provisioning_terms_become_node_labels() -> None:
     spot = labels(node_pool(provisioning="spot", placementGroup="team-a-0-compact"))
     assert (spot["gke-spot"], spot["gke-provisioning"], spot["gke-placement-group"]) == (
         "true",
@@ -62,7 +62,7 @@ def test_the_terms_of_a_pool_are_labels() -> None:
     assert (reserved["reservation-name"], reserved["reservation-affinity"]) == ("machine-reservation", "specific")
 
 
-def test_tpus_are_counted_and_have_a_topology() -> None:
+def test_tpu_node_has_count_and_topology_labels() -> None:
     multi = labels(node_pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4"))
     assert (multi["gke-tpu-accelerator"], multi["gke-tpu-topology"], multi["gke-accelerator-count"]) == (
         "tpu-v5-lite-podslice",
@@ -73,11 +73,11 @@ def test_tpus_are_counted_and_have_a_topology() -> None:
     assert labels(node_pool(machine="ct6e-standard-4t"))["gke-tpu-topology"] == "2x2"
 
 
-def test_what_the_system_says_stands_above_what_the_pool_says() -> None:
+def test_system_labels_override_pool_labels() -> None:
     assert labels(node_pool("a", labels={f"{GKE}gke-nodepool": "b"}))["gke-nodepool"] == "a"
 
 
-def test_accelerators_and_queued_pools_are_tainted() -> None:
+def test_accelerator_and_queued_pools_are_tainted() -> None:
     assert taints(node_pool(machine="e2-medium")) == []
     assert taints(node_pool(taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}])) == [
         "spot=true:NoSchedule",
@@ -91,18 +91,18 @@ def test_accelerators_and_queued_pools_are_tainted() -> None:
     ]
 
 
-def test_a_pool_may_have_its_own_taint_for_its_accelerators() -> None:
+def test_pool_taint_overrides_accelerator_taint() -> None:
     own = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
     assert taints(node_pool(taints=[own])) == ["nvidia.com/gpu=true:NoSchedule"]
 
 
-def test_a_template_is_a_node_that_pods_can_be_tried_on() -> None:
+def test_node_template_is_ready_and_allocatable() -> None:
     view = node_view(node_template(node_pool(maxPodsPerNode=32), ZONE, cluster()))
     assert view.ready
     assert (view.allocatable["cpu"], view.allocatable["nvidia.com/gpu"], view.allocatable["pods"]) == (23_870, 2, 32)
 
 
-def test_a_kubelet_registers_a_node_that_is_not_ready() -> None:
+def test_kubelet_registers_unready_node() -> None:
     pool = autoscaled("t4", "n1-standard-2")
     asked = instance("gke-batch-t4-1", pool)
     node = registered_node({**asked, "spec": {**asked["spec"], "resizeRequest": "rr-1"}}, pool, cluster(), make.NOW)
@@ -115,14 +115,14 @@ def test_a_kubelet_registers_a_node_that_is_not_ready() -> None:
     assert {address["type"] for address in node["status"]["addresses"]} == {"InternalIP", "Hostname"}
 
 
-def test_no_two_machines_are_the_same() -> None:
+def test_machines_have_distinct_identities() -> None:
     one, other = (registered_node(instance(name), autoscaled(), cluster(), make.NOW) for name in ("a", "b"))
     systems = [node["status"]["nodeInfo"] for node in (one, other)]
     for identity in ("machineID", "systemUUID", "bootID"):
         assert systems[0][identity] != systems[1][identity]
 
 
-def test_a_node_becomes_ready_once() -> None:
+def test_registered_node_becomes_ready() -> None:
     node = registered_node(instance("a"), autoscaled(), cluster(), make.NOW)
     assert awaits_drivers(node)
     ready = made_ready(node, make.at(60))

@@ -1,4 +1,4 @@
-"""What pools say, and the Instances they make."""
+"""Settings of pools, and their Instances."""
 
 import pytest
 
@@ -34,22 +34,22 @@ CATALOG = builtin_catalog()
         ("g2-standard-24", "2x4", 1),
     ],
 )
-def test_a_slice_needs_the_machines_its_topology_has_chips_for(machine: str, topology: str, hosts: int) -> None:
+def test_slice_hosts_follow_from_topology(machine: str, topology: str, hosts: int) -> None:
     assert hosts_of_slice(node_pool(machine=machine, tpuTopology=topology), CATALOG) == hosts
 
 
-def test_a_pool_without_topology_is_no_slice() -> None:
+def test_pool_without_topology_is_no_slice() -> None:
     assert hosts_of_slice(node_pool(machine="ct5lp-hightpu-4t"), CATALOG) == 1
     assert chips_in("2x2x4") == 16
 
 
-def test_a_pool_is_in_its_own_zones_or_in_those_of_the_cluster() -> None:
+def test_pool_zones_default_to_cluster_zones() -> None:
     assert zones_of(node_pool(), cluster()) == [ZONE]
     everywhere = node_pool(zones=None)
     assert zones_of(everywhere, cluster()) == ["us-central1-a", "us-central1-b", "us-central1-c"]
 
 
-def test_accelerators_are_added_where_the_family_takes_them() -> None:
+def test_accelerators_attach_only_to_supported_families() -> None:
     t4 = {"type": "nvidia-tesla-t4", "count": 1}
     machine = machine_of(node_pool(machine="n1-standard-2", accelerator=t4), CATALOG)
     assert machine.accelerator is not None
@@ -58,7 +58,7 @@ def test_accelerators_are_added_where_the_family_takes_them() -> None:
     assert not has_its_accelerator(node_pool(machine="e2-standard-2", accelerator=t4), CATALOG)
 
 
-def test_accelerators_a_machine_has_anyway_may_be_named() -> None:
+def test_builtin_accelerators_may_be_named() -> None:
     a100 = {"type": "nvidia-tesla-a100", "count": 1}
     pool = node_pool(machine="a2-highgpu-1g", accelerator=a100)
     assert has_its_accelerator(pool, CATALOG)
@@ -66,12 +66,12 @@ def test_accelerators_a_machine_has_anyway_may_be_named() -> None:
     assert not has_its_accelerator(node_pool(machine="a2-highgpu-2g", accelerator=a100), CATALOG)
 
 
-def test_a_pool_is_autoscaled_where_it_says_so() -> None:
+def test_pool_is_autoscaled_only_with_autoscaling() -> None:
     assert is_autoscaled(autoscaled())
     assert not is_autoscaled(node_pool(nodeCount=3))
 
 
-def test_an_instance_says_what_its_pool_says() -> None:
+def test_instance_copies_settings_of_pool() -> None:
     pool = autoscaled("spot-np", provisioning="spot", maxRunDuration="24h")
     made = new_instance(pool, ZONE, cluster("gke-batch-refarch"))
     assert made["metadata"]["finalizers"] == [INSTANCE_FINALIZER]
@@ -86,7 +86,7 @@ def test_an_instance_says_what_its_pool_says() -> None:
     }
 
 
-def test_an_instance_of_a_resize_request_runs_as_long_as_that_says() -> None:
+def test_instance_of_resize_request_takes_its_run_duration() -> None:
     request = resize_request("rr", maxRunDuration="2h")
     made = new_instance(
         autoscaled(provisioning="queued", maxRunDuration="24h"), ZONE, cluster(), resize_request=request
@@ -94,7 +94,7 @@ def test_an_instance_of_a_resize_request_runs_as_long_as_that_says() -> None:
     assert (made["spec"]["resizeRequest"], made["spec"]["maxRunDuration"]) == ("rr", "2h")
 
 
-def test_machines_of_the_dynamic_scheduler_run_a_week_at_the_longest() -> None:
+def test_queued_and_flex_start_machines_run_at_most_one_week() -> None:
     def longest(**spec: str) -> str | None:
         found: str | None = new_instance(autoscaled(**spec), ZONE, cluster())["spec"].get("maxRunDuration")
         return found
@@ -104,7 +104,7 @@ def test_machines_of_the_dynamic_scheduler_run_a_week_at_the_longest() -> None:
     assert (longest(), longest(provisioning="spot")) == (None, None)
 
 
-def test_names_differ_by_zone_and_long_ones_are_cut() -> None:
+def test_name_prefixes_differ_by_zone_and_are_truncated() -> None:
     first, second = name_prefix("batch", "pool", "z-a"), name_prefix("batch", "pool", "z-b")
     assert first != second
     assert first.startswith("gke-batch-pool-")
@@ -113,14 +113,14 @@ def test_names_differ_by_zone_and_long_ones_are_cut() -> None:
     assert len(long) == len("gke-gke-batch-refarc-team-a-0-compact-4391522a-")
 
 
-def test_a_new_phase_begins_now_and_ends_an_error() -> None:
+def test_new_phase_sets_since_and_clears_error() -> None:
     failed = in_phase(instance("a"), "Failed", NOW, error={"code": "X", "message": "y"})
     again = in_phase(failed, "Provisioning", at(5), stopAt=stamp(60))
     assert again["status"] == {"phase": "Provisioning", "since": stamp(5), "stopAt": stamp(60)}
     assert (phase_of(instance("a")), since(instance("a")), since(again)) == ("", NOW, at(5))
 
 
-def test_times_are_those_said_nearest_to_the_machine() -> None:
+def test_most_specific_step_times_apply() -> None:
     spread = {"min": "1s", "typical": "2s", "max": "3s"}
     machine = CATALOG.machine("a2-highgpu-1g")
     others = {"min": "7s", "typical": "8s", "max": "9s"}

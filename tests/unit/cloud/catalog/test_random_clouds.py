@@ -1,4 +1,4 @@
-"""Laws of the cloud, whatever is asked of it and whatever breaks."""
+"""Invariants of the cloud under random requests and failures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -28,7 +28,7 @@ Act = Callable[[Cloud, int], None]
 
 
 def begin() -> dict[str, Any]:
-    """A cluster that is short of everything."""
+    """Return a cluster with little capacity."""
     return cluster(
         nodePools=list(POOLS),
         reservations=[{"name": "r", "machineType": L4, "zone": ZONE, "count": 1, "start": "10m", "end": "2h"}],
@@ -38,54 +38,54 @@ def begin() -> dict[str, Any]:
 
 
 def row(machine: str, count: int) -> dict[str, Any]:
-    """A row of the cloud's capacity."""
+    """Return a row of the cloud's capacity."""
     return {"machineType": machine, "zone": ZONE, "count": count}
 
 
 def ask(world: Cloud, number: int) -> None:
-    """An autoscaler asks for a machine."""
+    """Request a machine, as an autoscaler does."""
     world.put(instance(f"asked-{world.kernel.steps}", autoscaled("scaled", L4)))
 
 
 def ask_for_slice(world: Cloud, number: int) -> None:
-    """An autoscaler asks for a slice, if there is none."""
+    """Request a slice, as an autoscaler does, if there is none."""
     pool = autoscaled("scaled-slice", TPU, tpuTopology="2x4")
     if not world.instances("scaled-slice"):
         world.put(*(instance(f"tpu-{world.kernel.steps}-{host}", pool) for host in "ab"))
 
 
 def request(world: Cloud, number: int) -> None:
-    """An autoscaler asks for several at once."""
+    """Create a ResizeRequest for several machines."""
     world.put(resize_request(f"rr-{world.kernel.steps}", "queued", 1 + number % 3, maxRunDuration="30m"))
 
 
 def chosen(world: Cloud, number: int) -> list[Mapping[str, Any]]:
-    """One of the machines, if there are some."""
+    """Return one of the machines, if there are any."""
     found = world.instances()
     return [found[number % len(found)]] if found else []
 
 
 def give_up(world: Cloud, number: int) -> None:
-    """Somebody gives a machine up."""
+    """Delete a machine."""
     world.give_up(*chosen(world, number))
 
 
 def crash(world: Cloud, number: int) -> None:
-    """A machine is lost."""
+    """Crash a machine."""
     for found in chosen(world, number):
         if phase_of(found) in IN_USE:
             world.crash(found)
 
 
 def reclaim(world: Cloud, number: int) -> None:
-    """The cloud wants a machine back."""
+    """Reclaim a machine."""
     for found in chosen(world, number):
         if phase_of(found) in IN_USE:
             world.say(found, stopAt=world.stamp(30))
 
 
 def restock(world: Cloud, number: int) -> None:
-    """The cloud has more or less than before."""
+    """Change the capacity of the cloud."""
     world.change_cluster(capacity=[row(L4, number % 6), row(TPU, number % 5)])
 
 
@@ -93,7 +93,7 @@ ACTS: Sequence[Act] = (ask, ask_for_slice, request, give_up, crash, reclaim, res
 
 
 def used(world: Cloud, machine: str) -> int:
-    """How many machines of a type are in use that no reservation provides."""
+    """Count the machines of a type in use outside of reservations."""
     return sum(
         obj["spec"]["machineType"] == machine
         and obj["spec"]["pool"] != "reserved"
@@ -103,8 +103,8 @@ def used(world: Cloud, machine: str) -> int:
     )
 
 
-def check_gift(world: Cloud, event: WatchEvent) -> None:
-    """A machine is given only where there is one."""
+def check_assignment(world: Cloud, event: WatchEvent) -> None:
+    """Check that each assigned machine is within the capacity."""
     if event.key.kind != scheme.INSTANCE or phase_of(event.obj) != "Provisioning" or event.old is None:
         return
     if phase_of(event.old) == "Provisioning":
@@ -119,7 +119,7 @@ def check_gift(world: Cloud, event: WatchEvent) -> None:
 
 
 def check(world: Cloud) -> None:
-    """The laws that hold whenever nothing is due."""
+    """Check the invariants that hold when no work is due."""
     for name in ("slice", "scaled-slice"):
         hosts = [obj for obj in world.instances(name) if not is_leaving(obj)]
         assert sum(phase_of(obj) in IN_USE for obj in hosts) in {0, 2}
@@ -128,9 +128,9 @@ def check(world: Cloud) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 59), st.integers(0, 900)), max_size=25))
-def test_laws_hold_whatever_happens(acts: list[tuple[Act, int, int]]) -> None:
+def test_cloud_invariants_hold_under_random_actions(acts: list[tuple[Act, int, int]]) -> None:
     world = Cloud(begin())
-    world.store.listen(partial(check_gift, world))
+    world.store.listen(partial(check_assignment, world))
     for act, number, seconds in acts:
         act(world, number)
         check(world)

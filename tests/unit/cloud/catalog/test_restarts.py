@@ -1,4 +1,4 @@
-"""The controllers of the cloud may die before any of their writes: others go on where they stopped."""
+"""The controllers of the cloud may crash before any of their writes: their replacements continue."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ Step = tuple[float, Callable[[Cloud], None]]
 
 
 def begin() -> dict[str, Any]:
-    """A cluster with pools of every kind, short of capacity."""
+    """Return a cluster with pools of each kind and little capacity."""
     return cluster(
         nodePools=[
             {"name": "fixed", "machineType": "e2-medium", "zones": [ZONE], "nodeCount": 2},
@@ -33,42 +33,42 @@ def begin() -> dict[str, Any]:
 
 
 def one_of(world: Cloud, pool: str) -> list[Mapping[str, Any]]:
-    """The first machine of a pool, if it has one."""
+    """Return the first machine of a pool, if it has any."""
     return list(world.instances(pool))[:1]
 
 
 def ask_for_slice(world: Cloud) -> None:
-    """An autoscaler asks for a slice."""
+    """Request a slice, as an autoscaler does."""
     pool = autoscaled("scaled-slice", TPU, **SLICE)
     world.put(instance("tpu-a", pool), instance("tpu-b", pool))
 
 
-def ask_for_more_than_there_is(world: Cloud) -> None:
-    """Two ResizeRequests of which one can be served."""
+def request_more_than_capacity(world: Cloud) -> None:
+    """Create two ResizeRequests; there is capacity for one of them."""
     world.put(resize_request("first", "dws", 2, maxRunDuration="1h"), resize_request("second", "dws", 1))
 
 
 def crash_slices(world: Cloud) -> None:
-    """A machine of each slice is lost, and one of a fixed pool."""
+    """Crash a machine of each slice, and one of a fixed pool."""
     for pool in ("fixed", "slice", "scaled-slice"):
         for found in one_of(world, pool):
             world.crash(found)
 
 
 def reclaim_spot(world: Cloud) -> None:
-    """The cloud wants a Spot machine back."""
+    """Reclaim a Spot machine."""
     for found in one_of(world, "spot"):
         world.say(found, stopAt=world.stamp(30))
 
 
 def give_up_pool(world: Cloud) -> None:
-    """A pool is deleted."""
+    """Delete a pool."""
     world.give_up(world.get(scheme.NODE_POOL, "slice", ""))
 
 
 STORY: list[Step] = [
     (10, ask_for_slice),
-    (10, ask_for_more_than_there_is),
+    (10, request_more_than_capacity),
     (300, crash_slices),
     (50, reclaim_spot),
     (3000, give_up_pool),
@@ -76,7 +76,7 @@ STORY: list[Step] = [
 
 
 def play(lives: int | None) -> Cloud:
-    """Play the story; the controllers die before a write and are replaced."""
+    """Play the story; the controllers crash once, after this many writes, and are replaced."""
     world = Cloud()
     world.controllers.left = lives
 
@@ -97,7 +97,7 @@ def play(lives: int | None) -> Cloud:
 
 
 def summary(world: Cloud) -> dict[str, Any]:
-    """What is there in the end, names and times aside."""
+    """Return the final state without names and times."""
     running = [obj["metadata"]["name"] for obj in world.instances() if phase_of(obj) == "Running"]
     return {
         "machines": [(obj["spec"]["pool"], phase_of(obj)) for obj in world.instances()],
@@ -108,7 +108,7 @@ def summary(world: Cloud) -> dict[str, Any]:
     }
 
 
-def test_the_story_ends_well_without_a_death() -> None:
+def test_story_without_crash_has_expected_outcome() -> None:
     world = play(None)
     assert summary(world) == {
         "machines": [("fixed", "Running")] * 2 + [("scaled-slice", "Running")] * 2,
@@ -121,7 +121,7 @@ def test_the_story_ends_well_without_a_death() -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_it_ends_alike_whichever_write_the_controllers_die_before(part: int) -> None:
+def test_outcome_is_independent_of_controller_crash(part: int) -> None:
     expected = play(None)
     for lives in range(part, expected.controllers.written, 4):
         found = summary(play(lives))

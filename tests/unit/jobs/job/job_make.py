@@ -18,7 +18,7 @@ def job(
     restart: str = "Never",
     **spec: Any,
 ) -> Obj:
-    """A Job that runs, of one pod; the keywords that are left are its spec's. An Indexed one has three."""
+    """A running Job of one pod (three if Indexed); other keywords are fields of its spec."""
     count = 3 if spec.get("completionMode") == "Indexed" else 1
     template = make.pod_template(restartPolicy=restart)
     given = {"suspend": False, "parallelism": count, "completions": count, "template": template, **spec}
@@ -34,7 +34,7 @@ def indexed(**spec: Any) -> Obj:
 
 
 def per_index(limit: int = 1, **spec: Any) -> Obj:
-    """An Indexed Job of three pods, each index with its own limit of failures."""
+    """An Indexed Job of three pods with a backoff limit per index."""
     return indexed(backoffLimitPerIndex=limit, backoffLimit=2**31 - 1, **spec)
 
 
@@ -48,7 +48,7 @@ def pod(
     since: float = 0,
     **more: Any,
 ) -> Obj:
-    """A pod of the Job. `since` is when it became ready or ended; more: exit_code, deleted, conditions, node, notes."""
+    """A pod of the Job. `since` is its ready or end time; more: exit_code, deleted, conditions, node, notes."""
     notes = dict(more.get("notes") or {})
     if index is not None:
         notes[well_known.COMPLETION_INDEX] = str(index)
@@ -66,17 +66,17 @@ def pod(
 
 
 def ended(container: str, exit_code: int, since: float = 0) -> Obj:
-    """The status of a container that ended."""
+    """The status of a terminated container."""
     return {"name": container, "state": {"terminated": {"exitCode": exit_code, "finishedAt": make.stamp(since)}}}
 
 
-def stands(job: Obj, *pods: Obj) -> ObservedJob:
-    """How a Job stands with these pods."""
+def observed(job: Obj, *pods: Obj) -> ObservedJob:
+    """The Job observed with these pods."""
     return observe_job(job, job_pods(pods))
 
 
 def seconds(instant: Instant | None) -> float | None:
-    """An instant as seconds from the beginning."""
+    """An instant in seconds after the start."""
     return None if instant is None else (instant - make.NOW) / 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""Completion indexes as texts and as spans."""
+"""Completion indexes as text and as spans."""
 
 import pytest
 from hypothesis import given
@@ -22,23 +22,23 @@ def members(of: Spans) -> set[int]:
     ("text", "of"),
     [("", ()), ("3", (3,)), ("0,1", (0, 1)), ("0-2", (0, 1, 2)), ("0-2,5,7,8,10-12", (0, 1, 2, 5, 7, 8, 10, 11, 12))],
 )
-def test_three_in_a_row_are_a_range(text: str, of: tuple[int, ...]) -> None:
+def test_three_consecutive_indexes_are_written_as_range(text: str, of: tuple[int, ...]) -> None:
     assert spec.written(spans(frozenset(of))) == text
     assert spec.parsed(text, 13) == spans(frozenset(of))
 
 
-def test_what_lies_beyond_the_completions_is_left_out() -> None:
+def test_parsed_omits_indexes_beyond_completions() -> None:
     assert spec.parsed("0,3-8,11", 6) == ((0, 0), (3, 5))
     assert spec.parsed("3", 3) == ()
 
 
-def test_parts_that_say_nothing_are_left_out() -> None:
+def test_parsed_omits_invalid_parts() -> None:
     assert spec.parsed("x,1-,4-2,6", 10) == ((6, 6),)
     assert spec.parsed(None, 10) == ()
 
 
 @given(INDEXES, INDEXES)
-def test_spans_are_the_sets_they_stand_for(one: frozenset[int], other: frozenset[int]) -> None:
+def test_span_operations_agree_with_sets(one: frozenset[int], other: frozenset[int]) -> None:
     assert members(spans(one)) == one
     assert spec.total(spans(one)) == len(one)
     assert spec.union(spans(one), spans(other)) == spans(one | other)
@@ -48,6 +48,6 @@ def test_spans_are_the_sets_they_stand_for(one: frozenset[int], other: frozenset
 
 
 @given(INDEXES, st.integers(0, 40), st.integers(31, 35))
-def test_the_first_indexes_that_are_missing_are_found(taken: frozenset[int], count: int, completions: int) -> None:
+def test_first_missing_returns_lowest_free_indexes(taken: frozenset[int], count: int, completions: int) -> None:
     free = [index for index in range(completions) if index not in taken]
     assert spec.first_missing(spans(taken), count, completions) == free[:count]

@@ -1,4 +1,4 @@
-"""Jobs and their pods, through time."""
+"""The Job controller and its pods over time."""
 
 import make
 from batchyard.api import scheme
@@ -14,7 +14,7 @@ from unit.jobs.job.job_make import ended, indexed, job, per_index
 REACHED = ("True", "CompletionsReached", "Reached expected number of succeeded pods")
 
 
-def test_a_job_makes_its_pods_and_says_so() -> None:
+def test_job_creates_pods_and_reports_events() -> None:
     stage = JobStage(job(parallelism=2, completions=2))
     assert len(stage.pods()) == 2
     assert stage.status == {
@@ -29,7 +29,7 @@ def test_a_job_makes_its_pods_and_says_so() -> None:
     assert stage.runner.is_idle()
 
 
-def test_a_job_whose_pods_succeed_is_complete() -> None:
+def test_job_completes_after_pods_succeed() -> None:
     stage = JobStage(job(parallelism=2, completions=2))
     stage.become("Running", ready=True)
     assert stage.status["ready"] == 2
@@ -43,7 +43,7 @@ def test_a_job_whose_pods_succeed_is_complete() -> None:
     assert (stage.reasons()[2:], stage.tracked()) == (["Completed"], 0)
 
 
-def test_an_indexed_job_says_which_indexes_are_done() -> None:
+def test_indexed_job_reports_completed_indexes() -> None:
     stage = JobStage(indexed(completions=5, parallelism=2))
     assert stage.indexes() == ["0", "1"]
     stage.become("Succeeded", stage.pods()[1])
@@ -54,7 +54,7 @@ def test_an_indexed_job_says_which_indexes_are_done() -> None:
     assert (stage.status["completedIndexes"], stated(stage.job, "Complete")) == ("0-4", REACHED)
 
 
-def test_a_job_without_completions_is_complete_when_one_succeeded_and_the_others_ended() -> None:
+def test_job_without_completions_completes_after_success_and_end_of_all_pods() -> None:
     stage = JobStage(job(parallelism=3, completions=None))
     stage.become("Succeeded", stage.pods()[0])
     stage.pass_time(1)
@@ -64,13 +64,13 @@ def test_a_job_without_completions_is_complete_when_one_succeeded_and_the_others
     assert (stage.status["succeeded"], stage.status["failed"]) == (1, 2)
 
 
-def test_a_job_of_nothing_is_complete_at_once() -> None:
+def test_job_with_zero_completions_completes_at_once() -> None:
     stage = JobStage(job(parallelism=1, completions=0))
     assert (stated(stage.job, "Complete"), stage.pods(None)) == (REACHED, [])
     assert stage.status["startTime"] == make.stamp()
 
 
-def test_failed_pods_are_replaced_after_ever_longer_waits() -> None:
+def test_job_replaces_failed_pods_with_backoff_until_limit() -> None:
     stage = JobStage(job(backoffLimit=3))
     for wait in (10, 20, 40):
         stage.become("Failed")
@@ -88,7 +88,7 @@ def test_failed_pods_are_replaced_after_ever_longer_waits() -> None:
     assert (stage.events[-1].type, stage.events[-1].reason) == ("Warning", "BackoffLimitExceeded")
 
 
-def test_pods_that_are_gone_still_count_for_the_wait() -> None:
+def test_deleted_pods_count_for_backoff() -> None:
     stage = JobStage(job())
     for wait in (10, 20):
         stage.delete(scheme.POD, stage.pods()[0]["metadata"]["name"])
@@ -99,7 +99,7 @@ def test_pods_that_are_gone_still_count_for_the_wait() -> None:
     assert (len(stage.pods()), stage.status["failed"]) == (1, 2)
 
 
-def test_a_job_that_fails_takes_its_pods_with_it() -> None:
+def test_failed_job_deletes_its_pods() -> None:
     stage = JobStage(job(parallelism=3, completions=3, backoffLimit=0))
     stage.bind()
     stage.become("Failed", stage.pods()[0])
@@ -113,7 +113,7 @@ def test_a_job_that_fails_takes_its_pods_with_it() -> None:
     assert stage.status["conditions"][1]["lastTransitionTime"] == make.stamp(5)
 
 
-def test_a_job_that_is_active_too_long_fails() -> None:
+def test_job_fails_after_active_deadline() -> None:
     stage = JobStage(job(activeDeadlineSeconds=30))
     stage.run(29)
     assert stage.conditions() == []
@@ -123,7 +123,7 @@ def test_a_job_that_is_active_too_long_fails() -> None:
     assert stage.pods(None) == []
 
 
-def test_a_job_that_is_resumed_has_its_whole_time_again() -> None:
+def test_resumed_job_restarts_active_deadline() -> None:
     stage = JobStage(job(activeDeadlineSeconds=30))
     stage.pass_time(20)
     stage.change(suspend=True)
@@ -136,7 +136,7 @@ def test_a_job_that_is_resumed_has_its_whole_time_again() -> None:
     assert stated(stage.job, "Failed")[1] == "DeadlineExceeded"
 
 
-def test_a_job_that_is_suspended_gives_up_its_pods_without_a_failure() -> None:
+def test_suspended_job_deletes_pods_without_counting_failures() -> None:
     stage = JobStage(job(parallelism=2, completions=2))
     stage.bind(stage.pods()[0])
     stage.change(suspend=True)
@@ -152,13 +152,13 @@ def test_a_job_that_is_suspended_gives_up_its_pods_without_a_failure() -> None:
     assert reasons == ["SuccessfulDelete", "SuccessfulDelete", "Suspended", "Resumed"]
 
 
-def test_a_job_made_suspended_has_no_pods_and_says_why() -> None:
+def test_job_created_suspended_has_no_pods() -> None:
     stage = JobStage(job(suspend=True))
     assert (stage.pods(None), stage.reasons()) == ([], ["Suspended"])
     assert "startTime" not in stage.status
 
 
-def test_a_job_with_fewer_pods_at_once_gives_some_up() -> None:
+def test_job_deletes_surplus_pods_after_parallelism_is_reduced() -> None:
     stage = JobStage(job(parallelism=3, completions=9))
     stage.bind()
     stage.change(parallelism=1)
@@ -168,7 +168,7 @@ def test_a_job_with_fewer_pods_at_once_gives_some_up() -> None:
     assert "failed" not in stage.status
 
 
-def test_an_index_that_failed_is_tried_again_until_its_own_limit() -> None:
+def test_failed_index_is_retried_up_to_backoff_limit_per_index() -> None:
     stage = JobStage(per_index(1, completions=2, parallelism=2))
     stage.become("Failed", stage.pods()[0])
     assert (stage.status["failedIndexes"], stage.tracked()) == ("", 2)
@@ -181,7 +181,7 @@ def test_an_index_that_failed_is_tried_again_until_its_own_limit() -> None:
     assert (stage.status["completedIndexes"], stage.status["succeeded"], stage.tracked()) == ("1", 1, 0)
 
 
-def test_too_many_failed_indexes_fail_the_job() -> None:
+def test_job_fails_after_max_failed_indexes() -> None:
     stage = JobStage(per_index(0, maxFailedIndexes=1))
     stage.become("Failed", *stage.pods()[:2])
     message = "Job has exceeded the specified maximal number of failed indexes"
@@ -189,7 +189,7 @@ def test_too_many_failed_indexes_fail_the_job() -> None:
     assert (stage.status["failedIndexes"], stage.status["failed"]) == ("0,1", 3)
 
 
-def test_a_success_policy_ends_the_job_and_its_other_pods_do_not_fail() -> None:
+def test_success_policy_completes_job_and_deletes_other_pods_uncounted() -> None:
     stage = JobStage(indexed(successPolicy={"rules": [{"succeededIndexes": "0"}]}))
     stage.bind()
     stage.become("Succeeded", stage.pods()[0])
@@ -199,7 +199,7 @@ def test_a_success_policy_ends_the_job_and_its_other_pods_do_not_fail() -> None:
     assert "failed" not in stage.status
 
 
-def test_disruptions_that_the_policy_ignores_are_made_good() -> None:
+def test_ignored_disruptions_are_replaced_without_failure() -> None:
     rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
     stage = JobStage(job(backoffLimit=0, podFailurePolicy={"rules": rules}))
     stage.bind()
@@ -212,7 +212,7 @@ def test_disruptions_that_the_policy_ignores_are_made_good() -> None:
     assert "failed" not in stage.status
 
 
-def test_a_job_that_waits_for_the_end_of_a_pod_replaces_it_afterwards() -> None:
+def test_pod_replacement_policy_failed_delays_replacement() -> None:
     stage = JobStage(job(podReplacementPolicy="Failed"))
     stage.bind()
     stage.delete(scheme.POD, stage.pods()[0]["metadata"]["name"])
@@ -223,13 +223,13 @@ def test_a_job_that_waits_for_the_end_of_a_pod_replaces_it_afterwards() -> None:
     assert (len(stage.pods()), stage.status["failed"]) == (1, 1)
 
 
-def test_a_job_of_another_controller_is_left_alone() -> None:
+def test_job_managed_by_other_controller_is_ignored() -> None:
     stage = JobStage(job(managedBy="example.com/other"))
     assert (stage.pods(None), "status" in stage.job) == ([], False)
     assert len(JobStage(job(managedBy="kubernetes.io/job-controller")).pods()) == 1
 
 
-def test_the_pods_of_a_job_that_is_gone_are_let_go() -> None:
+def test_deleted_job_releases_its_pods() -> None:
     stage = JobStage(job(parallelism=2, completions=2))
     stage.bind(stage.pods()[0])
     stage.delete(scheme.JOB, "job")
@@ -238,7 +238,7 @@ def test_the_pods_of_a_job_that_is_gone_are_let_go() -> None:
     assert stage.pods(None) == []
 
 
-def test_a_job_that_is_deleted_before_its_pods_waits_for_them() -> None:
+def test_foreground_deletion_of_job_waits_for_pods() -> None:
     stage = JobStage(job(parallelism=2, completions=2))
     stage.bind(stage.pods()[0])
     stage._submit(Delete(key_of(stage.job), propagation=Propagation.FOREGROUND))
@@ -249,7 +249,7 @@ def test_a_job_that_is_deleted_before_its_pods_waits_for_them() -> None:
     assert stage.client.list(scheme.JOB) == []
 
 
-def test_a_failure_that_the_policy_does_not_forgive_fails_the_job_at_once() -> None:
+def test_fail_job_rule_fails_job_at_once() -> None:
     rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]
     stage = JobStage(job(parallelism=2, completions=2, podFailurePolicy={"rules": rules}))
     failed = stage.pods()[0]
@@ -261,7 +261,7 @@ def test_a_failure_that_the_policy_does_not_forgive_fails_the_job_at_once() -> N
     assert stage.status["failed"] == 2
 
 
-def test_an_index_that_fails_for_good_by_policy_is_not_tried_again() -> None:
+def test_fail_index_rule_prevents_retry_of_index() -> None:
     rules = [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}}]
     stage = JobStage(per_index(9, podFailurePolicy={"rules": rules}))
     stage.become("Failed", stage.pods()[0], containerStatuses=[ended("c", 42)])
@@ -269,7 +269,7 @@ def test_an_index_that_fails_for_good_by_policy_is_not_tried_again() -> None:
     assert (stage.status["failedIndexes"], stage.indexes()) == ("0", ["1", "2"])
 
 
-def test_more_successes_than_asked_for_are_told() -> None:
+def test_too_many_succeeded_pods_event_is_reported() -> None:
     stage = JobStage(job())
     stage._submit(Create(with_metadata(stage.pods()[0], name="twin", uid=None, resourceVersion=None)))
     stage.become("Succeeded", *stage.pods())
@@ -278,12 +278,12 @@ def test_more_successes_than_asked_for_are_told() -> None:
     assert reported in [event[1:4] for event in stage.events]
 
 
-def test_pods_that_were_there_before_the_controller_are_taken_over() -> None:
+def test_restarted_controller_adopts_existing_pods() -> None:
     stage = JobStage(indexed())
     assert JobPodController().reconcile(key_of(stage.job), stage.client, make.NOW).writes == []
 
 
-def test_a_finished_job_does_nothing_more() -> None:
+def test_finished_job_is_not_changed() -> None:
     stage = JobStage(job())
     stage.become("Succeeded")
     done, pods = stage.job, stage.pods(None)
@@ -292,7 +292,7 @@ def test_a_finished_job_does_nothing_more() -> None:
     assert (stage.status, stage.pods(None)) == (done["status"], pods)
 
 
-def test_readiness_of_some_is_told_within_a_second_and_of_all_at_once() -> None:
+def test_ready_count_is_batched_until_all_pods_are_ready() -> None:
     stage = JobStage(job(parallelism=3, completions=3))
     stage.become("Running", stage.pods()[0], ready=True)
     stage.pass_time(0.5)
@@ -304,7 +304,7 @@ def test_readiness_of_some_is_told_within_a_second_and_of_all_at_once() -> None:
     assert stage.status["ready"] == 3
 
 
-def test_pods_that_are_refused_do_not_stop_the_others_and_come_when_those_change() -> None:
+def test_rejected_pods_are_retried_after_other_pods_change() -> None:
     refused = ["1", "2"]
 
     def admit(pod: Obj) -> None:
@@ -319,7 +319,7 @@ def test_pods_that_are_refused_do_not_stop_the_others_and_come_when_those_change
     assert (sorted(map(str, stage.indexes())), stage.status["active"]) == (["0", "1", "2"], 3)
 
 
-def test_an_index_with_two_pods_gives_one_up() -> None:
+def test_duplicate_pod_of_index_is_deleted() -> None:
     stage = JobStage(indexed())
     twin = with_metadata(stage.pods()[0], name="twin", uid=None, resourceVersion=None)
     stage._submit(Create(twin))

@@ -1,4 +1,4 @@
-"""Pods that a Job takes, and pods that it gives up."""
+"""Pods that a Job adopts, and pods that it releases."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,64 +16,64 @@ from unit.jobs.job.job_make import job
 TEMPLATE = make.pod_template(labels={"app": "x"}, restartPolicy="Never")
 
 
-def chooser(**spec: Any) -> Obj:
-    """A Job with a selector of its own."""
+def job_with_selector(**spec: Any) -> Obj:
+    """A Job with a manual selector."""
     return job(manualSelector=True, selector={"matchLabels": {"app": "x"}}, template=TEMPLATE, **spec)
 
 
-def free_pod(name: str = "free", app: str = "x", **fields: Any) -> Obj:
-    """A pod that nobody made."""
+def orphan_pod(name: str = "free", app: str = "x", **fields: Any) -> Obj:
+    """A pod without owner."""
     metadata = make.metadata(name, labels={"app": app}, **fields)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": TEMPLATE["spec"]}
 
 
 def relabel(stage: JobStage, pod: Obj, **labels: str) -> None:
-    """Give a pod other labels."""
+    """Change the labels of a pod."""
     current = stage.get(scheme.POD, pod["metadata"]["name"])
     stage.put(with_metadata(current, labels={**(current["metadata"].get("labels") or {}), **labels}))
 
 
 def owned(stage: JobStage) -> Mapping[str, bool]:
-    """Which pods are the Job's, by name."""
+    """Whether each pod has a controller, by name."""
     return {pod["metadata"]["name"]: controller_of(pod) is not None for pod in stage.pods(None)}
 
 
-def test_a_pod_that_the_job_selects_counts_as_one_of_its_own() -> None:
-    stage = JobStage(free_pod())
-    stage.put(chooser())
+def test_job_adopts_pod_that_matches_selector() -> None:
+    stage = JobStage(orphan_pod())
+    stage.put(job_with_selector())
     assert owned(stage) == {"free": True}
     assert (stage.tracked(), stage.status["active"]) == (1, 1)
     stage.become("Succeeded")
     assert (stage.status["succeeded"], stage.tracked()) == (1, 0)
 
 
-def test_a_pod_that_comes_later_makes_one_too_many() -> None:
-    stage = JobStage(chooser())
+def test_job_deletes_surplus_pod_that_it_adopts() -> None:
+    stage = JobStage(job_with_selector())
     stage.become("Running", ready=True)
-    stage.put(free_pod())
+    stage.put(orphan_pod())
     stage.pass_time(1)
     assert len(stage.pods(None)) == 1
     assert "free" not in owned(stage)
 
 
-def test_pods_that_the_job_does_not_select_or_somebody_has_are_left_alone() -> None:
+def test_job_ignores_unmatched_pods_and_pods_with_controller() -> None:
     owner = {"apiVersion": "v1", "kind": "Thing", "name": "t", "uid": "u", "controller": True}
-    stage = JobStage(free_pod("other", app="y"))
-    stage.put(free_pod("taken", ownerReferences=[owner]), chooser())
+    stage = JobStage(orphan_pod("other", app="y"))
+    stage.put(orphan_pod("taken", ownerReferences=[owner]), job_with_selector())
     assert len(stage.pods(None)) == 3
     assert stage.tracked() == 1
 
 
-def test_a_job_that_is_being_deleted_or_is_over_takes_none() -> None:
-    stage = JobStage(chooser())
+def test_finished_job_adopts_no_pod() -> None:
+    stage = JobStage(job_with_selector())
     stage.become("Succeeded")
-    stage.put(free_pod())
+    stage.put(orphan_pod())
     stage.pass_time(1)
     assert owned(stage)["free"] is False
 
 
-def test_a_pod_whose_labels_say_something_else_is_given_up_and_replaced() -> None:
-    stage = JobStage(chooser())
+def test_job_releases_and_replaces_pod_with_changed_labels() -> None:
+    stage = JobStage(job_with_selector())
     (pod,) = stage.pods()
     relabel(stage, pod, app="y")
     assert owned(stage)[pod["metadata"]["name"]] is False
@@ -81,20 +81,20 @@ def test_a_pod_whose_labels_say_something_else_is_given_up_and_replaced() -> Non
     assert "failed" not in stage.status
 
 
-def test_a_pod_that_strayed_before_a_restart_is_given_up_after_it() -> None:
-    stage = JobStage(chooser())
+def test_restarted_controller_releases_pod_with_changed_labels() -> None:
+    stage = JobStage(job_with_selector())
     (pod,) = stage.pods()
     stage.runner.stop()
     relabel(stage, pod, app="y")
     key, strayed = key_of(pod), stage.get(scheme.POD, pod["metadata"]["name"])
-    anew = JobPodController()
-    assert key in anew.keys_for(WatchEvent(EventType.ADDED, key, strayed, None, 1), make.NOW)
-    (write,) = anew.reconcile(key, stage.client, make.NOW).writes
+    restarted = JobPodController()
+    assert key in restarted.keys_for(WatchEvent(EventType.ADDED, key, strayed, None, 1), make.NOW)
+    (write,) = restarted.reconcile(key, stage.client, make.NOW).writes
     assert isinstance(write, Update)
     assert "ownerReferences" not in write.obj["metadata"]
 
 
-def test_a_pod_that_is_nobodys_is_let_go_so_that_it_can_be_deleted() -> None:
+def test_orphaned_pod_loses_tracking_finalizer() -> None:
     stage = JobStage(job())
     (pod,) = stage.pods(None)
     assert stage.tracked() == 1
@@ -102,7 +102,7 @@ def test_a_pod_that_is_nobodys_is_let_go_so_that_it_can_be_deleted() -> None:
     assert "finalizers" not in stage.get(scheme.POD, pod["metadata"]["name"])["metadata"]
 
 
-def test_a_pod_left_behind_by_its_job_is_let_go() -> None:
+def test_pod_orphaned_by_job_deletion_loses_tracking_finalizer() -> None:
     stage = JobStage(job())
     (pod,) = stage.pods(None)
     stage.leave_behind(scheme.JOB, "job")
@@ -110,7 +110,7 @@ def test_a_pod_left_behind_by_its_job_is_let_go() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_pod_of_another_namespace_is_not_the_jobs_whatever_it_says(is_known: bool) -> None:
+def test_job_ignores_pod_of_other_namespace_with_its_owner_reference(is_known: bool) -> None:
     stage = JobStage(job(parallelism=1, completions=1))
     (own,) = stage.pods()
     forged = {**own, "metadata": {**own["metadata"], "namespace": "elsewhere", "name": "forged"}}

@@ -1,4 +1,4 @@
-"""The pods that a Job gets."""
+"""The pods that a Job creates."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from unit.jobs.job.job_make import indexed, job
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-def made(of: Obj, *wanted: NewPod, taken: tuple[str, ...] = (), came: int = 0, at: float = 0) -> list[Any]:
-    return new_pods(of, wanted or [NewPod()], taken, came, make.at(at))
+def made(of: Obj, *wanted: NewPod, taken: tuple[str, ...] = (), created: int = 0, at: float = 0) -> list[Any]:
+    return new_pods(of, wanted or [NewPod()], taken, created, make.at(at))
 
 
-def test_a_pod_belongs_to_its_job_and_is_tracked() -> None:
+def test_new_pod_has_owner_reference_and_tracking_finalizer() -> None:
     (pod,) = made(job())
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "uid-job"}
     assert pod["metadata"]["ownerReferences"] == [{**owner, "controller": True, "blockOwnerDeletion": True}]
@@ -24,7 +24,7 @@ def test_a_pod_belongs_to_its_job_and_is_tracked() -> None:
     assert pod["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] == "uid-job"
 
 
-def test_a_pod_is_as_its_template_says() -> None:
+def test_new_pod_follows_template() -> None:
     template = make.pod_template(labels={"app": "x"}, restartPolicy="Never", subdomain="s")
     template["metadata"] |= {"annotations": {"note": "y"}, "finalizers": ["example.com/kept"]}
     (pod,) = made(job(template=template))
@@ -33,7 +33,7 @@ def test_a_pod_is_as_its_template_says() -> None:
     assert pod["metadata"]["finalizers"] == ["example.com/kept", "batch.kubernetes.io/job-tracking"]
 
 
-def test_a_pod_of_an_index_is_told_its_index_everywhere() -> None:
+def test_indexed_pod_has_index_in_labels_annotations_hostname_and_env() -> None:
     of = indexed(template={"spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}})
     (pod,) = made(of, NewPod(2))
     assert pod["spec"]["hostname"] == "job-2"
@@ -43,20 +43,20 @@ def test_a_pod_of_an_index_is_told_its_index_everywhere() -> None:
     assert [c["env"] for f in ("initContainers", "containers") for c in pod["spec"][f]] == [env, env]
 
 
-def test_a_container_that_sets_the_variable_itself_keeps_it() -> None:
+def test_container_keeps_its_own_job_completion_index_variable() -> None:
     env = [{"name": "JOB_COMPLETION_INDEX", "value": "7"}]
     (pod,) = made(indexed(template={"spec": {"containers": [{"name": "c", "env": env}]}}), NewPod(0))
     assert pod["spec"]["containers"][0]["env"] == env
 
 
-def test_a_pod_takes_over_the_failures_of_its_index() -> None:
+def test_new_pod_inherits_failure_counts_of_its_index() -> None:
     (pod,) = made(indexed(), NewPod(1, 2, 3))
     notes = pod["metadata"]["annotations"]
     assert notes["batch.kubernetes.io/job-index-failure-count"] == "2"
     assert notes["batch.kubernetes.io/job-index-ignored-failure-count"] == "3"
 
 
-def test_names_are_the_jobs_with_the_index_and_five_letters() -> None:
+def test_pod_name_has_job_name_index_and_suffix() -> None:
     (plain,), (of_index,) = made(job()), made(indexed(), NewPod(1))
     assert (plain["metadata"]["generateName"], of_index["metadata"]["generateName"]) == ("job-", "job-1-")
     assert plain["metadata"]["name"].startswith("job-")
@@ -64,20 +64,20 @@ def test_names_are_the_jobs_with_the_index_and_five_letters() -> None:
     assert of_index["metadata"]["name"].startswith("job-1-")
 
 
-def test_long_names_are_cut_but_keep_the_index() -> None:
+def test_long_pod_name_is_truncated_before_index() -> None:
     (pod,) = made(indexed(metadata={"name": "j" * 60}), NewPod(123))
     assert pod["metadata"]["generateName"] == "j" * 53 + "-123-"
     assert len(pod["metadata"]["name"]) == 63
 
 
-def test_no_name_is_given_twice() -> None:
+def test_pod_names_are_unique() -> None:
     first = made(job(), *[NewPod()] * 2000)
     names = [pod["metadata"]["name"] for pod in first]
     assert len(set(names)) == 2000
     assert made(job(), taken=(names[0],))[0]["metadata"]["name"] not in names[:1]
 
 
-def test_names_depend_on_the_job_the_instant_and_the_pods_before_alone() -> None:
+def test_pod_names_are_deterministic() -> None:
     assert made(job()) == made(job())
-    names = [pod["metadata"]["name"] for pod in (*made(job()), *made(job(), at=1), *made(job(), came=1))]
+    names = [pod["metadata"]["name"] for pod in (*made(job()), *made(job(), at=1), *made(job(), created=1))]
     assert len(set(names)) == 3

@@ -1,4 +1,4 @@
-"""Jobs of queues with their pods: they run when they are admitted, and stop when they are evicted."""
+"""Queued Jobs with their pods: they run after admission, and stop after eviction."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from unit.jobs.job.job_make import indexed
 
 
 def queued(**spec: Any) -> JobStage:
-    """An Indexed Job of three pods that waits in its queue, with what the API server adds to it."""
+    """An Indexed Job of three pods, pending in its queue, with the fields that the API server adds."""
     of = indexed(**spec)
     of["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "lq"}
     of["spec"]["suspend"] = True
@@ -33,7 +33,7 @@ def evict(stage: JobStage) -> None:
     stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="make room", now=now))
 
 
-def test_an_admitted_job_has_pods_that_go_where_its_flavor_is() -> None:
+def test_admitted_job_creates_pods_with_flavor_node_selector() -> None:
     stage = queued()
     assert stage.pods(None) == []
     admit(stage)
@@ -42,7 +42,7 @@ def test_an_admitted_job_has_pods_that_go_where_its_flavor_is() -> None:
     assert lifecycle.is_admitted(stage.only_workload())
 
 
-def test_an_evicted_job_gives_up_its_pods_and_then_its_quota_and_runs_again() -> None:
+def test_evicted_job_deletes_pods_releases_quota_and_runs_again() -> None:
     stage = queued()
     admit(stage)
     stage.bind()
@@ -57,7 +57,7 @@ def test_an_evicted_job_gives_up_its_pods_and_then_its_quota_and_runs_again() ->
     assert "failed" not in stage.status
 
 
-def test_a_workload_ends_with_its_job() -> None:
+def test_workload_finishes_with_its_job() -> None:
     stage = queued()
     admit(stage)
     stage.become("Succeeded", stage.pods()[0])

@@ -1,4 +1,4 @@
-"""Every pod is counted exactly once, wherever the Job controller is interrupted."""
+"""Each pod is counted exactly once, even if the Job controller is interrupted at any write."""
 
 from collections.abc import Iterable, Sequence
 
@@ -30,15 +30,15 @@ JOBS = st.sampled_from(
         per_index(0, maxFailedIndexes=1),
     ]
 )
-FATES = st.lists(
+STEPS = st.lists(
     st.tuples(st.sampled_from(["Succeeded", "Failed", "deleted", "bound", "stopped", "suspended"]), st.integers(0, 2)),
     max_size=12,
 )
 CUTS = st.lists(st.integers(0, 6), max_size=40)
 
 
-class Interrupted:
-    """The Job controller, of whose outcomes only the first writes happen; then it starts anew."""
+class InterruptedJobController:
+    """The Job controller; only the first writes of a result are applied, then it restarts."""
 
     name = JobPodController.name
     rank = JobPodController.rank
@@ -60,8 +60,8 @@ class Interrupted:
         return ReconcileResult(outcome.writes[:cut], requeue_at=now)
 
 
-class Ends:
-    """How the pods ended that were tracked, from their changes alone."""
+class PodEnds:
+    """The results of tracked pods, computed from watch events only."""
 
     def __init__(self) -> None:
         self.succeeded: list[str] = []
@@ -83,25 +83,25 @@ class Ends:
             self.failed += 1
 
 
-def meet(stage: JobStage, fate: str, number: int) -> None:
-    """Let something happen to one of the pods, or to all."""
+def apply_step(stage: JobStage, step: str, number: int) -> None:
+    """Apply a step to one pod or to the whole stage."""
     pods = [pod for pod in stage.pods() if "deletionTimestamp" not in pod["metadata"]]
     pod = pods[number % len(pods)] if pods else None
-    if fate == "suspended":
+    if step == "suspended":
         stage.change(suspend=number == 0)
-    elif fate == "stopped":
+    elif step == "stopped":
         stage.stop()
         stage.pass_time(7)
-    elif pod is not None and fate == "deleted":
+    elif pod is not None and step == "deleted":
         stage.delete(scheme.POD, pod["metadata"]["name"])
-    elif pod is not None and fate == "bound":
+    elif pod is not None and step == "bound":
         stage.bind(pod)
     elif pod is not None:
-        stage.become(fate, pod)
+        stage.become(step, pod)
 
 
 def finish(stage: JobStage) -> None:
-    """Let all pods succeed until the Job has ended."""
+    """Set all pods to Succeeded until the Job is finished."""
     stage.change(suspend=False)
     for _ in range(20):
         stage.stop()
@@ -110,12 +110,14 @@ def finish(stage: JobStage) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS, FATES, CUTS)
-def test_every_pod_is_counted_exactly_once(job: Obj, fates: list[tuple[str, int]], cuts: list[int]) -> None:
-    ends = Ends()
-    stage = JobStage(job, Interrupted(cuts), watch=ends.watch)
-    for fate, number in fates:
-        meet(stage, fate, number)
+@given(JOBS, STEPS, CUTS)
+def test_each_pod_is_counted_exactly_once_across_restarts(
+    job: Obj, steps: list[tuple[str, int]], cuts: list[int]
+) -> None:
+    ends = PodEnds()
+    stage = JobStage(job, InterruptedJobController(cuts), watch=ends.watch)
+    for step, number in steps:
+        apply_step(stage, step, number)
     finish(stage)
     assert is_finished(stage.job)
     assert stage.status.get("failed", 0) == ends.failed

@@ -1,4 +1,4 @@
-"""What policies make of failed pods and of succeeded indexes."""
+"""Pod failure policies and success policies."""
 
 from typing import Any
 
@@ -21,36 +21,36 @@ def failed(exit_code: int = 1, **more: Any) -> Obj:
     return pod("p", "Failed", exit_code=exit_code, **more)
 
 
-def test_the_first_rule_that_matches_decides() -> None:
+def test_first_matching_failure_rule_applies() -> None:
     rules = [on_exit("Ignore", 3), on_exit("FailIndex", 3, 4), on_exit("Count", 4)]
     assert [policy_decision(rules, failed(code)).action for code in (3, 4, 5)] == ["Ignore", "FailIndex", ""]
     assert [is_counted(rules, failed(code)) for code in (3, 4, 5)] == [False, True, True]
 
 
-def test_without_rules_every_failure_counts() -> None:
+def test_failure_counts_without_rules() -> None:
     assert is_counted(None, failed())
     assert policy_decision(None, failed()) == PolicyDecision("")
 
 
-def test_a_job_fails_with_the_container_and_the_code_that_made_it() -> None:
+def test_fail_job_message_names_container_and_exit_code() -> None:
     rules = [ON_DISRUPTION, on_exit("FailJob", 42)]
     message = "Container c for pod team/p failed with exit code 42 matching FailJob rule at index 1"
     assert policy_decision(rules, failed(42)) == PolicyDecision("FailJob", message)
 
 
-def test_a_job_fails_with_the_condition_that_made_it() -> None:
+def test_fail_job_message_names_condition() -> None:
     rules = [{"action": "FailJob", "onPodConditions": [{"type": "ConfigIssue", "status": "True"}]}]
     broken = failed(conditions=[make.condition("ConfigIssue")])
     message = "Pod team/p has condition ConfigIssue matching FailJob rule at index 0"
     assert policy_decision(rules, broken) == PolicyDecision("FailJob", message)
 
 
-def test_codes_that_are_not_listed_match_notin_but_success_never_does() -> None:
+def test_not_in_operator_matches_unlisted_codes_except_zero() -> None:
     rules = [on_exit("Ignore", 1, 2, operator="NotIn")]
     assert [policy_decision(rules, failed(code)).action for code in (1, 3, 0)] == ["", "Ignore", ""]
 
 
-def test_a_rule_may_be_about_one_container_only() -> None:
+def test_exit_code_rule_respects_container_name() -> None:
     rules = [on_exit("Ignore", 1, containerName="main")]
     assert is_counted(rules, failed(1))
     of_main = failed(1)
@@ -58,7 +58,7 @@ def test_a_rule_may_be_about_one_container_only() -> None:
     assert not is_counted(rules, of_main)
 
 
-def test_a_condition_matches_with_its_status() -> None:
+def test_condition_rule_respects_status() -> None:
     disrupted = failed(conditions=[make.condition("DisruptionTarget")])
     assert not is_counted([ON_DISRUPTION], disrupted)
     assert is_counted([ON_DISRUPTION], failed(conditions=[make.condition("DisruptionTarget", False)]))
@@ -79,6 +79,6 @@ def test_a_condition_matches_with_its_status() -> None:
         ({"succeededIndexes": "x"}, "0-9", False),
     ],
 )
-def test_a_rule_of_success_asks_for_indexes_and_for_how_many(rule: Obj, succeeded: str, met: bool) -> None:
+def test_success_rule_checks_indexes_and_count(rule: Obj, succeeded: str, met: bool) -> None:
     spec = job_spec(indexed(completions=10, successPolicy={"rules": [{"succeededCount": 11}, rule]}))
     assert rule_met(spec, indexes.parsed(succeeded, 10)) == (1 if met else None)

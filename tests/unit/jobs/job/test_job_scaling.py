@@ -1,4 +1,4 @@
-"""How many pods a Job should have, and which."""
+"""The pods that a Job creates and deletes."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import pytest
 
 import make
 from batchyard.jobs.job.plan import NewPod, PodChanges, plan_pod_changes
-from unit.jobs.job.job_make import Obj, indexed, job, per_index, pod, seconds, stands, uids
+from unit.jobs.job.job_make import Obj, indexed, job, observed, per_index, pod, seconds, uids
 
 
 def change(of: Obj, *pods: Obj, at: float = 0, failures: tuple[float, ...] = ()) -> PodChanges:
-    return plan_pod_changes(stands(of, *pods), [make.at(second) for second in failures], make.at(at))
+    return plan_pod_changes(observed(of, *pods), [make.at(second) for second in failures], make.at(at))
 
 
 def created(of: Obj, *pods: Obj, **more: Any) -> list[int]:
@@ -32,39 +32,39 @@ def created(of: Obj, *pods: Obj, **more: Any) -> list[int]:
         (job(parallelism=3, completions=9, suspend=True), 0),
     ],
 )
-def test_as_many_pods_are_made_as_can_still_help(of: Obj, count: int) -> None:
+def test_job_creates_useful_number_of_pods(of: Obj, count: int) -> None:
     assert len(change(of).create) == count
 
 
-def test_indexes_without_a_pod_get_one() -> None:
+def test_indexes_without_pod_get_new_pod() -> None:
     some = indexed(completions=5, parallelism=5, status={"completedIndexes": "1"})
     assert created(some, pod("a", "Running", index=0), pod("b", "Succeeded", index=3)) == [2, 4]
     assert created(indexed(completions=5, parallelism=2)) == [0, 1]
 
 
-def test_pods_that_are_deleted_are_replaced_at_once_unless_the_job_waits_for_their_end() -> None:
+def test_terminating_pod_is_replaced_unless_policy_is_failed() -> None:
     leaving = pod("a", "Running", index=0, deleted=True, tracked=False)
     assert created(indexed(completions=1, parallelism=1), leaving) == [0]
     assert created(indexed(completions=1, parallelism=1, podReplacementPolicy="Failed"), leaving) == []
 
 
-def test_failed_pods_are_replaced_later_and_later() -> None:
+def test_failed_pods_are_replaced_with_backoff() -> None:
     failed = pod("a", "Failed", since=5)
     assert (created(job(), failed, at=14), seconds(change(job(), failed, at=14).wake_at)) == ([], 15)
     assert len(created(job(), failed, at=15)) == 1
     assert seconds(change(job(), failed, at=15, failures=(1, 2)).wake_at) == 45
 
 
-def test_pods_missing_for_another_reason_wait_with_them() -> None:
+def test_missing_pods_wait_for_backoff_of_failed_pods() -> None:
     assert seconds(change(job(parallelism=2, completions=2), failures=(4,), at=5).wake_at) == 14
 
 
-def test_a_success_ends_the_wait() -> None:
+def test_success_ends_backoff() -> None:
     done = pod("a", "Succeeded", since=6)
     assert len(created(job(completions=2), done, failures=(4,), at=7)) == 1
 
 
-def test_each_index_waits_for_itself_and_takes_over_its_failures() -> None:
+def test_each_index_has_separate_backoff_and_failure_count() -> None:
     notes = {"batch.kubernetes.io/job-index-failure-count": "1"}
     failed = pod("a", "Failed", index=0, since=5, notes=notes)
     now = change(per_index(3), failed, at=10)
@@ -72,18 +72,18 @@ def test_each_index_waits_for_itself_and_takes_over_its_failures() -> None:
     assert change(per_index(3), failed, at=25).create[0] == NewPod(0, 2)
 
 
-def test_an_index_takes_over_ignored_failures_apart() -> None:
+def test_index_counts_ignored_failures_separately() -> None:
     rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
     failed = pod("a", "Failed", index=0, conditions=[make.condition("DisruptionTarget")])
     lenient = per_index(podFailurePolicy={"rules": rules})
     assert change(lenient, failed, at=10).create[0] == NewPod(0, 0, 1)
 
 
-def test_a_suspended_job_gives_up_all_pods() -> None:
+def test_suspended_job_deletes_all_pods() -> None:
     assert uids(change(job(suspend=True), pod("a"), pod("b", "Failed")).dismiss) == ["uid-a"]
 
 
-def test_pods_that_came_least_far_are_given_up_first() -> None:
+def test_surplus_pods_are_deleted_least_advanced_first() -> None:
     pods = [
         pod("old", "Running", node="n", ready=True, since=1),
         pod("new", "Running", node="n", ready=True, since=2),
@@ -96,14 +96,14 @@ def test_pods_that_came_least_far_are_given_up_first() -> None:
         assert set(uids(surplus)) == {f"uid-{p['metadata']['name']}" for p in pods[kept:]}
 
 
-def test_pods_with_more_restarts_are_given_up_first_then_newer_ones() -> None:
+def test_surplus_pods_are_deleted_by_restarts_then_age() -> None:
     pods = [pod(name) for name in "abc"]
     pods[1]["status"]["containerStatuses"] = [{"name": "c", "restartCount": 1}]
     pods[2]["metadata"]["creationTimestamp"] = make.stamp(5)
     assert uids(change(job(parallelism=1, completions=9), *pods).dismiss) == ["uid-b", "uid-c"]
 
 
-def test_each_index_keeps_the_pod_that_came_farthest() -> None:
+def test_each_index_keeps_most_advanced_pod() -> None:
     twice = [pod("a", index=0), pod("b", "Running", index=0), pod("c", index=1)]
     assert uids(change(indexed(), *twice).dismiss) == ["uid-a"]
     assert uids(change(indexed(), pod("a"), pod("b", index=3)).dismiss) == ["uid-a", "uid-b"]

@@ -1,4 +1,4 @@
-"""JobSets as Workloads: their child Jobs run and stop with them."""
+"""JobSets as Workloads: their child Jobs start and stop with them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +41,7 @@ def children(stage: Stage) -> dict[str, Obj]:
     return {job["metadata"]["name"]: job for job in stage.client.list(scheme.JOB)}
 
 
-def test_each_replicated_job_is_a_pod_set() -> None:
+def test_each_replicated_job_is_pod_set() -> None:
     pod_sets = JobSetIntegration().pod_sets(make.jobset(replicated_jobs=TWO))
     assert [(p["name"], p["count"]) for p in pod_sets] == [("driver", 1), ("worker", 6)]
     assert pod_sets[1]["topologyRequest"] == {
@@ -51,13 +51,13 @@ def test_each_replicated_job_is_a_pod_set() -> None:
     }
 
 
-def test_replicas_that_succeeded_are_reclaimable() -> None:
+def test_succeeded_replicas_are_reclaimable() -> None:
     status = {"replicatedJobsStatus": [{"name": "driver", "succeeded": 0}, {"name": "worker", "succeeded": 1}]}
     js = {**make.jobset(replicated_jobs=TWO), "status": status}
     assert JobSetIntegration().reclaimable_pods(js) == [{"name": "worker", "count": 3}]
 
 
-def test_a_suspended_jobset_has_its_jobs_and_they_are_suspended() -> None:
+def test_suspended_jobset_has_suspended_child_jobs() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     assert list(children(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
     assert all(job["spec"]["suspend"] for job in children(stage).values())
@@ -66,7 +66,7 @@ def test_a_suspended_jobset_has_its_jobs_and_they_are_suspended() -> None:
     assert len(stage.workloads()) == 1, "child Jobs have no Workloads of their own"
 
 
-def test_child_jobs_tell_their_place() -> None:
+def test_child_jobs_have_index_labels() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     labels = children(stage)["js-worker-1"]["metadata"]["labels"]
     place = {name.removeprefix("jobset.sigs.k8s.io/"): value for name, value in labels.items()}
@@ -78,7 +78,7 @@ def test_child_jobs_tell_their_place() -> None:
     assert (owner["kind"], owner["name"], owner["controller"]) == ("JobSet", "js", True)
 
 
-def test_an_admitted_jobset_runs_its_time_and_completes() -> None:
+def test_admitted_jobset_runs_and_completes() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO, annotations={"batchyard.dev/runtime": "5m"}))
     admit(stage, driver=1, worker=6)
     assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [2, 1]
@@ -93,7 +93,7 @@ def test_an_admitted_jobset_runs_its_time_and_completes() -> None:
     assert stated(stage.only_workload(), "Finished") == ("True", "Succeeded", "jobset completed successfully")
 
 
-def test_an_evicted_jobset_stops_all_its_jobs_before_its_quota_is_free() -> None:
+def test_evicted_jobset_suspends_jobs_before_quota_release() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     original = jobset(stage)["spec"]
     admit(stage, driver=1, worker=6)
@@ -104,7 +104,7 @@ def test_an_evicted_jobset_stops_all_its_jobs_before_its_quota_is_free() -> None
     assert lifecycle.status(stage.only_workload()) is lifecycle.Status.PENDING
 
 
-def test_a_jobset_admitted_again_starts_over() -> None:
+def test_readmitted_jobset_starts_from_beginning() -> None:
     stage = jobset_stage(make.jobset())
     admit(stage, worker=1)
     stage.run(0)
@@ -118,21 +118,21 @@ def test_a_jobset_admitted_again_starts_over() -> None:
     assert lifecycle.is_finished(stage.only_workload())
 
 
-def test_a_jobset_without_suspend_waits_all_the_same() -> None:
+def test_jobset_without_suspend_is_suspended() -> None:
     stage = jobset_stage(make.jobset(suspend=False))
     assert jobset(stage)["spec"]["suspend"] is True
     assert children(stage)["js-worker-0"]["spec"]["suspend"] is True
     assert len(stage.workloads()) == 1
 
 
-def test_a_deleted_jobset_takes_all_along() -> None:
+def test_deleted_jobset_removes_child_jobs_and_workload() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     admit(stage, driver=1, worker=6)
     stage.delete(scheme.JOB_SET, "js")
     assert (children(stage), stage.workloads()) == ({}, [])
 
 
-def test_a_success_policy_may_ask_for_one_replicated_job_only() -> None:
+def test_success_policy_respects_target_replicated_jobs() -> None:
     policy = {"operator": "All", "targetReplicatedJobs": ["driver"]}
     stage = jobset_stage(make.jobset(replicated_jobs=TWO, successPolicy=policy, queue=None, suspend=False))
     long = with_path(children(stage)["js-worker-0"], ("metadata", "annotations", "batchyard.dev/runtime"), "1h")
@@ -142,7 +142,7 @@ def test_a_success_policy_may_ask_for_one_replicated_job_only() -> None:
     assert "js-worker-0" not in children(stage), "what still runs is deleted"
 
 
-def test_a_jobset_that_may_not_match_fails_to_start() -> None:
+def test_jobset_with_mismatched_pod_sets_fails_to_start() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     admit(stage, driver=1)
     failed = "invalid podset infos: expecting 2 podset, got 1"

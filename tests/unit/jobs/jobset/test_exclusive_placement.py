@@ -1,4 +1,4 @@
-"""Followers of an exclusively placed Job that are bound to another domain than their leader are deleted."""
+"""Followers of an exclusively placed Job are deleted if they are bound to another domain than their leader."""
 
 import make
 from batchyard.api import scheme
@@ -36,14 +36,14 @@ def schedule(stage: Stage, name: str, node_name: str) -> None:
     stage.put(with_path(stage.get(scheme.POD, name), ("spec", "nodeName"), node_name))
 
 
-def test_followers_of_another_domain_go_when_the_leader_is_scheduled() -> None:
+def test_followers_in_other_domain_are_deleted_after_leader_is_scheduled() -> None:
     stage = staged(pod(0), pod(1, "a"), pod(2, "b"))
     assert names(stage) == ["p0", "p1", "p2"]
     schedule(stage, "p0", "n1")
     assert names(stage) == ["p0"]
 
 
-def test_a_running_follower_is_marked_and_gets_its_time_to_stop() -> None:
+def test_running_follower_gets_condition_and_grace_period() -> None:
     stage = staged(pod(0), pod(1, "b", node="n2"))
     schedule(stage, "p0", "n1")
     reported = ("True", "ExclusivePlacementViolation", "Pod violated JobSet exclusive placement policy")
@@ -51,19 +51,19 @@ def test_a_running_follower_is_marked_and_gets_its_time_to_stop() -> None:
     assert stage.get(scheme.POD, "p1")["metadata"]["deletionGracePeriodSeconds"] == 30
 
 
-def test_followers_in_the_domain_of_their_leader_stay() -> None:
+def test_followers_in_domain_of_leader_are_kept() -> None:
     stage = staged(pod(0), pod(1, "a"), pod(2, "a"))
     schedule(stage, "p0", "n1")
     assert names(stage) == ["p0", "p1", "p2"]
 
 
-def test_pods_of_other_jobs_stay() -> None:
+def test_pods_of_other_jobs_are_kept() -> None:
     stage = staged(pod(0), pod(1, "b", owner="uid-other"))
     schedule(stage, "p0", "n1")
     assert names(stage) == ["p0", "p1"]
 
 
-def test_nothing_is_done_while_the_node_of_the_leader_is_unknown() -> None:
+def test_followers_are_kept_while_node_of_leader_is_unknown() -> None:
     stage = staged(pod(0), pod(1, "b"))
     schedule(stage, "p0", "n3")
     assert names(stage) == ["p0", "p1"]

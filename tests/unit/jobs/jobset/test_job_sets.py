@@ -1,4 +1,4 @@
-"""The JobSet controller: Jobs and Services are made, suspended, let go, made anew and deleted. Tests play the Jobs."""
+"""The JobSet controller creates, suspends, resumes, recreates and deletes Jobs and Services. Tests set Job status."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,23 +53,23 @@ def suspended(stage: Stage) -> list[str]:
     return [name for name, job in jobs(stage).items() if job["spec"]["suspend"]]
 
 
-def play(stage: Stage, name: str, **status: Any) -> None:
-    """Give a Job a status."""
+def set_job_status(stage: Stage, name: str, **status: Any) -> None:
+    """Set the status of a Job."""
     stage.put(with_status(jobs(stage)[name], status))
 
 
-def end(stage: Stage, name: str, how: str = "Complete", **fields: Any) -> None:
-    """Let a Job end."""
-    play(stage, name, conditions=[make.condition(how, **fields)])
+def finish_job(stage: Stage, name: str, how: str = "Complete", **fields: Any) -> None:
+    """Set the end condition of a Job."""
+    set_job_status(stage, name, conditions=[make.condition(how, **fields)])
 
 
-def hold(stage: Stage, name: str, *finalizers: str) -> None:
-    """Let a Job stay when it is deleted, or let it go."""
+def set_finalizers(stage: Stage, name: str, *finalizers: str) -> None:
+    """Set the finalizers of a Job, to keep it after deletion or to release it."""
     stage.put(with_metadata(jobs(stage)[name], finalizers=list(finalizers)))
 
 
 def counts(stage: Stage, name: str) -> Obj:
-    """What the status says about a replicated job, zeros left out."""
+    """The status of a replicated job, without zeros."""
     (found,) = [each for each in jobset(stage)["status"]["replicatedJobsStatus"] if each["name"] == name]
     return {field: value for field, value in found.items() if value and field != "name"}
 
@@ -77,7 +77,7 @@ def counts(stage: Stage, name: str) -> Obj:
 # --- Jobs and the Service ---
 
 
-def test_a_jobset_has_its_service_and_its_jobs_at_once() -> None:
+def test_jobset_creates_service_and_jobs() -> None:
     stage = staged()
     assert list(jobs(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
     assert stage.get(scheme.SERVICE, "js")["spec"]["clusterIP"] == "None"
@@ -87,7 +87,7 @@ def test_a_jobset_has_its_service_and_its_jobs_at_once() -> None:
     assert ("conditions" in status, stage.reasons()) == (False, [])
 
 
-def test_the_service_comes_before_the_jobs_and_the_status_last() -> None:
+def test_jobset_writes_service_before_jobs_and_status_last() -> None:
     stage = Stage()
     stage.put(built())
     outcome = JobSetController().reconcile(KEY, stage.client, make.NOW)
@@ -96,11 +96,11 @@ def test_the_service_comes_before_the_jobs_and_the_status_last() -> None:
     assert isinstance(outcome.writes[-1], UpdateStatus)
 
 
-def test_a_jobset_without_host_names_has_no_service() -> None:
+def test_jobset_without_dns_hostnames_has_no_service() -> None:
     assert not staged(network={"enableDNSHostnames": False}).client.list(scheme.SERVICE)
 
 
-def test_a_service_of_that_name_is_taken_as_it_is_and_a_lost_one_made_anew() -> None:
+def test_existing_service_is_kept_and_deleted_service_is_recreated() -> None:
     stage = Stage(JobSetController())
     stage.put({"apiVersion": "v1", "kind": "Service", "metadata": make.metadata("js"), "spec": {}})
     stage.put(built())
@@ -110,7 +110,7 @@ def test_a_service_of_that_name_is_taken_as_it_is_and_a_lost_one_made_anew() -> 
     assert other.get(scheme.SERVICE, "net")
 
 
-def test_a_job_that_was_deleted_is_made_anew() -> None:
+def test_deleted_child_job_is_recreated() -> None:
     stage = staged()
     before = uids(stage)
     stage.delete(scheme.JOB, "js-worker-0")
@@ -118,14 +118,14 @@ def test_a_job_that_was_deleted_is_made_anew() -> None:
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True]
 
 
-def test_more_replicas_mean_more_jobs() -> None:
+def test_added_replicas_create_jobs() -> None:
     stage = staged()
     replicated = jobset(stage)["spec"]["replicatedJobs"]
     change(stage, "spec", "replicatedJobs", value=[replicated[0], {**replicated[1], "replicas": 3}])
     assert "js-worker-2" in jobs(stage)
 
 
-def test_whoever_is_managed_elsewhere_or_is_being_deleted_is_left_alone() -> None:
+def test_jobset_managed_elsewhere_or_terminating_is_ignored() -> None:
     assert not jobs(staged(managedBy="kueue.x-k8s.io/multikueue"))
     assert jobs(staged(managedBy="jobset.sigs.k8s.io/jobset-controller"))
     stage = Stage()
@@ -135,14 +135,14 @@ def test_whoever_is_managed_elsewhere_or_is_being_deleted_is_left_alone() -> Non
     assert (outcome.writes, outcome.events) == ([], [])
 
 
-def test_jobs_go_with_their_jobset() -> None:
+def test_deleted_jobset_removes_jobs_and_service() -> None:
     stage = staged()
     stage.delete(scheme.JOB_SET, "js")
     assert not jobs(stage)
     assert not stage.client.list(scheme.SERVICE)
 
 
-def test_a_name_that_another_job_has_is_waited_for() -> None:
+def test_jobset_retries_after_name_conflict_is_resolved() -> None:
     stage = Stage(JobSetController())
     stage.put(make.job("js-worker-1", queue=None))
     stage.put(built())
@@ -154,7 +154,7 @@ def test_a_name_that_another_job_has_is_waited_for() -> None:
     assert "status" in jobset(stage)
 
 
-def test_those_after_one_whose_name_is_taken_wait_too() -> None:
+def test_jobset_creates_no_jobs_after_name_conflict() -> None:
     stage = Stage(JobSetController())
     stage.put(make.job("js-driver-0", queue=None))
     stage.put(built())
@@ -163,7 +163,7 @@ def test_those_after_one_whose_name_is_taken_wait_too() -> None:
     assert list(jobs(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
 
 
-def test_a_job_without_its_attempt_stops_its_jobset_until_it_has_it_again() -> None:
+def test_jobset_pauses_while_child_job_has_no_restart_attempt() -> None:
     stage = staged()
     good = jobs(stage)["js-driver-0"]
     stage.put(with_metadata(good, labels={}))
@@ -176,40 +176,40 @@ def test_a_job_without_its_attempt_stops_its_jobset_until_it_has_it_again() -> N
 # --- the status ---
 
 
-def test_the_status_counts_jobs() -> None:
+def test_jobset_status_counts_jobs() -> None:
     stage = staged()
-    play(stage, "js-worker-0", **RUNNING)
-    play(stage, "js-worker-1", active=3, ready=2)
+    set_job_status(stage, "js-worker-0", **RUNNING)
+    set_job_status(stage, "js-worker-1", active=3, ready=2)
     assert counts(stage, "worker") == {"ready": 1, "active": 2}
-    end(stage, "js-worker-1")
+    finish_job(stage, "js-worker-1")
     assert counts(stage, "worker") == {"ready": 1, "active": 1, "succeeded": 1}
     assert counts(stage, "driver") == {}
 
 
-def test_the_jobset_is_complete_when_its_jobs_are() -> None:
+def test_jobset_completes_with_its_jobs() -> None:
     stage = staged()
     for name in ("js-driver-0", "js-worker-0"):
-        end(stage, name)
+        finish_job(stage, name)
         assert find_condition(jobset(stage), "Completed") is None
-    end(stage, "js-worker-1")
+    finish_job(stage, "js-worker-1")
     assert stated(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
     assert jobset(stage)["status"]["terminalState"] == "Completed"
     assert [(e.type, e.reason) for e in stage.events] == [("Normal", "AllJobsCompleted")]
     assert len(jobs(stage)) == 3
 
 
-def test_jobs_that_still_run_are_deleted_when_the_jobset_is_complete() -> None:
+def test_completed_jobset_deletes_active_jobs() -> None:
     stage = staged(successPolicy={"operator": "All", "targetReplicatedJobs": ["driver"]})
-    play(stage, "js-worker-0", **RUNNING)
-    end(stage, "js-worker-1")
-    end(stage, "js-driver-0")
+    set_job_status(stage, "js-worker-0", **RUNNING)
+    finish_job(stage, "js-worker-1")
+    finish_job(stage, "js-driver-0")
     assert list(jobs(stage)) == ["js-driver-0", "js-worker-1"]
     assert (counts(stage, "worker"), counts(stage, "driver")) == ({"succeeded": 1}, {"succeeded": 1})
 
 
-def test_jobs_that_still_run_are_deleted_when_the_jobset_has_failed() -> None:
+def test_failed_jobset_deletes_active_jobs() -> None:
     stage = staged()
-    end(stage, "js-worker-1", "Failed", reason="BackoffLimitExceeded")
+    finish_job(stage, "js-worker-1", "Failed", reason="BackoffLimitExceeded")
     message = "jobset failed due to one or more job failures (first failed job: js-worker-1)"
     assert stated(jobset(stage), "Failed") == ("True", "FailedJobs", message)
     assert [(e.type, e.reason, e.message) for e in stage.events] == [("Warning", "FailedJobs", message)]
@@ -220,11 +220,11 @@ def test_jobs_that_still_run_are_deleted_when_the_jobset_has_failed() -> None:
 # --- restarts ---
 
 
-def test_a_restart_makes_all_jobs_anew_under_the_next_attempt() -> None:
+def test_restart_recreates_all_jobs_with_next_attempt() -> None:
     stage = staged(failurePolicy={"maxRestarts": 1})
     before = uids(stage)
-    end(stage, "js-driver-0")
-    end(stage, "js-worker-1", "Failed")
+    finish_job(stage, "js-driver-0")
+    finish_job(stage, "js-worker-1", "Failed")
     assert not set(before) & set(uids(stage))
     assert attempts(stage) == ["1", "1", "1"]
     status = jobset(stage)["status"]
@@ -234,51 +234,51 @@ def test_a_restart_makes_all_jobs_anew_under_the_next_attempt() -> None:
     assert stage.reasons() == ["DefaultFailurePolicy", "RestartJobSetFailurePolicyAction"]
 
 
-def test_a_restart_is_over_when_all_jobs_are_ready() -> None:
+def test_restart_ends_after_all_jobs_are_ready() -> None:
     stage = staged(failurePolicy={"maxRestarts": 1})
-    end(stage, "js-worker-1", "Failed")
+    finish_job(stage, "js-worker-1", "Failed")
     for name in jobs(stage):
-        play(stage, name, **RUNNING)
+        set_job_status(stage, name, **RUNNING)
     assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
     assert stage.reasons()[2:] == ["JobsReady"]
 
 
-def test_the_last_restart_is_followed_by_failure() -> None:
+def test_jobset_fails_after_max_restarts() -> None:
     stage = staged(failurePolicy={"maxRestarts": 1})
-    end(stage, "js-worker-1", "Failed")
-    end(stage, "js-worker-0", "Failed")
+    finish_job(stage, "js-worker-1", "Failed")
+    finish_job(stage, "js-worker-0", "Failed")
     message = "jobset failed due to reaching max number of restarts (first failed job: js-worker-0)"
     assert stated(jobset(stage), "Failed") == ("True", "ReachedMaxRestarts", message)
     assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobSetFailed", "jobset failed")
     assert stage.reasons()[2:] == ["ReachedMaxRestarts", "JobSetFailed"]
 
 
-def test_a_job_is_made_anew_as_soon_as_the_last_of_its_name_is_gone() -> None:
+def test_restart_recreates_job_after_previous_job_is_gone() -> None:
     stage = staged(failurePolicy={"maxRestarts": 1})
-    hold(stage, "js-worker-0", "held")
-    end(stage, "js-worker-1", "Failed")
+    set_finalizers(stage, "js-worker-0", "held")
+    finish_job(stage, "js-worker-1", "Failed")
     assert attempts(stage) == ["1", "0", "1"]
-    hold(stage, "js-worker-0")
+    set_finalizers(stage, "js-worker-0")
     assert attempts(stage) == ["1", "1", "1"]
 
 
-def test_no_job_is_made_anew_before_all_are_gone_if_restarts_block() -> None:
+def test_blocking_recreate_waits_for_deletion_of_all_jobs() -> None:
     stage = staged(failurePolicy={"maxRestarts": 1, "restartStrategy": "BlockingRecreate"})
-    hold(stage, "js-worker-0", "held")
-    end(stage, "js-worker-1", "Failed")
+    set_finalizers(stage, "js-worker-0", "held")
+    finish_job(stage, "js-worker-1", "Failed")
     assert list(jobs(stage)) == ["js-worker-0"]
-    hold(stage, "js-worker-0")
+    set_finalizers(stage, "js-worker-0")
     assert attempts(stage) == ["1", "1", "1"]
 
 
-def test_pods_go_before_their_job_and_the_next_job_comes_after_them() -> None:
+def test_restart_waits_for_foreground_deletion_of_pods() -> None:
     stage = staged(failurePolicy={"maxRestarts": 1})
     job = jobs(stage)["js-worker-0"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "js-worker-0", "uid": job["metadata"]["uid"]}
     owner |= {"controller": True, "blockOwnerDeletion": True}
     metadata = make.metadata("p", ownerReferences=[owner], finalizers=["held"])
     stage.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}})
-    end(stage, "js-worker-1", "Failed")
+    finish_job(stage, "js-worker-1", "Failed")
     assert jobs(stage)["js-worker-0"]["metadata"]["finalizers"] == ["foregroundDeletion"]
     assert "deletionTimestamp" in stage.get(scheme.POD, "p")["metadata"]
     stage.put(with_metadata(stage.get(scheme.POD, "p"), finalizers=[]))
@@ -286,7 +286,7 @@ def test_pods_go_before_their_job_and_the_next_job_comes_after_them() -> None:
 
 
 def crash_after_every_write(stage: Stage) -> None:
-    """Do the first write of each reconcile only, each time with a controller that was started anew."""
+    """Apply only the first write of each reconcile, each time with a new controller."""
     for _ in range(20):
         writes = JobSetController().reconcile(KEY, stage.client, make.NOW).writes
         if not writes:
@@ -300,14 +300,14 @@ def ignored(result: WriteResult) -> None:
     assert result.error is None
 
 
-def test_a_controller_that_is_stopped_at_any_write_comes_to_the_same_end() -> None:
+def test_controller_restarted_after_each_write_reaches_same_state() -> None:
     whole = staged(failurePolicy={"maxRestarts": 1})
     stage = Stage()
     stage.put(built(failurePolicy={"maxRestarts": 1}))
     crash_after_every_write(stage)
     assert (jobset(stage)["spec"], list(jobs(stage))) == (jobset(whole)["spec"], list(jobs(whole)))
     for each in (whole, stage):
-        end(each, "js-worker-1", "Failed")
+        finish_job(each, "js-worker-1", "Failed")
     crash_after_every_write(stage)
     assert attempts(stage) == attempts(whole) == ["1", "1", "1"]
     assert jobset(stage)["status"] == jobset(whole)["status"]
@@ -316,7 +316,7 @@ def test_a_controller_that_is_stopped_at_any_write_comes_to_the_same_end() -> No
 # --- suspension ---
 
 
-def test_a_suspended_jobset_has_suspended_jobs_and_lets_them_go_later() -> None:
+def test_suspended_jobset_suspends_and_resumes_jobs() -> None:
     stage = staged(suspend=True)
     assert len(suspended(stage)) == 3
     assert stated(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
@@ -327,16 +327,16 @@ def test_a_suspended_jobset_has_suspended_jobs_and_lets_them_go_later() -> None:
     assert stage.reasons() == ["SuspendedJobs", "ResumeJobs"]
 
 
-def test_jobs_are_suspended_with_their_jobset_but_for_those_that_ended() -> None:
+def test_jobset_suspends_unfinished_jobs_only() -> None:
     stage = staged()
-    end(stage, "js-worker-0")
+    finish_job(stage, "js-worker-0")
     change(stage, "spec", "suspend", value=True)
     assert suspended(stage) == ["js-driver-0", "js-worker-1"]
 
 
-def test_a_resumed_job_starts_anew_where_the_jobset_says() -> None:
+def test_resumed_job_gets_node_selector_and_new_start_time() -> None:
     stage = staged()
-    play(stage, "js-driver-0", startTime=make.stamp(), ready=0)
+    set_job_status(stage, "js-driver-0", startTime=make.stamp(), ready=0)
     change(stage, "spec", "suspend", value=True)
     replicated = jobset(stage)["spec"]["replicatedJobs"]
     path = ("template", "spec", "template", "spec", "nodeSelector")
@@ -347,9 +347,9 @@ def test_a_resumed_job_starts_anew_where_the_jobset_says() -> None:
     assert suspended(stage) == []
 
 
-def test_a_suspension_ends_a_restart() -> None:
+def test_suspension_ends_restart() -> None:
     stage = staged(failurePolicy={"maxRestarts": 1})
-    end(stage, "js-worker-1", "Failed")
+    finish_job(stage, "js-worker-1", "Failed")
     change(stage, "spec", "suspend", value=True)
     assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobSetSuspended", "jobset is suspended")
     assert stage.reasons()[2:] == ["SuspendedJobs", "JobSetSuspended"]
@@ -360,85 +360,85 @@ def test_a_suspension_ends_a_restart() -> None:
 IN_ORDER = {"startupPolicyOrder": "InOrder"}
 
 
-def test_replicated_jobs_start_in_order() -> None:
+def test_in_order_startup_policy_starts_jobs_sequentially() -> None:
     stage = staged(startupPolicy=IN_ORDER)
     assert list(jobs(stage)) == ["js-driver-0"]
     reported = ("True", "InOrderStartupPolicyInProgress", "in order startup policy is in progress")
     assert stated(jobset(stage), "StartupPolicyInProgress") == reported
-    play(stage, "js-driver-0", active=1, ready=1)
+    set_job_status(stage, "js-driver-0", active=1, ready=1)
     assert len(jobs(stage)) == 3
     for name in ("js-worker-0", "js-worker-1"):
-        play(stage, name, **RUNNING)
+        set_job_status(stage, name, **RUNNING)
     reported = ("True", "InOrderStartupPolicyCompleted", "in order startup policy has completed")
     assert stated(jobset(stage), "StartupPolicyCompleted") == reported
     assert stated(jobset(stage), "StartupPolicyInProgress")[0] == "False"
     assert stage.reasons() == ["InOrderStartupPolicyInProgress", "InOrderStartupPolicyCompleted"]
 
 
-def test_suspended_jobs_are_let_go_in_order() -> None:
+def test_in_order_startup_policy_resumes_jobs_sequentially() -> None:
     stage = staged(startupPolicy=IN_ORDER, suspend=True)
     assert len(suspended(stage)) == 3
     change(stage, "spec", "suspend", value=False)
     assert suspended(stage) == ["js-worker-0", "js-worker-1"]
     assert stated(jobset(stage), "Suspended")[0] == "True"
-    play(stage, "js-driver-0", active=1, ready=1)
+    set_job_status(stage, "js-driver-0", active=1, ready=1)
     assert suspended(stage) == []
     for name in ("js-worker-0", "js-worker-1"):
-        play(stage, name, **RUNNING)
+        set_job_status(stage, name, **RUNNING)
     assert stated(jobset(stage), "Suspended")[0] == "False"
 
 
-def test_a_replicated_job_waits_for_those_it_depends_on() -> None:
+def test_replicated_job_waits_for_its_dependencies() -> None:
     dependent = {**TWO[1], "dependsOn": [{"name": "driver", "status": "Complete"}]}
     stage = staged(jobs=[TWO[0], dependent])
-    play(stage, "js-driver-0", active=1, ready=1)
+    set_job_status(stage, "js-driver-0", active=1, ready=1)
     assert list(jobs(stage)) == ["js-driver-0"]
-    end(stage, "js-driver-0")
+    finish_job(stage, "js-driver-0")
     assert len(jobs(stage)) == 3
 
 
-def test_a_jobset_with_dependents_is_not_complete_before_they_are() -> None:
+def test_jobset_completes_after_dependent_jobs() -> None:
     dependent = {**TWO[1], "dependsOn": [{"name": "driver", "status": "Ready"}]}
     stage = staged(jobs=[TWO[0], dependent])
-    end(stage, "js-driver-0")
+    finish_job(stage, "js-driver-0")
     assert find_condition(jobset(stage), "Completed") is None
     for name in ("js-worker-0", "js-worker-1"):
-        end(stage, name)
+        finish_job(stage, name)
     assert stated(jobset(stage), "Completed")[0] == "True"
 
 
-# --- what it looks at ---
+# --- watched changes ---
 
 
-def looked_at(obj: Obj, old: Obj | None, kind: str = scheme.JOB, type: EventType = EventType.MODIFIED) -> list[str]:  # noqa: A002
+def watch_keys(obj: Obj, old: Obj | None, kind: str = scheme.JOB, type: EventType = EventType.MODIFIED) -> list[str]:  # noqa: A002
     event = WatchEvent(type, Key(kind, "team", obj["metadata"]["name"]), obj, old, 1)
     return [key.name for key in JobSetController().keys_for(event, make.NOW)]
 
 
-def test_changes_that_say_nothing_new_are_passed_over() -> None:
+def test_irrelevant_job_updates_trigger_no_reconcile() -> None:
     job = jobs(staged())["js-driver-0"]
     running = with_status(job, {"active": 1, "ready": 0, "terminating": 0})
-    assert looked_at(job, None, type=EventType.ADDED) == ["js"]
-    assert looked_at(running, job) == ["js"]
-    assert looked_at(with_path(running, ("status", "terminating"), 3), running) == []
-    assert looked_at(with_path(running, ("status", "ready"), 1), running) == ["js"]
-    assert looked_at(with_path(running, ("status", "startTime"), make.stamp()), running) == ["js"]
-    assert looked_at(with_path(running, ("spec", "suspend"), True), running) == ["js"]
-    assert looked_at(job, job, type=EventType.DELETED) == ["js"]
+    assert watch_keys(job, None, type=EventType.ADDED) == ["js"]
+    assert watch_keys(running, job) == ["js"]
+    assert watch_keys(with_path(running, ("status", "terminating"), 3), running) == []
+    assert watch_keys(with_path(running, ("status", "ready"), 1), running) == ["js"]
+    assert watch_keys(with_path(running, ("status", "startTime"), make.stamp()), running) == ["js"]
+    assert watch_keys(with_path(running, ("spec", "suspend"), True), running) == ["js"]
+    assert watch_keys(job, job, type=EventType.DELETED) == ["js"]
 
 
-def test_counts_in_the_status_of_a_jobset_need_no_other_look() -> None:
+def test_jobset_status_counts_trigger_no_reconcile() -> None:
     stage = staged()
     js = jobset(stage)
-    assert looked_at(with_path(js, ("status", "replicatedJobsStatus"), []), js, scheme.JOB_SET) == []
-    assert looked_at(with_path(js, ("status", "restarts"), 1), js, scheme.JOB_SET) == ["js"]
-    assert looked_at(with_path(js, ("spec", "suspend"), True), js, scheme.JOB_SET) == ["js"]
-    assert looked_at(js, js, scheme.JOB_SET, EventType.DELETED) == ["js"]
+    assert watch_keys(with_path(js, ("status", "replicatedJobsStatus"), []), js, scheme.JOB_SET) == []
+    assert watch_keys(with_path(js, ("status", "restarts"), 1), js, scheme.JOB_SET) == ["js"]
+    assert watch_keys(with_path(js, ("spec", "suspend"), True), js, scheme.JOB_SET) == ["js"]
+    assert watch_keys(js, js, scheme.JOB_SET, EventType.DELETED) == ["js"]
 
 
-def test_a_job_of_nobody_that_goes_may_have_been_in_the_way() -> None:
+def test_deleted_unowned_job_triggers_jobsets_by_name_prefix() -> None:
     gone = EventType.DELETED
-    assert looked_at(make.job("my-js-worker-0"), None, type=gone) == ["my", "my-js"]
-    assert looked_at(make.job("my-js-worker"), None, type=gone) == []
-    assert looked_at(make.job("job-0"), None, type=gone) == []
-    assert looked_at(make.job("my-js-worker-0"), None, type=EventType.ADDED) == []
+    assert watch_keys(make.job("my-js-worker-0"), None, type=gone) == ["my", "my-js"]
+    assert watch_keys(make.job("my-js-worker"), None, type=gone) == []
+    assert watch_keys(make.job("job-0"), None, type=gone) == []
+    assert watch_keys(make.job("my-js-worker-0"), None, type=EventType.ADDED) == []

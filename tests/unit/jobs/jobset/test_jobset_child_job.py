@@ -1,4 +1,4 @@
-"""The Jobs and the Service a JobSet makes, and Jobs that are let go."""
+"""The Jobs and the Service of a JobSet, and resumed Jobs."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def annotated(name: str = "a", **annotations: str) -> Obj:
     return {**replicated, "template": {**replicated["template"], "metadata": {"annotations": annotations}}}
 
 
-def test_a_job_and_its_pods_tell_their_place_by_labels_and_annotations() -> None:
+def test_child_job_and_pods_have_index_labels_and_annotations() -> None:
     job = child(jobset(), 2, 1)
     place = {
         "jobset-name": "js",
@@ -56,7 +56,7 @@ def test_a_job_and_its_pods_tell_their_place_by_labels_and_annotations() -> None
         assert (metadata["labels"], metadata["annotations"]) == (marks, marks)
 
 
-def test_a_job_belongs_to_its_jobset() -> None:
+def test_child_job_has_name_and_owner_reference() -> None:
     job = child(jobset(), 1, 2)
     assert (job["metadata"]["name"], job["metadata"]["namespace"]) == ("js-b-2", "team")
     assert job["metadata"]["ownerReferences"] == [
@@ -71,7 +71,7 @@ def test_a_job_belongs_to_its_jobset() -> None:
     ]
 
 
-def test_a_job_is_what_its_template_says_with_the_defaults_of_jobs() -> None:
+def test_child_job_follows_template_with_defaults() -> None:
     replicated = make.replicated_job("a", backoffLimit=3)
     replicated["template"]["metadata"] = {"labels": {"own": "1"}, "annotations": {"mine": "2"}, "name": "ignored"}
     job = child(jobset(jobs=[replicated], suspend=False))
@@ -82,11 +82,11 @@ def test_a_job_is_what_its_template_says_with_the_defaults_of_jobs() -> None:
     assert "own" not in job["spec"]["template"]["metadata"]["labels"]
 
 
-def test_the_jobs_of_a_suspended_jobset_are_suspended() -> None:
+def test_child_job_of_suspended_jobset_is_suspended() -> None:
     assert child(jobset(suspend=True))["spec"]["suspend"] is True
 
 
-def test_pods_have_the_domain_of_their_service_if_they_have_host_names() -> None:
+def test_pods_have_subdomain_unless_hostnames_are_disabled() -> None:
     def subdomain(js: Obj) -> str | None:
         found: str | None = child(js)["spec"]["template"]["spec"].get("subdomain")
         return found
@@ -96,7 +96,7 @@ def test_pods_have_the_domain_of_their_service_if_they_have_host_names() -> None
     assert subdomain(jobset(network={"enableDNSHostnames": False})) is None
 
 
-def test_the_coordinator_is_told_to_all() -> None:
+def test_child_job_and_pods_have_coordinator_label_and_annotation() -> None:
     js = jobset(coordinator={"replicatedJob": "b", "jobIndex": 1, "podIndex": 2})
     assert child(js)["metadata"]["labels"][DOMAIN + "coordinator"] == "js-b-1-2.js"
     assert child(js)["spec"]["template"]["metadata"]["annotations"][DOMAIN + "coordinator"] == "js-b-1-2.js"
@@ -104,7 +104,7 @@ def test_the_coordinator_is_told_to_all() -> None:
     assert child(js)["metadata"]["labels"][DOMAIN + "coordinator"] == "js-a-0-0.net"
 
 
-def test_a_jobset_may_ask_for_a_domain_for_each_job() -> None:
+def test_jobset_exclusive_topology_is_copied_to_child_job() -> None:
     job = child(jobset(annotations={EXCLUSIVE: POOL, "other": "x"}))
     for metadata in (job["metadata"], job["spec"]["template"]["metadata"]):
         assert metadata["annotations"][EXCLUSIVE] == POOL
@@ -113,13 +113,13 @@ def test_a_jobset_may_ask_for_a_domain_for_each_job() -> None:
     assert "nodeSelector" not in job["spec"]["template"]["spec"]
 
 
-def test_a_replicated_job_may_ask_for_a_domain_of_its_own() -> None:
+def test_replicated_job_overrides_exclusive_topology() -> None:
     js = jobset(jobs=[annotated("a", **{EXCLUSIVE: "rack"}), make.replicated_job("b")], annotations={EXCLUSIVE: POOL})
     annotations = [child(js, i)["spec"]["template"]["metadata"]["annotations"][EXCLUSIVE] for i in (0, 1)]
     assert annotations == ["rack", POOL]
 
 
-def test_nodes_labelled_by_hand_are_selected_and_their_taint_tolerated() -> None:
+def test_node_selector_strategy_adds_selector_and_toleration() -> None:
     own = make.pod_template(nodeSelector={"zone": "a"}, tolerations=[{"key": "k"}])
     js = jobset(jobs=[make.replicated_job("a", template=own)], annotations={EXCLUSIVE: POOL, BY_SELECTOR: "true"})
     spec = child(js)["spec"]["template"]["spec"]
@@ -128,13 +128,13 @@ def test_nodes_labelled_by_hand_are_selected_and_their_taint_tolerated() -> None
     assert spec["tolerations"] == [{"key": "k"}, {"key": taint, "operator": "Exists", "effect": "NoSchedule"}]
 
 
-def test_the_strategy_alone_asks_for_nothing() -> None:
+def test_node_selector_strategy_without_exclusive_topology_is_ignored() -> None:
     job = child(jobset(annotations={BY_SELECTOR: "true"}))
     assert BY_SELECTOR not in job["metadata"]["annotations"]
     assert "tolerations" not in job["spec"]["template"]["spec"]
 
 
-def test_the_service_has_no_address_and_selects_the_pods_of_the_jobset() -> None:
+def test_service_is_headless_and_selects_pods_of_jobset() -> None:
     service = headless_service(jobset())
     assert (service["metadata"]["name"], service["metadata"]["namespace"]) == ("js", "team")
     assert service["metadata"]["ownerReferences"][0]["uid"] == "uid-js"
@@ -142,12 +142,12 @@ def test_the_service_has_no_address_and_selects_the_pods_of_the_jobset() -> None
     assert service["spec"] == {"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": True}
 
 
-def test_the_service_may_have_another_name_and_wait_for_readiness() -> None:
+def test_service_respects_subdomain_and_publish_not_ready_addresses() -> None:
     service = headless_service(jobset(network={"subdomain": "net", "publishNotReadyAddresses": False}))
     assert (service["metadata"]["name"], service["spec"]["publishNotReadyAddresses"]) == ("net", False)
 
 
-def test_a_job_let_go_takes_over_where_to_run_and_keeps_what_it_has() -> None:
+def test_resumed_job_merges_scheduling_fields_of_template() -> None:
     own = make.pod_template(labels={"a": "1", "b": "1"}, nodeSelector={"x": "1"}, tolerations=[{"key": "k"}])
     added = make.pod_template(labels={"b": "2"}, nodeSelector={"y": "2"}, tolerations=[{"key": "k"}, {"key": "l"}])
     added["metadata"]["annotations"] = {"n": "v"}
@@ -162,7 +162,7 @@ def test_a_job_let_go_takes_over_where_to_run_and_keeps_what_it_has() -> None:
     assert template["spec"]["containers"] == own["spec"]["containers"]
 
 
-def test_a_job_that_ran_before_starts_anew() -> None:
+def test_resumed_job_loses_start_time() -> None:
     job = {**make.job(), "status": {"startTime": make.stamp(), "ready": 0}}
     assert has_start_time(job)
     assert without_start_time(job)["status"] == {"ready": 0}

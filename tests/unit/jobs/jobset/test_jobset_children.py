@@ -1,4 +1,4 @@
-"""The Jobs of a JobSet sorted, counted and weighed: children, statuses, success, startup."""
+"""The child Jobs of a JobSet: groups, status counts, success and startup."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def jobset(restarts: int = 0, jobs: Sequence[make.Obj] = TWO, suspend: bool = Fa
 
 
 def child(name: str, of: str = "worker", attempt: str | None = "0", **fields: Any) -> Obj:
-    """A Job of a JobSet; `ended` is the type of its last condition, the fields that are left are its status."""
+    """A Job of a JobSet; `ended` is the type of its last condition, other fields are its status."""
     labels = {"jobset.sigs.k8s.io/replicatedjob-name": of}
     if attempt is not None:
         labels["jobset.sigs.k8s.io/restart-attempt"] = attempt
@@ -40,7 +40,7 @@ def names(jobs: Sequence[Obj]) -> list[str]:
     return [job["metadata"]["name"] for job in jobs]
 
 
-def test_jobs_are_sorted_by_their_end() -> None:
+def test_sort_children_groups_jobs_by_result() -> None:
     found = children(
         child("a"), child("b", ended="Complete"), child("c", ended="Failed"), child("d", ended="Suspended")
     )
@@ -48,7 +48,7 @@ def test_jobs_are_sorted_by_their_end() -> None:
     assert sorted(found.names()) == ["a", "b", "c", "d"]
 
 
-def test_jobs_of_earlier_attempts_are_to_go_however_they_ended() -> None:
+def test_sort_children_groups_jobs_of_previous_attempts() -> None:
     jobs = [child("a", attempt="2"), child("b", attempt="1"), child("c", attempt="0", ended="Failed")]
     found = sort_children(jobset(restarts=2), jobs)
     assert found is not None
@@ -56,17 +56,17 @@ def test_jobs_of_earlier_attempts_are_to_go_however_they_ended() -> None:
 
 
 @pytest.mark.parametrize("attempt", [None, "", "one", "-1", "²"])
-def test_a_job_that_does_not_tell_its_attempt_cannot_be_sorted(attempt: str | None) -> None:
+def test_sort_children_rejects_invalid_restart_attempt(attempt: str | None) -> None:
     assert sort_children(jobset(), [child("a"), child("b", attempt=attempt)]) is None
 
 
-def test_a_job_is_ready_when_as_many_pods_as_may_run_are_ready_or_done() -> None:
+def test_job_is_ready_if_all_expected_pods_are_ready_or_succeeded() -> None:
     few = {"parallelism": 5, "completions": 2}
     jobs = [child("a", ready=2, succeeded=1), child("b", ready=2), child("c", ready=2, spec=few)]
     assert replicated_statuses(jobset(), children(*jobs))["worker"]["ready"] == 2
 
 
-def test_each_replicated_job_counts_its_own_jobs() -> None:
+def test_replicated_statuses_count_jobs_separately() -> None:
     jobs = [
         child("a", active=3, ready=3),
         child("b", spec={"suspend": True}),
@@ -81,7 +81,7 @@ def test_each_replicated_job_counts_its_own_jobs() -> None:
     assert list(found) == ["driver", "worker"]
 
 
-def test_all_are_ready_when_every_job_runs_or_is_done() -> None:
+def test_are_all_ready_counts_ready_and_succeeded_jobs() -> None:
     counts = replicated_statuses(jobset(), children())
     assert not are_all_ready(jobset(), counts)
     counts["driver"]["succeeded"], counts["worker"]["ready"] = 1, 2
@@ -99,12 +99,12 @@ def test_all_are_ready_when_every_job_runs_or_is_done() -> None:
         ({"operator": "Any", "targetReplicatedJobs": ["driver"]}, ["worker"], False),
     ],
 )
-def test_the_success_policy_says_which_jobs_must_succeed(policy: Obj, done: Sequence[str], complete: bool) -> None:
+def test_success_policy_evaluates_operator_and_targets(policy: Obj, done: Sequence[str], complete: bool) -> None:
     js = jobset(successPolicy=policy)
     assert has_succeeded(js, [child(name, of=name, ended="Complete") for name in done]) is complete
 
 
-def turn(js: Obj, **counts: dict[str, int]) -> tuple[list[str], bool]:
+def startup(js: Obj, **counts: dict[str, int]) -> tuple[list[str], bool]:
     statuses = replicated_statuses(js, children())
     for name, fields in counts.items():
         statuses[name].update(fields)
@@ -115,20 +115,20 @@ def turn(js: Obj, **counts: dict[str, int]) -> tuple[list[str], bool]:
 IN_ORDER = {"startupPolicyOrder": "InOrder"}
 
 
-def test_without_an_order_all_have_their_turn_at_once() -> None:
-    assert turn(jobset()) == (["driver", "worker"], False)
+def test_startup_without_order_returns_all_jobs() -> None:
+    assert startup(jobset()) == (["driver", "worker"], False)
 
 
-def test_in_order_one_has_its_turn_until_it_has_started() -> None:
+def test_in_order_startup_returns_next_unstarted_job() -> None:
     js = jobset(startupPolicy=IN_ORDER)
-    assert turn(js) == (["driver"], True)
-    assert turn(js, driver={"ready": 1}) == (["worker"], True)
-    assert turn(js, driver={"succeeded": 1}, worker={"ready": 1}) == (["worker"], True)
-    assert turn(js, driver={"failed": 1}, worker={"ready": 2}) == ([], False)
+    assert startup(js) == (["driver"], True)
+    assert startup(js, driver={"ready": 1}) == (["worker"], True)
+    assert startup(js, driver={"succeeded": 1}, worker={"ready": 1}) == (["worker"], True)
+    assert startup(js, driver={"failed": 1}, worker={"ready": 2}) == ([], False)
 
 
-def test_a_suspended_jobset_has_no_order() -> None:
-    assert turn(jobset(startupPolicy=IN_ORDER, suspend=True)) == (["driver", "worker"], False)
+def test_suspended_jobset_ignores_startup_order() -> None:
+    assert startup(jobset(startupPolicy=IN_ORDER, suspend=True)) == (["driver", "worker"], False)
 
 
 def dependent(status: str, suspend: bool = False) -> Obj:
@@ -136,23 +136,23 @@ def dependent(status: str, suspend: bool = False) -> Obj:
     return jobset(jobs=jobs, suspend=suspend)
 
 
-def test_one_that_depends_on_another_waits_until_that_is_ready() -> None:
-    assert turn(dependent("Ready")) == (["worker"], False)
-    assert turn(dependent("Ready"), worker={"ready": 1}) == (["worker"], False)
-    assert turn(dependent("Ready"), worker={"ready": 1, "failed": 1}) == (["worker", "driver"], False)
+def test_dependent_job_waits_until_dependency_is_ready() -> None:
+    assert startup(dependent("Ready")) == (["worker"], False)
+    assert startup(dependent("Ready"), worker={"ready": 1}) == (["worker"], False)
+    assert startup(dependent("Ready"), worker={"ready": 1, "failed": 1}) == (["worker", "driver"], False)
 
 
-def test_one_that_depends_on_another_waits_until_that_is_complete() -> None:
-    assert turn(dependent("Complete"), worker={"ready": 2}) == (["worker"], False)
-    assert turn(dependent("Complete"), worker={"succeeded": 2}) == (["worker", "driver"], False)
+def test_dependent_job_waits_until_dependency_is_complete() -> None:
+    assert startup(dependent("Complete"), worker={"ready": 2}) == (["worker"], False)
+    assert startup(dependent("Complete"), worker={"succeeded": 2}) == (["worker", "driver"], False)
 
 
-def test_one_that_depends_on_another_waits_while_all_are_suspended() -> None:
-    assert turn(dependent("Ready", suspend=True)) == (["worker"], False)
+def test_dependent_job_waits_while_jobset_is_suspended() -> None:
+    assert startup(dependent("Ready", suspend=True)) == (["worker"], False)
 
 
-def test_who_depends_on_one_that_comes_later_waits_for_ever() -> None:
+def test_dependent_job_never_starts_with_later_or_missing_dependency() -> None:
     jobs = [{**TWO[0], "dependsOn": [{"name": "worker", "status": "Complete"}]}, TWO[1]]
-    assert turn(jobset(jobs=jobs), worker={"succeeded": 2}) == (["worker"], False)
+    assert startup(jobset(jobs=jobs), worker={"succeeded": 2}) == (["worker"], False)
     jobs = [{**TWO[0], "dependsOn": [{"name": "nobody", "status": "Ready"}]}]
-    assert turn(jobset(jobs=jobs)) == ([], False)
+    assert startup(jobset(jobs=jobs)) == ([], False)

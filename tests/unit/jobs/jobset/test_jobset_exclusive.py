@@ -1,4 +1,4 @@
-"""Exclusive placement: what is made of pods, which are refused, and which are deleted."""
+"""Exclusive placement: pods that are mutated, rejected and deleted."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ PLACE = {"jobset-name": "js", "replicatedjob-name": "w", "job-index": "0", "job-
 
 
 def pod(index: int, name: str = "", node: str = "", owner: str | None = "uid-job", **fields: Any) -> Obj:
-    """A pod of an exclusively placed Job; None as a value takes an annotation or a label away."""
+    """A pod of an exclusively placed Job; the value None removes an annotation or a label."""
     annotations = {DOMAIN + "jobset-name": "js", EXCLUSIVE: POOL, **fields.pop("annotations", {})}
     annotations["batch.kubernetes.io/job-completion-index"] = str(index)
     labels = {**{DOMAIN + key: value for key, value in PLACE.items()}, **fields.pop("labels", {})}
@@ -48,8 +48,8 @@ def node(name: str, pool: str | None) -> Obj:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
-class Found:
-    """A finder over a few pods and nodes."""
+class FakeReader:
+    """A reader of a few pods and nodes."""
 
     def __init__(self, *objects: Obj) -> None:
         self.objects = objects
@@ -62,27 +62,27 @@ class Found:
         return [o for o in self.objects if any(r["uid"] == uid for r in o["metadata"].get("ownerReferences", ()))]
 
 
-SCHEDULED = Found(pod(0, node="n1"), node("n1", "pool-a"))
+SCHEDULED = FakeReader(pod(0, node="n1"), node("n1", "pool-a"))
 
 
-def test_pods_of_no_jobset_and_those_of_labelled_nodes_stay_as_they_are() -> None:
+def test_pods_without_jobset_or_with_node_selector_strategy_are_unchanged() -> None:
     stranger = pod(0, annotations={DOMAIN + "jobset-name": None})
     selecting = pod(1, annotations={BY_SELECTOR: "true"})
     for each in (stranger, selecting):
-        assert mutate_pod(each, Found()) is each
-        validate_pod(each, Found())
+        assert mutate_pod(each, FakeReader()) is each
+        validate_pod(each, FakeReader())
 
 
-def test_every_pod_of_a_jobset_has_its_priority_as_a_label() -> None:
+def test_jobset_pod_gets_priority_label() -> None:
     plain = pod(1, annotations={EXCLUSIVE: None}, priority=-5)
-    mutated = mutate_pod(plain, Found())
+    mutated = mutate_pod(plain, FakeReader())
     assert mutated["metadata"]["labels"][DOMAIN + "priority"] == "-5"
     assert mutated["spec"] == plain["spec"]
-    validate_pod(mutated, Found())
+    validate_pod(mutated, FakeReader())
 
 
-def test_a_leader_asks_to_be_alone_in_its_domain() -> None:
-    affinity = mutate_pod(pod(0, priority=7), Found())["spec"]["affinity"]
+def test_leader_gets_exclusive_affinity_terms() -> None:
+    affinity = mutate_pod(pod(0, priority=7), FakeReader())["spec"]["affinity"]
     (own,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (others,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     for term in (own, others):
@@ -97,50 +97,50 @@ def test_a_leader_asks_to_be_alone_in_its_domain() -> None:
     ]
 
 
-def test_a_leader_keeps_the_affinity_it_has() -> None:
+def test_leader_keeps_existing_affinity() -> None:
     term = {"topologyKey": "zone"}
-    asked = {"nodeAffinity": {}, "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    affinity = mutate_pod(pod(0, affinity=asked), Found())["spec"]["affinity"]
+    given = {"nodeAffinity": {}, "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    affinity = mutate_pod(pod(0, affinity=given), FakeReader())["spec"]["affinity"]
     assert affinity["nodeAffinity"] == {}
     terms = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert (len(terms), terms[0]) == (2, term)
 
 
-def test_a_leader_is_made_at_once() -> None:
-    validate_pod(mutate_pod(pod(0), Found()), Found())
+def test_leader_is_accepted_at_once() -> None:
+    validate_pod(mutate_pod(pod(0), FakeReader()), FakeReader())
 
 
-def test_a_follower_goes_where_its_leader_is() -> None:
+def test_follower_gets_node_selector_of_leader() -> None:
     follower = mutate_pod(pod(1, nodeSelector={"zone": "a"}), SCHEDULED)
     assert follower["spec"]["nodeSelector"] == {"zone": "a", POOL: "pool-a"}
     assert "affinity" not in follower["spec"]
     validate_pod(follower, SCHEDULED)
 
 
-def refusal(follower: Obj, find: Found) -> str:
+def refusal(follower: Obj, find: FakeReader) -> str:
     with pytest.raises(Forbidden) as refused:
         validate_pod(mutate_pod(follower, find), find)
     return str(refused.value)
 
 
-def test_a_follower_is_refused_before_its_leader_is_scheduled() -> None:
-    for find in (Found(), Found(pod(0)), Found(node("n1", "pool-a"))):
+def test_follower_is_rejected_before_leader_is_scheduled() -> None:
+    for find in (FakeReader(), FakeReader(pod(0)), FakeReader(node("n1", "pool-a"))):
         assert refusal(pod(1), find) == DENIED + "follower pod node selector not set"
         missing = f"follower pod node selector for topology domain not found. missing selector: {POOL}"
         assert refusal(pod(1, nodeSelector={"zone": "a"}), find) == DENIED + missing
 
 
-def test_a_follower_bound_to_a_domain_by_others_waits_for_its_leader_too() -> None:
+def test_follower_with_preset_domain_is_rejected_without_scheduled_leader() -> None:
     bound = pod(1, nodeSelector={POOL: "pool-b"})
     transient = "this is an expected, transient error"
     unscheduled = f"leader pod not yet scheduled, not creating follower pod. {transient}"
-    assert refusal(bound, Found(pod(0))) == DENIED + unscheduled
-    assert refusal(bound, Found()) == DENIED + f"expected 1 leader pod (js-w-0-0), but got 0. {transient}"
-    two = Found(pod(0, node="n1"), pod(0, name="js-w-0-0-other", node="n1"))
+    assert refusal(bound, FakeReader(pod(0))) == DENIED + unscheduled
+    assert refusal(bound, FakeReader()) == DENIED + f"expected 1 leader pod (js-w-0-0), but got 0. {transient}"
+    two = FakeReader(pod(0, node="n1"), pod(0, name="js-w-0-0-other", node="n1"))
     assert refusal(bound, two) == DENIED + f"expected 1 leader pod (js-w-0-0), but got 2. {transient}"
 
 
-def test_only_a_living_leader_of_the_same_job_leads() -> None:
+def test_only_active_leader_of_same_job_counts() -> None:
     on = node("n1", "pool-a")
     leaders = [
         pod(0, node="n1", deleted=make.stamp()),
@@ -150,10 +150,10 @@ def test_only_a_living_leader_of_the_same_job_leads() -> None:
         pod(2, node="n1"),
     ]
     for leader in leaders:
-        assert refusal(pod(1), Found(leader, on)) == DENIED + "follower pod node selector not set"
+        assert refusal(pod(1), FakeReader(leader, on)) == DENIED + "follower pod node selector not set"
 
 
-def test_a_follower_that_does_not_tell_its_place_is_refused() -> None:
+def test_follower_without_labels_or_owner_is_rejected() -> None:
     bound = {POOL: "pool-b"}
     for name in ("jobset-name", "replicatedjob-name", "job-index"):
         lost = pod(1, nodeSelector=bound, labels={DOMAIN + name: None})
@@ -162,14 +162,14 @@ def test_a_follower_that_does_not_tell_its_place_is_refused() -> None:
     assert refusal(orphan, SCHEDULED) == DENIED + "follower pod has no owner reference"
 
 
-def test_a_domain_that_cannot_be_told_refuses_the_follower() -> None:
+def test_follower_is_rejected_if_domain_of_leader_is_unknown() -> None:
     denied = 'admission webhook "mpod.kb.io" denied the request: '
-    assert refusal(pod(1), Found(pod(0, node="n1"))) == denied + 'nodes "n1" not found'
-    unlabelled = Found(pod(0, node="n1"), node("n1", None))
+    assert refusal(pod(1), FakeReader(pod(0, node="n1"))) == denied + 'nodes "n1" not found'
+    unlabelled = FakeReader(pod(0, node="n1"), node("n1", None))
     assert refusal(pod(1), unlabelled) == denied + f"node does not have topology label: {POOL}"
 
 
-def test_a_scheduled_leader_leads() -> None:
+def test_leads_accepts_scheduled_leader_only() -> None:
     assert leads(pod(0, node="n1"))
     assert is_leader(pod(0))
     others = [pod(0), pod(1, node="n1"), pod(0, node="n1", annotations={EXCLUSIVE: None})]
@@ -185,28 +185,28 @@ def names(pods: Sequence[Obj]) -> list[str]:
 
 
 @pytest.mark.parametrize("selector", [THERE, {}, {"zone": "a"}])
-def test_all_followers_go_if_one_is_bound_elsewhere(selector: Obj) -> None:
+def test_all_followers_are_misplaced_if_single_follower_is(selector: Obj) -> None:
     owned = [LEADER, pod(1, "a", nodeSelector=HERE), pod(2, "b", nodeSelector=selector)]
     assert names(misplaced_followers(LEADER, node("n1", "pool-a"), owned)) == ["a", "b"]
 
 
-def test_followers_in_place_stay() -> None:
+def test_followers_in_domain_of_leader_are_not_misplaced() -> None:
     owned = [LEADER, pod(1, nodeSelector=HERE), {"apiVersion": "v1", "kind": "Other", "metadata": {}}]
     assert misplaced_followers(LEADER, node("n1", "pool-a"), owned) == []
 
 
-def test_followers_on_their_way_out_do_not_count() -> None:
+def test_terminating_followers_are_not_misplaced() -> None:
     leaving = pod(1, "a", nodeSelector=THERE, deleted=make.stamp())
     assert misplaced_followers(LEADER, node("n1", "pool-a"), [leaving, pod(1, "b", nodeSelector=HERE)]) == []
 
 
-def test_nobody_goes_while_the_domain_of_the_leader_is_unknown() -> None:
+def test_no_follower_is_misplaced_while_domain_of_leader_is_unknown() -> None:
     owned = [pod(1, nodeSelector=THERE)]
     assert misplaced_followers(LEADER, None, owned) == []
     assert misplaced_followers(LEADER, node("n1", None), owned) == []
 
 
-def test_a_misplaced_pod_is_marked_as_disrupted_once() -> None:
+def test_disrupted_sets_condition_once() -> None:
     marked = disrupted(pod(1), make.at(9))
     assert marked["status"]["conditions"] == [
         {

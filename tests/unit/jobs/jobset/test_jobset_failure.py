@@ -1,4 +1,4 @@
-"""What a JobSet does about failed Jobs, and what its status says of it."""
+"""The failure policy of a JobSet, and its status after failed Jobs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def rule(action: str = "FailJobSet", **fields: Any) -> Obj:
     return {"name": fields.pop("name", "myRule"), "action": action, **fields}
 
 
-def test_without_a_policy_the_first_failure_fails_the_jobset() -> None:
+def test_first_failure_fails_jobset_without_policy() -> None:
     js, notes = after(None, failed("js-b-0", since=9), failed("js-a-0", since=10))
     message = "jobset failed due to one or more job failures (first failed job: js-b-0)"
     assert stated(js, "Failed") == ("True", "FailedJobs", message)
@@ -43,7 +43,7 @@ def test_without_a_policy_the_first_failure_fails_the_jobset() -> None:
     assert notes == [("Warning", "FailedJobs", message)]
 
 
-def test_a_policy_without_rules_restarts_the_jobset() -> None:
+def test_policy_without_rules_restarts_jobset() -> None:
     js, notes = after({"maxRestarts": 2}, restarts=3, restartsCountTowardsMax=1)
     message = "applying RestartJobSet failure policy action (first failed job: js-worker-0)"
     assert stated(js, "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
@@ -56,7 +56,7 @@ def test_a_policy_without_rules_restarts_the_jobset() -> None:
 
 
 @pytest.mark.parametrize("policy", [{}, {"maxRestarts": 0}, {"maxRestarts": 1}])
-def test_no_more_restarts_than_allowed(policy: Obj) -> None:
+def test_jobset_fails_after_max_restarts(policy: Obj) -> None:
     js, notes = after(policy, restarts=5, restartsCountTowardsMax=1)
     message = "jobset failed due to reaching max number of restarts (first failed job: js-worker-0)"
     assert stated(js, "Failed") == ("True", "ReachedMaxRestarts", message)
@@ -64,21 +64,21 @@ def test_no_more_restarts_than_allowed(policy: Obj) -> None:
     assert [note.reason for note in notes] == ["ReachedMaxRestarts"]
 
 
-def test_a_rule_may_fail_the_jobset_though_restarts_are_left() -> None:
+def test_fail_jobset_rule_ignores_remaining_restarts() -> None:
     js, notes = after({"maxRestarts": 5, "rules": [rule()]})
     message = "applying FailJobSet failure policy action (first failed job: js-worker-0)"
     assert stated(js, "Failed") == ("True", "FailJobSetFailurePolicyAction", message)
     assert notes == [("Warning", "FailJobSetFailurePolicyAction", message)]
 
 
-def test_a_restart_that_a_rule_makes_names_the_rule() -> None:
+def test_restart_reason_names_rule() -> None:
     js, _ = after({"maxRestarts": 1, "rules": [rule("RestartJobSet")]})
     assert stated(js, "RestartingJobSet")[1] == "FailurePolicy_myRule"
     js, _ = after({"maxRestarts": 0, "rules": [rule("RestartJobSet")]})
     assert stated(js, "Failed")[1] == "ReachedMaxRestarts"
 
 
-def test_a_rule_may_restart_the_jobset_for_ever() -> None:
+def test_ignore_max_restarts_rule_restarts_without_limit() -> None:
     policy = {"maxRestarts": 1, "rules": [rule("RestartJobSetAndIgnoreMaxRestarts")]}
     js, notes = after(policy, restarts=8, restartsCountTowardsMax=1)
     message = "applying RestartJobSetAndIgnoreMaxRestarts failure policy action (first failed job: js-worker-0)"
@@ -88,12 +88,12 @@ def test_a_rule_may_restart_the_jobset_for_ever() -> None:
 
 
 @pytest.mark.parametrize("action", ["RestartJob", "RestartJobAndIgnoreMaxRestarts"])
-def test_an_action_behind_a_closed_gate_does_nothing(action: str) -> None:
+def test_disabled_failure_policy_action_changes_nothing(action: str) -> None:
     js, notes = after({"maxRestarts": 1, "rules": [rule(action)]})
     assert (js["status"], notes) == ({"restarts": 0}, [])
 
 
-FITTING: list[tuple[Obj, bool]] = [
+RULE_MATCHES: list[tuple[Obj, bool]] = [
     ({}, True),
     ({"onJobFailureReasons": ["DeadlineExceeded"]}, False),
     ({"onJobFailureReasons": ["DeadlineExceeded", "PodFailurePolicy"]}, True),
@@ -102,26 +102,26 @@ FITTING: list[tuple[Obj, bool]] = [
     ({"onJobFailureMessagePatterns": ["(", "^Container"]}, True),
     ({"onJobFailureMessagePatterns": ["("]}, False),
     ({"onJobFailureMessagePatterns": ["(?s:^.*exit)\\s[[:alpha:]]+"]}, True),
-    ({"onJobFailureMessagePatterns": ["(.+)+!", "((.*)*)*!"]}, False),  # Python's own would not end
+    ({"onJobFailureMessagePatterns": ["(.+)+!", "((.*)*)*!"]}, False),  # Python's re would not terminate
     ({"targetReplicatedJobs": ["driver"]}, False),
     ({"targetReplicatedJobs": ["driver", "worker"]}, True),
     ({"onJobFailureReasons": ["PodFailurePolicy"], "targetReplicatedJobs": ["driver"]}, False),
 ]
 
 
-@pytest.mark.parametrize(("fields", "fits"), FITTING)
-def test_a_rule_fits_by_reason_message_and_replicated_job(fields: Obj, fits: bool) -> None:
+@pytest.mark.parametrize(("fields", "fits"), RULE_MATCHES)
+def test_rule_matches_reason_message_and_replicated_job(fields: Obj, fits: bool) -> None:
     job = failed(reason="PodFailurePolicy", message="Container c failed with exit code 143")
     js, _ = after({"maxRestarts": 1, "rules": [rule(**fields)]}, job)
     assert js["status"]["conditions"][0]["type"] == ("Failed" if fits else "RestartingJobSet")
 
 
-def test_a_rule_fits_no_job_that_names_no_replicated_job() -> None:
+def test_rule_does_not_match_job_without_replicated_job_label() -> None:
     js, _ = after({"maxRestarts": 1, "rules": [rule()]}, failed(of=None))
     assert stated(js, "RestartingJobSet")[1] == "DefaultFailurePolicy"
 
 
-def test_the_first_rule_that_fits_names_the_first_job_it_fits() -> None:
+def test_first_matching_rule_reports_its_first_failed_job() -> None:
     jobs = [failed("js-a-0", "a", 1), failed("js-b-1", "b", 3), failed("js-b-0", "b", 2)]
     rules = [rule(name="none", targetReplicatedJobs=["c"]), rule(name="b", targetReplicatedJobs=["b"]), rule(name="a")]
     js, _ = after({"rules": rules}, *jobs)
@@ -140,14 +140,14 @@ def conditions_of(draft: JobSetStatusDraft) -> Sequence[Obj]:
 RESTARTING = make.condition("RestartingJobSet", reason="DefaultFailurePolicy", message="m")
 
 
-def test_what_never_was_true_is_not_told_to_be_false() -> None:
+def test_missing_condition_is_not_set_to_false() -> None:
     draft = draft_of()
     draft.resume()
     draft.end_restart()
     assert (draft.is_changed, draft.notes) == (False, [])
 
 
-def test_a_restart_is_over_when_all_jobs_are_ready() -> None:
+def test_end_restart_sets_condition_to_false() -> None:
     draft = draft_of(RESTARTING)
     draft.end_restart()
     assert stated(draft.result(), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
@@ -156,7 +156,7 @@ def test_a_restart_is_over_when_all_jobs_are_ready() -> None:
     assert condition["lastTransitionTime"] == make.stamp(60)
 
 
-def test_completion_suspension_and_failure_end_a_restart_too() -> None:
+def test_completion_suspension_and_failure_end_restart() -> None:
     drafts = [draft_of(RESTARTING) for _ in range(3)]
     drafts[0].complete()
     drafts[1].suspend()
@@ -168,14 +168,14 @@ def test_completion_suspension_and_failure_end_a_restart_too() -> None:
     assert [note.reason for note in drafts[0].notes] == ["AllJobsCompleted", "JobSetCompleted"]
 
 
-def test_another_reason_keeps_the_time_of_the_transition() -> None:
+def test_changed_reason_keeps_transition_time() -> None:
     draft = draft_of(make.condition("RestartingJobSet", False, since=5, reason="JobsReady", message="m"))
     draft.suspend()
     assert conditions_of(draft)[0]["lastTransitionTime"] == make.stamp(5)
     assert conditions_of(draft)[0]["reason"] == "JobSetSuspended"
 
 
-def test_the_start_in_order_is_either_in_progress_or_completed() -> None:
+def test_startup_policy_conditions_exclude_each_other() -> None:
     draft = draft_of(make.condition("StartupPolicyInProgress", since=5, reason="why", message="m"))
     draft.end_start_in_order()
     in_progress, completed = conditions_of(draft)
@@ -188,7 +188,7 @@ def test_the_start_in_order_is_either_in_progress_or_completed() -> None:
     assert [c["status"] for c in conditions_of(draft)] == ["True", "False"]
 
 
-def test_counts_are_kept_by_name_the_last_one_first() -> None:
+def test_status_counts_are_sorted_by_name_in_reverse() -> None:
     draft = draft_of()
     counts = {"a": {"name": "a", "ready": 1}, "b": {"name": "b", "ready": 0}}
     draft.count(counts)

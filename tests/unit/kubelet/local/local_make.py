@@ -1,4 +1,4 @@
-"""Pods with what they name, for tests of what their containers are given."""
+"""Pods and the objects they reference, for tests of the inputs of their containers."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ import make
 from batchyard.api.meta import Key, Obj, key_of
 
 
-class Shelf:
-    """Objects to read."""
+class Objects:
+    """A reader of fixed objects."""
 
     def __init__(self, *objects: Obj) -> None:
         self._objects = {key_of(obj): obj for obj in objects}
@@ -25,7 +25,7 @@ class Shelf:
         return []
 
 
-NOTHING = Shelf()
+NOTHING = Objects()
 
 
 def container(name: str = "main", **fields: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def container(name: str = "main", **fields: Any) -> dict[str, Any]:
 
 
 def pod(*containers: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """A bound pod; `labels` and `annotations` go into its metadata, all else into its spec."""
+    """A bound pod; `labels` and `annotations` are metadata, other keywords are fields of its spec."""
     own = {field: fields.pop(field) for field in ("labels", "annotations") if field in fields}
     spec = {"nodeName": "node", "containers": list(containers) or [container()], **fields}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": make.metadata("pod", **own), "spec": spec}

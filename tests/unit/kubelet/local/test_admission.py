@@ -1,4 +1,4 @@
-"""Which pods a kubelet takes."""
+"""The pods that a kubelet admits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,20 +22,20 @@ def node(**fields: Any) -> Obj:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": fields, "status": status}
 
 
-def asking(name: str = "pod", requests: Mapping[str, str] | None = None, **spec: Any) -> Obj:
-    """A pod that requests this."""
+def requesting_pod(name: str = "pod", requests: Mapping[str, str] | None = None, **spec: Any) -> Obj:
+    """A pod with these requests."""
     only = container(resources={"requests": requests or {}}, ports=spec.pop("ports", []))
     return {**pod(only, **spec), "metadata": make.metadata(name, labels=spec.pop("labels", None))}
 
 
-def refusal(of: Obj, *others: Obj, at: Obj | None = None) -> tuple[str, str] | None:
+def rejection(of: Obj, *others: Obj, at: Obj | None = None) -> tuple[str, str] | None:
     found = find_rejection(of, at or node(), others)
     return None if found is None else (found.reason, found.message)
 
 
-def test_who_fits_is_taken() -> None:
-    others = [asking("a", {"cpu": "1"}), asking("b", {"memory": "512Mi"})]
-    assert refusal(asking(requests={"cpu": "1", "memory": "512Mi", GPU: "2"}), *others) is None
+def test_pod_that_fits_is_admitted() -> None:
+    others = [requesting_pod("a", {"cpu": "1"}), requesting_pod("b", {"memory": "512Mi"})]
+    assert rejection(requesting_pod(requests={"cpu": "1", "memory": "512Mi", GPU: "2"}), *others) is None
 
 
 @pytest.mark.parametrize(
@@ -47,21 +47,21 @@ def test_who_fits_is_taken() -> None:
         (GPU, "2", "requested: 2, used: 1, capacity: 2"),
     ],
 )
-def test_who_does_not_fit_what_is_left_is_refused(resource: str, amount: str, numbers: str) -> None:
-    other = asking("other", {"cpu": "1", "memory": "1Ki", GPU: "1"})
+def test_pod_that_exceeds_free_resources_is_rejected(resource: str, amount: str, numbers: str) -> None:
+    other = requesting_pod("other", {"cpu": "1", "memory": "1Ki", GPU: "1"})
     reported = f"Node didn't have enough resource: {resource}, {numbers}"
-    assert refusal(asking(requests={resource: amount}), other) == (f"OutOf{resource}", reported)
+    assert rejection(requesting_pod(requests={resource: amount}), other) == (f"OutOf{resource}", reported)
 
 
-def test_there_may_be_so_many_pods() -> None:
+def test_pod_over_pod_limit_is_rejected() -> None:
     reported = "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3"
-    others = [asking(name) for name in "abc"]
-    assert refusal(asking(requests={"cpu": "9"}), *others) == ("OutOfpods", reported)
+    others = [requesting_pod(name) for name in "abc"]
+    assert rejection(requesting_pod(requests={"cpu": "9"}), *others) == ("OutOfpods", reported)
 
 
-def test_what_the_node_does_not_know_of_others_making_is_not_its_business() -> None:
-    assert refusal(asking(requests={"example.com/license": "1"})) is None
-    assert refusal(asking(requests={"hugepages-2Mi": "2Mi"})) is not None
+def test_unknown_extended_resource_is_ignored() -> None:
+    assert rejection(requesting_pod(requests={"example.com/license": "1"})) is None
+    assert rejection(requesting_pod(requests={"hugepages-2Mi": "2Mi"})) is not None
 
 
 @pytest.mark.parametrize(
@@ -77,35 +77,35 @@ def test_what_the_node_does_not_know_of_others_making_is_not_its_business() -> N
         ({"tolerations": []}, "TaintToleration", "node(s) had taints that the pod didn't tolerate"),
     ],
 )
-def test_who_may_not_be_there_is_refused(spec: dict[str, Any], rule: str, why: str) -> None:
+def test_pod_that_does_not_match_node_is_rejected(spec: dict[str, Any], rule: str, why: str) -> None:
     taints = [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]
-    other = asking("other", ports=[{"containerPort": 80, "hostPort": 80}])
+    other = requesting_pod("other", ports=[{"containerPort": 80, "hostPort": 80}])
     tolerant = {"tolerations": [{"key": "b", "operator": "Exists"}], **spec}
-    found = refusal(asking(**tolerant), other, at=node(taints=taints))
+    found = rejection(requesting_pod(**tolerant), other, at=node(taints=taints))
     assert found == (rule, f"Predicate {rule} failed: {why}")
 
 
-def test_pods_of_other_systems_are_refused() -> None:
-    assert refusal(asking(os={"name": "windows"})) == (
+def test_pod_of_other_operating_system_is_rejected() -> None:
+    assert rejection(requesting_pod(os={"name": "windows"})) == (
         "PodOSNotSupported",
         "Failed to admit pod as the OS field doesn't match node OS",
     )
-    labelled = asking(labels={"kubernetes.io/os": "windows"})
-    found = refusal(labelled)
+    labelled = requesting_pod(labels={"kubernetes.io/os": "windows"})
+    found = rejection(labelled)
     assert found is not None
     assert found[0] == "PodOSSelectorNodeLabelDoesNotMatch"
 
 
-def test_strict_groups_are_for_nodes_that_can() -> None:
-    strict = asking(securityContext={"supplementalGroupsPolicy": "Strict"})
-    assert refusal(strict) == (
+def test_strict_supplemental_groups_require_node_feature() -> None:
+    strict = requesting_pod(securityContext={"supplementalGroupsPolicy": "Strict"})
+    assert rejection(strict) == (
         "SupplementalGroupsPolicyNotSupported",
         "SupplementalGroupsPolicy=Strict is not supported in this node",
     )
-    assert refusal(strict, at=node(status={"features": {"supplementalGroupsPolicy": True}})) is None
+    assert rejection(strict, at=node(status={"features": {"supplementalGroupsPolicy": True}})) is None
 
 
-def test_a_refusal_is_told_in_the_status() -> None:
+def test_rejection_status_has_reason_and_message() -> None:
     assert KubeletRejection("OutOfcpu", "why").status == {
         "phase": "Failed",
         "reason": "OutOfcpu",
@@ -113,7 +113,7 @@ def test_a_refusal_is_told_in_the_status() -> None:
     }
 
 
-def test_who_cannot_have_its_devices_is_refused() -> None:
+def test_pod_is_rejected_when_devices_are_unavailable() -> None:
     of = pod(container(resources={"limits": {GPU: "2"}}))
     assert allocate(of, GPU, [0, 1], {}) == {"main": [0, 1]}
     found = allocate(of, GPU, [0, 1], {"other": {"c": [1]}})

@@ -1,4 +1,4 @@
-"""The whole of what a run of a container is to be."""
+"""The complete specification of a container run."""
 
 import json
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from batchyard.kubelet.local.images import ImageRow
 from batchyard.kubelet.local.node import ContainerDevices
 from batchyard.kubelet.local.run_requests import ContainerInputs, ContainerRunSpec, NodeSettings, container_run
 from batchyard.kubelet.local.volumes import EmptyDirPlan, VolumeFile, VolumeFiles, VolumeSources, volume_plans
-from unit.kubelet.local.local_make import NOTHING, Shelf, container, pod
+from unit.kubelet.local.local_make import NOTHING, Objects, container, pod
 
 SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids=500, host_network=True)
 
-UNSAID: Mapping[str, Any] = {
+DEFAULTS: Mapping[str, Any] = {
     "workingDir": None,
     "stdin": False,
     "stdinOnce": False,
@@ -40,13 +40,13 @@ def spec_of(only: Mapping[str, Any], given: ContainerInputs | None = None, **spe
     return run(only, given, **spec).spec
 
 
-def test_a_container_that_says_little_has_all_else_filled_in() -> None:
+def test_minimal_container_gets_defaults() -> None:
     spec = spec_of(container())
     assert json.loads(json.dumps(spec)) == {
         "kind": "container",
         "pod": {"uid": "uid-pod", "namespace": "team", "name": "pod"},
         "container": "main",
-        **UNSAID,
+        **DEFAULTS,
         "attempt": 1,
         "argv": ["run"],
         "environment": {"HOSTNAME": "pod"},
@@ -62,7 +62,7 @@ def test_a_container_that_says_little_has_all_else_filled_in() -> None:
     }
 
 
-def test_what_a_container_says_is_in_its_spec() -> None:
+def test_container_fields_are_copied_to_spec() -> None:
     fields: dict[str, Any] = {
         "workingDir": "/data",
         "stdin": True,
@@ -75,7 +75,7 @@ def test_what_a_container_says_is_in_its_spec() -> None:
     assert (spec["readOnlyRoot"], spec["user"]) == (True, {"uid": 7, "gid": 0})
 
 
-def test_amounts_are_thousandths_and_bytes_and_zero_is_no_limit() -> None:
+def test_cpu_is_in_millicores_and_zero_is_no_limit() -> None:
     resources = {"limits": {"cpu": "1500m", "memory": "1Ki"}, "requests": {"cpu": "250m"}}
     spec = spec_of(container(resources=resources))
     assert (spec["limits"], spec["requests"]) == ({"cpu": 1500, "memory": 1024, "pids": 500}, {"cpu": 250})
@@ -84,13 +84,13 @@ def test_amounts_are_thousandths_and_bytes_and_zero_is_no_limit() -> None:
     assert spec_of(container(resources={"limits": {"cpu": 2}}))["requests"] == {"cpu": 2000}
 
 
-def test_where_a_container_has_no_limit_its_pods_holds() -> None:
+def test_pod_limit_applies_to_container_without_limit() -> None:
     resources = {"limits": {"cpu": "4", "memory": "1Gi"}}
     spec = spec_of(container(resources={"limits": {"cpu": "1"}}), resources=resources)
     assert (spec["limits"]["cpu"], spec["limits"]["memory"]) == (1000, 2**30)
 
 
-def test_devices_bring_variables_that_the_container_may_set_otherwise() -> None:
+def test_container_variables_override_device_variables() -> None:
     devices = {"main": ContainerDevices(["/dev/nvidia1"], {"NVIDIA_VISIBLE_DEVICES": "1", "OTHER": "device"})}
     only = container(env=[{"name": "OTHER", "value": "own"}], args=["$(NVIDIA_VISIBLE_DEVICES)$(HOSTNAME)"])
     spec = spec_of(only, ContainerInputs(devices=devices))
@@ -99,19 +99,19 @@ def test_devices_bring_variables_that_the_container_may_set_otherwise() -> None:
     assert spec["argv"] == ["run", "1$(HOSTNAME)"]
 
 
-def test_mounts_are_told_twice_as_rows_and_for_those_who_look_them_up() -> None:
+def test_mounts_are_listed_as_rows_and_as_objects() -> None:
     only = container(volumeMounts=[{"name": "work", "mountPath": "/work"}])
     made = run(only, ContainerInputs(volumes={"work": EmptyDirPlan()}))
     assert made.spec["mounts"] == [mount.row() for mount in made.mounts]
     assert [mount.volume for mount in made.mounts] == ["work"]
 
 
-def test_who_uses_the_nodes_network_has_the_nodes_name() -> None:
+def test_pod_on_host_network_has_no_hostname_variable() -> None:
     spec = spec_of(container(), hostNetwork=True)
     assert (spec["network"], spec["environment"]) == ("node", {})
 
 
-def test_the_address_of_a_pod_is_known_to_its_containers() -> None:
+def test_pod_ip_is_available_as_variable() -> None:
     only = container(env=[{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}])
     assert spec_of(only, ContainerInputs(addresses=["10.77.0.9"]))["environment"]["IP"] == "10.77.0.9"
 
@@ -141,14 +141,14 @@ spec:
 """
 
 
-def test_objects_are_read_as_the_api_keeps_them() -> None:
+def test_objects_decoded_by_api_give_complete_run() -> None:
     heads = {"apiVersion": "v1", "metadata": {"name": "all", "namespace": "team", "uid": "u"}}
     decoded = [decode({**heads, **written}).obj or {} for written in yaml.safe_load_all(WRITTEN)]
     *configs, of = decoded
-    shelf = Shelf(*configs)
-    plans = volume_plans(of, VolumeSources(shelf, lambda *_: ""))
+    objects = Objects(*configs)
+    plans = volume_plans(of, VolumeSources(objects, lambda *_: ""))
     assert plans == {"files": VolumeFiles({"file": VolumeFile(b"text", 0o644), "word": VolumeFile(b"hidden", 0o644)})}
-    spec = container_run(of, of["spec"]["containers"][0], 0, ContainerInputs(volumes=plans), SETTINGS, shelf).spec
+    spec = container_run(of, of["spec"]["containers"][0], 0, ContainerInputs(volumes=plans), SETTINGS, objects).spec
     assert spec["argv"] == ["sh", "-c", "echo hidden"]
     assert spec["environment"] == {"HOSTNAME": "all", "WORD": "hidden", "CPUS": "2"}
     assert spec["probes"]["readiness"]["httpGet"] == {"port": 80, "path": "/", "scheme": "HTTP"}
@@ -162,7 +162,7 @@ def refused(only: Mapping[str, Any], **spec: Any) -> tuple[str, str]:
     return caught.value.reason, caught.value.message
 
 
-def test_the_image_is_looked_at_first_and_the_command_last() -> None:
+def test_errors_are_reported_image_first_command_last() -> None:
     mount = {"name": "no", "mountPath": "/x"}
     bad = container(image="other", env=[{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}], command=[])
     assert refused({**bad, "volumeMounts": [mount]})[0] == "ErrImagePull"
@@ -173,12 +173,12 @@ def test_the_image_is_looked_at_first_and_the_command_last() -> None:
     assert (reason, reported.partition(":")[0]) == ("CreateContainerError", "no command specified")
 
 
-def test_arguments_alone_are_the_command_where_what_stands_for_the_image_has_none() -> None:
+def test_args_are_command_when_image_row_has_none() -> None:
     only = container(command=[], args=["echo", "$(WORD)"], env=[{"name": "WORD", "value": "hi"}])
     assert run(only).spec["argv"] == ["echo", "hi"]
 
 
-def test_what_cannot_be_given_and_a_name_too_long_are_refused() -> None:
+def test_unsupported_field_and_too_long_hostname_are_rejected() -> None:
     assert "hostPID" in refused(container(), hostPID=True)[1]
     names = {"hostname": "h" * 60, "subdomain": "s", "setHostnameAsFQDN": True}
     assert refused(container(), **names)[0] == "CreateContainerConfigError"

@@ -7,19 +7,19 @@ import pytest
 from batchyard.apiserver.api_services import own_service
 from batchyard.kubelet.local.environment import command_line, environment
 from batchyard.kubelet.local.errors import ContainerError
-from unit.kubelet.local.local_make import NOTHING, Shelf, config_map, container, node, pod, secret, service
+from unit.kubelet.local.local_make import NOTHING, Objects, config_map, container, node, pod, secret, service
 
 KUBERNETES = service("kubernetes", "10.0.0.1", {"name": "https", "port": 443}, namespace="default")
 
 
-def variables(*env: Any, reader: Shelf = NOTHING, **fields: Any) -> dict[str, str]:
+def variables(*env: Any, reader: Objects = NOTHING, **fields: Any) -> dict[str, str]:
     """The variables of the only container, given these entries of `env`."""
     spec = {field: fields.pop(field) for field in ("enableServiceLinks", "labels", "annotations") if field in fields}
     only = container(env=list(env), **fields)
     return environment(pod(only, **spec), only, ["10.77.0.5", "fd00::5"], reader)
 
 
-def refused(*env: Any, reader: Shelf = NOTHING, **fields: Any) -> tuple[str, str]:
+def refused(*env: Any, reader: Objects = NOTHING, **fields: Any) -> tuple[str, str]:
     """Reason and message of the error."""
     with pytest.raises(ContainerError) as caught:
         variables(*env, reader=reader, **fields)
@@ -34,19 +34,19 @@ def from_key(source: str, name: str, key: str, **more: Any) -> dict[str, Any]:
     return {"name": "X", "valueFrom": {source: {"name": name, "key": key, **more}}}
 
 
-def test_a_value_may_name_variables_before_it() -> None:
+def test_value_expands_variables_defined_before_it() -> None:
     env = [{"name": "B", "value": "$(A)"}, {"name": "A", "value": "1"}, {"name": "C", "value": "$(A)2"}]
     assert variables(*env) == {"B": "$(A)", "A": "1", "C": "12"}
 
 
-def test_a_value_may_name_services_and_what_came_from_a_whole_config_map() -> None:
-    shelf = Shelf(service("db", "10.0.0.7", {"port": 5432}), config_map("all", USER="me"))
+def test_value_expands_service_and_config_map_variables() -> None:
+    objects = Objects(service("db", "10.0.0.7", {"port": 5432}), config_map("all", USER="me"))
     env = {"name": "URL", "value": "$(USER)@$(DB_SERVICE_HOST):$(DB_SERVICE_PORT)"}
-    found = variables(env, reader=shelf, envFrom=[{"configMapRef": {"name": "all"}}])
+    found = variables(env, reader=objects, envFrom=[{"configMapRef": {"name": "all"}}])
     assert found["URL"] == "me@10.0.0.7:5432"
 
 
-def test_nothing_said_is_an_empty_value() -> None:
+def test_missing_value_is_empty() -> None:
     assert variables({"name": "X"}, {"name": "Y", "value": ""}) == {"X": "", "Y": ""}
 
 
@@ -67,14 +67,14 @@ def test_nothing_said_is_an_empty_value() -> None:
         ("status.hostIPs", "192.168.0.1,fd00::1"),
     ],
 )
-def test_a_variable_may_be_a_field_of_the_pod(path: str, value: str) -> None:
+def test_variable_can_be_field_of_pod(path: str, value: str) -> None:
     addresses = [("ExternalIP", "9.9.9.9"), ("InternalIP", "192.168.0.1"), ("InternalIP", "fd00::1")]
-    shelf = Shelf(node(*addresses))
-    found = variables(field(path), reader=shelf, labels={"app": "web"}, annotations={"a.b/c": "noted"})
+    objects = Objects(node(*addresses))
+    found = variables(field(path), reader=objects, labels={"app": "web"}, annotations={"a.b/c": "noted"})
     assert found == {"X": value}
 
 
-def test_what_is_no_field_is_told() -> None:
+def test_invalid_field_path_is_rejected() -> None:
     assert refused(field("spec.containers")) == ("CreateContainerConfigError", "unsupported fieldPath: spec.containers")
     reported = "fieldPath \"spec.nodeName['x']\" does not support subscript"
     assert refused(field("spec.nodeName['x']"))[1] == reported
@@ -94,70 +94,72 @@ def test_what_is_no_field_is_told() -> None:
         ("limits.hugepages-2Mi", "0", "0"),
     ],
 )
-def test_a_variable_may_be_an_amount_rounded_up(resource: str, divisor: str | None, value: str) -> None:
+def test_resource_field_is_divided_and_rounded_up(resource: str, divisor: str | None, value: str) -> None:
     resources = {"limits": {"cpu": "1500m", "memory": "1G"}, "requests": {"cpu": "250m"}}
-    shelf = Shelf(node(**{"cpu": "8", "memory": "32Gi", "ephemeral-storage": "10Gi"}))
+    objects = Objects(node(**{"cpu": "8", "memory": "32Gi", "ephemeral-storage": "10Gi"}))
     source = {"resource": resource, **({"divisor": divisor} if divisor else {})}
     env = {"name": "X", "valueFrom": {"resourceFieldRef": source}}
-    assert variables(env, reader=shelf, resources=resources) == {"X": value}
+    assert variables(env, reader=objects, resources=resources) == {"X": value}
 
 
-def test_where_there_is_no_limit_the_nodes_or_the_pods_stands_in() -> None:
+def test_missing_limit_defaults_to_pod_limit_or_node_allocatable() -> None:
     env = {"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}
     only = container(env=[env])
-    shelf = Shelf(node(cpu="8"))
-    assert environment(pod(only), only, [], shelf) == {"X": "8"}
+    objects = Objects(node(cpu="8"))
+    assert environment(pod(only), only, [], objects) == {"X": "8"}
     limited = pod(only, resources={"limits": {"cpu": "3"}})
-    assert environment(limited, only, [], shelf) == {"X": "3"}
+    assert environment(limited, only, [], objects) == {"X": "3"}
 
 
-def test_amounts_of_other_resources_are_none() -> None:
+def test_resource_field_of_unsupported_resource_is_rejected() -> None:
     env = {"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.nvidia.com/gpu"}}}
     assert refused(env)[1] == "unsupported container resource : limits.nvidia.com/gpu"
 
 
-def test_an_amount_may_be_another_containers() -> None:
+def test_resource_field_can_name_another_container() -> None:
     env = {"name": "X", "valueFrom": {"resourceFieldRef": {"containerName": "side", "resource": "requests.cpu"}}}
     only, side = container(env=[env]), container("side", resources={"requests": {"cpu": "5"}})
     assert environment(pod(only, initContainers=[side]), only, [], NOTHING) == {"X": "5"}
     assert refused(env) == ("CreateContainerConfigError", "container side not found")
 
 
-def test_entries_of_config_maps_and_secrets_are_values() -> None:
-    shelf = Shelf(config_map("cm", key="text"), secret("s", key=b"hidden \xff"))
-    assert variables(from_key("configMapKeyRef", "cm", "key"), reader=shelf) == {"X": "text"}
-    assert variables(from_key("secretKeyRef", "s", "key"), reader=shelf) == {"X": "hidden \udcff"}
+def test_variables_are_read_from_config_maps_and_secrets() -> None:
+    objects = Objects(config_map("cm", key="text"), secret("s", key=b"hidden \xff"))
+    assert variables(from_key("configMapKeyRef", "cm", "key"), reader=objects) == {"X": "text"}
+    assert variables(from_key("secretKeyRef", "s", "key"), reader=objects) == {"X": "hidden \udcff"}
 
 
-def test_what_is_missing_is_told_in_the_words_of_kubelets() -> None:
-    shelf = Shelf(config_map("cm", {"binary": b"1"}), secret("s"))
+def test_missing_reference_is_reported_with_kubelet_message() -> None:
+    objects = Objects(config_map("cm", {"binary": b"1"}), secret("s"))
     reason = "CreateContainerConfigError"
     assert refused(from_key("configMapKeyRef", "x", "k")) == (reason, 'configmap "x" not found')
     assert refused(from_key("secretKeyRef", "x", "k")) == (reason, 'secret "x" not found')
-    reported = refused(from_key("configMapKeyRef", "cm", "binary"), reader=shelf)[1]
+    reported = refused(from_key("configMapKeyRef", "cm", "binary"), reader=objects)[1]
     assert reported == "couldn't find key binary in ConfigMap team/cm"
-    assert refused(from_key("secretKeyRef", "s", "k"), reader=shelf)[1] == "couldn't find key k in Secret team/s"
+    assert refused(from_key("secretKeyRef", "s", "k"), reader=objects)[1] == "couldn't find key k in Secret team/s"
     assert refused(envFrom=[{"secretRef": {"name": "x"}}]) == (reason, 'secret "x" not found')
 
 
-def test_what_is_optional_may_be_missing_and_leaves_what_was_there() -> None:
-    shelf = Shelf(config_map("cm", X="before"))
+def test_missing_optional_reference_keeps_earlier_value() -> None:
+    objects = Objects(config_map("cm", X="before"))
     source = [{"configMapRef": {"name": "cm"}}, {"secretRef": {"name": "no", "optional": True}}]
     env = [from_key("configMapKeyRef", "cm", "no", optional=True), from_key("secretKeyRef", "no", "k", optional=True)]
-    assert variables(*env, reader=shelf, envFrom=source) == {"X": "before"}
+    assert variables(*env, reader=objects, envFrom=source) == {"X": "before"}
 
 
-def test_whole_config_maps_come_in_order_with_a_prefix_and_before_single_variables() -> None:
+def test_env_from_is_applied_in_order_with_prefix_and_before_env() -> None:
     entries: dict[str, Any] = {"a.b": "1", "same": "1"}
-    shelf = Shelf(config_map("one", **entries), secret("two", same=b"2"))
+    objects = Objects(config_map("one", **entries), secret("two", same=b"2"))
     source = [{"configMapRef": {"name": "one"}, "prefix": "P_"}, {"configMapRef": {"name": "one"}}]
-    found = variables({"name": "a.b", "value": "own"}, reader=shelf, envFrom=[*source, {"secretRef": {"name": "two"}}])
+    found = variables(
+        {"name": "a.b", "value": "own"}, reader=objects, envFrom=[*source, {"secretRef": {"name": "two"}}]
+    )
     assert found == {"P_a.b": "1", "P_same": "1", "a.b": "own", "same": "2"}
 
 
-def test_services_are_told_by_variables() -> None:
+def test_services_are_set_as_variables() -> None:
     ports = [{"name": "web-ui", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}]
-    assert variables(reader=Shelf(service("my-svc", "fd00::7", *ports))) == {
+    assert variables(reader=Objects(service("my-svc", "fd00::7", *ports))) == {
         "MY_SVC_SERVICE_HOST": "fd00::7",
         "MY_SVC_SERVICE_PORT": "80",
         "MY_SVC_SERVICE_PORT_WEB_UI": "80",
@@ -174,52 +176,52 @@ def test_services_are_told_by_variables() -> None:
     }
 
 
-def test_a_service_may_have_no_ports() -> None:
-    assert variables(reader=Shelf(service("a", "10.0.0.9"))) == {"A_SERVICE_HOST": "10.0.0.9"}
+def test_service_without_ports_has_host_variable() -> None:
+    assert variables(reader=Objects(service("a", "10.0.0.9"))) == {"A_SERVICE_HOST": "10.0.0.9"}
 
 
-def test_services_without_an_address_or_of_others_are_not() -> None:
+def test_headless_services_and_other_namespaces_set_no_variables() -> None:
     other = service("b", "10.0.0.8", {"port": 1}, namespace="other")
-    assert variables(reader=Shelf(service("a", "None", {"port": 1}), other)) == {}
+    assert variables(reader=Objects(service("a", "None", {"port": 1}), other)) == {}
 
 
-def test_the_api_is_always_told_the_rest_only_with_links() -> None:
-    shelf = Shelf(KUBERNETES, service("a", "10.0.0.9", {"port": 1}))
-    assert "A_SERVICE_HOST" in variables(reader=shelf)
-    found = variables(reader=shelf, enableServiceLinks=False)
+def test_kubernetes_service_is_set_without_service_links() -> None:
+    objects = Objects(KUBERNETES, service("a", "10.0.0.9", {"port": 1}))
+    assert "A_SERVICE_HOST" in variables(reader=objects)
+    found = variables(reader=objects, enableServiceLinks=False)
     assert "A_SERVICE_HOST" not in found
     assert (found["KUBERNETES_SERVICE_HOST"], found["KUBERNETES_SERVICE_PORT_HTTPS"]) == ("10.0.0.1", "443")
 
 
-def test_who_has_no_network_of_his_own_finds_the_api_where_the_node_does() -> None:
+def test_pod_on_host_network_uses_node_address_of_api_server() -> None:
     service, endpoints, _ = own_service("127.0.0.1", 6443, is_secure=True, among_pods="10.77.0.1")
-    only, shelf = container(), Shelf(service, endpoints)
+    only, objects = container(), Objects(service, endpoints)
     names = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
     for addresses, found in ((["10.77.0.5"], ("10.77.0.1", "443")), ([], ("127.0.0.1", "6443"))):
-        reported = environment(pod(only), only, addresses, shelf)
+        reported = environment(pod(only), only, addresses, objects)
         assert tuple(reported[name] for name in names) == found
 
 
-def test_what_is_said_stands_before_what_services_tell() -> None:
+def test_env_overrides_service_variables() -> None:
     env = {"name": "KUBERNETES_SERVICE_HOST", "value": "mine"}
-    assert variables(env, reader=Shelf(KUBERNETES))["KUBERNETES_SERVICE_HOST"] == "mine"
+    assert variables(env, reader=Objects(KUBERNETES))["KUBERNETES_SERVICE_HOST"] == "mine"
 
 
-def test_an_entry_that_names_nothing_brings_nothing() -> None:
+def test_env_from_without_source_is_ignored() -> None:
     assert variables(envFrom=[{"prefix": "P_"}]) == {}
 
 
-def test_values_from_files_of_volumes_are_refused() -> None:
+def test_file_key_ref_is_rejected() -> None:
     source = {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}
     assert refused({"name": "X", "valueFrom": source})[1].startswith("fileKeyRef is not supported here")
 
 
-def test_a_null_byte_is_told_before_it_reaches_a_process() -> None:
-    shelf = Shelf(secret("s", key=b"a\0b"))
-    assert refused(from_key("secretKeyRef", "s", "key"), reader=shelf)[0] == "CreateContainerError"
+def test_null_byte_in_value_is_rejected() -> None:
+    objects = Objects(secret("s", key=b"a\0b"))
+    assert refused(from_key("secretKeyRef", "s", "key"), reader=objects)[0] == "CreateContainerError"
 
 
-def test_values_that_name_each_other_grow_no_longer_than_a_process_can_be_given() -> None:
+def test_nested_variables_over_argument_limit_are_rejected() -> None:
     rows = [("V0", "x" * 1000), *((f"V{number}", f"$(V{number - 1})" * 10) for number in range(1, 9))]
     assert refused(*({"name": name, "value": value} for name, value in rows)) == (
         "CreateContainerConfigError",
@@ -231,20 +233,20 @@ def test_values_that_name_each_other_grow_no_longer_than_a_process_can_be_given(
     assert refused(*first, *many)[1] == "argument list too long"
 
 
-def test_whole_config_maps_are_no_longer_than_a_process_can_be_given() -> None:
-    shelf = Shelf(config_map("long", a="x" * 900_000))
+def test_env_from_over_argument_limit_is_rejected() -> None:
+    objects = Objects(config_map("long", a="x" * 900_000))
     rows = [{"configMapRef": {"name": "long"}, "prefix": f"p{number}"} for number in range(3)]
-    assert len(variables(reader=shelf, envFrom=rows[:2])["p1a"]) == 900_000
-    assert refused(reader=shelf, envFrom=rows)[1] == "argument list too long"
+    assert len(variables(reader=objects, envFrom=rows[:2])["p1a"]) == 900_000
+    assert refused(reader=objects, envFrom=rows)[1] == "argument list too long"
 
 
-def test_a_command_is_no_longer_than_a_process_can_be_given() -> None:
+def test_command_over_argument_limit_is_rejected() -> None:
     with pytest.raises(ContainerError, match="argument list too long"):
         command_line({"args": ["$(A)"] * 50}, {"A": "x" * 100_000})
     with pytest.raises(ContainerError, match="argument list too long"):
         command_line({"args": ["$(A)" * 50]}, {"A": "x" * 100_000})
 
 
-def test_command_and_arguments_have_their_variables_put_in() -> None:
+def test_command_and_args_expand_variables() -> None:
     only = container(command=["sh", "-c"], args=["echo $(A) $(B) $$(A)"])
     assert command_line(only, {"A": "1"}) == ["sh", "-c", "echo 1 $(B) $(A)"]

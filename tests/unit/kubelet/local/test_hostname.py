@@ -1,4 +1,4 @@
-"""How a pod calls itself."""
+"""The hostname and the hosts file of a pod."""
 
 import pytest
 
@@ -10,25 +10,25 @@ from unit.kubelet.local.local_make import pod
 DOMAIN = "workers.team.svc.cluster.local"
 
 
-def test_a_pod_is_called_by_its_name_or_as_it_says() -> None:
+def test_hostname_is_pod_name_or_set_by_spec() -> None:
     assert hostname_of(pod(), "cluster.local") == Hostname("pod", "")
     assert hostname_of(pod(hostname="job-0", subdomain="workers"), "cluster.local") == Hostname("job-0", DOMAIN)
     assert hostname_of(pod(hostnameOverride="a.b", subdomain="workers"), "cluster.local") == Hostname("a.b", "")
 
 
-def test_a_long_name_is_cut() -> None:
+def test_long_hostname_is_truncated() -> None:
     named = {**pod(), "metadata": make.metadata("a" * 62 + "-" + "b" * 9)}
     assert hostname_of(named, "cluster.local").name == "a" * 62
 
 
-def test_a_pod_may_call_itself_by_its_full_name_if_that_is_short() -> None:
+def test_fqdn_hostname_is_rejected_when_too_long() -> None:
     of = pod(hostname="job-0", subdomain="workers", setHostnameAsFQDN=True)
     assert hostname_of(of, "cluster.local") == Hostname(f"job-0.{DOMAIN}", DOMAIN)
     with pytest.raises(InputError, match=r"is too long \(64 characters is the max, 70 characters requested\)"):
         hostname_of(pod(hostname="j" * 39, subdomain="workers", setHostnameAsFQDN=True), "cluster.local")
 
 
-def test_a_pod_knows_its_own_names_and_those_it_asks_for() -> None:
+def test_hosts_file_lists_pod_names_and_host_aliases() -> None:
     names = Hostname("job-0", DOMAIN).names
     reported = hosts_file(names, "10.77.0.5", [{"ip": "10.0.0.9", "hostnames": ["db", "db.local"]}], None)
     own = f"10.77.0.5\tjob-0.{DOMAIN}\tjob-0\n"
@@ -36,11 +36,11 @@ def test_a_pod_knows_its_own_names_and_those_it_asks_for() -> None:
     assert reported.endswith(f"{own}\n# Entries added by HostAliases.\n10.0.0.9\tdb\tdb.local\n")
 
 
-def test_its_names_are_the_longest_first() -> None:
+def test_hosts_file_lists_longest_name_first() -> None:
     assert Hostname(f"job-0.{DOMAIN}", DOMAIN).names == [f"job-0.{DOMAIN}", "job-0"]
     assert hosts_file(Hostname("pod", "").names, "10.77.0.5", [], None).endswith("\n10.77.0.5\tpod\n")
 
 
-def test_who_uses_the_machines_network_knows_what_the_machine_knows() -> None:
+def test_hosts_file_on_host_network_keeps_entries_of_node() -> None:
     reported = hosts_file(["node"], "", [], "192.168.0.1\tnode\n")
     assert reported == "# Kubernetes-managed hosts file (host network).\n192.168.0.1\tnode\n"

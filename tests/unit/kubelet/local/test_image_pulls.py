@@ -1,4 +1,4 @@
-"""Images of a container engine: when they are looked for, what is said meanwhile, and what containers take of them."""
+"""Images of a container engine: lookups, container states meanwhile, and image defaults of containers."""
 
 import base64
 import json
@@ -12,8 +12,8 @@ from batchyard.api.meta import Obj
 from batchyard.kubelet.local.errors import ContainerError
 from batchyard.kubelet.local.images import ImageRow, credentials, effective_policy, find_row, reference
 from batchyard.kubelet.local.run_requests import ContainerInputs, NodeSettings, ResolvedImage, container_run
-from unit.kubelet.local.local_make import Shelf, container
-from unit.kubelet.local.pretended import LocalStage, Script, pod
+from unit.kubelet.local.fake_machine import LocalStage, Script, pod
+from unit.kubelet.local.local_make import Objects, container
 
 FOUND: Mapping[str, Any] = {
     "id": "abc",
@@ -37,12 +37,12 @@ class EngineStage(LocalStage):
 
 
 def of_engine(**fields: Any) -> Mapping[str, Any]:
-    """A container of an image that nothing of this machine stands for."""
+    """A container of an image without an image row."""
     return container(image="busybox:1", **fields)
 
 
 def stage(*images: dict[str, Any], policy: str = "Never", **scripts: Script) -> LocalStage:
-    """A node on which that becomes of images, with a pod that needs one."""
+    """A node with these image lookup results, and a pod that needs an image."""
     made = EngineStage(**scripts)
     made.machine.images = [*images]
     made.put(pod(of_engine(), restartPolicy=policy))
@@ -50,12 +50,12 @@ def stage(*images: dict[str, Any], policy: str = "Never", **scripts: Script) -> 
 
 
 def waiting(stage: LocalStage) -> tuple[str, str]:
-    """Reason and message of what the container waits for."""
+    """Reason and message of the waiting state of the container."""
     state = stage.container()["state"]["waiting"]
     return state["reason"], state.get("message", "")
 
 
-def test_a_container_starts_when_its_image_is_there() -> None:
+def test_container_starts_after_image_is_found() -> None:
     made = stage(THERE)
     made.run(0.5)
     assert (waiting(made), made.machine.started) == (("ContainerCreating", ""), ["sandbox", "images/main/0"])
@@ -65,7 +65,7 @@ def test_a_container_starts_when_its_image_is_there() -> None:
     assert (status["image"], status["imageID"]) == (FOUND["name"], FOUND["digest"])
 
 
-def test_what_fails_is_tried_later_and_later() -> None:
+def test_failed_image_pull_is_retried_with_backoff() -> None:
     made = stage(MISSING, MISSING, MISSING, THERE)
     made.run(1.5)
     assert waiting(made) == ("ErrImagePull", "no such image")
@@ -80,19 +80,19 @@ def test_what_fails_is_tried_later_and_later() -> None:
     assert made.reported("Failed")[:2] == ['Failed to pull image "busybox:1": no such image', "Error: ErrImagePull"]
 
 
-def test_while_it_is_tried_again_it_is_said_what_was_said_before() -> None:
+def test_container_stays_in_backoff_while_pull_is_retried() -> None:
     made = stage(MISSING, THERE)
     made.run(11.5)
     assert waiting(made)[0] == "ImagePullBackOff"
 
 
-def test_an_image_is_looked_for_before_each_start() -> None:
+def test_image_is_looked_up_before_each_start() -> None:
     made = stage(THERE, THERE, policy="OnFailure", main=Script(seconds=1, code=1))
     made.run(15)
     assert made.machine.started[:5] == ["sandbox", "images/main/0", "main/0", "images/main/1", "main/1"]
 
 
-def test_a_pod_that_is_deleted_leaves_nothing() -> None:
+def test_deleted_pod_with_failed_pull_leaves_nothing() -> None:
     made = stage(MISSING)
     made.run(0.5)
     made.delete_pod(grace=1)
@@ -100,7 +100,7 @@ def test_a_pod_that_is_deleted_leaves_nothing() -> None:
     assert made.is_gone()
 
 
-def test_nothing_is_tried_twice_at_a_time_when_the_platform_restarts() -> None:
+def test_restart_of_platform_does_not_repeat_image_pull() -> None:
     made = stage(THERE)
     made.run(0.5)
     made.restart()
@@ -117,11 +117,11 @@ def test_nothing_is_tried_twice_at_a_time_when_the_platform_restarts() -> None:
         ({"command": ["cmd"], "args": ["own"]}, ["cmd", "own"]),
     ],
 )
-def test_commands_of_pod_and_image_are_put_together(stated: Mapping[str, Any], argv: list[str]) -> None:
+def test_command_and_args_of_pod_override_image(stated: Mapping[str, Any], argv: list[str]) -> None:
     assert run_of(stated)["argv"] == argv
 
 
-def test_users_of_pod_and_image_are_put_together() -> None:
+def test_user_of_pod_overrides_image_user() -> None:
     def user(**context: Any) -> str | None:
         found: str | None = run_of({"command": ["x"], "securityContext": context})["user"]
         return found
@@ -140,7 +140,7 @@ def run_of(stated: Mapping[str, Any]) -> dict[str, Any]:
     """The run of a container of the image."""
     own = container(image="busybox:1", **{"command": None, **stated})
     given = ContainerInputs(standing=ResolvedImage(ImageRow("*", engine="podman"), FOUND))
-    return container_run(pod(own), own, 0, given, NodeSettings(), Shelf()).spec
+    return container_run(pod(own), own, 0, given, NodeSettings(), Objects()).spec
 
 
 @pytest.mark.parametrize(
@@ -153,11 +153,11 @@ def run_of(stated: Mapping[str, Any]) -> dict[str, Any]:
         ("quay.io/a/b@sha256:" + "0" * 64, "quay.io/a/b@sha256:" + "0" * 64),
     ],
 )
-def test_the_whole_name_of_an_image(image: str, whole: str) -> None:
+def test_image_reference_is_completed(image: str, whole: str) -> None:
     assert reference(image) == whole
 
 
-def test_what_the_user_says_stands_before_the_engine() -> None:
+def test_image_row_of_user_takes_precedence_over_engine() -> None:
     rows = [ImageRow("own/*", engine="podman", image="other:1"), ImageRow("*", machine=True)]
     assert find_row("own/a", rows, ["podman"]).image == "other:1"
     assert find_row("busybox", rows, ["podman"]).machine
@@ -165,7 +165,7 @@ def test_what_the_user_says_stands_before_the_engine() -> None:
         find_row("own/a", rows)
 
 
-def test_the_policy_of_a_pod_is_about_the_image_that_it_names() -> None:
+def test_pull_policy_applies_to_image_of_row() -> None:
     own = ImageRow("app", engine="podman", image="localhost/app:1")
     asked = [effective_policy(policy, own) for policy in ("Always", "IfNotPresent", "Never")]
     assert asked == ["IfNotPresent", "IfNotPresent", "Never"]
@@ -173,10 +173,10 @@ def test_the_policy_of_a_pod_is_about_the_image_that_it_names() -> None:
     assert effective_policy("Always", ImageRow("app", engine="podman")) == "Always"
 
 
-def test_secrets_for_registries_are_passed_on() -> None:
+def test_registry_credentials_are_read_from_pull_secrets() -> None:
     plain = {"auths": {"one.example": {"username": "u", "password": "p"}, "two.example": {"auth": "eDp5"}}}
     data = {".dockerconfigjson": base64.b64encode(json.dumps(plain).encode()).decode()}
     secret: Obj = {"apiVersion": "v1", "kind": "Secret", "metadata": make.metadata("reg", "team"), "data": data}
     asks = pod(of_engine(), imagePullSecrets=[{"name": "gone"}, {"name": "reg"}])
-    found = credentials(asks, Shelf(secret))
+    found = credentials(asks, Objects(secret))
     assert found == {"auths": {"one.example": {"auth": "dTpw"}, "two.example": {"auth": "eDp5"}}}

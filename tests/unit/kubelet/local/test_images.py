@@ -1,4 +1,4 @@
-"""Which environment of this machine stands for an image."""
+"""The image rows that map images to environments of the node."""
 
 import pytest
 
@@ -18,13 +18,13 @@ def refused(image: str) -> ContainerError:
     return caught.value
 
 
-def test_a_row_is_what_a_cluster_says() -> None:
+def test_image_row_is_read_from_cluster() -> None:
     assert image_row({"match": "a", "root": "/r"}) == ImageRow("a", root="/r")
     assert image_row({"match": "a", "machine": True, "root": ""}) == ImageRow("a", machine=True)
     assert image_row({"match": "a", "environment": "/e", "workingDir": "/w"}) == ImageRow("a", "/e", working_dir="/w")
 
 
-def test_the_first_row_that_matches_says_what_stands_for_an_image() -> None:
+def test_first_matching_row_provides_image() -> None:
     assert find_row("python:3.11", ROWS).place("python:3.11") == {"name": "python:3.11", "environment": "/venvs/python"}
     name = "registry.example.com/team/train@sha256:" + "a" * 64
     assert find_row(name, ROWS).place(name) == {"name": name, "root": "/images/ours"}
@@ -36,16 +36,16 @@ def test_the_first_row_that_matches_says_what_stands_for_an_image() -> None:
     "image", ["busybox", "busybox:latest", "docker.io/library/busybox", "docker.io/busybox:latest"]
 )
 @pytest.mark.parametrize("pattern", ["busybox", "docker.io/library/busybox:latest", "busy*", "index.docker.io/busybox"])
-def test_what_names_leave_out_makes_no_difference(image: str, pattern: str) -> None:
+def test_matching_normalizes_image_names(image: str, pattern: str) -> None:
     assert matches(image, pattern)
 
 
 @pytest.mark.parametrize("image", ["busybox:1.36", "quay.io/busybox", "library/busybox", "Busybox"])
-def test_other_images_are_others(image: str) -> None:
+def test_different_images_do_not_match(image: str) -> None:
     assert not matches(image, "busybox")
 
 
-def test_an_image_that_nothing_stands_for_is_not_pulled() -> None:
+def test_image_without_row_or_engine_is_not_pulled() -> None:
     error = refused("train:1")
     assert error.reason == "ErrImagePull"
     assert error.message == (
@@ -67,7 +67,7 @@ def test_an_image_that_nothing_stands_for_is_not_pulled() -> None:
         ("quay.io/Team/x:Tag", "invalid reference format: repository name (Team/x) must be lowercase"),
     ],
 )
-def test_what_is_no_name_is_told(image: str, why: str) -> None:
+def test_invalid_image_name_is_rejected(image: str, why: str) -> None:
     error = refused(image)
     assert error.reason == "InvalidImageName"
     parsed = f'couldn\'t parse image name "{image}": {why}'
@@ -75,5 +75,5 @@ def test_what_is_no_name_is_told(image: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("image", ["localhost:5000/a/b:T-1", "a/b_c/d--e", "Host.io/a", "a@sha256:" + "0" * 64])
-def test_names_of_all_forms_are_names(image: str) -> None:
+def test_valid_image_names_are_accepted(image: str) -> None:
     assert refused(image).reason == "ErrImagePull"

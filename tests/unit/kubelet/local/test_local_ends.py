@@ -1,4 +1,4 @@
-"""The kubelet of this machine: pods that are made to end."""
+"""The local kubelet: termination of pods."""
 
 import pytest
 
@@ -6,13 +6,13 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_status
 from batchyard.interfaces.containers import SANDBOX
+from unit.kubelet.local.fake_machine import UID, LocalStage, Script, pod, sidecar
 from unit.kubelet.local.local_make import container
-from unit.kubelet.local.pretended import UID, LocalStage, Script, pod, sidecar
 
 SLOW = Script(stopping=1000)
 
 
-def test_who_is_deleted_ends_in_its_time_and_goes() -> None:
+def test_deleted_pod_is_stopped_and_removed() -> None:
     stage = LocalStage(pod(), main=Script(stopping=3, stopped_code=0))
     stage.delete_pod()
     stage.run(2)
@@ -22,7 +22,7 @@ def test_who_is_deleted_ends_in_its_time_and_goes() -> None:
     assert stage.is_gone()
 
 
-def test_a_pod_that_ended_well_when_it_was_told_to_has_succeeded() -> None:
+def test_pod_that_exits_with_zero_when_stopped_succeeds() -> None:
     stage = LocalStage(pod(restartPolicy="Always"), main=Script(stopping=3, stopped_code=0))
     stage.put(with_metadata(stage.get(scheme.POD, "pod"), finalizers=["x/y"]))
     stage.delete_pod()
@@ -30,7 +30,7 @@ def test_a_pod_that_ended_well_when_it_was_told_to_has_succeeded() -> None:
     assert (stage.status["phase"], stage.machine.started) == ("Succeeded", ["sandbox", "main/0"])
 
 
-def test_who_does_not_listen_is_killed() -> None:
+def test_pod_is_killed_after_grace_period() -> None:
     stage = LocalStage(pod(), main=SLOW)
     stage.delete_pod(grace=5)
     stage.run(4)
@@ -39,7 +39,7 @@ def test_who_does_not_listen_is_killed() -> None:
     assert stage.is_gone()
 
 
-def test_sidecars_are_told_when_the_main_containers_have_ended() -> None:
+def test_sidecars_are_stopped_after_main_containers() -> None:
     stage = LocalStage(
         pod(first=[sidecar("x"), sidecar("y")]), main=Script(stopping=4), x=Script(stopping=1), y=Script(stopping=2)
     )
@@ -49,7 +49,7 @@ def test_sidecars_are_told_when_the_main_containers_have_ended() -> None:
     assert stage.is_gone()
 
 
-def test_sidecars_whose_turn_does_not_come_get_two_seconds() -> None:
+def test_sidecars_get_two_seconds_after_grace_period() -> None:
     stage = LocalStage(pod(first=[sidecar("x"), sidecar("y")]), main=SLOW, x=SLOW, y=SLOW)
     stage.delete_pod(grace=10)
     stage.run(11)
@@ -58,7 +58,7 @@ def test_sidecars_whose_turn_does_not_come_get_two_seconds() -> None:
     assert stage.is_gone()
 
 
-def test_the_time_to_end_can_be_made_shorter() -> None:
+def test_grace_period_can_be_shortened() -> None:
     stage = LocalStage(pod(), main=SLOW)
     stage.delete_pod()
     stage.run(1)
@@ -68,7 +68,7 @@ def test_the_time_to_end_can_be_made_shorter() -> None:
     assert stage.is_gone()
 
 
-def test_what_a_pod_ran_that_was_deleted_by_force_ends_after_it() -> None:
+def test_runs_of_force_deleted_pod_are_stopped() -> None:
     stage = LocalStage(pod(), main=SLOW)
     stage.delete_pod(grace=0)
     assert list(stage.client.list(scheme.POD)) == []
@@ -77,7 +77,7 @@ def test_what_a_pod_ran_that_was_deleted_by_force_ends_after_it() -> None:
     assert stage.is_gone()
 
 
-def test_a_pod_of_the_same_name_does_not_wait_for_the_one_before() -> None:
+def test_pod_of_same_name_does_not_wait_for_deleted_pod() -> None:
     stage = LocalStage(pod(), main=SLOW)
     stage.delete_pod(grace=0)
     again = pod()
@@ -87,7 +87,7 @@ def test_a_pod_of_the_same_name_does_not_wait_for_the_one_before() -> None:
     assert (stage.machine.runs(UID), len(stage.machine.runs("uid-again"))) == ([], 2)
 
 
-def test_a_pod_is_deleted_before_it_ever_began() -> None:
+def test_pod_deleted_before_its_start_is_removed() -> None:
     stage = LocalStage()
     stage.machine.faults = ["no network"]
     stage.put(pod())
@@ -96,7 +96,7 @@ def test_a_pod_is_deleted_before_it_ever_began() -> None:
     assert stage.is_gone()
 
 
-def test_a_pod_that_has_ended_goes_at_once_with_all_that_it_left() -> None:
+def test_ended_pod_is_removed_at_once_with_its_runs() -> None:
     stage = LocalStage(pod(), main=Script(1))
     stage.run(2)
     assert stage.machine.runs()
@@ -104,7 +104,7 @@ def test_a_pod_that_has_ended_goes_at_once_with_all_that_it_left() -> None:
     assert stage.is_gone()
 
 
-def test_a_pod_that_is_active_for_too_long_fails() -> None:
+def test_pod_over_active_deadline_fails() -> None:
     stage = LocalStage(pod(activeDeadlineSeconds=5, restartPolicy="OnFailure"), main=Script(stopping=2, stopped_code=0))
     stage.run(6)
     assert (stage.status["phase"], "reason" in stage.status) == ("Running", False)
@@ -116,7 +116,7 @@ def test_a_pod_that_is_active_for_too_long_fails() -> None:
 
 
 @pytest.mark.parametrize("first", [(), (container("a"),)])
-def test_a_deadline_comes_while_a_pod_waits(first: tuple[dict[str, object], ...]) -> None:
+def test_active_deadline_applies_while_pod_waits(first: tuple[dict[str, object], ...]) -> None:
     stage = LocalStage(
         pod(activeDeadlineSeconds=5, restartPolicy="OnFailure", first=first), a=Script(1, 1), main=Script(1, 1)
     )
@@ -124,19 +124,19 @@ def test_a_deadline_comes_while_a_pod_waits(first: tuple[dict[str, object], ...]
     assert (stage.status["phase"], stage.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
-def test_a_pod_whose_volume_holds_too_much_is_evicted() -> None:
+def test_pod_over_empty_dir_limit_is_evicted() -> None:
     scratch = {"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}
     stage = LocalStage(pod(volumes=[scratch]), main=Script(stopping=1, stopped_code=0))
     stage.run(2)
     assert stage.status["phase"] == "Running"
-    stage.machine.says(SANDBOX, exceeded={"volume": "scratch", "at": stage.kernel.now()})
+    stage.machine.set_status(SANDBOX, exceeded={"volume": "scratch", "at": stage.kernel.now()})
     stage.run(6)
     reported = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
     assert [stage.status[field] for field in ("phase", "reason", "message")] == ["Failed", "Evicted", reported]
     assert (stage.reported("Evicted"), stage.machine.stops[0]) == ([reported], ("main/0", 2))
 
 
-def test_what_runs_of_a_pod_ends_that_others_declared_failed() -> None:
+def test_runs_of_pod_marked_failed_by_controller_are_stopped() -> None:
     stage = LocalStage(pod(), main=Script(stopping=3))
     found = stage.get(scheme.POD, "pod")
     stage.put(with_status(found, {**found["status"], "phase": "Failed", "reason": "NodeLost"}))

@@ -1,6 +1,6 @@
-"""Laws that the kubelet of this machine keeps whatever happens to its pods, its machine, and its platform.
+"""Invariants of the local kubelet under random events of its pods, its machine and its platform.
 
-The machine itself sees to it that no container runs twice at a time, and that only what has ended is forgotten.
+The machine itself asserts that no container runs twice at a time, and that only ended runs are removed.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, with_status
 from batchyard.base.instant import SECOND
+from unit.kubelet.local.fake_machine import LocalStage, Script, pod, sidecar
 from unit.kubelet.local.local_make import container
-from unit.kubelet.local.pretended import LocalStage, Script, pod, sidecar
 
 NAMES = ("first", "side", "main", "other")
 SCRIPTS = st.builds(
@@ -37,11 +37,11 @@ EVENTS = st.one_of(
 )
 
 
-class Watched(LocalStage):
-    """A stage on which something happens, and laws are looked after."""
+class CheckedStage(LocalStage):
+    """A stage that applies random events."""
 
-    def happen(self, what: str, detail: Any) -> None:
-        """Let something happen."""
+    def apply_event(self, what: str, detail: Any) -> None:
+        """Applies an event."""
         match what:
             case "pass":
                 self.pass_time((self.kernel.now() - make.NOW) / SECOND + detail)
@@ -50,25 +50,25 @@ class Watched(LocalStage):
             case "lose":
                 self.machine.lose(detail)
             case "probe":
-                self.machine.says(detail, failed={"probe": "liveness", "message": "no"})
+                self.machine.set_status(detail, failed={"probe": "liveness", "message": "no"})
             case "delete":
-                if self.here is not None:
+                if self.existing_pod is not None:
                     self.delete_pod(detail)
             case "fault":
                 self.machine.faults.append("no network")
             case "declare":
-                if self.here is not None and self.here["status"]["phase"] in {"Pending", "Running"}:
-                    self.put(with_status(self.here, {**self.here["status"], "phase": "Failed"}))
+                if self.existing_pod is not None and self.existing_pod["status"]["phase"] in {"Pending", "Running"}:
+                    self.put(with_status(self.existing_pod, {**self.existing_pod["status"], "phase": "Failed"}))
         self.settle()
 
     @property
-    def here(self) -> Mapping[str, Any] | None:
-        """The pod, if it is still there."""
+    def existing_pod(self) -> Mapping[str, Any] | None:
+        """The pod, if it still exists."""
         return self.client.get(Key(scheme.POD, "team", "pod"))
 
 
 def restarts(status: Mapping[str, Any]) -> Mapping[str, int]:
-    """How often each container was started again."""
+    """The restart count of each container."""
     both = [*status.get("initContainerStatuses", ()), *status["containerStatuses"]]
     return {each["name"]: each["restartCount"] for each in both}
 
@@ -78,16 +78,18 @@ def restarts(status: Mapping[str, Any]) -> Mapping[str, int]:
     st.lists(SCRIPTS, min_size=4, max_size=4),
     st.lists(EVENTS, max_size=10),
 )
-def test_no_law_is_broken_whatever_happens(policy: str, scripts: list[Script], events: list[tuple[str, Any]]) -> None:
+def test_kubelet_invariants_hold_for_random_events(
+    policy: str, scripts: list[Script], events: list[tuple[str, Any]]
+) -> None:
     by_name = dict(zip(NAMES, scripts, strict=True))
-    stage = Watched(
+    stage = CheckedStage(
         pod(container("main"), container("other"), first=[sidecar(), container("first")], restartPolicy=policy),
         **by_name,
     )
     for what, detail in events:
-        before = stage.here
-        stage.happen(what, detail)
-        after = stage.here
+        before = stage.existing_pod
+        stage.apply_event(what, detail)
+        after = stage.existing_pod
         if before is None or after is None:
             assert after is None
             continue
@@ -95,7 +97,7 @@ def test_no_law_is_broken_whatever_happens(policy: str, scripts: list[Script], e
             assert after["status"]["phase"] == before["status"]["phase"]
         counts = restarts(after["status"])
         assert all(counts[name] >= count for name, count in restarts(before["status"]).items())
-    if stage.here is not None:
+    if stage.existing_pod is not None:
         stage.delete_pod()
-    stage.happen("pass", 100)
+    stage.apply_event("pass", 100)
     assert stage.is_gone()

@@ -1,16 +1,16 @@
-"""The kubelet of this machine: what is lost, what cannot be made, and a platform that begins again."""
+"""The local kubelet: lost runs, creation errors, and a restarted platform."""
 
 import pytest
 
 from batchyard.api import scheme
+from unit.kubelet.local.fake_machine import LocalStage, Script, pod, sidecar
 from unit.kubelet.local.local_make import config_map, container
-from unit.kubelet.local.pretended import LocalStage, Script, pod, sidecar
 
 SLOW = Script(stopping=1000)
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])
-def test_a_pod_that_lost_its_sandbox_begins_anew(policy: str) -> None:
+def test_pod_with_lost_sandbox_is_recreated(policy: str) -> None:
     stage = LocalStage(pod(first=[container("a")], restartPolicy=policy), a=Script(1))
     stage.run(2)
     stage.machine.lose("sandbox")
@@ -22,7 +22,7 @@ def test_a_pod_that_lost_its_sandbox_begins_anew(policy: str) -> None:
     assert (stage.container()["restartCount"], stage.container("a")["restartCount"]) == (1, 1)
 
 
-def test_a_pod_that_runs_once_fails_without_its_sandbox() -> None:
+def test_pod_with_restart_policy_never_fails_without_sandbox() -> None:
     stage = LocalStage(pod(container("main"), container("other", image="nobody/knows")))
     assert stage.status["phase"] == "Pending"
     stage.machine.lose("sandbox")
@@ -32,7 +32,7 @@ def test_a_pod_that_runs_once_fails_without_its_sandbox() -> None:
     assert stage.container("other")["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
 
 
-def test_what_has_done_its_work_needs_no_other_sandbox() -> None:
+def test_completed_pod_needs_no_new_sandbox() -> None:
     stage = LocalStage(pod(first=[sidecar()], restartPolicy="OnFailure"), main=Script(1), side=Script(stopping=5))
     stage.run(2)
     stage.machine.lose("sandbox")
@@ -41,7 +41,7 @@ def test_what_has_done_its_work_needs_no_other_sandbox() -> None:
 
 
 @pytest.mark.parametrize(("policy", "phase"), [("Never", "Failed"), ("OnFailure", "Running")])
-def test_of_a_lost_container_nobody_knows_how_it_ended(policy: str, phase: str) -> None:
+def test_lost_container_has_unknown_status(policy: str, phase: str) -> None:
     stage = LocalStage(pod(restartPolicy=policy))
     stage.machine.lose("main/0")
     stage.settle()
@@ -51,7 +51,7 @@ def test_of_a_lost_container_nobody_knows_how_it_ended(policy: str, phase: str) 
     assert (stage.status["phase"], stage.container()["restartCount"]) == (phase, int(policy != "Never"))
 
 
-def test_restarts_are_counted_on_where_the_machine_forgot_all_runs() -> None:
+def test_restart_count_continues_after_machine_lost_all_runs() -> None:
     stage = LocalStage(pod(restartPolicy="Always"), main=Script(1, 1))
     stage.run(20)
     count = stage.container()["restartCount"]
@@ -63,7 +63,7 @@ def test_restarts_are_counted_on_where_the_machine_forgot_all_runs() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 2, 4, 7])
-def test_a_platform_that_begins_again_changes_nothing(seconds: int) -> None:
+def test_restart_of_platform_changes_nothing(seconds: int) -> None:
     stage = LocalStage(pod(first=[sidecar(), container("a")]), a=Script(3), main=Script(3, 9))
     stage.run(seconds)
     before, started, reported = stage.get(scheme.POD, "pod"), list(stage.machine.started), list(stage.events)
@@ -71,7 +71,7 @@ def test_a_platform_that_begins_again_changes_nothing(seconds: int) -> None:
     assert (stage.get(scheme.POD, "pod"), stage.machine.started, stage.events) == (before, started, reported)
 
 
-def test_a_platform_that_begins_again_goes_on_stopping() -> None:
+def test_restarted_platform_continues_stopping_pod() -> None:
     stage = LocalStage(pod(), main=SLOW)
     stage.delete_pod()
     stage.run(10)
@@ -81,7 +81,7 @@ def test_a_platform_that_begins_again_goes_on_stopping() -> None:
     assert stage.is_gone()
 
 
-def test_what_pods_left_goes_that_went_while_the_platform_was_down() -> None:
+def test_runs_of_pod_deleted_while_platform_was_down_are_removed() -> None:
     stage = LocalStage(pod(), main=SLOW)
     stage.runner.stop()
     stage.delete_pod(grace=0)
@@ -91,7 +91,7 @@ def test_what_pods_left_goes_that_went_while_the_platform_was_down() -> None:
     assert stage.is_gone()
 
 
-def test_a_config_map_that_comes_later_lets_a_container_start() -> None:
+def test_container_starts_when_missing_config_map_appears() -> None:
     source = {"configMapKeyRef": {"name": "settings", "key": "a"}}
     stage = LocalStage(pod(container(env=[{"name": "A", "valueFrom": source}])))
     waiting = {"reason": "CreateContainerConfigError", "message": 'configmap "settings" not found'}
@@ -102,7 +102,7 @@ def test_a_config_map_that_comes_later_lets_a_container_start() -> None:
     assert stage.status["phase"] == "Running"
 
 
-def test_a_config_map_that_comes_later_lets_a_volume_be_made() -> None:
+def test_volume_is_created_when_missing_config_map_appears() -> None:
     volume = {"name": "v", "configMap": {"name": "settings"}}
     stage = LocalStage(pod(volumes=[volume]))
     assert (stage.machine.started, stage.container()["state"]["waiting"]["reason"]) == ([], "ContainerCreating")
@@ -111,7 +111,7 @@ def test_a_config_map_that_comes_later_lets_a_volume_be_made() -> None:
     assert stage.status["phase"] == "Running"
 
 
-def test_a_container_starts_again_whose_volume_could_not_be_made_now() -> None:
+def test_container_restarts_although_its_volume_source_is_gone() -> None:
     volume = {"name": "v", "configMap": {"name": "settings"}}
     mounts = [{"name": "v", "mountPath": "/v", "readOnly": True}]
     again = pod(container(volumeMounts=mounts), volumes=[volume], restartPolicy="Always")
@@ -122,7 +122,7 @@ def test_a_container_starts_again_whose_volume_could_not_be_made_now() -> None:
     assert stage.container()["volumeMounts"] == [{**mounts[0], "recursiveReadOnly": "Disabled"}]
 
 
-def test_an_image_that_nothing_stands_for() -> None:
+def test_image_without_row_or_engine_is_reported() -> None:
     stage = LocalStage(pod(container(image="nobody/knows")))
     assert stage.container()["state"]["waiting"]["reason"] == "ErrImagePull"
     stage.run(25)
@@ -131,13 +131,13 @@ def test_an_image_that_nothing_stands_for() -> None:
     assert (error, stage.machine.alive()) == ("Error: ErrImagePull", ["sandbox"])
 
 
-def test_a_name_that_no_image_can_have() -> None:
+def test_invalid_image_name_is_reported() -> None:
     stage = LocalStage(pod(container(image="Nobody")))
     assert stage.container()["state"]["waiting"]["reason"] == "InvalidImageName"
     assert (len(stage.reported("InspectFailed")), stage.reported("Failed")) == (1, ["Error: InvalidImageName"])
 
 
-def test_a_pod_that_the_node_does_not_take_fails() -> None:
+def test_pod_that_does_not_fit_fails() -> None:
     stage = LocalStage(pod(container(resources={"requests": {"cpu": "9"}})))
     assert (stage.status["phase"], stage.status["reason"]) == ("Failed", "OutOfcpu")
     reported = "Node didn't have enough resource: cpu, requested: 9000, used: 0, capacity: 4000"
@@ -148,6 +148,6 @@ def test_a_pod_that_the_node_does_not_take_fails() -> None:
     assert stage.is_gone()
 
 
-def test_a_pod_of_another_node_is_left_alone() -> None:
+def test_pod_of_another_node_is_ignored() -> None:
     stage = LocalStage(pod(nodeName="elsewhere"))
     assert "status" not in stage.get(scheme.POD, "pod")

@@ -1,27 +1,27 @@
-"""The kubelet of this machine: pods that begin, run, end, and start again."""
+"""The local kubelet: pods that start, run, end and restart."""
 
 from itertools import pairwise
 
 import pytest
 
 import make
+from unit.kubelet.local.fake_machine import FOREVER, UID, LocalStage, Script, pod
 from unit.kubelet.local.local_make import container
-from unit.kubelet.local.pretended import FOREVER, UID, LocalStage, Script, pod
 
-ENDS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-def test_a_bound_pod_runs() -> None:
+def test_bound_pod_runs() -> None:
     stage = LocalStage(pod())
     assert (stage.status["phase"], stage.status["startTime"]) == ("Running", make.stamp())
     assert stage.container()["state"] == {"running": {"startedAt": make.stamp()}}
     marks = [stage.container()[mark] for mark in ("ready", "started", "restartCount")]
     assert (marks, stage.container()["containerID"]) == ([True, True, 0], f"batchyard://{UID}/main/0")
-    assert [stage.condition(kind) for kind in ENDS] == [("True", "", "")] * 5
+    assert [stage.condition(kind) for kind in CONDITIONS] == [("True", "", "")] * 5
     assert stage.reasons() == ["Pulled", "Created", "Started"]
 
 
-def test_a_pod_succeeds_that_ends_well() -> None:
+def test_pod_succeeds_when_containers_exit_with_zero() -> None:
     stage = LocalStage(pod(), main=Script(5))
     stage.run(9)
     assert stage.status["phase"] == "Succeeded"
@@ -29,11 +29,11 @@ def test_a_pod_succeeds_that_ends_well() -> None:
     assert (ended["exitCode"], ended["reason"], ended["finishedAt"]) == (0, "Completed", make.stamp(5))
     completed = ("False", "PodCompleted", "")
     reported = [("False", "", ""), ("True", "PodCompleted", ""), completed, completed, ("True", "", "")]
-    assert [stage.condition(kind) for kind in ENDS] == reported
+    assert [stage.condition(kind) for kind in CONDITIONS] == reported
     assert stage.machine.alive() == []
 
 
-def test_a_pod_fails_one_of_whose_containers_failed() -> None:
+def test_pod_fails_when_container_fails() -> None:
     stage = LocalStage(pod(container("a"), container("b")), a=Script(1, 3), b=Script(2))
     stage.run(1)
     assert stage.status["phase"] == "Running"
@@ -43,7 +43,7 @@ def test_a_pod_fails_one_of_whose_containers_failed() -> None:
     assert [status["state"]["terminated"]["exitCode"] for status in stage.status["containerStatuses"]] == [3, 0]
 
 
-def test_a_pod_is_pending_until_its_containers_have_started() -> None:
+def test_pod_is_pending_until_containers_start() -> None:
     stage = LocalStage()
     stage.machine.faults = ["no network"] * 2
     stage.put(pod())
@@ -51,19 +51,19 @@ def test_a_pod_is_pending_until_its_containers_have_started() -> None:
         "Pending",
         {"waiting": {"reason": "ContainerCreating"}},
     )
-    assert [stage.condition(kind)[0] for kind in ENDS] == ["False", "True", "False", "False", "True"]
+    assert [stage.condition(kind)[0] for kind in CONDITIONS] == ["False", "True", "False", "False", "True"]
     assert stage.condition("Ready")[1:] == ("ContainersNotReady", "containers with unready status: [main]")
     stage.run(20)
     assert stage.status["phase"] == "Running"
     assert stage.reported("FailedCreatePodSandBox") == ["Failed to create pod sandbox: no network"] * 2
 
 
-def test_statuses_are_in_order_of_their_names() -> None:
+def test_container_statuses_are_sorted_by_name() -> None:
     stage = LocalStage(pod(container("b"), container("a")))
     assert [status["name"] for status in stage.status["containerStatuses"]] == ["a", "b"]
 
 
-def test_what_always_runs_starts_again_later_and_later() -> None:
+def test_restarts_are_delayed_by_exponential_backoff() -> None:
     stage = LocalStage(pod(restartPolicy="Always"), main=Script(1, 0))
     stage.run(1100)
     begun = stage.machine.times[1:]
@@ -72,7 +72,7 @@ def test_what_always_runs_starts_again_later_and_later() -> None:
     assert stage.status["phase"] == "Running"
 
 
-def test_what_waits_to_start_again_says_so() -> None:
+def test_container_in_backoff_reports_crash_loop() -> None:
     stage = LocalStage(pod(restartPolicy="OnFailure"), main=Script(1, 7))
     stage.run(5)
     waiting, name = stage.container()["state"]["waiting"], f"pod_team({UID})"
@@ -86,30 +86,30 @@ def test_what_waits_to_start_again_says_so() -> None:
     assert stage.container()["lastState"]["terminated"]["containerID"].endswith("/main/1")
 
 
-def test_who_ran_long_starts_again_at_once() -> None:
+def test_container_that_ran_long_restarts_without_backoff() -> None:
     scripts = {"main/0": Script(1), "main/1": Script(601), "main": FOREVER}
     stage = LocalStage(pod(restartPolicy="Always"), **scripts)
     stage.run(602)
     assert stage.machine.started[-1] == "main/2"
 
 
-def test_only_failures_start_again_where_the_policy_says_so() -> None:
+def test_on_failure_policy_restarts_only_failed_containers() -> None:
     stage = LocalStage(pod(restartPolicy="OnFailure"), **{"main/0": Script(1, 1), "main/1": Script(1, 0)})
     stage.run(30)
     assert (stage.status["phase"], stage.container()["restartCount"]) == ("Succeeded", 1)
     assert len(stage.machine.runs()) == 3  # the sandbox, and two runs whose logs are kept
 
 
-def test_two_runs_of_a_container_are_kept() -> None:
+def test_last_two_runs_of_container_are_kept() -> None:
     stage = LocalStage(pod(restartPolicy="Always"), main=Script(1, 1))
     stage.run(60)
     assert [run["metadata"]["name"] for run in stage.machine.runs()][1:] == ["main/2", "main/3"]
 
 
 @pytest.mark.parametrize(("policy", "phase"), [("Never", "Failed"), ("Always", "Running")])
-def test_a_command_that_cannot_start(policy: str, phase: str) -> None:
+def test_command_that_cannot_start_fails_container(policy: str, phase: str) -> None:
     stage = LocalStage(pod(restartPolicy=policy))
-    stage.machine.script = lambda *_: Script(0, 128, says={"reason": "StartError", "message": "no such file"})
+    stage.machine.script = lambda *_: Script(0, 128, status={"reason": "StartError", "message": "no such file"})
     stage.put(pod(name="other", restartPolicy=policy))
     stage.run(5)
     other = stage.get("Pod", "other")["status"]
@@ -119,9 +119,9 @@ def test_a_command_that_cannot_start(policy: str, phase: str) -> None:
     assert stage.machine.started.count("main/2") == 0
 
 
-def test_what_failed_to_start_backs_off_like_all_else() -> None:
+def test_start_error_is_followed_by_backoff() -> None:
     stage = LocalStage()
-    stage.machine.script = lambda *_: Script(0, 128, says={"reason": "StartError", "startedAt": None})
+    stage.machine.script = lambda *_: Script(0, 128, status={"reason": "StartError", "startedAt": None})
     stage.put(pod(restartPolicy="Always"))
     stage.run(9)
     assert stage.machine.started == ["sandbox", "main/0", "main/1"]

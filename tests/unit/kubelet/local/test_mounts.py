@@ -1,4 +1,4 @@
-"""Where a container has the volumes of its pod."""
+"""The mounts of pod volumes in a container."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ NO_RECURSION = 'volume "data" requested recursive read-only mode, but it is not 
 
 
 def mounts(*rows: Mapping[str, Any]) -> list[Mount]:
-    """The mounts of a container that has these."""
+    """The mounts of a container with these volumeMounts."""
     return mounts_of(container(volumeMounts=list(rows)), {"POD": "pod-1", "EMPTY": ""}, PLANS)
 
 
@@ -25,30 +25,30 @@ def refused(**row: Any) -> tuple[str, str]:
     return caught.value.reason, caught.value.message
 
 
-def test_a_volume_is_mounted_from_the_folder_of_the_pod() -> None:
+def test_volume_is_mounted_from_pod_folder() -> None:
     (mount,) = mounts({"name": "data", "mountPath": "data/"})
     assert mount.row() == {"source": "volumes/data", "target": "/data", "readOnly": False}
     assert mount.row("volumes/data/real")["source"] == "volumes/data/real"
 
 
-def test_what_is_the_machines_is_mounted_from_there() -> None:
+def test_host_path_is_mounted_from_node() -> None:
     (mount,) = mounts({"name": "disk", "mountPath": "/d", "subPath": "a//b/", "mountPropagation": "Bidirectional"})
     assert mount.row() == {"source": "/srv/data/a/b", "target": "/d", "readOnly": False}
 
 
-def test_files_are_never_written_the_rest_where_that_is_said() -> None:
+def test_volume_files_are_read_only_and_others_as_requested() -> None:
     found = mounts({"name": "cm", "mountPath": "/a"}, {"name": "data", "mountPath": "/b", "readOnly": True})
     assert [mount.read_only for mount in found] == [True, True]
 
 
-def test_a_part_of_a_volume_may_be_named_by_variables() -> None:
+def test_sub_path_expression_expands_variables() -> None:
     (mount,) = mounts({"name": "data", "mountPath": "/data", "subPathExpr": "$(POD)/x"})
     assert (mount.sub_path, mount.source) == ("pod-1/x", "volumes/data/pod-1/x")
     (whole,) = mounts({"name": "data", "mountPath": "/data", "subPath": "."})
     assert whole.source == "volumes/data"
 
 
-def test_outer_mounts_come_before_inner_ones() -> None:
+def test_outer_mounts_precede_inner_mounts() -> None:
     found = mounts(*({"name": "data", "mountPath": at} for at in ("/a/b/c", "/a", "/d/e")))
     assert [mount.target for mount in found] == ["/a", "/d/e", "/a/b/c"]
 
@@ -66,5 +66,5 @@ def test_outer_mounts_come_before_inner_ones() -> None:
         ),
     ],
 )
-def test_what_cannot_be_mounted_is_told(row: Mapping[str, Any], reported: str) -> None:
+def test_invalid_mount_is_rejected(row: Mapping[str, Any], reported: str) -> None:
     assert refused(**row) == ("CreateContainerConfigError", reported)

@@ -18,32 +18,32 @@ DEFAULTS = {
 }
 
 
-def test_what_is_not_said_of_a_probe_is_filled_in() -> None:
+def test_probe_gets_default_values() -> None:
     only = container(livenessProbe={"exec": {"command": ["true"]}, "periodSeconds": 5})
     assert probes_of(only) == {"liveness": {**DEFAULTS, "periodSeconds": 5, "exec": {"command": ["true"]}}}
     assert probes_of(container()) == {}
 
 
-def test_the_name_of_a_port_becomes_its_number() -> None:
+def test_port_name_is_resolved_to_number() -> None:
     only = container(ports=PORTS, startupProbe={"httpGet": {"port": "web"}}, readinessProbe={"tcpSocket": {"port": 1}})
     found = probes_of(only)
     assert found["startup"]["httpGet"] == {"port": 8080, "path": "/", "scheme": "HTTP"}
     assert found["readiness"]["tcpSocket"] == {"port": 1}
 
 
-def test_a_service_of_grpc_may_have_a_name() -> None:
+def test_grpc_service_defaults_to_empty() -> None:
     assert probes_of(container(livenessProbe={"grpc": {"port": 9, "service": None}}))["liveness"]["grpc"] == {
         "port": 9,
         "service": "",
     }
 
 
-def test_a_probe_does_something() -> None:
+def test_probe_without_handler_is_rejected() -> None:
     with pytest.raises(ContainerError, match="startup probe: must specify a handler type"):
         probes_of(container(startupProbe={"periodSeconds": 3}))
 
 
-def test_hooks_have_their_ports_as_numbers() -> None:
+def test_hook_ports_are_resolved_to_numbers() -> None:
     hooks = {"postStart": {"exec": {"command": ["a"]}}, "preStop": {"httpGet": {"port": "9090", "path": "/bye"}}}
     assert hooks_of(container(lifecycle=hooks)) == {
         "postStart": {"exec": {"command": ["a"]}},
@@ -58,7 +58,7 @@ def test_hooks_have_their_ports_as_numbers() -> None:
     ("port", "reported"),
     [("no", "port no not found"), ("70000", "invalid port number: 70000"), (0, "invalid port number: 0")],
 )
-def test_a_port_that_is_none_is_told(port: Any, reported: str) -> None:
+def test_invalid_port_is_rejected(port: Any, reported: str) -> None:
     with pytest.raises(ContainerError, match=f"readiness probe: {reported}"):
         probes_of(container(ports=PORTS, readinessProbe={"httpGet": {"port": port}}))
     with pytest.raises(ContainerError, match=f"preStop hook: {reported}"):

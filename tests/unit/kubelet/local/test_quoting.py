@@ -1,4 +1,4 @@
-"""Texts quoted as Go quotes them."""
+"""Go-style quoting of texts."""
 
 import pytest
 
@@ -16,5 +16,5 @@ from batchyard.kubelet.local.errors import quoted
         ("\U000e0001", '"\\U000e0001"'),
     ],
 )
-def test_what_cannot_be_printed_is_escaped(text: str, reported: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, reported: str) -> None:
     assert quoted(text) == reported

@@ -1,4 +1,4 @@
-"""Who a container runs as, and what it cannot be given."""
+"""The user of a container, and unsupported security fields."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,40 +7,40 @@ import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
 from batchyard.kubelet.local.security import ROOT, ContainerUser, reject_unsupported, seccomp_of, user_of
-from unit.kubelet.local.local_make import NOTHING, Shelf, container, pod
+from unit.kubelet.local.local_make import NOTHING, Objects, container, pod
 
-ANYBODY = ContainerUser(1000, 100)
+NON_ROOT = ContainerUser(1000, 100)
 
 
 def user(
-    own: Mapping[str, Any] | None = None, of_pod: Mapping[str, Any] | None = None, default: ContainerUser = ANYBODY
+    own: Mapping[str, Any] | None = None, of_pod: Mapping[str, Any] | None = None, default: ContainerUser = NON_ROOT
 ) -> dict[str, Any] | None:
     """The user of a container with these security contexts."""
     only = container(securityContext=own)
     return user_of(pod(only, securityContext=of_pod), only, default)
 
 
-def refused(only: Mapping[str, Any], reader: Shelf = NOTHING, **spec: Any) -> tuple[str, str]:
+def refused(only: Mapping[str, Any], reader: Objects = NOTHING, **spec: Any) -> tuple[str, str]:
     with pytest.raises(ContainerError) as caught:
         reject_unsupported(pod(only, **spec), only, reader)
     return caught.value.reason, caught.value.message
 
 
-def test_who_says_nothing_runs_as_whoever_it_is() -> None:
+def test_user_is_unset_without_security_context() -> None:
     assert user() is None
     assert user({"runAsUser": None}, {"fsGroupChangePolicy": "Always"}) is None
 
 
-def test_the_container_says_it_before_the_pod() -> None:
+def test_container_security_context_overrides_pod() -> None:
     assert user({"runAsUser": 7}, {"runAsUser": 8, "runAsGroup": 9}) == {"uid": 7, "gid": 9}
 
 
-def test_who_names_a_user_without_a_group_has_roots() -> None:
+def test_user_without_group_gets_group_zero() -> None:
     assert user({"runAsUser": 7}) == {"uid": 7, "gid": 0}
     assert user({"runAsGroup": 7}) == {"uid": 1000, "gid": 7}
 
 
-def test_the_group_of_volumes_is_nobodys_user() -> None:
+def test_fs_group_does_not_set_user() -> None:
     assert user(None, {"fsGroup": 2000}) is None
 
 
@@ -51,14 +51,14 @@ def test_the_group_of_volumes_is_nobodys_user() -> None:
         ({}, "container has runAsNonRoot and image will run as root"),
     ],
 )
-def test_who_must_not_be_root_is_refused_as_root(own: Mapping[str, Any], reported: str) -> None:
+def test_run_as_non_root_rejects_root(own: Mapping[str, Any], reported: str) -> None:
     with pytest.raises(ContainerError) as caught:
         user(own, {"runAsNonRoot": True}, ROOT)
     assert caught.value.reason == "CreateContainerConfigError"
     assert caught.value.message == f'{reported} (pod: "pod_team(uid-pod)", container: main)'
 
 
-def test_who_must_not_be_root_may_be_somebody() -> None:
+def test_run_as_non_root_accepts_other_user() -> None:
     assert user({"runAsNonRoot": True}) is None
     assert user({"runAsUser": 7}, {"runAsNonRoot": True}, ROOT) == {"uid": 7, "gid": 0}
     assert user({"runAsNonRoot": False}, {"runAsNonRoot": True}, ROOT) is None
@@ -77,24 +77,24 @@ def test_who_must_not_be_root_may_be_somebody() -> None:
         ({"ports": [{"containerPort": 80, "hostPort": 8080}]}, "hostPort 8080 without hostNetwork"),
     ],
 )
-def test_what_a_container_cannot_be_given_is_told(fields: Mapping[str, Any], reported: str) -> None:
+def test_unsupported_container_fields_are_rejected(fields: Mapping[str, Any], reported: str) -> None:
     assert refused(container(**fields)) == ("CreateContainerConfigError", f"not supported on this node: {reported}")
 
 
 @pytest.mark.parametrize("field", ["hostPID", "hostIPC", "shareProcessNamespace"])
-def test_what_a_pod_cannot_be_given_is_told(field: str) -> None:
+def test_unsupported_pod_fields_are_rejected(field: str) -> None:
     spec: dict[str, Any] = {field: True}
     assert refused(container(), **spec)[1] == f"not supported on this node: {field}"
 
 
-def test_all_that_cannot_be_given_is_told_at_once() -> None:
+def test_all_unsupported_fields_are_reported_at_once() -> None:
     context = {"sysctls": [{"name": "net.core.somaxconn", "value": "9"}], "supplementalGroups": [7, 8]}
     reported = refused(container(securityContext={"privileged": True}), hostPID=True, securityContext=context)[1]
     listed = "hostPID; sysctls net.core.somaxconn; supplementalGroups 7, 8; privileged"
     assert reported == f"not supported on this node: {listed}"
 
 
-def test_what_asks_for_no_more_than_there_is_is_fine() -> None:
+def test_supported_fields_are_accepted() -> None:
     own = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -108,12 +108,12 @@ def test_what_asks_for_no_more_than_there_is_is_fine() -> None:
     reject_unsupported(of, only, NOTHING, host_network=True)
 
 
-def test_the_machines_network_is_for_pods_where_the_node_allows_it() -> None:
+def test_host_network_requires_node_option() -> None:
     reason, reported = refused(container(), hostNetwork=True)
     assert (reason, "batchyard up --host-network" in reported) == ("CreateContainerConfigError", True)
 
 
-def test_proc_is_unmasked_for_a_pod_with_users_of_its_own() -> None:
+def test_unmasked_proc_mount_requires_user_namespace() -> None:
     only = container(securityContext={"procMount": "Unmasked"})
     reject_unsupported(pod(only, hostUsers=False), only, NOTHING)
 
@@ -125,13 +125,13 @@ def profile(own: Mapping[str, Any] | None, of_pod: Mapping[str, Any] | None = No
     return seccomp_of(pod(only, securityContext=context), only, lambda name: fault and f"{name}: {fault}")
 
 
-def test_a_container_without_a_seccomp_profile_has_the_runtimes() -> None:
+def test_seccomp_profile_defaults_to_runtime_default() -> None:
     assert profile(None) == {"type": "RuntimeDefault"}
     assert profile(None, {"type": "Unconfined"}) == {"type": "Unconfined"}
     assert profile({"type": "RuntimeDefault"}, {"type": "Unconfined"}) == {"type": "RuntimeDefault"}
 
 
-def test_a_seccomp_profile_of_the_machine_is_named_by_its_path() -> None:
+def test_localhost_seccomp_profile_is_named_by_path() -> None:
     assert profile({"type": "Localhost", "localhostProfile": "team/a.json"}) == {
         "type": "Localhost",
         "profile": "team/a.json",
@@ -151,18 +151,18 @@ def test_a_seccomp_profile_of_the_machine_is_named_by_its_path() -> None:
         ("x", "CreateContainerError", "failed to create containerd container: x: no such file"),
     ],
 )
-def test_a_seccomp_profile_that_cannot_be_loaded_is_refused(named: str | None, reason: str, reported: str) -> None:
+def test_invalid_seccomp_profile_is_rejected(named: str | None, reason: str, reported: str) -> None:
     with pytest.raises(ContainerError) as caught:
         profile({"type": "Localhost", "localhostProfile": named}, fault="no such file")
     assert (caught.value.reason, caught.value.message) == (reason, reported)
 
 
-def test_a_runtime_class_may_not_stand_for_other_isolation() -> None:
+def test_runtime_class_with_other_isolation_is_rejected() -> None:
     def named(name: str, handler: str) -> Mapping[str, Any]:
         return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler}
 
-    shelf = Shelf(named("gpu", "nvidia"), named("sandboxed", "runsc"))
-    reject_unsupported(pod(runtimeClassName="gpu"), container(), shelf)
-    reported = refused(container(), shelf, runtimeClassName="sandboxed")
+    objects = Objects(named("gpu", "nvidia"), named("sandboxed", "runsc"))
+    reject_unsupported(pod(runtimeClassName="gpu"), container(), objects)
+    reported = refused(container(), objects, runtimeClassName="sandboxed")
     assert reported == ("CreateContainerError", 'no runtime for "runsc" is configured')
-    assert refused(container(), shelf, runtimeClassName="no")[1] == 'RuntimeClass "no" not found'
+    assert refused(container(), objects, runtimeClassName="no")[1] == 'RuntimeClass "no" not found'

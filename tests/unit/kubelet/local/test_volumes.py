@@ -1,4 +1,4 @@
-"""What the volumes of a pod hold."""
+"""The contents of pod volumes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,80 +18,80 @@ from batchyard.kubelet.local.volumes import (
     volume_plan,
     volume_plans,
 )
-from unit.kubelet.local.local_make import NOTHING, Shelf, config_map, container, node, pod, secret
+from unit.kubelet.local.local_make import NOTHING, Objects, config_map, container, node, pod, secret
 
 FAILED = 'MountVolume.SetUp failed for volume "v" : '
 
 
 def token(namespace: str, account: str, audience: str, seconds: int) -> str:
-    """A token that tells what it is for."""
+    """A token that contains its parameters."""
     if account == "nobody":
         raise InputError(f'serviceaccounts "{account}" not found')
     return f"{namespace}/{account}/{audience}/{seconds}"
 
 
-def plan(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Plan:
-    """The plan of a volume of that kind, in a pod."""
+def plan(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Plan:
+    """The plan of a volume of this type in a pod."""
     return volume_plan(of or pod(), {"name": "v", **volume}, VolumeSources(reader, token, ["/srv/data"]))
 
 
-def files(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Mapping[str, VolumeFile]:
-    """The files of a volume of that kind."""
+def files(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Mapping[str, VolumeFile]:
+    """The files of a volume of this type."""
     made = plan(reader, of=of, **volume)
     assert isinstance(made, VolumeFiles)
     return made.files
 
 
-def contents(reader: Shelf = NOTHING, **volume: Any) -> dict[str, bytes]:
+def contents(reader: Objects = NOTHING, **volume: Any) -> dict[str, bytes]:
     return {path: file.content for path, file in files(reader, **volume).items()}
 
 
-def refused(reader: Shelf = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> str:
-    """What is said of a volume, after the words that all share."""
+def refused(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> str:
+    """The error message of a volume, without the common prefix."""
     with pytest.raises(VolumeError) as caught:
         plan(reader, of=of, **volume)
     assert str(caught.value).startswith(FAILED)
     return str(caught.value).removeprefix(FAILED)
 
 
-def test_a_config_map_is_a_file_for_each_entry() -> None:
-    shelf = Shelf(config_map("cm", {"raw": b"\xff"}, text="hello"))
-    found = files(shelf, configMap={"name": "cm", "defaultMode": 0o400})
+def test_config_map_volume_has_file_per_entry() -> None:
+    objects = Objects(config_map("cm", {"raw": b"\xff"}, text="hello"))
+    found = files(objects, configMap={"name": "cm", "defaultMode": 0o400})
     assert found == {"raw": VolumeFile(b"\xff", 0o400), "text": VolumeFile(b"hello", 0o400)}
 
 
-def test_a_secret_is_decoded() -> None:
-    assert contents(Shelf(secret("s", key=b"\0hidden")), secret={"secretName": "s"}) == {"key": b"\0hidden"}
+def test_secret_volume_is_decoded() -> None:
+    assert contents(Objects(secret("s", key=b"\0hidden")), secret={"secretName": "s"}) == {"key": b"\0hidden"}
 
 
-def test_items_choose_entries_and_say_where_and_with_which_mode() -> None:
-    shelf = Shelf(config_map("cm", a="1", b="2"))
+def test_items_select_entries_with_path_and_mode() -> None:
+    objects = Objects(config_map("cm", a="1", b="2"))
     items = [{"key": "a", "path": "x/./y", "mode": 0}, {"key": "b", "path": "z"}]
-    assert files(shelf, configMap={"name": "cm", "items": items}) == {
+    assert files(objects, configMap={"name": "cm", "items": items}) == {
         "x/y": VolumeFile(b"1", 0),
         "z": VolumeFile(b"2", 0o644),
     }
 
 
-def test_what_is_missing_is_told_in_the_words_of_kubelets() -> None:
-    shelf = Shelf(config_map("cm"), secret("s"))
+def test_missing_reference_is_reported_with_kubelet_message() -> None:
+    objects = Objects(config_map("cm"), secret("s"))
     items = [{"key": "k", "path": "p"}]
     assert refused(configMap={"name": "x"}) == 'configmap "x" not found'
     assert refused(secret={"secretName": "x"}) == 'secret "x" not found'
-    reported = refused(shelf, configMap={"name": "cm", "items": items})
+    reported = refused(objects, configMap={"name": "cm", "items": items})
     assert reported == "configmap references non-existent config key: k"
-    assert refused(shelf, secret={"secretName": "s", "items": items}) == "references non-existent secret key: k"
+    assert refused(objects, secret={"secretName": "s", "items": items}) == "references non-existent secret key: k"
 
 
-def test_what_is_optional_may_be_missing() -> None:
+def test_missing_optional_reference_is_ignored() -> None:
     items = [{"key": "k", "path": "p"}, {"key": "a", "path": "a"}]
     assert contents(configMap={"name": "x", "optional": True, "items": items}) == {}
     assert contents(secret={"secretName": "x", "optional": True}) == {}
-    shelf = Shelf(config_map("cm", a="1"))
-    assert contents(shelf, configMap={"name": "cm", "optional": True, "items": items}) == {"a": b"1"}
+    objects = Objects(config_map("cm", a="1"))
+    assert contents(objects, configMap={"name": "cm", "optional": True, "items": items}) == {"a": b"1"}
 
 
-def test_fields_of_the_pod_are_sorted_lines_quoted_as_in_go() -> None:
+def test_downward_api_fields_are_sorted_and_quoted_like_go() -> None:
     of = pod(labels={"b": "2", "a": "1"}, annotations={"note": 'a "word"\nand\x01 é'})
     items = [
         {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
@@ -102,26 +102,26 @@ def test_fields_of_the_pod_are_sorted_lines_quoted_as_in_go() -> None:
     assert found["notes"] == VolumeFile('note="a \\"word\\"\\nand\\x01 é"'.encode(), 0o600)
 
 
-def test_amounts_are_those_of_a_container_or_of_the_node() -> None:
+def test_downward_api_resource_defaults_to_node_allocatable() -> None:
     source = {"containerName": "main", "resource": "limits.memory", "divisor": "1Mi"}
     items = [{"path": "memory", "resourceFieldRef": source}]
-    assert contents(Shelf(node(memory="2Gi")), downwardAPI={"items": items}) == {"memory": b"2048"}
+    assert contents(Objects(node(memory="2Gi")), downwardAPI={"items": items}) == {"memory": b"2048"}
 
 
-def test_all_that_is_wrong_with_fields_is_told_at_once() -> None:
+def test_all_invalid_downward_api_fields_are_reported_at_once() -> None:
     items = [{"path": p, "fieldRef": {"fieldPath": p}} for p in ("spec.a", "spec.b", "spec.a")]
     assert refused(downwardAPI={"items": items}) == "[unsupported fieldPath: spec.a, unsupported fieldPath: spec.b]"
 
 
-def test_a_projected_volume_is_made_of_several() -> None:
-    shelf = Shelf(config_map("cm", a="1", b="1"), secret("s", b=b"2"))
+def test_projected_volume_merges_its_sources() -> None:
+    objects = Objects(config_map("cm", a="1", b="1"), secret("s", b=b"2"))
     parts = [
         {"configMap": {"name": "cm"}},
         {"secret": {"name": "s"}},
         {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 600, "audience": "vault"}},
     ]
-    found = files(shelf, projected={"sources": parts, "defaultMode": 0o440})
+    found = files(objects, projected={"sources": parts, "defaultMode": 0o440})
     assert {path: file.content for path, file in found.items()} == {
         "a": b"1",
         "b": b"2",
@@ -131,11 +131,11 @@ def test_a_projected_volume_is_made_of_several() -> None:
     assert {file.mode for file in found.values()} == {0o440}
 
 
-def test_a_part_that_says_nothing_is_nothing() -> None:
+def test_empty_projected_source_is_ignored() -> None:
     assert contents(projected={"sources": [{}, {"configMap": None}]}) == contents(projected={}) == {}
 
 
-def test_all_that_is_wrong_with_parts_is_told_at_once() -> None:
+def test_all_invalid_projected_sources_are_reported_at_once() -> None:
     parts = [{"configMap": {"name": "x"}}, {"secret": {"name": "y"}}, {"clusterTrustBundle": {"path": "ca"}}]
     reported = refused(projected={"sources": parts})
     assert reported.startswith(
@@ -146,7 +146,7 @@ def test_all_that_is_wrong_with_parts_is_told_at_once() -> None:
     assert refused(of=of, projected=only) == 'serviceaccounts "nobody" not found'
 
 
-def test_a_token_is_its_users_alone_where_all_containers_have_one() -> None:
+def test_token_mode_is_restricted_when_all_containers_share_user() -> None:
     parts = {"sources": [{"serviceAccountToken": {"path": "t"}}]}
     own, side = container(securityContext={"runAsUser": 7}), container("side")
     assert files(of=pod(own), projected=parts)["t"].mode == 0o640
@@ -154,9 +154,9 @@ def test_a_token_is_its_users_alone_where_all_containers_have_one() -> None:
     assert files(of=pod(own, side, securityContext={"runAsUser": 7}), projected=parts)["t"].mode == 0o640
 
 
-def test_a_group_may_read_what_is_its() -> None:
+def test_fs_group_can_read_volume_files() -> None:
     of = pod(securityContext={"fsGroup": 2000})
-    made = plan(Shelf(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
+    made = plan(Objects(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
     assert made == VolumeFiles({"a": VolumeFile(b"1", 0o440)}, group=2000)
 
 
@@ -171,19 +171,19 @@ def test_a_group_may_read_what_is_its() -> None:
         ("a/" * 2049, "invalid path: must be less than or equal to 4096 characters"),
     ],
 )
-def test_paths_out_of_the_volume_are_refused(path: str, reported: str) -> None:
-    shelf = Shelf(config_map("cm", k="1"))
-    assert refused(shelf, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == reported
+def test_paths_outside_volume_are_rejected(path: str, reported: str) -> None:
+    objects = Objects(config_map("cm", k="1"))
+    assert refused(objects, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == reported
 
 
-def test_folders_are_made_where_containers_have_other_volumes_in_it() -> None:
+def test_volume_creates_mount_points_of_nested_mounts() -> None:
     targets = ("/etc/v", "/etc/v/a", "/etc/v/a/b", "/etc/v-other", "/etc/v/c")
     mounts = [{"name": "v" if at == "/etc/v" else "other", "mountPath": at} for at in targets]
-    made = plan(Shelf(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
+    made = plan(Objects(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
     assert made == VolumeFiles({}, ("a", "c"))
 
 
-def test_an_empty_folder_may_be_limited() -> None:
+def test_empty_dir_has_size_limit_and_mode() -> None:
     assert plan() == plan(emptyDir={}) == EmptyDirPlan()
     assert plan(emptyDir={"sizeLimit": "-1"}) == EmptyDirPlan()
     assert plan(emptyDir={"sizeLimit": "1Gi"}) == EmptyDirPlan(size_bytes=2**30)
@@ -200,15 +200,15 @@ def test_an_empty_folder_may_be_limited() -> None:
         ("16Gi", [], 8 * 2**30),
     ],
 )
-def test_a_folder_in_memory_is_no_larger_than_its_pod_or_node(
+def test_memory_empty_dir_is_bounded_by_pod_or_node_memory(
     size: str | None, limits: list[str | None], size_bytes: int
 ) -> None:
     containers = [container(f"c{n}", resources={"limits": {"memory": m} if m else {}}) for n, m in enumerate(limits)]
     source = {"medium": "Memory", **({"sizeLimit": size} if size else {})}
-    assert plan(Shelf(node(memory="8Gi")), of=pod(*containers), emptyDir=source) == EmptyDirPlan(True, size_bytes)
+    assert plan(Objects(node(memory="8Gi")), of=pod(*containers), emptyDir=source) == EmptyDirPlan(True, size_bytes)
 
 
-def test_paths_of_the_machine_are_had_only_where_that_is_said() -> None:
+def test_host_path_requires_allowed_folder() -> None:
     assert plan(hostPath={"path": "/srv/data/x/", "type": "Directory"}) == HostPathPlan("/srv/data/x", "Directory")
     reported = refused(hostPath={"path": "/srv/database"})
     assert reported.startswith("hostPath /srv/database is not allowed here: name it, or a folder above it, in ")
@@ -216,20 +216,20 @@ def test_paths_of_the_machine_are_had_only_where_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("kind", ["persistentVolumeClaim", "nfs", "csi", "ephemeral", "image"])
-def test_what_cannot_be_had_here_is_refused_by_its_name(kind: str) -> None:
+def test_unsupported_volume_type_is_rejected(kind: str) -> None:
     volume: dict[str, Any] = {kind: {}}
     assert refused(**volume).startswith(f"volumes of type {kind} are not supported here: use one of emptyDir, ")
     assert "HugePages" in refused(emptyDir={"medium": "HugePages"})
 
 
-def test_the_volumes_of_a_pod_are_planned_by_name() -> None:
+def test_volume_plans_are_keyed_by_name() -> None:
     of = pod(volumes=[{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "x"}}])
     with pytest.raises(VolumeError, match='volume "b"'):
         volume_plans(of, VolumeSources(NOTHING, token))
     assert volume_plans(pod(), VolumeSources(NOTHING, token)) == {}
 
 
-def test_volumes_in_memory_are_told_to_the_sandbox() -> None:
+def test_memory_volumes_are_listed_for_sandbox() -> None:
     plans: dict[str, Plan] = {
         "a": EmptyDirPlan(),
         "b": EmptyDirPlan(True, 7),
@@ -239,7 +239,7 @@ def test_volumes_in_memory_are_told_to_the_sandbox() -> None:
     assert memory_volumes(plans) == [{"volume": "b", "bytes": 7}, {"volume": "d", "bytes": None}]
 
 
-def test_a_folder_lies_below_itself_and_those_above_it() -> None:
+def test_lies_below_compares_whole_path_segments() -> None:
     assert lies_below("/a", ["/a"])
     assert lies_below("/a/b", ["/x", "/a/"])
     assert lies_below("/a", ["/"])

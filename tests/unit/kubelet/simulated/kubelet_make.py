@@ -1,4 +1,4 @@
-"""A stage with kubelets, and questions about pods on it."""
+"""A stage with simulated kubelets, and helpers that read pods."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from unit.nodes.node_make import node
 
 
 def started(*objects: Obj, pace: ContainerDelays | None = None) -> Stage:
-    """A stage with a node that is ready, and these objects."""
+    """A stage with a ready node and these objects."""
     stage = Stage(Kubelets(pace))
     stage.put(node(), *objects)
     return stage
 
 
 def slow(seconds: float) -> ContainerDelays:
-    """Containers that take so long to come."""
+    """Containers that start after this delay."""
     return ContainerDelays(start_delay=lambda _: int(seconds * SECOND))
 
 
@@ -36,18 +36,18 @@ def container(stage: Stage, name: str = "pod") -> Any:
 
 
 def is_gone(stage: Stage, name: str = "pod") -> bool:
-    """Whether there is no such pod."""
+    """Whether the pod does not exist."""
     return stage.client.get(Key(scheme.POD, "team", name)) is None
 
 
 def pass_time(stage: Stage, seconds: float) -> None:
-    """Let time pass to an instant, even if nothing happens then."""
+    """Advances time to an instant, even without an event at that instant."""
     stage.kernel.call_at(make.at(seconds), lambda: None)
     stage.run(seconds)
 
 
 def delete(stage: Stage, grace: int | None = None, name: str = "pod") -> None:
-    """Delete a pod."""
+    """Deletes a pod."""
     stage.client.submit([Delete(Key(scheme.POD, "team", name), grace)], lambda _: None)
     stage.settle()
 

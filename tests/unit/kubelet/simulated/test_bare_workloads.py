@@ -1,4 +1,4 @@
-"""Bare Workloads take their time and are done; they have no pods."""
+"""Bare Workloads, which have no pods, finish after their runtime."""
 
 import make
 from batchyard.api.meta import Obj
@@ -18,7 +18,7 @@ def played(*objects: Obj) -> Stage:
     return stage
 
 
-def test_a_bare_workload_finishes_when_its_time_is_over() -> None:
+def test_bare_workload_finishes_after_its_runtime() -> None:
     stage = played(admitted("10s"))
     stage.run(9)
     assert not lifecycle.is_finished(stage.workload())
@@ -27,20 +27,20 @@ def test_a_bare_workload_finishes_when_its_time_is_over() -> None:
     assert stage.kernel.now() == make.at(10)
 
 
-def test_a_bare_workload_without_a_time_runs_for_ever() -> None:
+def test_bare_workload_without_runtime_never_finishes() -> None:
     stage = played(admitted(None))
     stage.run(10**6)
     assert lifecycle.is_admitted(stage.workload())
     assert not lifecycle.is_finished(stage.workload())
 
 
-def test_a_time_that_is_none_counts_as_none() -> None:
+def test_invalid_runtime_counts_as_none() -> None:
     stage = played(admitted("soon"))
     stage.run(10**6)
     assert not lifecycle.is_finished(stage.workload())
 
 
-def test_an_evicted_bare_workload_is_released_at_once_and_starts_over() -> None:
+def test_evicted_bare_workload_is_requeued_and_restarts_from_zero() -> None:
     stage = played(admitted("10s"))
     stage.kernel.call_at(make.at(6), lambda: None)
     stage.run(6)
@@ -53,7 +53,7 @@ def test_an_evicted_bare_workload_is_released_at_once_and_starts_over() -> None:
     assert lifecycle.is_finished(stage.workload())
 
 
-def test_quota_alone_does_not_start_a_bare_workload() -> None:
+def test_bare_workload_without_admission_does_not_start() -> None:
     wl = make.workload(annotations={"batchyard.dev/runtime": "10s"})
     stage = played(lifecycle.reserve_quota(wl, make.admission(), make.NOW, admitted=False))
     stage.run(100)

@@ -1,4 +1,4 @@
-"""How long pods run."""
+"""Run durations of pods."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def plan(annotations: dict[str, str], **objects: Any) -> RunPlan:
         ((), (), None),
     ],
 )
-def test_a_sleep_takes_what_it_says(command: tuple[str, ...], args: tuple[str, ...], time: int | None) -> None:
+def test_sleep_command_duration_is_parsed(command: tuple[str, ...], args: tuple[str, ...], time: int | None) -> None:
     assert sleeping_time("busybox", command, args) == time
 
 
@@ -56,7 +56,7 @@ def test_a_sleep_takes_what_it_says(command: tuple[str, ...], args: tuple[str, .
         ("sleep/x:v1", ("120s",), None),
     ],
 )
-def test_an_image_that_only_sleeps_takes_its_argument(image: str, args: tuple[str, ...], time: int | None) -> None:
+def test_sleep_image_duration_is_parsed(image: str, args: tuple[str, ...], time: int | None) -> None:
     assert sleeping_time(image, (), args) == time
 
 
@@ -73,7 +73,7 @@ def test_an_image_that_only_sleeps_takes_its_argument(image: str, args: tuple[st
         ("sleep 5;\nsleep 6\n\n", 11),
     ],
 )
-def test_a_script_takes_the_sum_of_its_sleeps(script: str, seconds: int) -> None:
+def test_script_duration_is_sum_of_its_sleeps(script: str, seconds: int) -> None:
     assert script_time(script) == seconds * SECOND
 
 
@@ -95,21 +95,21 @@ def test_a_script_takes_the_sum_of_its_sleeps(script: str, seconds: int) -> None
         "",
     ],
 )
-def test_of_a_script_only_what_is_certain_is_read(script: str) -> None:
+def test_script_duration_is_unknown_when_uncertain(script: str) -> None:
     assert script_time(script) is None
 
 
 @pytest.mark.parametrize(("shell", "option"), [("/bin/bash", "-ec"), ("bash", "-lc"), ("sh", "-c")])
-def test_the_script_of_any_shell_is_read(shell: str, option: str) -> None:
+def test_script_of_any_shell_is_parsed(shell: str, option: str) -> None:
     assert script_time("sleep 5", shell, option) == 5 * SECOND
 
 
 @pytest.mark.parametrize("line", [("bash", "x.sh"), ("bash", "-e"), ("bash", "-c"), ("bash", "--rcfile", "sleep 5")])
-def test_a_shell_without_a_script_takes_nobody_knows_how_long(line: tuple[str, ...]) -> None:
+def test_shell_without_script_has_unknown_duration(line: tuple[str, ...]) -> None:
     assert sleeping_time("busybox", line, ()) is None
 
 
-def test_a_pods_annotation_comes_before_its_jobs_and_that_before_the_jobsets() -> None:
+def test_runtime_annotation_of_pod_overrides_job_and_jobset() -> None:
     own, jobs, jobsets = ({"batchyard.dev/runtime": text} for text in ("1s", "2s", "3s"))
     assert plan(own, job=jobs, jobset=jobsets).runtime == SECOND
     assert plan({}, job=jobs, jobset=jobsets).runtime == 2 * SECOND
@@ -117,18 +117,18 @@ def test_a_pods_annotation_comes_before_its_jobs_and_that_before_the_jobsets() -
     assert plan({"batchyard.dev/runtime": "soon"}).runtime == 10 * SECOND
 
 
-def test_the_exit_code_is_told_in_the_same_places() -> None:
+def test_exit_code_annotation_is_read_from_pod_job_and_jobset() -> None:
     assert plan({}, jobset={"batchyard.dev/exit-code": "3"}).exit_code == 3
     assert plan({"batchyard.dev/exit-code": "0"}, job={"batchyard.dev/exit-code": "3"}).exit_code == 0
     assert plan({"batchyard.dev/exit-code": "256"}).exit_code == 0
 
 
-def test_a_pod_of_whom_nothing_is_known_runs_a_minute() -> None:
+def test_pod_without_known_duration_runs_for_one_minute() -> None:
     assert plan_of(pod(containers=UNKNOWN), Stage().client) == RunPlan(MINUTE, 0)
 
 
-def test_a_pod_whose_job_is_gone_runs_until_it_is_stopped() -> None:
-    """What the Job said went with it; that the pod has run as long as it says is not known."""
+def test_pod_of_deleted_job_runs_until_stopped() -> None:
+    """The runtime of the Job is gone with it, so the remaining runtime is unknown."""
     left = pod(containers=UNKNOWN, metadata={"ownerReferences": owner("Job", "gone")})
     assert plan_of(left, Stage().client) == RunPlan(FOR_EVER, 0)
 
@@ -148,7 +148,7 @@ def plan_in(runtimes: dict[str, Any] | None, name: str, default: int | None = No
     return plan_of(pod(name, containers=UNKNOWN), stage.client, default)
 
 
-def test_a_cluster_gives_the_time_of_pods_that_do_not_say_it() -> None:
+def test_cluster_sets_runtime_of_pods_without_own_runtime() -> None:
     assert plan_in(RUNTIMES, "other").runtime == 7 * MINUTE
     assert plan_in(RUNTIMES, "j-1").runtime == 3 * MINUTE
     assert plan_in(RUNTIMES, "j-2").runtime == 90 * SECOND
@@ -157,7 +157,7 @@ def test_a_cluster_gives_the_time_of_pods_that_do_not_say_it() -> None:
     assert plan_in(None, "j-1").runtime == MINUTE
 
 
-def test_a_default_that_is_asked_for_replaces_that_of_the_cluster() -> None:
+def test_requested_default_runtime_overrides_cluster_default() -> None:
     assert plan_in(RUNTIMES, "other", 2 * HOUR).runtime == 2 * HOUR
     assert plan_in(RUNTIMES, "j-1", 2 * HOUR).runtime == 3 * MINUTE
     assert plan_in(None, "other", 2 * HOUR).runtime == 2 * HOUR

@@ -1,4 +1,4 @@
-"""Jobs without nodes: their pods run wherever they are, and the Job says what became of them."""
+"""Jobs without nodes: their pods run unscheduled, and the Job status counts them."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def set_suspended(stage: Stage, suspended: bool) -> None:
     stage.put(with_path(stage.get(scheme.JOB, "job"), ("spec", "suspend"), suspended))
 
 
-def test_a_job_runs_a_minute_unless_it_says_otherwise() -> None:
+def test_job_completes_after_one_minute_by_default() -> None:
     stage = played(make.job(suspend=False, parallelism=2, completions=2, completionMode="Indexed"))
     running = {"startTime": make.stamp(), "active": 2, "ready": 2, "terminating": 0, "uncountedTerminatedPods": {}}
     assert job_status(stage) == running
@@ -42,7 +42,7 @@ def test_a_job_runs_a_minute_unless_it_says_otherwise() -> None:
     assert stage.reasons() == ["SuccessfulCreate", "SuccessfulCreate", "Completed"]
 
 
-def test_a_suspended_job_is_told_so_and_runs_when_resumed() -> None:
+def test_suspended_job_starts_when_resumed() -> None:
     stage = played(make.job(annotations={"batchyard.dev/runtime": "10s"}))
     assert stated(stage.get(scheme.JOB, "job"), "Suspended") == ("True", "JobSuspended", "Job suspended")
     stage.kernel.call_at(make.at(5), lambda: None)
@@ -55,7 +55,7 @@ def test_a_suspended_job_is_told_so_and_runs_when_resumed() -> None:
     assert sorted(stage.reasons()) == ["Completed", "Resumed", "SuccessfulCreate", "Suspended"]
 
 
-def test_a_job_that_is_suspended_has_no_pods_and_starts_over() -> None:
+def test_job_suspended_again_has_no_pods_and_restarts_from_zero() -> None:
     stage = played(make.job(suspend=False, annotations={"batchyard.dev/runtime": "10s"}))
     stage.kernel.call_at(make.at(8), lambda: None)
     stage.run(8)
@@ -72,12 +72,12 @@ def test_a_job_that_is_suspended_has_no_pods_and_starts_over() -> None:
     ("spec", "active"),
     [({"parallelism": 3, "completions": 2}, 2), ({"parallelism": 2, "completions": 9}, 2), ({"parallelism": 4}, 1)],
 )
-def test_no_more_pods_run_than_can_complete(spec: Obj, active: int) -> None:
+def test_job_runs_no_more_pods_than_completions(spec: Obj, active: int) -> None:
     assert job_status(played(make.job(suspend=False, **spec)))["active"] == active
 
 
 @pytest.mark.parametrize(("completions", "indexes"), [(0, None), (1, "0"), (2, "0,1"), (3, "0-2"), (12, "0-11")])
-def test_only_three_completed_indexes_in_a_row_become_a_range(completions: int, indexes: str | None) -> None:
+def test_three_or_more_consecutive_completed_indexes_form_range(completions: int, indexes: str | None) -> None:
     spec: Obj = {"parallelism": completions, "completions": completions, "completionMode": "Indexed"}
     stage = played(make.job(suspend=False, **spec))
     stage.run(60)

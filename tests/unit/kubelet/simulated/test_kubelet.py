@@ -1,4 +1,4 @@
-"""Kubelets: pods that start, run, end, start again and are stopped."""
+"""Simulated kubelets: pods that start, run, end, restart and are stopped."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def fails(code: int = 3, **spec: Any) -> Any:
     return pod(metadata={"annotations": {"batchyard.dev/exit-code": str(code)}}, **spec)
 
 
-def test_a_bound_pod_runs_at_once_on_a_node_that_is_ready() -> None:
+def test_bound_pod_starts_at_once_on_ready_node() -> None:
     stage = started(pod())
     assert (status(stage)["phase"], status(stage)["startTime"]) == ("Running", make.stamp())
     assert container(stage)["state"] == {"running": {"startedAt": make.stamp()}}
@@ -28,11 +28,11 @@ def test_a_bound_pod_runs_at_once_on_a_node_that_is_ready() -> None:
     assert status(stage)["hostIP"].startswith("10.128.")
 
 
-def test_a_pod_that_is_not_bound_waits() -> None:
+def test_unbound_pod_gets_no_status() -> None:
     assert "status" not in started(pod(node=None)).get(scheme.POD, "pod")
 
 
-def test_a_pod_waits_for_its_node_to_be_ready() -> None:
+def test_pod_waits_for_ready_node() -> None:
     stage = Stage(Kubelets())
     stage.put(pod(), node(ready="False"))
     assert "status" not in stage.get(scheme.POD, "pod")
@@ -40,7 +40,7 @@ def test_a_pod_waits_for_its_node_to_be_ready() -> None:
     assert status(stage)["phase"] == "Running"
 
 
-def test_containers_are_made_first_where_that_takes_time() -> None:
+def test_container_is_in_creating_state_during_start_delay() -> None:
     stage = started(pod(), pace=slow(4))
     assert status(stage)["phase"] == "Pending"
     assert container(stage)["state"] == {"waiting": {"reason": "ContainerCreating"}}
@@ -54,7 +54,7 @@ def test_containers_are_made_first_where_that_takes_time() -> None:
     assert status(stage)["startTime"] == make.stamp()
 
 
-def test_a_pod_succeeds_when_its_time_is_over() -> None:
+def test_pod_succeeds_after_its_runtime() -> None:
     stage = started(pod())
     stage.run(9)
     assert status(stage)["phase"] == "Running"
@@ -66,7 +66,7 @@ def test_a_pod_succeeds_when_its_time_is_over() -> None:
     assert stage.events == []
 
 
-def test_a_pod_fails_with_the_exit_code_it_is_told() -> None:
+def test_pod_fails_with_exit_code_of_annotation() -> None:
     stage = started(fails())
     stage.run(10)
     assert status(stage)["phase"] == "Failed"
@@ -75,13 +75,13 @@ def test_a_pod_fails_with_the_exit_code_it_is_told() -> None:
     assert conditions(stage, "Ready") == [("False", "PodFailed")]
 
 
-def test_a_pod_that_sleeps_for_ever_never_ends() -> None:
+def test_pod_with_infinite_sleep_never_ends() -> None:
     stage = started(pod(containers=[{"name": "c", "image": "busybox", "command": ["sleep", "infinity"]}]))
     stage.run(10**7)
     assert status(stage)["phase"] == "Running"
 
 
-def test_containers_that_fail_start_again_after_the_crash_backoff() -> None:
+def test_failed_container_is_restarted_with_crash_backoff() -> None:
     stage = started(fails(restartPolicy="OnFailure"))
     starts = []
     for second in range(1200):
@@ -95,7 +95,7 @@ def test_containers_that_fail_start_again_after_the_crash_backoff() -> None:
     assert status(stage)["phase"] == "Running"
 
 
-def test_containers_in_backoff_tell_why_they_wait_and_how_they_ended() -> None:
+def test_container_in_backoff_reports_reason_and_last_state() -> None:
     stage = started(fails(restartPolicy="OnFailure"))
     stage.run(20)
     message = "back-off 10s restarting failed container=c pod=pod_team(uid-pod)"
@@ -109,7 +109,7 @@ def test_containers_in_backoff_tell_why_they_wait_and_how_they_ended() -> None:
     )
 
 
-def test_containers_that_ran_long_start_again_at_once() -> None:
+def test_container_that_ran_long_restarts_without_backoff() -> None:
     slept = [{"name": "c", "image": "busybox", "command": ["sleep", "601"]}]
     stage = started(fails(restartPolicy="Always", containers=slept))
     stage.run(601 * 3)
@@ -121,13 +121,13 @@ def test_containers_that_ran_long_start_again_at_once() -> None:
     ("policy", "code", "phase"),
     [("OnFailure", 0, "Succeeded"), ("Always", 0, "Running"), ("Never", 0, "Succeeded"), ("Never", 1, "Failed")],
 )
-def test_what_ends_follows_from_the_restart_policy(policy: str, code: int, phase: str) -> None:
+def test_phase_after_exit_follows_restart_policy(policy: str, code: int, phase: str) -> None:
     stage = started(fails(code, restartPolicy=policy))
     stage.run(10)
     assert status(stage)["phase"] == phase
 
 
-def test_a_deleted_pod_is_stopped_and_goes() -> None:
+def test_deleted_pod_with_finalizer_is_stopped_and_fails() -> None:
     stage = started(with_metadata(pod(), finalizers=["test/keep"]))
     pass_time(stage, 5)
     delete(stage)
@@ -139,7 +139,7 @@ def test_a_deleted_pod_is_stopped_and_goes() -> None:
     assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
 
 
-def test_a_deleted_pod_without_finalizers_is_gone_when_it_has_stopped() -> None:
+def test_deleted_pod_without_finalizers_is_removed_when_stopped() -> None:
     stage = started(pod())
     pass_time(stage, 5)
     delete(stage)
@@ -149,7 +149,7 @@ def test_a_deleted_pod_without_finalizers_is_gone_when_it_has_stopped() -> None:
     assert is_gone(stage)
 
 
-def test_a_pod_that_is_slow_to_stop_is_killed_when_its_grace_is_over() -> None:
+def test_pod_that_stops_slowly_is_killed_after_grace_period() -> None:
     stage = started(with_metadata(pod(), finalizers=["test/keep"]), pace=ContainerDelays(stop_time=60 * SECOND))
     delete(stage, grace=4)
     stage.run(4)
@@ -157,13 +157,13 @@ def test_a_pod_that_is_slow_to_stop_is_killed_when_its_grace_is_over() -> None:
     assert (ended["exitCode"], ended["finishedAt"], status(stage)["phase"]) == (137, make.stamp(4), "Failed")
 
 
-def test_a_pod_without_grace_but_with_finalizers_is_killed_at_once() -> None:
+def test_pod_with_finalizer_and_zero_grace_period_is_killed_at_once() -> None:
     stage = started(with_metadata(pod(), finalizers=["test/keep"]))
     delete(stage, grace=0)
     assert (status(stage)["phase"], container(stage)["state"]["terminated"]["exitCode"]) == ("Failed", 137)
 
 
-def test_a_pod_that_ends_while_it_is_stopped_ends_as_it_would_have_and_does_not_start_again() -> None:
+def test_pod_that_succeeds_while_terminating_is_not_restarted() -> None:
     stage = started(with_metadata(pod(restartPolicy="Always"), finalizers=["test/keep"]))
     pass_time(stage, 9.5)
     delete(stage)
@@ -171,7 +171,7 @@ def test_a_pod_that_ends_while_it_is_stopped_ends_as_it_would_have_and_does_not_
     assert (status(stage)["phase"], container(stage)["state"]["terminated"]["exitCode"]) == ("Succeeded", 0)
 
 
-def test_a_pod_deleted_before_its_containers_were_there_fails_and_goes() -> None:
+def test_pod_deleted_during_start_delay_fails() -> None:
     stage = started(with_metadata(pod(), finalizers=["test/keep"]), pace=slow(60))
     pass_time(stage, 5)
     delete(stage)
@@ -179,21 +179,21 @@ def test_a_pod_deleted_before_its_containers_were_there_fails_and_goes() -> None
     assert (status(stage)["phase"], ended["reason"], ended["exitCode"]) == ("Failed", "ContainerStatusUnknown", 137)
 
 
-def test_a_pod_deleted_in_backoff_fails_with_its_last_exit_code() -> None:
+def test_pod_deleted_in_backoff_fails_with_last_exit_code() -> None:
     stage = started(with_metadata(fails(restartPolicy="OnFailure"), finalizers=["test/keep"]))
     pass_time(stage, 25)
     delete(stage)
     assert (status(stage)["phase"], container(stage)["state"]["terminated"]["exitCode"]) == ("Failed", 3)
 
 
-def test_a_pod_deleted_before_its_node_was_ready_goes() -> None:
+def test_pod_deleted_before_node_is_ready_is_removed() -> None:
     stage = Stage(Kubelets())
     stage.put(node(ready="False"), pod())
     delete(stage)
     assert is_gone(stage)
 
 
-def test_a_pod_fails_when_it_was_active_for_too_long() -> None:
+def test_pod_over_active_deadline_fails() -> None:
     stage = started(pod(activeDeadlineSeconds=5, restartPolicy="OnFailure"))
     stage.run(5.9)
     assert status(stage)["phase"] == "Running"
@@ -204,7 +204,7 @@ def test_a_pod_fails_when_it_was_active_for_too_long() -> None:
     assert [(event.reason, event.message) for event in stage.events] == [("DeadlineExceeded", words)]
 
 
-def test_a_restart_between_any_two_steps_changes_nothing() -> None:
+def test_restart_of_kubelet_does_not_change_final_status() -> None:
     stage = started(fails(restartPolicy="OnFailure"), pace=slow(2))
     stage.run(25)
     other = Stage(Kubelets(slow(2)))
@@ -215,7 +215,7 @@ def test_a_restart_between_any_two_steps_changes_nothing() -> None:
     assert status(other) == status(stage)
 
 
-def test_without_nodes_every_pod_runs_at_once() -> None:
+def test_pods_run_at_once_without_nodes() -> None:
     stage = Stage(Kubelets(with_nodes=False))
     stage.put(pod(node=None), pod("gated", node=None, schedulingGates=[{"name": "g"}]))
     stage.run(10)
@@ -224,14 +224,14 @@ def test_without_nodes_every_pod_runs_at_once() -> None:
     assert "status" not in stage.get(scheme.POD, "gated")
 
 
-def test_without_nodes_a_deleted_pod_with_finalizers_ends_at_once() -> None:
+def test_deleted_pod_with_finalizer_fails_at_once_without_nodes() -> None:
     stage = Stage(Kubelets(with_nodes=False))
     stage.put(with_metadata(pod(node=None), finalizers=["test/keep"]))
     delete(stage)
     assert status(stage)["phase"] == "Failed"
 
 
-def test_a_pod_that_runs_and_ends_is_looked_at_when_it_comes_runs_and_ends() -> None:
+def test_pod_is_reconciled_three_times_from_start_to_end() -> None:
     stage = started(pod())
     stage.run(100)
     assert stage.runner.reconciles == 3

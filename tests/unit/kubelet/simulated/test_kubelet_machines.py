@@ -1,4 +1,4 @@
-"""Kubelets whose machines are lost, come back, or go off."""
+"""Simulated kubelets whose machines crash, recover or stop."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ def crashed_and_back(stage: Stage, crashed: float, back: float) -> None:
     stage.put(instance(since=back))
 
 
-def told_to_stop(stage: Stage, at: float, stop_at: float) -> None:
+def notice_to_stop(stage: Stage, at: float, stop_at: float) -> None:
     pass_time(stage, at)
     stage.put(instance(phase="Stopping", since=at, stop_at=stop_at))
 
 
-def test_on_a_machine_that_is_lost_nothing_goes_on() -> None:
+def test_pods_on_crashed_machine_do_not_change() -> None:
     stage = started(instance(), pod())
     pass_time(stage, 5)
     stage.put(instance(phase="Crashed", since=5))
@@ -39,7 +39,7 @@ def test_on_a_machine_that_is_lost_nothing_goes_on() -> None:
     assert not is_gone(stage)
 
 
-def test_nothing_starts_on_a_machine_that_is_lost_or_not_there_yet() -> None:
+def test_pods_do_not_start_before_machine_runs() -> None:
     stage = started(instance(phase="Crashed"), pod())
     assert "status" not in stage.get(scheme.POD, "pod")
     stage.put(instance(phase="Booting"))
@@ -48,7 +48,7 @@ def test_nothing_starts_on_a_machine_that_is_lost_or_not_there_yet() -> None:
     assert status(stage)["phase"] == "Running"
 
 
-def test_a_pod_whose_node_is_gone_does_not_go_on() -> None:
+def test_pod_of_deleted_node_does_not_change() -> None:
     stage = started(instance(), pod())
     pass_time(stage, 5)
     stage.delete(scheme.NODE, "node", "")
@@ -56,7 +56,7 @@ def test_a_pod_whose_node_is_gone_does_not_go_on() -> None:
     assert status(stage)["phase"] == "Running"
 
 
-def test_pods_of_a_machine_that_is_back_were_lost_and_fail() -> None:
+def test_pods_of_recovered_machine_fail() -> None:
     stage = started(instance(), pod())
     crashed_and_back(stage, 5, 65)
     assert status(stage)["phase"] == "Failed"
@@ -67,7 +67,7 @@ def test_pods_of_a_machine_that_is_back_were_lost_and_fail() -> None:
     }
 
 
-def test_pods_of_a_machine_that_is_back_start_again_if_their_policy_lets_them() -> None:
+def test_pods_of_recovered_machine_restart_if_policy_allows() -> None:
     stage = started(instance(), pod(restartPolicy="OnFailure"))
     crashed_and_back(stage, 5, 65)
     assert container(stage)["state"] == {"running": {"startedAt": make.stamp(65)}}
@@ -77,7 +77,7 @@ def test_pods_of_a_machine_that_is_back_start_again_if_their_policy_lets_them() 
     assert status(stage)["phase"] == "Succeeded"
 
 
-def test_a_pod_deleted_meanwhile_goes_when_its_machine_is_back() -> None:
+def test_pod_deleted_during_crash_is_removed_after_recovery() -> None:
     stage = started(instance(), pod(restartPolicy="Always"))
     pass_time(stage, 5)
     stage.put(instance(phase="Crashed", since=5))
@@ -86,7 +86,7 @@ def test_a_pod_deleted_meanwhile_goes_when_its_machine_is_back() -> None:
     assert is_gone(stage)
 
 
-def test_containers_that_were_being_made_are_made_anew() -> None:
+def test_containers_in_creation_are_created_again_after_recovery() -> None:
     stage = started(instance(), pod(), pace=slow(10))
     crashed_and_back(stage, 5, 65)
     stage.run(74)
@@ -95,7 +95,7 @@ def test_containers_that_were_being_made_are_made_anew() -> None:
     assert container(stage)["state"] == {"running": {"startedAt": make.stamp(75)}}
 
 
-def test_a_node_of_the_same_name_that_came_later_knows_nothing_of_earlier_pods() -> None:
+def test_recreated_node_fails_pods_of_previous_node() -> None:
     stage = started(pod())
     pass_time(stage, 5)
     stage.delete(scheme.NODE, "node", "")
@@ -103,9 +103,9 @@ def test_a_node_of_the_same_name_that_came_later_knows_nothing_of_earlier_pods()
     assert status(stage)["phase"] == "Failed"
 
 
-def test_pods_are_terminated_when_their_machine_goes_off() -> None:
+def test_pods_are_terminated_when_machine_stops() -> None:
     stage = started(instance(), pod(restartPolicy="OnFailure"))
-    told_to_stop(stage, 5, 35)
+    notice_to_stop(stage, 5, 35)
     stage.run(6)
     assert (status(stage)["phase"], status(stage)["reason"], status(stage)["message"]) == (
         "Failed",
@@ -125,17 +125,17 @@ def test_pods_are_terminated_when_their_machine_goes_off() -> None:
         ({"priority": 2_000_000_000}, 35, 137),
     ],
 )
-def test_pods_get_25_seconds_and_critical_ones_the_last_five(spec: Any, at: float, code: int) -> None:
+def test_grace_period_is_25_seconds_and_critical_pods_stop_last(spec: Any, at: float, code: int) -> None:
     forever = [{"name": "c", "image": "busybox", "command": ["sleep", "infinity"]}]
     stage = started(instance(), pod(containers=forever, **spec), pace=ContainerDelays(stop_time=3600 * SECOND))
-    told_to_stop(stage, 5, 35.5)
+    notice_to_stop(stage, 5, 35.5)
     stage.run(at - 0.1)
     assert status(stage)["phase"] == "Running"
     stage.run(at)
     assert (status(stage)["reason"], container(stage)["state"]["terminated"]["exitCode"]) == ("Terminated", code)
 
 
-def test_pods_are_terminated_when_their_machine_is_given_back() -> None:
+def test_pods_are_terminated_when_machine_is_deleted() -> None:
     stage = started(with_metadata(instance(), finalizers=["cloud.batchyard.dev/instance"]), pod())
     pass_time(stage, 5)
     stage.delete(scheme.INSTANCE, "node", "")
@@ -143,15 +143,15 @@ def test_pods_are_terminated_when_their_machine_is_given_back() -> None:
     assert (status(stage)["phase"], status(stage)["reason"]) == ("Failed", "Terminated")
 
 
-def test_a_pod_that_ends_in_time_was_not_disrupted() -> None:
+def test_pod_that_succeeds_during_shutdown_is_not_disrupted() -> None:
     stage = started(instance(), pod())
-    told_to_stop(stage, 9.5, 39.5)
+    notice_to_stop(stage, 9.5, 39.5)
     stage.run(20)
     assert status(stage)["phase"] == "Succeeded"
     assert find_condition(stage.get(scheme.POD, "pod"), "DisruptionTarget") is None
 
 
-def test_a_pod_that_comes_too_late_is_rejected() -> None:
+def test_pod_bound_during_shutdown_is_rejected() -> None:
     stage = started(instance(phase="Stopping", stop_at=30))
     stage.put(pod())
     words = "Pod was rejected as the node is shutting down."
@@ -160,15 +160,15 @@ def test_a_pod_that_comes_too_late_is_rejected() -> None:
     assert [(e.type, e.reason, e.message) for e in stage.events] == [("Warning", "NodeShutdown", words)]
 
 
-def test_nothing_is_written_once_the_machine_is_off() -> None:
+def test_nothing_is_written_after_machine_stopped() -> None:
     stage = started(instance(), pod(), pace=ContainerDelays(stop_time=3600 * SECOND))
-    told_to_stop(stage, 5, 8)
+    notice_to_stop(stage, 5, 8)
     pass_time(stage, 60)
     assert status(stage)["phase"] == "Running"
 
 
-def test_pods_of_other_nodes_are_left_alone() -> None:
+def test_pods_of_other_nodes_do_not_change() -> None:
     stage = started(instance(), node("other"), pod("elsewhere", node="other"))
-    told_to_stop(stage, 5, 35)
+    notice_to_stop(stage, 5, 35)
     pass_time(stage, 9)
     assert status(stage, "elsewhere")["phase"] == "Running"

@@ -33,11 +33,11 @@ def resources(requests: dict[str, str] | None = None, limits: dict[str, str] | N
         ([resources({}, {"cpu": "1", "memory": "1Gi"}), {"name": "d"}], "Burstable"),
     ],
 )
-def test_the_quality_of_service_follows_from_requests_and_limits(containers: list[Any], quality: str) -> None:
+def test_qos_class_follows_from_requests_and_limits(containers: list[Any], quality: str) -> None:
     assert qos_class({"containers": containers}) == quality
 
 
-def test_a_pod_is_initialized_when_its_first_containers_are_done() -> None:
+def test_pod_is_initialized_when_init_containers_are_done() -> None:
     stage = started(pod(initContainers=[SETUP, SIDECAR]), pace=slow(4))
     assert conditions(stage, "Initialized") == [("False", "ContainersNotInitialized")]
     assert [s["state"]["waiting"]["reason"] for s in status(stage)["initContainerStatuses"]] == ["PodInitializing"] * 2
@@ -48,7 +48,7 @@ def test_a_pod_is_initialized_when_its_first_containers_are_done() -> None:
     assert "running" in proxy["state"]
 
 
-def test_first_containers_stay_done_and_sidecars_end_with_the_pod() -> None:
+def test_init_containers_stay_terminated_and_sidecars_end_with_pod() -> None:
     stage = started(pod(initContainers=[SETUP, SIDECAR]))
     stage.run(10)
     setup, proxy = status(stage)["initContainerStatuses"]
@@ -56,28 +56,28 @@ def test_first_containers_stay_done_and_sidecars_end_with_the_pod() -> None:
     assert proxy["state"]["terminated"]["finishedAt"] == make.stamp(10)
 
 
-def test_what_is_not_ready_is_named() -> None:
+def test_unready_containers_are_named_in_ready_condition() -> None:
     containers = [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]
     stage = started(pod(initContainers=[SIDECAR], containers=containers), pace=slow(4))
     (message,) = (c["message"] for c in status(stage)["conditions"] if c["type"] == "Ready")
     assert message == "containers with unready status: [proxy a b]"
 
 
-def test_words_of_others_stay_in_the_status() -> None:
+def test_status_fields_of_other_writers_are_kept() -> None:
     gate = {"type": "example.com/gate", "status": "True", "lastTransitionTime": make.stamp(), "reason": "r"}
     stage = started(with_status(pod(), {"conditions": [gate], "nominatedNodeName": "n"}))
     assert status(stage)["conditions"][0] == gate
     assert status(stage)["nominatedNodeName"] == "n"
 
 
-def test_a_condition_tells_since_when_it_holds() -> None:
+def test_condition_has_last_transition_time() -> None:
     stage = started(pod(), pace=slow(4))
     stage.run(14)
     since = {c["type"]: c["lastTransitionTime"] for c in status(stage)["conditions"]}
     assert (since["PodScheduled"], since["Ready"]) == (make.stamp(), make.stamp(14))
 
 
-def test_addresses_are_those_of_the_node_and_made_from_the_uid() -> None:
+def test_host_ip_is_node_address_and_pod_ip_is_derived_from_uid() -> None:
     stage = started()
     addressed = {
         **node("n"),
@@ -89,7 +89,7 @@ def test_addresses_are_those_of_the_node_and_made_from_the_uid() -> None:
     assert status(stage, "host")["podIPs"] == [{"ip": "1.2.3.4"}]
 
 
-def test_a_deleted_pod_is_written_nothing_more_about_than_its_end() -> None:
+def test_pod_deleted_during_start_delay_is_removed() -> None:
     stage = started(pod(), pace=slow(4))
     delete(stage)
     assert stage.client.list(scheme.POD) == []

@@ -1,4 +1,4 @@
-"""What kubelets save of the work of pods, and what containers go on with that start."""
+"""Checkpoints that kubelets save for pods, and the work that restarted containers resume."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def stopped(stage: Stage, at: float, name: str = "pod") -> None:
     assert is_gone(stage, name)
 
 
-def test_the_next_pod_of_an_index_goes_on_where_the_last_one_saved() -> None:
+def test_next_pod_of_index_resumes_from_checkpoint() -> None:
     stage = started(job(), member())
     stopped(stage, 7)
     assert saved(stage) == '{"0":"6s"}'
@@ -53,7 +53,7 @@ def test_the_next_pod_of_an_index_goes_on_where_the_last_one_saved() -> None:
     assert (stage.get(scheme.POD, "other")["status"]["phase"], saved(stage)) == ("Running", None)
 
 
-def test_work_adds_up_over_any_number_of_pods() -> None:
+def test_saved_work_accumulates_over_pods() -> None:
     stage = started(job(), member())
     stopped(stage, 3)
     stage.put(member("next"))
@@ -62,7 +62,7 @@ def test_work_adds_up_over_any_number_of_pods() -> None:
     assert (resumed(stage, "last"), saved(stage)) == (6, '{"0":"6s"}')
 
 
-def test_an_interchangeable_pod_goes_on_with_the_most_that_nobody_does() -> None:
+def test_nonindexed_pod_resumes_largest_unused_checkpoint() -> None:
     stage = started(job(), member("a", None), member("b", None))
     stopped(stage, 4, "a")
     stopped(stage, 6, "b")
@@ -77,7 +77,7 @@ def test_an_interchangeable_pod_goes_on_with_the_most_that_nobody_does() -> None
     assert resumed(stage, "f") == 9
 
 
-def test_a_machine_that_is_lost_has_saved_until_then_and_is_not_asked_again() -> None:
+def test_crashed_machine_saves_work_until_crash() -> None:
     stage = started(instance(), job(), member(restartPolicy="OnFailure"))
     pass_time(stage, 7)
     stage.put(instance(phase="Crashed", since=7))
@@ -90,7 +90,7 @@ def test_a_machine_that_is_lost_has_saved_until_then_and_is_not_asked_again() ->
 
 
 @pytest.mark.parametrize("owned", [True, False])
-def test_containers_that_failed_go_on_with_their_own_work(owned: bool) -> None:
+def test_failed_container_resumes_its_own_work(owned: bool) -> None:
     fails = {**EVERY, "batchyard.dev/runtime": "10s", "batchyard.dev/exit-code": "1"}
     failing = with_metadata(member(restartPolicy="OnFailure"), annotations=fails, ownerReferences=owner("Job", "job"))
     stage = started(job(), failing if owned else with_metadata(failing, ownerReferences=None))
@@ -100,7 +100,7 @@ def test_containers_that_failed_go_on_with_their_own_work(owned: bool) -> None:
     assert stage.get(scheme.POD, "pod")["status"]["containerStatuses"][0]["restartCount"] == 1
 
 
-def test_containers_that_are_done_and_start_again_begin_anew() -> None:
+def test_completed_container_restarts_without_saved_work() -> None:
     always = with_metadata(pod(restartPolicy="Always"), annotations=EVERY)
     stage = started(always)
     stage.run(15)
@@ -108,13 +108,13 @@ def test_containers_that_are_done_and_start_again_begin_anew() -> None:
     assert stage.get(scheme.POD, "pod")["status"]["containerStatuses"][0]["restartCount"] == 1
 
 
-def test_without_checkpoints_nothing_is_kept() -> None:
+def test_zero_checkpoint_interval_saves_nothing() -> None:
     stage = started(job(**{"checkpoint-every": "0s"}), member())
     stopped(stage, 7)
     stage.put(member("next"))
     assert (resumed(stage, "next"), saved(stage)) == (0, None)
 
 
-def test_what_others_write_where_work_is_told_is_no_work() -> None:
+def test_invalid_work_done_annotation_is_ignored() -> None:
     stage = started(job(**{"work-done": '{"0": "much"}'}), member())
     assert resumed(stage) == 0

@@ -1,4 +1,4 @@
-"""How answers of terraform, gcloud and kubectl are read; the texts are theirs."""
+"""Parsing of the output of terraform, gcloud and kubectl; the texts are original."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
     [
         pytest.param(succeeds(), CommandOutput(0, "ok"), ProbeResult(True), id="success"),
         pytest.param(succeeds(), REFUSED, ProbeResult(False, REFUSED.reported.strip()), id="no server"),
-        pytest.param(fails("it is"), CommandOutput(0, ""), ProbeResult(False, "it is"), id="what should fail"),
+        pytest.param(fails("it is"), CommandOutput(0, ""), ProbeResult(False, "it is"), id="unexpected success"),
         pytest.param(
             prints_anything("nobody"), CommandOutput(0, "\n"), ProbeResult(False, "nobody"), id="nothing printed"
         ),
@@ -66,17 +66,17 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
             prints_nothing("left"), REFUSED, ProbeResult(False, REFUSED.reported.strip()), id="left, and no server"
         ),
         pytest.param(
-            lists_all(["a", "b"]), CommandOutput(0, "c\na\n"), ProbeResult(False, "not enabled: b"), id="one lacking"
+            lists_all(["a", "b"]), CommandOutput(0, "c\na\n"), ProbeResult(False, "not enabled: b"), id="one missing"
         ),
         pytest.param(lists_all(["a"]), CommandOutput(0, "a\n"), ProbeResult(True, "1 enabled"), id="all listed"),
         pytest.param(
             field_equals("on", True, "off"),
             CommandOutput(0, '{"on": false}'),
             ProbeResult(False, "off"),
-            id="field says no",
+            id="field is false",
         ),
         pytest.param(
-            field_equals("on", True, "off"), CommandOutput(0, '{"on": true}'), ProbeResult(True), id="field says yes"
+            field_equals("on", True, "off"), CommandOutput(0, '{"on": true}'), ProbeResult(True), id="field is true"
         ),
         pytest.param(
             is_version(["v"], (1, 9)), CommandOutput(0, '{"v": "1.11.4"}'), ProbeResult(True, "1.11.4"), id="newer"
@@ -115,11 +115,11 @@ def queue(name: str, active: str, message: str = "", namespace: str = "") -> dic
         ),
     ],
 )
-def test_an_answer_is_read(reading: ResultParser, answer: CommandOutput, seen: ProbeResult) -> None:
+def test_command_output_is_parsed(reading: ResultParser, answer: CommandOutput, seen: ProbeResult) -> None:
     assert reading(answer) == seen
 
 
-def test_each_that_is_wanted_must_have_the_condition() -> None:
+def test_each_expected_object_must_have_condition() -> None:
     answer = objects(
         queue("a", "True"), queue("b", "False", "Can't admit: FlavorNotFound"), queue("of-others", "False")
     )
@@ -128,13 +128,13 @@ def test_each_that_is_wanted_must_have_the_condition() -> None:
     assert all_are("Active", ["c"])(answer) == ProbeResult(False, "c: not there")
 
 
-def test_what_is_in_namespaces_is_told_apart_by_them() -> None:
+def test_objects_are_distinguished_by_namespace() -> None:
     answer = objects(queue("lq", "True", namespace="x"), queue("lq", "False", "no", namespace="y"))
     assert all_are("Active", ["x/lq"])(answer).is_so
     assert all_are("Active", ["y/lq"])(answer) == ProbeResult(False, "y/lq: no")
 
 
-def test_one_object_is_read_as_a_list_of_one() -> None:
+def test_single_object_is_read_as_list() -> None:
     assert all_are("Active", ["a"])(CommandOutput(0, json.dumps(queue("a", "True")))).is_so
 
 
@@ -142,12 +142,12 @@ def test_one_object_is_read_as_a_list_of_one() -> None:
     ("conditions", "is_so"),
     [([("Admitted", "True")], True), ([("Admitted", "True"), ("Finished", "True")], False), ([], False)],
 )
-def test_what_has_quota_runs_until_it_ends(conditions: list[tuple[str, str]], is_so: bool) -> None:
+def test_workload_has_quota_until_finished(conditions: list[tuple[str, str]], is_so: bool) -> None:
     rows = [{"type": kind, "status": status} for kind, status in conditions]
     assert has_quota({"status": {"conditions": rows}}) is is_so
 
 
-def test_what_runs_is_named() -> None:
+def test_running_workloads_are_named() -> None:
     running = {
         "metadata": {"name": "w", "namespace": "n"},
         "status": {"conditions": [{"type": "Admitted", "status": "True"}]},
@@ -158,14 +158,14 @@ def test_what_runs_is_named() -> None:
     assert not none_is(has_quota, "running")(REFUSED).is_so
 
 
-def test_a_protected_cluster_is_found_in_whichever_module_it_is() -> None:
+def test_protected_cluster_is_found_in_nested_modules() -> None:
     cluster = {"address": "module.cluster.c", "values": {"deletion_protection": True}}
     deep = {"values": {"root_module": {"child_modules": [{"child_modules": [{"resources": [cluster]}]}]}}}
     assert nothing_is_protected(CommandOutput(0, json.dumps(deep))) == ProbeResult(False, "protected: module.cluster.c")
     assert nothing_is_protected(CommandOutput(0, '{"format_version": "1.0"}')).is_so, "an empty state"
 
 
-def test_only_what_passes_by_itself_is_tried_again_and_not_for_ever() -> None:
+def test_only_transient_errors_are_retried_up_to_limit() -> None:
     retry = Retry(2, 1, ("Error 503",))
     assert retry.helps("googleapi: Error 503: busy", 1)
     assert retry.helps("googleapi: Error 503: busy", 2)

@@ -1,4 +1,4 @@
-"""What creating and destroying consist of, as data."""
+"""The steps of create and destroy, as data."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ ELSEWHERE = ClusterConnection("", "somewhere")
 
 @cache
 def rendered(is_on_google: bool) -> tuple[PlatformModel, Mapping[str, str]]:
-    """The reference architecture on GKE, or on a cluster that is there."""
+    """Return the reference architecture on GKE or on an existing cluster."""
     text = REFARCH.read_text("utf-8")
     if not is_on_google:
         begin, end = text.index("  # What is particular to GKE"), text.index("  # The nodes, as kind Cluster")
@@ -47,7 +47,7 @@ def place_of(steps: list[PlatformStep], name: str) -> int:
 
 @pytest.mark.parametrize("is_on_google", [True, False])
 @pytest.mark.parametrize("steps_of", [creating, destroying])
-def test_every_step_has_a_name_of_its_own(steps_of: object, is_on_google: bool) -> None:
+def test_step_names_are_unique(steps_of: object, is_on_google: bool) -> None:
     assert callable(steps_of)
     names = [step.name for step in steps_of(is_on_google)]
     assert len(set(names)) == len(names)
@@ -68,11 +68,11 @@ def test_every_step_has_a_name_of_its_own(steps_of: object, is_on_google: bool) 
         ("apply-70-monitoring", "last-check"),
     ],
 )
-def test_what_is_needed_comes_first(first: str, then: str) -> None:
+def test_create_steps_follow_dependencies(first: str, then: str) -> None:
     assert place_of(creating(True), first) < place_of(creating(True), then)
 
 
-def test_elsewhere_only_kubectl_is_called_and_always_at_the_same_cluster() -> None:
+def test_external_cluster_uses_only_kubectl_with_its_context() -> None:
     steps = [*creating(False)[1:], *destroying(False)[1:]]
     commands = [command for step in steps for command in step.commands]
     commands += [probe.command for step in steps for probe in step.probes]
@@ -80,14 +80,14 @@ def test_elsewhere_only_kubectl_is_called_and_always_at_the_same_cluster() -> No
 
 
 @pytest.mark.parametrize("is_on_google", [True, False])
-def test_nothing_that_changes_something_comes_before_the_first_question(is_on_google: bool) -> None:
+def test_nothing_is_changed_before_first_consent(is_on_google: bool) -> None:
     steps = creating(is_on_google)
     asking = next(index for index, step in enumerate(steps) if step.consent is not None)
     assert [step.name for step in steps[:asking] if step.commands] == (["first-apis"] if is_on_google else [])
 
 
 @pytest.mark.parametrize("is_on_google", [True, False])
-def test_nothing_is_deleted_before_the_question(is_on_google: bool) -> None:
+def test_nothing_is_deleted_before_consent(is_on_google: bool) -> None:
     steps = destroying(is_on_google)
     before = steps[: place_of(steps, "confirm")]
     assert [step.name for step in before if step.commands] == (
@@ -95,31 +95,31 @@ def test_nothing_is_deleted_before_the_question(is_on_google: bool) -> None:
     )
 
 
-def test_what_runs_goes_before_terraform_deletes_the_cluster() -> None:
+def test_workloads_are_removed_before_terraform_deletes_cluster() -> None:
     steps = destroying(True)
     assert place_of(steps, "stop-queues") < place_of(steps, "empty-team-a") < place_of(steps, "terraform-destroy")
 
 
 @pytest.mark.parametrize("is_on_google", [True, False])
-def test_the_engine_works_while_what_has_finalizers_goes(is_on_google: bool) -> None:
+def test_engine_keeps_running_while_finalizers_are_removed(is_on_google: bool) -> None:
     names = [step.name for step in destroying(is_on_google)]
     assert "empty-team-a" in names
     assert "empty-batchyard-system" not in names
 
 
-def test_elsewhere_the_engine_goes_last_and_only_if_nobody_else_has_queues() -> None:
+def test_external_engine_is_deleted_last_and_conditionally() -> None:
     last = destroying(False)[-1]
     assert last.name == "delete-00-engine"
     assert last.only_if is not None
 
 
-def test_the_bucket_that_is_made_is_the_one_that_terraform_is_told_of() -> None:
+def test_terraform_backend_uses_created_bucket() -> None:
     platform, files = rendered(True)
     assert platform.google is not None
     assert f'bucket = "{google.state_bucket(platform, platform.google)}"' in files["terraform/backend.tf"]
 
 
-def test_a_secret_is_never_kept() -> None:
+def test_token_probe_is_secret() -> None:
     printing = [
         probe.command for step in creating(True) for probe in step.probes if "token" in " ".join(probe.command.argv)
     ]
@@ -127,14 +127,14 @@ def test_a_secret_is_never_kept() -> None:
 
 
 @pytest.mark.parametrize("is_on_google", [True, False])
-def test_whatever_is_left_has_a_command_that_removes_it(is_on_google: bool) -> None:
+def test_each_leftover_has_removal_command(is_on_google: bool) -> None:
     platform, _ = rendered(is_on_google)
     rows = list(leftovers(platform, OWN, "folder"))
     assert all(row.removal for row in rows)
     assert {"state bucket", "disks", "reservations", "images", "APIs"} <= {row.name for row in rows} or not is_on_google
 
 
-def test_future_reservations_are_left_only_where_some_were_submitted() -> None:
+def test_future_reservations_are_leftovers_only_when_submitted() -> None:
     platform, _ = rendered(True)
     assert platform.google is not None
     submitted = replace(platform, google=replace(platform.google, submitted=["december"]))

@@ -1,4 +1,4 @@
-"""Whom a Workload preempts: candidates, their order, and who is spared in the end."""
+"""Classical preemption: candidates, their order, and the candidates that are dropped in the end."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def alone(within: str = "LowerPriority", cpu: int = 4) -> Yard:
 
 
 def shared(own: Any = 4, **rules: Any) -> Yard:
-    """A cq with these rules and another queue of 4 cpu in one cohort."""
+    """A ClusterQueue `cq` with these rules and another queue of 4 cpu in one cohort."""
     return Yard(queue("cq", own, cohort="all", preemption=preemption(**rules)), queue("other", 4, cohort="all"))
 
 
@@ -31,19 +31,21 @@ def shared(own: Any = 4, **rules: Any) -> Yard:
         pytest.param("LowerPriority", 1, 0, ["x"], id="lower priority"),
         pytest.param("LowerPriority", 0, -5, [], id="equal priority is not lower"),
         pytest.param("LowerOrNewerEqualPriority", 0, -5, ["x"], id="equal priority and newer"),
-        pytest.param("LowerOrNewerEqualPriority", 0, 0, [], id="equal priority of the same moment"),
+        pytest.param("LowerOrNewerEqualPriority", 0, 0, [], id="equal priority and same age"),
         pytest.param("LowerOrNewerEqualPriority", 0, 5, [], id="equal priority and older"),
-        pytest.param("LowerOrNewerEqualPriority", 1, 5, ["x"], id="lower priority, whatever its age"),
+        pytest.param("LowerOrNewerEqualPriority", 1, 5, ["x"], id="lower priority, any age"),
         pytest.param("LowerOrNewerEqualPriority", -1, -5, [], id="higher priority"),
     ],
 )
-def test_the_policy_says_who_may_go(policy: str, priority: int, created: int, victims: list[str]) -> None:
+def test_within_cluster_queue_policy_selects_victims(
+    policy: str, priority: int, created: int, victims: list[str]
+) -> None:
     yard = alone(policy)
     yard.hold("x", 4)
     assert yard.victims(workload(cpu=1, priority=priority, created=created)) == victims
 
 
-def test_a_preemption_tells_what_was_missing_and_how_many_go() -> None:
+def test_preemption_message_reports_missing_quota_and_victim_count() -> None:
     yard = alone()
     yard.hold("x", 2, priority=-1)
     yard.hold("y", 2, priority=-2)
@@ -52,21 +54,21 @@ def test_a_preemption_tells_what_was_missing_and_how_many_go() -> None:
     assert decision.why.message == SHORT.format(3) + ". Pending the preemption of 2 workload(s)"
 
 
-def test_without_enough_victims_nobody_goes() -> None:
+def test_workload_waits_without_enough_victims() -> None:
     yard = alone()
     yard.hold("weak", 2, priority=-1)
     yard.hold("strong", 2, priority=9)
     assert yard.decide(workload(cpu=3)) == ["wl waits (WaitingForQuota): " + SHORT.format(3)]
 
 
-def test_no_more_go_than_needed() -> None:
+def test_preemption_evicts_no_more_workloads_than_needed() -> None:
     yard = alone()
     for number in range(4):
         yard.hold(f"x{number}", 1, priority=-1, since=number)
     assert yard.victims(workload(cpu=2)) == ["x3", "x2"]
 
 
-def test_only_users_of_the_flavor_go() -> None:
+def test_only_workloads_on_same_flavor_are_preempted() -> None:
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
     yard = Yard(queue("cq", groups=groups, preemption=preemption("LowerPriority")))
     yard.hold("other-flavor", 4, flavor="two", priority=-9)
@@ -78,27 +80,29 @@ def test_only_users_of_the_flavor_go() -> None:
 @pytest.mark.parametrize(
     ("one", "two"),
     [
-        pytest.param({"evicted": True, "priority": -1}, {"priority": -9}, id="one that goes already"),
+        pytest.param({"evicted": True, "priority": -1}, {"priority": -9}, id="already evicted"),
         pytest.param({"priority": -2}, {"priority": -1, "since": 9}, id="lower priority"),
         pytest.param({"priority": -1, "since": 9}, {"priority": -1, "since": 5}, id="quota reserved later"),
         pytest.param({"priority": -1}, {"priority": -1}, id="smaller uid"),
     ],
 )
-def test_candidates_go_in_order(one: dict[str, Any], two: dict[str, Any]) -> None:
+def test_candidates_are_sorted_by_eviction_priority_reservation_and_uid(
+    one: dict[str, Any], two: dict[str, Any]
+) -> None:
     yard = alone()
     yard.hold("b", 2, **two)
     yard.hold("a", 2, **one)
     assert yard.victims(workload(cpu=2)) == ["a"]
 
 
-def test_those_found_before_the_one_that_makes_room_are_spared() -> None:
+def test_superfluous_earlier_candidates_are_dropped() -> None:
     yard = alone()
     yard.hold("small", 1, priority=-9)
     yard.hold("large", 3, priority=-1)
     assert yard.victims(workload(cpu=3)) == ["large"]
 
 
-def test_who_is_spared_leaves_its_place_to_the_last() -> None:
+def test_last_candidate_replaces_dropped_candidate() -> None:
     yard = alone(cpu=10)
     yard.hold("a", 3, priority=-9)
     yard.hold("b", 1, priority=-8)
@@ -108,7 +112,7 @@ def test_who_is_spared_leaves_its_place_to_the_last() -> None:
     assert yard.victims(workload(cpu=9)) == ["a", "d", "c"]
 
 
-def test_all_pod_sets_together_must_fit() -> None:
+def test_preemption_frees_all_resources_of_pod_set() -> None:
     yard = Yard(
         queue("cq", groups=[group(spot={"cpu": 4}), group(v100={"gpu": 2})], preemption=preemption("LowerPriority"))
     )
@@ -132,13 +136,13 @@ def test_all_pod_sets_together_must_fit() -> None:
         pytest.param("Any", -9, ["x"], id="any priority"),
     ],
 )
-def test_own_quota_is_reclaimed_from_borrowers(policy: str, priority: int, victims: list[str]) -> None:
+def test_reclaim_policy_selects_victims_in_borrowing_queue(policy: str, priority: int, victims: list[str]) -> None:
     yard = shared(reclaim=policy)
     yard.hold("x", 8, "other")
     assert yard.victims(workload(cpu=4, priority=priority)) == victims
 
 
-def test_reclaiming_takes_back_only_what_was_lent() -> None:
+def test_reclamation_preempts_only_borrowed_quota() -> None:
     yard = shared(reclaim="Any")
     for name in ("a", "b", "c"):
         yard.hold(name, 2, "other")
@@ -146,7 +150,7 @@ def test_reclaiming_takes_back_only_what_was_lent() -> None:
     assert yard.victims(workload(cpu=5)) == []
 
 
-def test_a_queue_within_its_quota_is_left_alone() -> None:
+def test_reclamation_skips_queue_within_nominal_quota() -> None:
     yard = shared(reclaim="Any")
     yard.put(queue("third", 0, cohort="all"))
     yard.hold("within", 4, "other", priority=-9)
@@ -154,7 +158,7 @@ def test_a_queue_within_its_quota_is_left_alone() -> None:
     assert yard.victims(workload(cpu=4)) == ["borrows"]
 
 
-def test_an_inactive_queue_keeps_its_workloads_though_it_borrows() -> None:
+def test_reclamation_skips_inactive_borrowing_queue() -> None:
     yard = shared(reclaim="Any")
     yard.put(queue("third", 0, cohort="all"))
     yard.hold("stopped", 4, "other", priority=-9)
@@ -165,7 +169,7 @@ def test_an_inactive_queue_keeps_its_workloads_though_it_borrows() -> None:
     assert yard.victims(workload(cpu=4)) == []
 
 
-def test_a_queue_that_falls_within_its_quota_keeps_the_rest() -> None:
+def test_reclamation_stops_when_queue_is_within_quota() -> None:
     yard = shared(reclaim="Any")
     yard.put(queue("third", 0, cohort="all"))
     yard.hold("a", 3, "other", priority=-9)
@@ -174,14 +178,14 @@ def test_a_queue_that_falls_within_its_quota_keeps_the_rest() -> None:
     assert yard.victims(workload(cpu=4)) == ["a", "c"]
 
 
-def test_others_go_before_the_own() -> None:
+def test_workloads_of_other_queues_are_preempted_first() -> None:
     yard = shared(within="LowerPriority", reclaim="LowerPriority")
     yard.hold("own", 2, priority=-9)
     yard.hold("theirs", 6, "other", priority=-1)
     assert yard.decide(workload(cpu=2)) == ["wl preempts theirs (InCohortReclamation)"]
 
 
-def test_the_own_may_go_where_reclaiming_is_not_enough() -> None:
+def test_own_workloads_are_preempted_if_reclamation_is_insufficient() -> None:
     yard = shared(within="LowerPriority", reclaim="LowerPriority")
     yard.hold("own", 2, priority=-1)
     yard.hold("theirs", 2, "other", priority=-1)
@@ -189,7 +193,7 @@ def test_the_own_may_go_where_reclaiming_is_not_enough() -> None:
     assert yard.decide(workload(cpu=3)) == ["wl preempts theirs (InCohortReclamation), own (InClusterQueue)"]
 
 
-def test_who_borrows_already_reclaims_from_nobody() -> None:
+def test_borrowing_queue_does_not_reclaim() -> None:
     yard = shared(within="LowerPriority", reclaim="Any")
     yard.hold("own", 4, priority=-1)
     yard.hold("theirs", 4, "other", priority=-9)
@@ -197,7 +201,7 @@ def test_who_borrows_already_reclaims_from_nobody() -> None:
     assert yard.decide(workload(cpu=2)) == ["wl preempts own (InClusterQueue)"]
 
 
-def test_without_a_cohort_there_is_nobody_else() -> None:
+def test_queue_without_cohort_does_not_reclaim() -> None:
     yard = Yard(queue("cq", 4, preemption=preemption(reclaim="Any")))
     yard.hold("x", 4, priority=-9)
     assert yard.victims(workload()) == []
@@ -217,7 +221,7 @@ def test_without_a_cohort_there_is_nobody_else() -> None:
         pytest.param({**BORROW, "maxPriorityThreshold": -1}, 5, [], id="above the threshold"),
     ],
 )
-def test_who_borrows_may_preempt_up_to_the_threshold(
+def test_borrower_preempts_up_to_max_priority_threshold(
     rules: dict[str, Any] | None, priority: int, victims: list[str]
 ) -> None:
     yard = shared(own=2, reclaim="LowerPriority", borrow=rules)
@@ -226,19 +230,19 @@ def test_who_borrows_may_preempt_up_to_the_threshold(
     assert yard.victims(workload(cpu=3, priority=priority)) == victims
 
 
-def test_a_preemption_while_borrowing_has_a_reason_of_its_own() -> None:
+def test_preemption_while_borrowing_reports_separate_reason() -> None:
     yard = shared(own=2, reclaim="Any", borrow=BORROW)
     yard.hold("x", 6, "other", priority=-1)
     assert yard.decide(workload(cpu=3)) == ["wl preempts x (InCohortReclaimWhileBorrowing)"]
 
 
-def test_above_the_threshold_the_own_quota_may_still_be_reclaimed() -> None:
+def test_nominal_quota_is_reclaimed_above_priority_threshold() -> None:
     yard = shared(reclaim="Any", borrow={**BORROW, "maxPriorityThreshold": -5})
     yard.hold("x", 8, "other", priority=-1)
     assert yard.decide(workload(cpu=3)) == ["wl preempts x (InCohortReclamation)"]
 
 
-def test_with_borrowing_fewer_candidates_come_first() -> None:
+def test_candidates_below_threshold_come_first_while_borrowing() -> None:
     yard = Yard(
         cohort("all"),
         queue("cq", 2, cohort="all", preemption=preemption("Never", "Any", {**BORROW, "maxPriorityThreshold": -5})),
@@ -250,7 +254,7 @@ def test_with_borrowing_fewer_candidates_come_first() -> None:
     assert yard.decide(workload(cpu=3)) == ["wl preempts below (InCohortReclaimWhileBorrowing)"]
 
 
-# Trees.
+# Cohort trees.
 
 
 def tree(**rules: Any) -> Yard:
@@ -264,26 +268,26 @@ def tree(**rules: Any) -> Yard:
     )
 
 
-def test_the_nearer_quota_may_be_reclaimed_while_borrowing() -> None:
+def test_quota_of_nearest_cohort_is_reclaimed_while_borrowing() -> None:
     yard = tree(reclaim="Any")
     yard.hold("x", 8, "rival", priority=9)
     assert yard.decide(workload(cpu=6)) == ["wl preempts x (InCohortReclamation)"]
 
 
-def test_quota_as_near_to_others_is_not() -> None:
+def test_quota_of_shared_root_is_not_reclaimed() -> None:
     yard = tree(reclaim="Any")
     yard.hold("x", 8, "rival", priority=9)
     assert yard.victims(workload(cpu=7)) == []
 
 
-def test_nearer_candidates_come_first_whatever_their_priority() -> None:
+def test_farther_candidate_is_preempted_before_nearer_lower_priority() -> None:
     yard = tree(reclaim="LowerPriority", borrow=BORROW)
     yard.hold("near", 3, "sibling", priority=-9)
     yard.hold("far", 5, "rival", priority=-1)
     assert yard.decide(workload(cpu=3)) == ["wl preempts far (InCohortReclamation)"]
 
 
-def test_a_subtree_within_its_quota_is_not_looked_into() -> None:
+def test_reclamation_skips_subtree_within_quota() -> None:
     yard = Yard(
         cohort("root", 0),
         cohort("rich", 6, parent="root"),
@@ -296,7 +300,7 @@ def test_a_subtree_within_its_quota_is_not_looked_into() -> None:
     assert yard.victims(workload(cpu=4)) == ["borrows"]
 
 
-def test_a_cohort_that_falls_within_its_quota_keeps_the_rest() -> None:
+def test_reclamation_stops_when_cohort_is_within_quota() -> None:
     yard = Yard(
         cohort("root", 0),
         cohort("rich", 4, parent="root"),
@@ -310,7 +314,7 @@ def test_a_cohort_that_falls_within_its_quota_keeps_the_rest() -> None:
     assert yard.victims(workload(cpu=4)) == ["a", "c"]
 
 
-def test_nearer_and_farther_candidates_are_tried_with_borrowing_first() -> None:
+def test_candidates_of_all_distances_are_tried_with_borrowing_first() -> None:
     yard = tree(within="LowerPriority", reclaim="Any")
     yard.hold("own", 1, priority=-1)
     yard.hold("near", 2, "sibling", priority=-9)
@@ -318,7 +322,7 @@ def test_nearer_and_farther_candidates_are_tried_with_borrowing_first() -> None:
     assert yard.decide(workload(cpu=3)) == ["wl preempts far (InCohortReclamation)"]
 
 
-def test_a_debt_is_paid_by_preemption_too() -> None:
+def test_preemption_also_covers_exceeded_quota() -> None:
     yard = alone()
     yard.hold("a", 2, priority=-2)
     yard.hold("b", 2, priority=-1)
@@ -326,7 +330,7 @@ def test_a_debt_is_paid_by_preemption_too() -> None:
     assert yard.victims(workload(cpu=2)) == ["a", "b"]
 
 
-def test_who_is_at_its_quota_reclaims_nothing_even_in_debt() -> None:
+def test_queue_at_nominal_quota_does_not_reclaim_exceeded_cohort_quota() -> None:
     yard = shared(within="LowerPriority", reclaim="Any")
     yard.put(cohort("all", 2))
     yard.hold("own", 4, priority=-1)
@@ -336,7 +340,7 @@ def test_who_is_at_its_quota_reclaims_nothing_even_in_debt() -> None:
     assert yard.victims(workload(cpu=2)) == ["own"]
 
 
-def test_borrowing_is_tried_before_more_victims() -> None:
+def test_borrowing_is_tried_before_preempting_more_workloads() -> None:
     rules = preemption("LowerPriority", "Any", BORROW)
     yard = Yard(cohort("all", 1), queue("cq", 4, cohort="all", preemption=rules), queue("third", 0, cohort="all"))
     yard.hold("own", 2, priority=-9)

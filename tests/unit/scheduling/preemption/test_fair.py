@@ -1,4 +1,4 @@
-"""Preemption under fair sharing: whom it takes from, by which rule, and when fairness forbids it."""
+"""Preemption under fair sharing: selection of victims, strategies, and refused preemptions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,177 +27,179 @@ def three(**weights: Any) -> Yard:
     )
 
 
-def holds(yard: Yard, queue: str, *cpus: int, priority: int = 0) -> None:
-    """Workloads of a queue, named b0, b1 and so on."""
+def hold_each(yard: Yard, queue: str, *cpus: int, priority: int = 0) -> None:
+    """Admit workloads named b0, b1 and so on in a queue."""
     for number, cpu in enumerate(cpus):
         yard.hold(f"{queue}{number}", cpu, queue, priority=priority, since=-number)
 
 
-def asks(cpu: int, **fields: Any) -> Obj:
+def pending(cpu: int, **fields: Any) -> Obj:
     return workload(cpu=cpu, queue="a", **fields)
 
 
-def test_own_quota_is_reclaimed_whatever_the_shares() -> None:
+def test_nominal_quota_is_reclaimed_regardless_of_shares() -> None:
     yard = three()
-    holds(yard, "b", 5)
-    holds(yard, "c", 4)
-    assert yard.decide(asks(3)) == ["wl preempts b0 (InCohortReclamation)"]
+    hold_each(yard, "b", 5)
+    hold_each(yard, "c", 4)
+    assert yard.decide(pending(3)) == ["wl preempts b0 (InCohortReclamation)"]
 
 
-def test_the_queue_with_the_largest_share_gives_first() -> None:
+def test_queue_with_largest_share_is_preempted_first() -> None:
     yard = three()
-    holds(yard, "b", 1, 1, 1, 1)
-    holds(yard, "c", 1, 1, 1, 1, 1)
-    assert yard.victims(asks(1)) == ["c0"]
-    assert yard.victims(asks(2)) == ["c0", "b0"]
+    hold_each(yard, "b", 1, 1, 1, 1)
+    hold_each(yard, "c", 1, 1, 1, 1, 1)
+    assert yard.victims(pending(1)) == ["c0"]
+    assert yard.victims(pending(2)) == ["c0", "b0"]
 
 
-def test_an_inactive_queue_keeps_its_workloads() -> None:
+def test_inactive_queue_is_not_preempted() -> None:
     yard = three()
-    holds(yard, "b", 1, 1, 1, 1)
-    holds(yard, "c", 1, 1, 1, 1, 1)
+    hold_each(yard, "b", 1, 1, 1, 1)
+    hold_each(yard, "c", 1, 1, 1, 1, 1)
     yard.snapshot.queues["c"].active = False
-    assert yard.victims(asks(1)) == ["b0"]
+    assert yard.victims(pending(1)) == ["b0"]
 
 
-def test_who_borrows_takes_only_from_the_less_fair() -> None:
+def test_borrower_preempts_only_queue_with_larger_share() -> None:
     yard = three()
-    holds(yard, "a", 3)
-    holds(yard, "b", 1, 1, 1, 1, 1, 1)
-    assert yard.decide(asks(1)) == ["wl preempts b0 (InCohortFairSharing)"]
-    assert yard.victims(asks(2)) == []
+    hold_each(yard, "a", 3)
+    hold_each(yard, "b", 1, 1, 1, 1, 1, 1)
+    assert yard.decide(pending(1)) == ["wl preempts b0 (InCohortFairSharing)"]
+    assert yard.victims(pending(2)) == []
 
 
-def test_a_share_after_is_compared_with_the_share_left() -> None:
+def test_final_share_strategy_compares_shares_after_preemption() -> None:
     yard = three()
-    holds(yard, "a", 3)
-    holds(yard, "b", 2, 2, 2)
-    assert yard.victims(asks(1)) == ["b0"]
-    assert yard.victims(asks(3)) == []
+    hold_each(yard, "a", 3)
+    hold_each(yard, "b", 2, 2, 2)
+    assert yard.victims(pending(1)) == ["b0"]
+    assert yard.victims(pending(3)) == []
 
 
-def test_by_the_second_rule_the_share_before_counts() -> None:
+def test_initial_share_strategy_compares_share_before_preemption() -> None:
     yard = three()
-    holds(yard, "a", 3)
-    holds(yard, "b", 6)
-    assert yard.decide(asks(2)) == ["wl preempts b0 (InCohortFairSharing)"]
-    assert yard.victims(asks(3)) == []
+    hold_each(yard, "a", 3)
+    hold_each(yard, "b", 6)
+    assert yard.decide(pending(2)) == ["wl preempts b0 (InCohortFairSharing)"]
+    assert yard.victims(pending(3)) == []
 
 
-def test_the_second_rule_takes_one_of_a_queue() -> None:
+def test_initial_share_strategy_preempts_at_most_one_workload_of_queue() -> None:
     yard = fair(
         queue("a", 0, cohort="all", preemption=ANY),
         queue("b", 0, cohort="all"),
         queue("lender", 10, cohort="all"),
     )
-    holds(yard, "b", 5, 5)
-    assert yard.victims(asks(5)) == ["b0"]
-    assert yard.victims(asks(6)) == []
+    hold_each(yard, "b", 5, 5)
+    assert yard.victims(pending(5)) == ["b0"]
+    assert yard.victims(pending(6)) == []
 
 
-def by(strategy: FairSharingStrategy, cpus: Sequence[int], own: int = 3) -> Yard:
-    """Queue a has so much and b has the rest; one rule alone counts."""
+def with_strategy(strategy: FairSharingStrategy, cpus: Sequence[int], own: int = 3) -> Yard:
+    """Queue a uses `own` cpu and b the rest; only one strategy is configured."""
     yard = three()
     yard.policy = SchedulingPolicy(fair_sharing=True, strategies=(strategy,))
-    holds(yard, "a", own)
-    holds(yard, "b", *cpus)
+    hold_each(yard, "a", own)
+    hold_each(yard, "b", *cpus)
     return yard
 
 
-def test_either_rule_may_be_the_only_one() -> None:
-    assert by(FairSharingStrategy.FINAL_SHARE, [6]).victims(asks(2)) == []
-    assert by(FairSharingStrategy.INITIAL_SHARE, [6]).decide(asks(2)) == ["wl preempts b0 (InCohortFairSharing)"]
-    assert by(FairSharingStrategy.FINAL_SHARE, [5, 1]).victims(asks(1)) == ["b1"]
-    assert by(FairSharingStrategy.INITIAL_SHARE, [5, 1]).victims(asks(1)) == ["b0"]
+def test_each_strategy_works_alone() -> None:
+    assert with_strategy(FairSharingStrategy.FINAL_SHARE, [6]).victims(pending(2)) == []
+    assert with_strategy(FairSharingStrategy.INITIAL_SHARE, [6]).decide(pending(2)) == [
+        "wl preempts b0 (InCohortFairSharing)"
+    ]
+    assert with_strategy(FairSharingStrategy.FINAL_SHARE, [5, 1]).victims(pending(1)) == ["b1"]
+    assert with_strategy(FairSharingStrategy.INITIAL_SHARE, [5, 1]).victims(pending(1)) == ["b0"]
 
 
-def test_the_share_before_as_the_only_rule_takes_several_of_a_queue() -> None:
-    assert by(FairSharingStrategy.INITIAL_SHARE, [1] * 7, own=2).victims(asks(2)) == ["b0", "b1"]
-    assert by(FairSharingStrategy.INITIAL_SHARE, [1] * 6).victims(asks(2)) == []
+def test_initial_share_strategy_alone_preempts_several_workloads_of_queue() -> None:
+    assert with_strategy(FairSharingStrategy.INITIAL_SHARE, [1] * 7, own=2).victims(pending(2)) == ["b0", "b1"]
+    assert with_strategy(FairSharingStrategy.INITIAL_SHARE, [1] * 6).victims(pending(2)) == []
 
 
-def test_the_first_rule_goes_on_to_a_smaller_candidate() -> None:
+def test_final_share_strategy_continues_with_smaller_candidate() -> None:
     yard = three()
-    holds(yard, "a", 3)
-    holds(yard, "b", 4, 1, 1)
-    assert yard.victims(asks(1)) == ["b1"]
+    hold_each(yard, "a", 3)
+    hold_each(yard, "b", 4, 1, 1)
+    assert yard.victims(pending(1)) == ["b1"]
 
 
-def test_own_candidates_go_when_their_queue_is_the_least_fair() -> None:
+def test_own_workload_is_preempted_if_own_queue_has_largest_share() -> None:
     yard = three()
-    holds(yard, "a", 5, priority=-1)
-    holds(yard, "b", 4)
-    assert yard.decide(asks(1)) == ["wl preempts a0 (InClusterQueue)"]
+    hold_each(yard, "a", 5, priority=-1)
+    hold_each(yard, "b", 4)
+    assert yard.decide(pending(1)) == ["wl preempts a0 (InClusterQueue)"]
 
 
-def test_within_the_own_queue_only_its_policy_counts() -> None:
+def test_preemption_in_own_queue_follows_only_its_policy() -> None:
     yard = fair(queue("a", 3, preemption=preemption("LowerPriority", "Never")))
-    holds(yard, "a", 2, 1, priority=-1)
-    assert yard.decide(asks(3)) == ["wl preempts a0 (InClusterQueue), a1 (InClusterQueue)"]
-    assert yard.victims(asks(4)) == []
+    hold_each(yard, "a", 2, 1, priority=-1)
+    assert yard.decide(pending(3)) == ["wl preempts a0 (InClusterQueue), a1 (InClusterQueue)"]
+    assert yard.victims(pending(4)) == []
 
 
-def test_without_reclaiming_nobody_else_goes() -> None:
+def test_reclaim_policy_never_protects_other_queues() -> None:
     yard = three()
     yard.put(queue("a", 3, cohort="all", preemption=preemption("LowerPriority", "Never")))
-    holds(yard, "b", 9)
-    assert yard.victims(asks(1)) == []
+    hold_each(yard, "b", 9)
+    assert yard.victims(pending(1)) == []
 
 
-def test_lower_priority_bounds_whom_fairness_may_take() -> None:
+def test_lower_priority_policy_limits_fair_sharing_victims() -> None:
     yard = three()
     yard.put(queue("a", 3, cohort="all", preemption=preemption("Never", "LowerPriority")))
-    holds(yard, "b", 9)
-    assert yard.victims(asks(1)) == []
-    assert yard.victims(asks(1, priority=1)) == ["b0"]
+    hold_each(yard, "b", 9)
+    assert yard.victims(pending(1)) == []
+    assert yard.victims(pending(1, priority=1)) == ["b0"]
 
 
-def test_a_larger_weight_may_have_more() -> None:
+def test_queue_with_larger_weight_preempts_more() -> None:
     yard = three(a=2)
-    holds(yard, "a", 3)
-    holds(yard, "b", 1, 1, 1, 1, 1, 1)
-    assert yard.victims(asks(2)) == ["b0", "b1"]
-    assert yard.victims(asks(3)) == []
+    hold_each(yard, "a", 3)
+    hold_each(yard, "b", 1, 1, 1, 1, 1, 1)
+    assert yard.victims(pending(2)) == ["b0", "b1"]
+    assert yard.victims(pending(3)) == []
 
 
-def test_no_weight_may_only_have_what_is_its_own() -> None:
+def test_queue_with_zero_weight_reclaims_only_nominal_quota() -> None:
     yard = three(a=0)
-    holds(yard, "b", 1, 1, 1, 1, 1, 1)
-    holds(yard, "c", 3)
-    assert yard.victims(asks(3)) == ["b0", "b1", "b2"]
-    assert yard.victims(asks(4)) == []
+    hold_each(yard, "b", 1, 1, 1, 1, 1, 1)
+    hold_each(yard, "c", 3)
+    assert yard.victims(pending(3)) == ["b0", "b1", "b2"]
+    assert yard.victims(pending(4)) == []
 
 
-def test_no_weight_gives_before_all_others() -> None:
+def test_queue_with_zero_weight_is_preempted_first() -> None:
     yard = three(b=0)
-    holds(yard, "b", 1, 1, 1, 1)
-    holds(yard, "c", 1, 1, 1, 1, 1)
-    assert yard.victims(asks(1)) == ["b0"]
+    hold_each(yard, "b", 1, 1, 1, 1)
+    hold_each(yard, "c", 1, 1, 1, 1, 1)
+    assert yard.victims(pending(1)) == ["b0"]
 
 
-def test_among_those_without_weight_ratios_count() -> None:
+def test_queues_with_zero_weight_are_compared_by_unweighted_share() -> None:
     yard = three(a=0, b=0)
-    holds(yard, "a", 3)
-    holds(yard, "b", 1, 1, 1, 1, 1, 1)
-    assert yard.victims(asks(1)) == ["b0"]
-    assert yard.victims(asks(3)) == []
+    hold_each(yard, "a", 3)
+    hold_each(yard, "b", 1, 1, 1, 1, 1, 1)
+    assert yard.victims(pending(1)) == ["b0"]
+    assert yard.victims(pending(3)) == []
 
 
 @pytest.mark.parametrize(("b", "c", "victim"), [(5, -5, "c0"), (-5, 5, "b0"), (0, 0, "b0")])
-def test_of_equal_shares_the_better_candidate_goes(b: int, c: int, victim: str) -> None:
+def test_better_candidate_is_preempted_at_equal_shares(b: int, c: int, victim: str) -> None:
     yard = three()
-    holds(yard, "a", 1)
-    holds(yard, "c", 3, 1, priority=c)
-    holds(yard, "b", 3, 1, priority=b)
-    assert yard.victims(asks(1)) == [victim]
+    hold_each(yard, "a", 1)
+    hold_each(yard, "c", 3, 1, priority=c)
+    hold_each(yard, "b", 3, 1, priority=b)
+    assert yard.victims(pending(1)) == [victim]
 
 
-def test_who_is_found_and_not_needed_is_spared() -> None:
+def test_superfluous_candidate_is_dropped() -> None:
     yard = three()
     yard.hold("small", 1, "b", priority=-9)
     yard.hold("large", 4, "b", priority=-1)
-    holds(yard, "c", 4)
-    assert yard.victims(asks(3)) == ["large"]
+    hold_each(yard, "c", 4)
+    assert yard.victims(pending(3)) == ["large"]
 
 
 def nested() -> Yard:
@@ -213,39 +215,39 @@ def nested() -> Yard:
     )
 
 
-def test_shares_are_compared_where_the_branches_part() -> None:
+def test_shares_are_compared_below_lowest_common_ancestor() -> None:
     yard = nested()
-    holds(yard, "b", 2)
-    holds(yard, "c", 1, 1, 1)
-    holds(yard, "d", 1, 1, 1)
-    assert yard.decide(asks(1)) == ["wl preempts c0 (InCohortFairSharing)"]
+    hold_each(yard, "b", 2)
+    hold_each(yard, "c", 1, 1, 1)
+    hold_each(yard, "d", 1, 1, 1)
+    assert yard.decide(pending(1)) == ["wl preempts c0 (InCohortFairSharing)"]
 
 
-def test_in_the_branch_that_gives_the_queue_of_largest_share_is_taken_from() -> None:
+def test_queue_with_largest_share_in_branch_is_preempted() -> None:
     yard = nested()
-    holds(yard, "b", 2)
-    holds(yard, "c", 1, 1)
-    holds(yard, "d", 1, 1, 1, 1)
-    assert yard.victims(asks(1)) == ["d0"]
+    hold_each(yard, "b", 2)
+    hold_each(yard, "c", 1, 1)
+    hold_each(yard, "d", 1, 1, 1, 1)
+    assert yard.victims(pending(1)) == ["d0"]
 
 
-def test_a_branch_within_its_quota_is_left_alone() -> None:
+def test_branch_within_quota_is_not_preempted() -> None:
     yard = nested()
-    holds(yard, "c", 2)
-    holds(yard, "b", 3, 3)
-    assert yard.victims(asks(2)) == ["b0"]
+    hold_each(yard, "c", 2)
+    hold_each(yard, "b", 3, 3)
+    assert yard.victims(pending(2)) == ["b0"]
 
 
 @pytest.mark.parametrize(("cpu", "victims"), [(1, ["b0"]), (2, ["b0", "b1"]), (3, [])])
-def test_within_the_own_branch_siblings_balance(cpu: int, victims: list[str]) -> None:
+def test_sibling_queues_share_their_branch_fairly(cpu: int, victims: list[str]) -> None:
     yard = nested()
-    holds(yard, "b", 1, 1, 1, 1, 1)
-    holds(yard, "c", 3)
-    assert yard.victims(asks(cpu)) == victims
+    hold_each(yard, "b", 1, 1, 1, 1, 1)
+    hold_each(yard, "c", 3)
+    assert yard.victims(pending(cpu)) == victims
 
 
-def beside_a_cohort(cpu: int) -> Yard:
-    """A queue that reclaims, beside another one and a Cohort that both borrow from so much cpu."""
+def queue_and_cohort(cpu: int) -> Yard:
+    """A queue that reclaims from another queue and a Cohort; both borrow from so much cpu."""
     return fair(
         cohort("all", cpu),
         cohort("team", 0, parent="all"),
@@ -255,29 +257,29 @@ def beside_a_cohort(cpu: int) -> Yard:
     )
 
 
-def test_of_a_cohort_and_a_queue_of_equal_share_the_cohort_gives() -> None:
-    yard = beside_a_cohort(6)
+def test_cohort_is_preempted_before_queue_with_equal_share() -> None:
+    yard = queue_and_cohort(6)
     yard.hold("theirs", 4, "b", priority=-9)
     yard.hold("members", 4, "member", priority=9)
-    assert yard.victims(asks(2)) == ["members"]
+    assert yard.victims(pending(2)) == ["members"]
 
 
-def test_reclaiming_does_not_reach_the_own_queue() -> None:
+def test_reclamation_does_not_preempt_own_queue() -> None:
     yard = three()
     yard.put(queue("a", 3, cohort="all", preemption=preemption("Never", "Any")))
-    holds(yard, "a", 5, priority=-1)
-    holds(yard, "b", 4)
-    assert yard.victims(asks(1)) == []
+    hold_each(yard, "a", 5, priority=-1)
+    hold_each(yard, "b", 4)
+    assert yard.victims(pending(1)) == []
 
 
-def test_a_queue_of_larger_share_gives_before_a_cohort() -> None:
-    yard = beside_a_cohort(7)
+def test_queue_with_larger_share_is_preempted_before_cohort() -> None:
+    yard = queue_and_cohort(7)
     yard.hold("theirs", 5, "b", priority=9)
     yard.hold("members", 4, "member", priority=-9)
-    assert yard.victims(asks(2)) == ["theirs"]
+    assert yard.victims(pending(2)) == ["theirs"]
 
 
-def test_the_own_branch_is_searched_though_it_borrows_nothing() -> None:
+def test_own_branch_is_searched_even_without_borrowing() -> None:
     yard = fair(
         cohort("root", 0),
         cohort("left", 4, parent="root"),
@@ -286,6 +288,6 @@ def test_the_own_branch_is_searched_though_it_borrows_nothing() -> None:
         queue("b", 0, cohort="left"),
         queue("c", 0, cohort="right"),
     )
-    holds(yard, "b", 1, 1)
-    holds(yard, "c", 4, priority=9)
-    assert yard.victims(asks(1, priority=5)) == ["b0"]
+    hold_each(yard, "b", 1, 1)
+    hold_each(yard, "c", 4, priority=9)
+    assert yard.victims(pending(1, priority=5)) == ["b0"]

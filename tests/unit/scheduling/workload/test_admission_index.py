@@ -1,4 +1,4 @@
-"""What the scheduler knows from watch events alone: who waits where, and who holds what."""
+"""The scheduler cache from watch events: pending Workloads and reserved quota."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from batchyard.scheduling.workload import lifecycle
 from watcher import Watcher, assumed, holding, open_queue
 from yard import group, queue, workload
 
-# Who comes in line.
+# Pending Workloads.
 
 
-def test_a_workload_comes_in_line() -> None:
+def test_new_workload_becomes_head() -> None:
     watcher = Watcher(*open_queue())
     assert watcher.put(workload("a"))
     assert (watcher.heads(), watcher.heads()) == (["a"], [])
 
 
 @pytest.mark.parametrize("order", range(3))
-def test_the_order_in_which_queues_and_workloads_appear_does_not_matter(order: int) -> None:
+def test_workload_becomes_head_in_any_creation_order(order: int) -> None:
     objects = [*open_queue(), workload("a")]
     watcher = Watcher(*objects[order:], *objects[:order])
     assert watcher.heads() == ["a"]
@@ -35,40 +35,40 @@ def test_the_order_in_which_queues_and_workloads_appear_does_not_matter(order: i
         pytest.param({"annotations": {"kueue.x-k8s.io/admission-gated-by": "x"}}, id="gated"),
         pytest.param({"conditions": [make.condition("QuotaReserved", status=False, reason="OnHold")]}, id="on hold"),
         pytest.param({"conditions": [make.condition("WaitingForReplacementPods")]}, id="waiting for pods"),
-        pytest.param({"queue": "nowhere"}, id="in a LocalQueue that is not there"),
+        pytest.param({"queue": "nowhere"}, id="missing LocalQueue"),
     ],
 )
-def test_who_cannot_be_admitted_does_not_come_in_line(fields: dict[str, Any]) -> None:
+def test_inadmissible_workload_is_not_pending(fields: dict[str, Any]) -> None:
     watcher = Watcher(*open_queue())
     watcher.put(workload("a", **fields))
     assert (watcher.waiting(), watcher.heads()) == ([], [])
 
 
-def test_one_head_of_every_queue_is_taken_by_name() -> None:
+def test_heads_contain_first_workload_per_queue() -> None:
     watcher = Watcher(*open_queue("b"), *open_queue("a"))
     watcher.put(*(workload(f"{name}{n}", queue=name, created=n) for name in "ba" for n in range(2)))
     assert [watcher.heads(), watcher.heads(), watcher.heads()] == [["a0", "b0"], ["a1", "b1"], []]
 
 
-def test_an_inactive_queue_has_no_heads() -> None:
+def test_inactive_queue_has_no_heads() -> None:
     watcher = Watcher(*open_queue(stopPolicy="Hold"), workload("a"))
     assert (watcher.heads(), watcher.waiting()) == ([], ["a"])
 
 
-def test_a_workload_that_changes_its_queue_waits_in_the_other() -> None:
+def test_moved_workload_is_pending_in_new_queue() -> None:
     watcher = Watcher(*open_queue("cq"), *open_queue("other"), workload("a"))
     watcher.put(workload("a", queue="other"))
     assert (watcher.waiting("cq"), watcher.waiting("other")) == ([], ["a"])
 
 
-def test_a_workload_that_can_no_longer_be_admitted_leaves_the_line() -> None:
+def test_gated_workload_leaves_queue() -> None:
     watcher = Watcher(*open_queue(), workload("a"))
     watcher.put(workload("a", annotations={"kueue.x-k8s.io/admission-gated-by": "x"}))
     assert watcher.waiting() == []
 
 
 @pytest.mark.parametrize("change", ["delete", "finish", "deactivate", "reserve"])
-def test_who_is_done_waiting_leaves_the_line(change: str) -> None:
+def test_finished_or_reserved_workload_leaves_queue(change: str) -> None:
     watcher = Watcher(*open_queue(), workload("a"))
     changed = {
         "finish": workload("a", conditions=[make.condition("Finished")]),
@@ -82,10 +82,10 @@ def test_who_is_done_waiting_leaves_the_line(change: str) -> None:
     assert (watcher.waiting(), watcher.heads()) == ([], [])
 
 
-# Who holds what.
+# Reserved quota.
 
 
-def test_a_reservation_is_counted_as_its_status_has_it() -> None:
+def test_reservation_is_read_from_status() -> None:
     watcher = Watcher(*open_queue(), holding("x", 3))
     assert watcher.used() == 3
     held = watcher.index.snapshot.holder("team/x")
@@ -93,14 +93,14 @@ def test_a_reservation_is_counted_as_its_status_has_it() -> None:
     assert (held.local_queue, held.reserved_at, held.is_admitted) == ("team/cq", make.NOW, True)
 
 
-def test_who_held_quota_before_its_queue_was_seen_is_counted_with_it() -> None:
+def test_reservation_before_its_queue_is_counted() -> None:
     watcher = Watcher(holding("x", 3), holding("far", 1, queue="far"), *open_queue())
     assert watcher.used() == 3
     watcher.put(*open_queue("far"))
     assert (watcher.used(), watcher.used("far")) == (3, 1)
 
 
-def test_an_assumed_admission_of_several_resources_is_confirmed_as_it_is() -> None:
+def test_assumed_admission_with_several_resources_is_confirmed() -> None:
     requests = {"cpu": "1", "memory": "1Gi", "gpu": "1"}
     groups = [group(spot={"cpu": 4, "memory": "4Gi", "gpu": 4})]
     local = make.local_queue("cq", cluster_queue="cq")
@@ -114,7 +114,7 @@ def test_an_assumed_admission_of_several_resources_is_confirmed_as_it_is() -> No
     assert watcher.index.snapshot.holder("team/a") is held
 
 
-def test_pod_sets_of_one_flavor_are_summed_up() -> None:
+def test_usage_of_pod_sets_is_summed_per_flavor() -> None:
     pod_sets = [make.pod_set(name, requests={"cpu": "1"}) for name in ("a", "b")]
     assignments = [
         {"name": name, "count": 1, "flavors": {"cpu": "spot"}, "resourceUsage": {"cpu": "1"}} for name in ("a", "b")
@@ -124,7 +124,7 @@ def test_pod_sets_of_one_flavor_are_summed_up() -> None:
     assert Watcher(*open_queue(), obj).used() == 2
 
 
-def test_pods_given_back_are_no_longer_counted() -> None:
+def test_reclaimable_pods_are_not_counted() -> None:
     pod_sets = [make.pod_set(count=4, requests={"cpu": "1"})]
     assignment = {"name": "main", "count": 4, "flavors": {"cpu": "spot"}, "resourceUsage": {"cpu": "4"}}
     admission = {"clusterQueue": "cq", "podSetAssignments": [assignment]}
@@ -135,7 +135,7 @@ def test_pods_given_back_are_no_longer_counted() -> None:
 
 
 @pytest.mark.parametrize("how", ["delete", "finish", "deactivate", "release"])
-def test_who_is_done_holds_nothing(how: str) -> None:
+def test_finished_or_released_workload_uses_no_quota(how: str) -> None:
     watcher = Watcher(*open_queue(), holding("x", 3))
     changed = {
         "finish": lifecycle.finish(holding("x", 3), "Done", "", make.NOW),
@@ -149,13 +149,13 @@ def test_who_is_done_holds_nothing(how: str) -> None:
     assert watcher.used() == 0
 
 
-def test_who_gave_its_quota_back_waits_again() -> None:
+def test_released_workload_is_pending_again() -> None:
     watcher = Watcher(*open_queue(), holding("x", 3))
     watcher.put(workload("x", 3))
     assert watcher.waiting() == ["x"]
 
 
-def test_an_eviction_under_way_is_known() -> None:
+def test_eviction_in_progress_is_recorded() -> None:
     watcher = Watcher(*open_queue(), holding("x"))
     watcher.put(lifecycle.evict(holding("x"), reason="Preempted", message="", now=make.NOW))
     held = watcher.index.snapshot.holder("team/x")
@@ -163,7 +163,7 @@ def test_an_eviction_under_way_is_known() -> None:
     assert held.evicted
 
 
-def test_an_admission_counts_before_it_is_written() -> None:
+def test_assumed_admission_is_counted_before_write() -> None:
     watcher = Watcher(*open_queue(), workload("a", 3))
     assumed(watcher)
     held = watcher.index.snapshot.holder("team/a")
@@ -173,13 +173,13 @@ def test_an_admission_counts_before_it_is_written() -> None:
     assert watcher.used() == 3
 
 
-def test_an_admission_that_was_not_written_is_undone_by_the_change_that_was_faster() -> None:
+def test_concurrent_change_reverts_assumed_admission() -> None:
     watcher = Watcher(*open_queue(), workload("a", 3))
     watcher.put(with_metadata(assumed(watcher), labels={"changed": "meanwhile"}))
     assert (watcher.used(), watcher.heads()) == (0, ["a"])
 
 
-def test_figures_follow_what_is_held() -> None:
+def test_counts_follow_reservations() -> None:
     watcher = Watcher(*open_queue(), holding("x", 3), holding("y", 1, admitted=False))
     count, local = watcher.index.book.queue_tally.get("cq"), watcher.index.book.local_tally.get("team/cq")
     assert (count.reserving, count.admitted, local.reserving, local.admitted) == (2, 1, 2, 1)
@@ -190,7 +190,7 @@ def test_figures_follow_what_is_held() -> None:
     ) == (1, 0)
 
 
-def test_a_queue_that_goes_takes_its_figures_along() -> None:
+def test_deleted_queue_resets_counts() -> None:
     watcher = Watcher(*open_queue(), holding("x", 3))
     watcher.delete(scheme.CLUSTER_QUEUE, "cq")
     assert watcher.index.book.queue_tally.get("cq").reserving == 0

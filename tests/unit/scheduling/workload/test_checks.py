@@ -1,4 +1,4 @@
-"""Which admission checks a Workload needs, how they begin, and what those that failed say."""
+"""Admission checks of a Workload: required checks, initial states, and messages of failed checks."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from batchyard.scheduling.workload import lifecycle
 from yard import Yard, group, head, queue
 
 
-def asking(*rules: dict[str, Any]) -> ClusterQueueView:
-    """A ClusterQueue of flavors one and two that asks for checks."""
+def with_rules(*rules: dict[str, Any]) -> ClusterQueueView:
+    """A ClusterQueue with flavors one and two and these admission checks."""
     groups = [group(one={"cpu": 1}, two={"cpu": 1})]
     return cluster_queue_view(queue("cq", groups=groups, admissionChecksStrategy={"admissionChecks": list(rules)}))
 
@@ -37,16 +37,16 @@ ON_BOTH: dict[str, Any] = {"name": "on-both", "onFlavors": ["two", "one"]}
         ((), []),
     ],
 )
-def test_one_with_quota_needs_the_checks_of_its_flavors(flavors: tuple[str, ...], required: list[str]) -> None:
-    assert lifecycle.required_checks(asking(ALWAYS, ON_ONE, ON_BOTH), using(*flavors)) == required
+def test_workload_with_quota_requires_checks_of_its_flavors(flavors: tuple[str, ...], required: list[str]) -> None:
+    assert lifecycle.required_checks(with_rules(ALWAYS, ON_ONE, ON_BOTH), using(*flavors)) == required
 
 
-def test_one_that_waits_needs_what_all_flavors_need() -> None:
-    assert lifecycle.required_checks(asking(ALWAYS, ON_ONE, ON_BOTH), None) == ["on-both", "z-always"]
+def test_pending_workload_requires_checks_of_all_flavors() -> None:
+    assert lifecycle.required_checks(with_rules(ALWAYS, ON_ONE, ON_BOTH), None) == ["on-both", "z-always"]
     assert lifecycle.required_checks(cluster_queue_view(queue("cq", 1)), None) == []
 
 
-def test_new_checks_are_pending_and_others_are_kept_or_forgotten() -> None:
+def test_with_checks_adds_pending_keeps_known_and_drops_other_checks() -> None:
     known = {"name": "b", "state": "Ready", "message": "yes", "lastTransitionTime": make.stamp(0)}
     wl = make.workload(status={"admissionChecks": [known, {"name": "x", "state": "Ready"}], "kept": 1})
     synced = lifecycle.with_checks(wl, ["a", "b"], make.at(5))
@@ -56,13 +56,13 @@ def test_new_checks_are_pending_and_others_are_kept_or_forgotten() -> None:
     assert lifecycle.with_checks(synced, [], make.at(9))["status"] == {"kept": 1}
 
 
-def test_checks_that_were_tried_again_are_remembered_while_they_may_be_needed() -> None:
+def test_retried_checks_returns_checks_that_queue_still_requires() -> None:
     known = [{"name": "on-one", "retryCount": 2}, {"name": "gone", "retryCount": 1}, {"name": "z-always"}]
     wl = make.workload(status={"admissionChecks": known})
-    assert lifecycle.retried_checks(wl, asking(ALWAYS, ON_ONE)) == ["on-one"]
+    assert lifecycle.retried_checks(wl, with_rules(ALWAYS, ON_ONE)) == ["on-one"]
 
 
-def test_a_check_says_since_when_it_is_in_its_state() -> None:
+def test_transition_time_of_check_changes_with_state() -> None:
     wl = lifecycle.with_checks(make.workload(), ["a", "b"], make.NOW)
     first, second = lifecycle.checks_of(wl)
     reported = lifecycle.with_check(wl, {**second, "message": "soon"}, make.at(3))
@@ -72,7 +72,7 @@ def test_a_check_says_since_when_it_is_in_its_state() -> None:
     assert lifecycle.with_check(done, lifecycle.checks_of(done)[1], make.at(5)) is done
 
 
-def test_failed_checks_are_told_by_name_with_what_they_say() -> None:
+def test_failed_checks_are_described_by_name_and_message() -> None:
     states = [("b", "Retry", "no room"), ("a", "Retry", ""), ("c", "Rejected", "never"), ("d", "Ready", "")]
     found = [{"name": name, "state": state, "message": message} for name, state, message in states]
     wl = make.workload(status={"admissionChecks": found})
@@ -86,7 +86,7 @@ def test_failed_checks_are_told_by_name_with_what_they_say() -> None:
     )
 
 
-def test_the_latest_of_the_retries_counts() -> None:
+def test_retry_at_returns_latest_retry() -> None:
     def check(state: str, since: float, after: int | None) -> Obj:
         seconds = {} if after is None else {"requeueAfterSeconds": after}
         return {"name": f"{state}{since}", "state": state, "lastTransitionTime": make.stamp(since), **seconds}
@@ -98,7 +98,7 @@ def test_the_latest_of_the_retries_counts() -> None:
 
 
 @pytest.mark.parametrize("state", ["Retry", "Rejected"])
-def test_one_with_a_failed_check_is_not_admitted(state: str) -> None:
+def test_workload_with_failed_check_is_not_admitted(state: str) -> None:
     yard = Yard(queue("a", 4))
     failed = [{"name": "c", "state": state}]
     message = "a1 waits (PendingEvaluation): The workload has failed admission checks"
@@ -108,6 +108,6 @@ def test_one_with_a_failed_check_is_not_admitted(state: str) -> None:
     ]
 
 
-def test_a_backoff_doubles_up_to_its_bound() -> None:
+def test_backoff_doubles_up_to_maximum() -> None:
     assert [backoff(60, 1800, n) for n in (1, 2, 3, 5, 6, 1000)] == [60, 120, 240, 960, 1800, 1800]
     assert backoff(60, 30, 1) == 30

@@ -1,4 +1,4 @@
-"""Every event of a Workload's life, from the state before to the state after."""
+"""State transitions of a Workload."""
 
 from collections.abc import Callable
 
@@ -26,20 +26,20 @@ def evicted(reason: str = "Preempted", after: float = 10) -> Obj:
     return lifecycle.evict(admitted(), reason=reason, message="because", now=make.at(after))
 
 
-def test_reserving_quota_admits_when_no_check_is_required() -> None:
+def test_reserve_quota_admits_without_required_checks() -> None:
     wl = admitted()
     assert stated(wl, "QuotaReserved") == ("True", "QuotaReserved", "Quota reserved in ClusterQueue cq")
     assert stated(wl, "Admitted") == ("True", "Admitted", "The workload is admitted")
     assert wl["status"]["admission"] == make.admission()
 
 
-def test_reserving_quota_with_a_missing_check_says_nothing_of_admission() -> None:
+def test_reserve_quota_sets_no_admitted_condition_with_missing_check() -> None:
     wl = reserved()
     assert lifecycle.status(wl) is Status.QUOTA_RESERVED
     assert find_condition(wl, "Admitted") is None
 
 
-def test_a_check_that_is_not_ready_holds_admission_back() -> None:
+def test_pending_check_blocks_admission() -> None:
     checks = [{"name": "check", "state": "Pending"}]
     wl = lifecycle.reserve_quota(
         make.workload(status={"admissionChecks": checks}), make.admission(), NOW, admitted=True
@@ -47,19 +47,19 @@ def test_a_check_that_is_not_ready_holds_admission_back() -> None:
     assert stated(wl, "Admitted") == ("False", "UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
 
 
-def test_a_pending_topology_request_holds_admission_back() -> None:
+def test_pending_topology_request_blocks_admission() -> None:
     admission = make.admission()
     admission["podSetAssignments"][0]["delayedTopologyRequest"] = "Pending"
     wl = lifecycle.reserve_quota(make.workload(), admission, NOW, admitted=True)
     assert stated(wl, "Admitted")[1] == "PendingDelayedTopologyRequests"
 
 
-def test_reserving_quota_replaces_the_reported_requests() -> None:
+def test_reserve_quota_removes_resource_requests() -> None:
     wl = lifecycle.with_resource_requests(make.workload(), [{"name": "main", "resources": {"cpu": "1"}}])
     assert "resourceRequests" not in lifecycle.reserve_quota(wl, make.admission(), NOW, admitted=True)["status"]
 
 
-def test_reserving_quota_again_resets_the_marks_of_the_eviction() -> None:
+def test_reserve_quota_resets_eviction_conditions() -> None:
     wl = lifecycle.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
     wl = lifecycle.reserve_quota(
         lifecycle.release_after_eviction(wl, make.at(5)), make.admission(), make.at(9), admitted=True
@@ -69,14 +69,14 @@ def test_reserving_quota_again_resets_the_marks_of_the_eviction() -> None:
     assert stated(wl, "Requeued") == ("True", "Preempted", "why")
 
 
-def test_pending_says_why_and_that_it_is_not_admitted() -> None:
+def test_set_pending_sets_reason_and_not_admitted() -> None:
     wl = lifecycle.set_pending(make.workload(), "WaitingForQuota", "no quota", NOW)
     assert stated(wl, "QuotaReserved") == ("False", "WaitingForQuota", "no quota")
     assert stated(wl, "Admitted") == ("False", "NoReservation", "The workload has no reservation")
     assert lifecycle.set_pending(wl, "WaitingForQuota", "no quota", make.at(5)) is wl
 
 
-def test_another_reason_to_wait_does_not_count_as_a_transition() -> None:
+def test_changed_pending_reason_keeps_transition_time() -> None:
     wl = lifecycle.set_pending(make.workload(), "WaitingForQuota", "no quota", NOW)
     wl = lifecycle.set_pending(wl, "ExceedsMaxQuota", "too large", make.at(5))
     condition = find_condition(wl, "QuotaReserved")
@@ -84,12 +84,12 @@ def test_another_reason_to_wait_does_not_count_as_a_transition() -> None:
     assert condition["lastTransitionTime"] == make.stamp(0)
 
 
-def test_nothing_is_said_of_admission_before_anybody_looked() -> None:
+def test_sync_admitted_changes_nothing_before_first_evaluation() -> None:
     for wl in (make.workload(), make.workload(conditions=[make.condition("Requeued", False)])):
         assert lifecycle.sync_admitted(wl, NOW) is wl
 
 
-def test_eviction_only_marks_and_counts() -> None:
+def test_evict_keeps_admission_and_counts_eviction() -> None:
     wl = lifecycle.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
     assert lifecycle.status(wl) is Status.ADMITTED
     assert stated(wl, "Evicted") == ("True", "Preempted", "why")
@@ -105,7 +105,7 @@ def test_evictions_are_counted_by_reason() -> None:
     assert counts == [("Preempted", 2), ("LocalQueueStopped", 1)]
 
 
-def test_eviction_forgets_places_and_starts_checks_anew() -> None:
+def test_evict_resets_checks_and_placement() -> None:
     checks = [
         {"name": "a", "state": "Retry", "retryCount": 1, "requeueAfterSeconds": 9},
         {"name": "b", "state": "Ready"},
@@ -120,7 +120,7 @@ def test_eviction_forgets_places_and_starts_checks_anew() -> None:
     assert "unhealthyNodes" not in wl["status"]
 
 
-def test_eviction_closes_preemption_gates() -> None:
+def test_evict_closes_preemption_gates() -> None:
     gates = [{"name": "g", "position": "Open", "lastTransitionTime": make.stamp(0)}]
     blocked = make.condition("BlockedOnPreemptionGates", reason="PreemptionGated")
     wl: Obj = make.workload(conditions=[blocked], status={"preemptionGates": gates})
@@ -130,7 +130,7 @@ def test_eviction_closes_preemption_gates() -> None:
     assert stated(wl, "BlockedOnPreemptionGates") == ("False", "Preempted", "why")
 
 
-def test_a_preempted_one_queues_again_at_once() -> None:
+def test_preempted_workload_is_requeued_at_once() -> None:
     wl = lifecycle.release_after_eviction(evicted("Preempted"), make.at(10))
     assert lifecycle.status(wl) is Status.PENDING
     assert stated(wl, "Requeued") == ("True", "Preempted", "because")
@@ -139,12 +139,12 @@ def test_a_preempted_one_queues_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("reason", ["ClusterQueueStopped", "Deactivated", "AdmissionCheck"])
-def test_one_evicted_for_another_reason_does_not_queue_by_itself(reason: str) -> None:
+def test_workload_evicted_for_other_reasons_is_not_requeued(reason: str) -> None:
     wl = lifecycle.release_after_eviction(evicted(reason), make.at(10))
     assert stated(wl, "Requeued") == ("False", reason, "because")
 
 
-def test_the_time_it_ran_is_added_up() -> None:
+def test_past_execution_time_is_accumulated() -> None:
     wl = lifecycle.release_after_eviction(evicted(after=10), make.at(10.9))
     assert wl["status"]["accumulatedPastExecutionTimeSeconds"] == 10
     wl = lifecycle.reserve_quota(wl, make.admission(), make.at(20), admitted=True)
@@ -153,13 +153,13 @@ def test_the_time_it_ran_is_added_up() -> None:
     assert wl["status"]["accumulatedPastExecutionTimeSeconds"] == 15
 
 
-def test_release_needs_an_eviction_and_a_reservation() -> None:
+def test_release_requires_eviction_and_reservation() -> None:
     released = lifecycle.release_after_eviction(evicted(), make.at(10))
     for wl in (make.workload(), admitted(), released):
         assert lifecycle.release_after_eviction(wl, NOW) is wl
 
 
-def test_deactivation_evicts_and_forgets_the_waiting() -> None:
+def test_deactivate_evicts_and_removes_requeue_state() -> None:
     wl = lifecycle.deactivate({**admitted(), "spec": {"active": False}}, make.at(5))
     assert stated(wl, "Evicted") == ("True", "Deactivated", "The workload is deactivated")
     waiting = {**wl, "status": {**wl["status"], "requeueState": {"count": 2}}}
@@ -167,7 +167,7 @@ def test_deactivation_evicts_and_forgets_the_waiting() -> None:
     assert lifecycle.deactivate(wl, make.at(6)) is wl
 
 
-def test_deactivation_tells_its_cause() -> None:
+def test_deactivate_reports_cause() -> None:
     wl = lifecycle.exceed_execution_time(admitted(), make.at(5))
     assert stated(wl, "DeactivationTarget")[1] == "MaximumExecutionTimeExceeded"
     wl = lifecycle.deactivate(wl, make.at(5))
@@ -179,25 +179,25 @@ def test_deactivation_tells_its_cause() -> None:
     assert count == {"reason": "Deactivated", "underlyingCause": "MaximumExecutionTimeExceeded", "count": 1}
 
 
-def test_the_event_of_an_eviction_names_reason_and_cause() -> None:
+def test_eviction_event_reason_contains_reason_and_cause() -> None:
     assert lifecycle.Eviction("Preempted", "").event_reason == "EvictedDueToPreempted"
     caused = lifecycle.Eviction("Deactivated", "", "RequeuingLimitExceeded")
     assert caused.event_reason == "EvictedDueToDeactivatedDueToRequeuingLimitExceeded"
 
 
-def test_exceeding_the_execution_time_starts_the_count_anew() -> None:
+def test_exceeded_execution_time_resets_accumulated_time() -> None:
     wl = lifecycle.release_after_eviction(evicted(), make.at(10))
     assert "accumulatedPastExecutionTimeSeconds" not in lifecycle.exceed_execution_time(wl, NOW)["status"]
 
 
-def test_what_is_finished_stays_as_it_is() -> None:
+def test_finished_workload_stays_unchanged() -> None:
     wl = lifecycle.finish(admitted(), "Succeeded", "done", NOW)
     assert lifecycle.status(wl) is Status.FINISHED
     assert stated(wl, "Finished") == ("True", "Succeeded", "done")
     assert lifecycle.finish(wl, "Failed", "again", make.at(5)) is wl
 
 
-def test_the_end_of_a_backoff_forgets_when_it_ends_but_not_how_often() -> None:
+def test_finish_backoff_removes_requeue_at_and_keeps_count() -> None:
     state = {"count": 3, "requeueAt": make.stamp(60)}
     wl: Obj = make.workload(conditions=[make.condition("Requeued", False)], status={"requeueState": state})
     wl = lifecycle.finish_backoff(wl, make.at(60))
@@ -206,19 +206,19 @@ def test_the_end_of_a_backoff_forgets_when_it_ends_but_not_how_often() -> None:
     assert lifecycle.clear_requeue_at(wl) is wl
 
 
-def test_requests_are_reported_once() -> None:
+def test_resource_requests_are_set_once() -> None:
     requests = [{"name": "main", "resources": {"cpu": "1"}}]
     wl = lifecycle.with_resource_requests(make.workload(), requests)
     assert lifecycle.with_resource_requests(wl, list(requests)) is wl
 
 
-def test_a_check_that_waits_already_is_left_alone_by_an_eviction() -> None:
+def test_evict_keeps_pending_check_unchanged() -> None:
     check = {"name": "c", "state": "Pending", "message": "asked"}
     wl = make.workload(status={"admissionChecks": [check]})
     assert lifecycle.evict(wl, reason="Preempted", message="", now=NOW)["status"]["admissionChecks"] == [check]
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     wl = lifecycle.set_pending(make.workload(), "WaitingForQuota", "x" * 40_000, NOW)
     assert len(stated(wl, "QuotaReserved")[2]) == 32 * 1024
 
@@ -240,11 +240,11 @@ def test_long_messages_are_cut() -> None:
         ),
     ],
 )
-def test_who_belongs_in_a_queue(wl: Obj, admissible: bool) -> None:
+def test_workload_view_reports_admissibility(wl: Obj, admissible: bool) -> None:
     assert workload_view(wl).admissible is admissible
 
 
-#: What each event makes of a Workload that is pending, has quota, is admitted, is finished.
+#: The state after each event for a Workload that is pending, has quota, is admitted, is finished.
 _TABLE: dict[str, tuple[Callable[[Obj], Obj], str]] = {
     "reserve_quota": (lambda wl: lifecycle.reserve_quota(wl, make.admission(), NOW, admitted=True), "AAAF"),
     "set_pending": (lambda wl: lifecycle.set_pending(wl, "WaitingForQuota", "", NOW), "PPPF"),
@@ -256,14 +256,14 @@ _TABLE: dict[str, tuple[Callable[[Obj], Obj], str]] = {
 
 
 @pytest.mark.parametrize("event", _TABLE)
-def test_the_table_of_states_holds(event: str) -> None:
+def test_transition_leads_to_expected_state(event: str) -> None:
     transition, after = _TABLE[event]
     before = (make.workload(), reserved(), admitted(), lifecycle.finish(admitted(), "Succeeded", "", NOW))
     names = {Status.PENDING: "P", Status.QUOTA_RESERVED: "Q", Status.ADMITTED: "A", Status.FINISHED: "F"}
     assert "".join(names[lifecycle.status(transition(wl))] for wl in before) == after
 
 
-def test_nothing_is_changed_in_place() -> None:
+def test_transitions_do_not_modify_input() -> None:
     wl = admitted()
     frozen = repr(wl)
     lifecycle.release_after_eviction(lifecycle.evict(wl, reason="Preempted", message="", now=NOW), NOW)

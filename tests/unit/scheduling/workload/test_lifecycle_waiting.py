@@ -1,4 +1,4 @@
-"""What a Workload without quota says before the scheduler looks at it, and after."""
+"""The pending reason of a Workload without quota, before and after scheduling."""
 
 import pytest
 
@@ -62,40 +62,40 @@ def pending(reason: str, message: str = "") -> Obj:
             None,
             id="namespace selected by its name",
         ),
-        pytest.param(OPEN, None, id="nothing in the way"),
+        pytest.param(OPEN, None, id="no obstacle"),
         pytest.param(OPEN._replace(cluster_queue=make.cluster_queue(active=None)), None, id="status not known yet"),
     ],
 )
-def test_a_fresh_one_says_what_its_queues_lack(queues: WorkloadQueues, expected: PendingReason | None) -> None:
+def test_new_workload_reports_missing_or_inactive_queue(queues: WorkloadQueues, expected: PendingReason | None) -> None:
     assert reason_for_pending(make.workload(), queues) == expected
 
 
-def test_an_inactive_one_says_so_first() -> None:
+def test_deactivated_workload_reports_deactivation_first() -> None:
     assert reason_for_pending(make.workload(active=False), WorkloadQueues(None, None)) == PendingReason(
         "Deactivated", "The workload is deactivated"
     )
 
 
-def test_of_a_namespace_that_is_not_there_the_scheduler_tells() -> None:
+def test_missing_namespace_is_left_to_scheduler() -> None:
     picky = make.cluster_queue(namespaceSelector=None)
     assert reason_for_pending(make.workload(), OPEN._replace(cluster_queue=picky, namespace=None)) is None
 
 
-def test_one_on_hold_is_left_alone() -> None:
+def test_reason_of_workload_on_hold_is_kept() -> None:
     assert reason_for_pending(pending("OnHold"), WorkloadQueues(None, None)) is None
 
 
-def test_a_gate_is_named() -> None:
+def test_admission_gate_is_reported() -> None:
     gated = make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "someone"})
     assert reason_for_pending(gated, OPEN) == PendingReason("AdmissionGated", "Admission is gated by: someone")
 
 
 @pytest.mark.parametrize("reason", ["WaitingForQuota", "NoMatchingFlavor", "PendingEvaluation"])
-def test_what_the_scheduler_said_stays(reason: str) -> None:
+def test_reason_of_scheduler_is_kept(reason: str) -> None:
     assert reason_for_pending(pending(reason, "details"), OPEN) is None
 
 
-def test_what_only_the_scheduler_knows_stays() -> None:
+def test_validation_error_of_scheduler_is_kept() -> None:
     assert reason_for_pending(pending("Misconfigured", "resources validation failed: limits"), OPEN) is None
 
 
@@ -110,13 +110,13 @@ def test_what_only_the_scheduler_knows_stays() -> None:
         ("Misconfigured", "ClusterQueue  is terminating or missing"),
     ],
 )
-def test_an_obstacle_that_is_gone_is_taken_back(reason: str, message: str) -> None:
+def test_resolved_reason_is_replaced_by_pending_evaluation(reason: str, message: str) -> None:
     assert reason_for_pending(pending(reason, message), OPEN) == PendingReason(
         "PendingEvaluation", "Workload is pending evaluation in the scheduling queue"
     )
 
 
-def test_a_reservation_does_not_outlast_its_queues() -> None:
+def test_stopped_or_missing_queue_blocks_reservation() -> None:
     wl = make.workload()
     assert reservation_blocker(wl, OPEN) is None
     stopped = OPEN._replace(cluster_queue=make.cluster_queue(stopPolicy="Hold"))

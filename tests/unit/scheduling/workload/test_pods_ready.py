@@ -1,4 +1,4 @@
-"""Waiting for pods: who is told, who is evicted for it, and who has to wait for others."""
+"""waitForPodsReady: the PodsReady condition, timeouts, and blocked admission."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ from yard import preemption, queue, workload
 
 
 def owned(obj: Obj) -> Obj:
-    """A Workload as if a job had made it."""
+    """A Workload with a Job as its owner."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "uid-j", "controller": True}
     return with_metadata(obj, ownerReferences=[owner])
 
 
 def job_stage(policy: PodsReadyPolicy | None = None) -> Stage:
-    """Jobs with a queue for four of them."""
+    """The Job controllers with a queue of four cpus."""
     jobs = [JobReconciler(kind, wait_for_pods_ready=True) for kind in (JobIntegration(), JobSetIntegration())]
     stage = Stage(
         Scheduler(SchedulerCache(), SchedulingPolicy()), WorkloadLifecycle(policy or PodsReadyPolicy()), *jobs
@@ -44,7 +44,7 @@ def ready(stage: Stage) -> tuple[str, str, str]:
     return stated(stage.only_workload(), "PodsReady")
 
 
-def test_a_job_tells_whether_its_pods_are_ready() -> None:
+def test_job_reports_pods_ready() -> None:
     stage = job_stage()
     stage.put(make.job(parallelism=2, completions=2))
     waiting = ("False", "WaitForStart", "Not all pods are ready or succeeded")
@@ -55,7 +55,7 @@ def test_a_job_tells_whether_its_pods_are_ready() -> None:
     assert ready(stage) == ("True", "Started", "All pods reached readiness and the workload is running")
 
 
-def test_a_lost_pod_is_waited_for() -> None:
+def test_lost_pod_sets_wait_for_recovery() -> None:
     stage = job_stage()
     stage.put(make.job())
     set_ready(stage, scheme.JOB, "job", active=1, ready=1)
@@ -67,7 +67,7 @@ def test_a_lost_pod_is_waited_for() -> None:
     assert ready(stage)[:2] == ("True", "Recovered")
 
 
-def test_a_jobset_is_ready_when_its_jobs_are() -> None:
+def test_jobset_is_ready_when_all_jobs_are_ready() -> None:
     stage = job_stage()
     jobs = [make.replicated_job("a"), make.replicated_job("b", replicas=2)]
     stage.put(make.jobset(replicated_jobs=jobs))
@@ -78,13 +78,13 @@ def test_a_jobset_is_ready_when_its_jobs_are() -> None:
     assert ready(stage)[0] == "True"
 
 
-def test_nothing_is_told_where_nobody_waits_for_pods() -> None:
+def test_pods_ready_is_not_reported_without_wait_for_pods_ready() -> None:
     stage = Stage(JobReconciler(JobIntegration()))
     stage.put(make.job())
     assert "status" not in stage.only_workload()
 
 
-def test_pods_that_are_not_ready_in_time_cost_their_job_its_quota() -> None:
+def test_workload_is_evicted_after_pods_ready_timeout() -> None:
     stage = job_stage(PodsReadyPolicy(timeout=10 * MINUTE))
     stage.put(make.job())
     name = stage.only_workload()["metadata"]["name"]
@@ -106,7 +106,7 @@ def test_pods_that_are_not_ready_in_time_cost_their_job_its_quota() -> None:
     )
 
 
-def test_pods_that_are_ready_in_time_may_stay() -> None:
+def test_workload_with_ready_pods_is_not_evicted() -> None:
     stage = job_stage()
     stage.put(make.job())
     stage.run(10)
@@ -115,7 +115,7 @@ def test_pods_that_are_ready_in_time_may_stay() -> None:
     assert lifecycle.is_admitted(stage.only_workload())
 
 
-def test_each_timeout_makes_the_wait_longer_until_it_is_the_last() -> None:
+def test_backoff_grows_until_requeuing_limit_deactivates_workload() -> None:
     policy = PodsReadyPolicy(timeout=MINUTE, backoff_base=10 * SECOND, backoff_max=30 * SECOND, backoff_limit_count=3)
     stage = job_stage(policy)
     stage.put(make.job())
@@ -130,7 +130,7 @@ def test_each_timeout_makes_the_wait_longer_until_it_is_the_last() -> None:
     assert stage.events[-1].reason != "EvictedDueToPodsReadyTimeout"
 
 
-def test_recovery_has_a_time_of_its_own() -> None:
+def test_recovery_timeout_evicts_workload() -> None:
     stage = job_stage(PodsReadyPolicy(recovery_timeout=MINUTE))
     stage.put(make.job())
     set_ready(stage, scheme.JOB, "job", active=1, ready=1)
@@ -144,21 +144,21 @@ def test_recovery_has_a_time_of_its_own() -> None:
     assert counted["underlyingCause"] == "WaitForRecovery"
 
 
-def test_the_time_to_run_still_counts_beside_it() -> None:
+def test_maximum_execution_time_applies_with_pods_ready_policy() -> None:
     stage = job_stage()
     stage.put(make.job(labels={"kueue.x-k8s.io/max-exec-time-seconds": "60"}))
     stage.run(60)
     assert stated(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
 
 
-def test_nobody_waits_for_a_workload_without_a_job() -> None:
+def test_workload_without_job_has_no_pods_ready_timeout() -> None:
     stage = Stage(WorkloadLifecycle(PodsReadyPolicy()))
     stage.put(make.namespace(), make.cluster_queue(), make.local_queue())
     stage.put(lifecycle.reserve_quota(make.workload(), make.admission(), make.NOW, admitted=True))
     assert stage.kernel.pending() == 0
 
 
-def test_who_does_not_run_workloads_itself_waits_for_those_without_a_job_too() -> None:
+def test_without_job_policy_applies_timeout_to_workload_without_job() -> None:
     stage = Stage(WorkloadLifecycle(PodsReadyPolicy(timeout=MINUTE, without_job=True)))
     stage.put(make.namespace(), make.cluster_queue(), make.local_queue())
     stage.put(lifecycle.reserve_quota(make.workload(), make.admission(), make.NOW, admitted=True))
@@ -188,7 +188,7 @@ def be_ready(stage: Stage, name: str) -> None:
     stage.put(set_pods_ready(stage.workload(name), True, stage.kernel.now()))
 
 
-def test_one_at_a_time_is_admitted_while_pods_are_awaited() -> None:
+def test_workloads_are_admitted_sequentially_until_pods_are_ready() -> None:
     names = ("a", "b", "c")
     stage = blocked_stage(owned(workload("a")), owned(workload("b", created=1)), owned(workload("c", queue="other")))
     assert states(stage, *names) == ["admitted", "pending", "pending"]
@@ -201,7 +201,7 @@ def test_one_at_a_time_is_admitted_while_pods_are_awaited() -> None:
     assert states(stage, *names) == ["admitted"] * 3
 
 
-def test_a_gate_opens_when_those_awaited_are_gone() -> None:
+def test_gate_opens_when_unready_workload_is_finished_or_deleted() -> None:
     stage = blocked_stage(owned(workload("a")), owned(workload("b", created=1)))
     stage.put(lifecycle.finish(stage.workload("a"), "Failed", "", make.NOW))
     assert states(stage, "a", "b") == ["finished", "admitted"]
@@ -210,12 +210,12 @@ def test_a_gate_opens_when_those_awaited_are_gone() -> None:
     assert states(stage, "c") == ["admitted"]
 
 
-def test_those_without_pods_are_not_awaited() -> None:
+def test_workload_without_job_does_not_block_admission() -> None:
     stage = blocked_stage(workload("a"), owned(workload("b", created=1)), workload("c", created=2))
     assert states(stage, "a", "b", "c") == ["admitted", "admitted", "pending"]
 
 
-def test_nobody_is_preempted_while_somebody_waits_at_the_gate() -> None:
+def test_no_workload_is_preempted_while_admission_is_blocked() -> None:
     rules = preemption(within="LowerPriority")
     stage = blocked_stage(owned(workload("a", 3)), owned(workload("b", 1, queue="other")), preemption=rules)
     stage.put(owned(workload("high", 3, priority=5)))
@@ -225,7 +225,7 @@ def test_nobody_is_preempted_while_somebody_waits_at_the_gate() -> None:
     assert lifecycle.is_evicted(stage.workload("a"))
 
 
-def test_who_does_not_fit_is_told_so_while_others_wait_at_the_gate() -> None:
+def test_missing_quota_is_reported_while_admission_is_blocked() -> None:
     stage = blocked_stage(owned(workload("a", 3)), owned(workload("b", 3, created=1)))
     stage.run(5)
     assert stated(stage.workload("b"), "QuotaReserved")[1] == "WaitingForQuota"
@@ -233,7 +233,7 @@ def test_who_does_not_fit_is_told_so_while_others_wait_at_the_gate() -> None:
     assert stated(stage.workload("c"), "QuotaReserved")[1] == "WaitingForPodsReady"
 
 
-# The place in the queue.
+# The position in the queue.
 
 
 def timed_out(name: str, created: float, at: float) -> Obj:
@@ -241,7 +241,7 @@ def timed_out(name: str, created: float, at: float) -> Obj:
     return workload(name, created=created, conditions=[evicted, make.condition("Requeued", since=at)])
 
 
-def test_one_that_timed_out_goes_behind_unless_its_creation_counts() -> None:
+def test_timed_out_workload_is_requeued_by_eviction_or_creation_time() -> None:
     for index, first in ((SchedulerCache(), "new"), (SchedulerCache(view_by_creation), "old")):
         stage = Stage(Scheduler(index, SchedulingPolicy()))
         stage.put(make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"))
@@ -250,7 +250,7 @@ def test_one_that_timed_out_goes_behind_unless_its_creation_counts() -> None:
         assert [name for name in ("old", "new") if states(stage, name) != ["pending"]] == [first]
 
 
-def test_one_evicted_for_a_check_goes_behind_in_any_case() -> None:
+def test_workload_evicted_by_check_is_requeued_by_eviction_time() -> None:
     wl = timed_out("old", created=0, at=50)
     wl = with_path(wl, ("status", "conditions"), [{**wl["status"]["conditions"][0], "reason": "AdmissionCheck"}])
     assert view_by_creation(wl).queued == make.at(50)

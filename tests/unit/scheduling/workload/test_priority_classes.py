@@ -1,4 +1,4 @@
-"""Workloads follow the value of their WorkloadPriorityClass."""
+"""The priority of Workloads follows the value of their WorkloadPriorityClass."""
 
 import make
 from batchyard.scheduling.workload import lifecycle
@@ -8,7 +8,7 @@ from stage import Stage
 REF = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "high"}
 
 
-def test_a_changed_value_reaches_the_workloads_of_the_class() -> None:
+def test_changed_value_updates_workloads_of_class() -> None:
     stage = Stage(PriorityClassValues())
     other = {**REF, "name": "other"}
     stage.put(make.workload_priority_class("high", 5))
@@ -19,14 +19,14 @@ def test_a_changed_value_reaches_the_workloads_of_the_class() -> None:
     assert [w["spec"]["priority"] for w in stage.workloads()] == [9, 5]
 
 
-def test_a_class_of_pods_of_the_same_name_is_another() -> None:
+def test_pod_priority_class_with_same_name_is_ignored() -> None:
     stage = Stage(PriorityClassValues())
     ref = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}
     stage.put(make.workload(priorityClassRef=ref, priority=5), make.workload_priority_class("high", 9))
     assert stage.workload()["spec"]["priority"] == 5
 
 
-def test_a_class_made_again_counts_and_finished_workloads_do_not() -> None:
+def test_created_class_updates_only_unfinished_workloads() -> None:
     stage = Stage(PriorityClassValues())
     finished = lifecycle.finish(make.workload("done", priorityClassRef=REF, priority=5), "Succeeded", "", make.NOW)
     stage.put(finished, make.workload("waits", priorityClassRef=REF, priority=5))
@@ -34,7 +34,7 @@ def test_a_class_made_again_counts_and_finished_workloads_do_not() -> None:
     assert {w["metadata"]["name"]: w["spec"]["priority"] for w in stage.workloads()} == {"done": 5, "waits": 9}
 
 
-def test_one_that_changed_its_class_follows_the_new_one() -> None:
+def test_workload_follows_its_new_class() -> None:
     stage = Stage(PriorityClassValues())
     stage.put(make.workload_priority_class("high", 5), make.workload(priorityClassRef=REF, priority=5))
     stage.put(make.workload(priorityClassRef={**REF, "name": "low"}, priority=1))

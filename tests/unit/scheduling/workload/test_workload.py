@@ -1,4 +1,4 @@
-"""What happens to Workloads because of their spec, their queues and time alone."""
+"""Changes of Workloads by their spec, their queues and time."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def open_stage(**queue: Any) -> Stage:
     return stage
 
 
-#: What a ClusterQueue says that asks for one check.
+#: The spec of a ClusterQueue with one admission check.
 CHECKED: dict[str, Any] = {"admissionChecksStrategy": {"admissionChecks": [{"name": "c", "onFlavors": ["spot"]}]}}
 
 
@@ -36,14 +36,14 @@ def release(stage: Stage) -> None:
     stage.put(lifecycle.release_after_eviction(stage.workload(), stage.kernel.now()))
 
 
-def test_nothing_is_written_where_nothing_is_due() -> None:
+def test_controller_writes_nothing_without_due_changes() -> None:
     stage = open_stage()
     stage.put(make.workload("fresh"), admitted())
     assert "status" not in stage.workload("fresh")
     assert stage.workload()["metadata"]["resourceVersion"] == "5"
 
 
-def test_one_whose_queue_is_missing_says_so_until_it_comes() -> None:
+def test_missing_local_queue_is_reported_until_creation() -> None:
     stage = Stage(WorkloadLifecycle())
     stage.put(make.workload(), make.namespace(), make.cluster_queue())
     assert stated(stage.workload(), "QuotaReserved") == ("False", "Misconfigured", "LocalQueue lq doesn't exist")
@@ -53,7 +53,7 @@ def test_one_whose_queue_is_missing_says_so_until_it_comes() -> None:
     assert stated(stage.workload(), "QuotaReserved") == ("False", "PendingEvaluation", waiting)
 
 
-def test_one_whose_cluster_queue_becomes_inactive_says_so() -> None:
+def test_inactive_cluster_queue_is_reported() -> None:
     stage = open_stage()
     stage.put(make.workload())
     stage.put(make.cluster_queue(active=False))
@@ -62,7 +62,7 @@ def test_one_whose_cluster_queue_becomes_inactive_says_so() -> None:
     assert stated(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
 
 
-def test_a_deactivated_one_is_evicted() -> None:
+def test_deactivated_workload_is_evicted() -> None:
     stage = open_stage()
     stage.put(admitted())
     set_active(stage, active=False)
@@ -72,7 +72,7 @@ def test_a_deactivated_one_is_evicted() -> None:
     assert stated(stage.workload(), "QuotaReserved")[1:] == ("Deactivated", "The workload is deactivated")
 
 
-def test_an_admission_that_is_left_without_a_reservation_is_removed() -> None:
+def test_admission_without_reservation_is_removed() -> None:
     stage = open_stage()
     pending = lifecycle.set_pending(admitted(), "Pending", "reset by another client", make.NOW)
     stage.put(with_path(pending, ("status", "admission"), make.admission()))
@@ -80,7 +80,7 @@ def test_an_admission_that_is_left_without_a_reservation_is_removed() -> None:
     assert stage.workload()["status"]["conditions"] != []
 
 
-def test_the_status_of_an_earlier_release_is_handed_over_to_the_manager_that_kueue_applies_by() -> None:
+def test_status_fields_of_earlier_release_move_to_kueue_manager() -> None:
     stage, wl = open_stage(), admitted()
     fields: Obj = {"f:status": {"f:admission": {"f:clusterQueue": {}}}}
     former = {"manager": "batchyard", "operation": "Update", "subresource": "status", "fieldsV1": fields}
@@ -92,7 +92,7 @@ def test_the_status_of_an_earlier_release_is_handed_over_to_the_manager_that_kue
     ]
 
 
-def test_a_reactivated_one_queues_again() -> None:
+def test_reactivated_workload_is_requeued() -> None:
     stage = open_stage()
     stage.put(admitted())
     set_active(stage, active=False)
@@ -102,14 +102,14 @@ def test_a_reactivated_one_queues_again() -> None:
     assert stated(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
 
 
-def test_one_that_never_had_quota_is_deactivated_without_an_event() -> None:
+def test_workload_without_quota_is_deactivated_without_event() -> None:
     stage = open_stage()
     stage.put(make.workload(active=False))
     assert stated(stage.workload(), "Evicted")[1] == "Deactivated"
     assert stage.events == []
 
 
-def test_one_that_ran_too_long_is_deactivated_when_its_time_is_over() -> None:
+def test_workload_is_deactivated_at_maximum_execution_time() -> None:
     stage = open_stage()
     stage.put(admitted(maximumExecutionTimeSeconds=30))
     stage.run(29)
@@ -122,7 +122,7 @@ def test_one_that_ran_too_long_is_deactivated_when_its_time_is_over() -> None:
     assert stage.reasons() == ["MaximumExecutionTimeExceeded", f"EvictedDueTo{cause}"]
 
 
-def test_earlier_runs_count_towards_the_limit() -> None:
+def test_earlier_runs_count_towards_maximum_execution_time() -> None:
     stage = open_stage()
     wl = admitted(maximumExecutionTimeSeconds=30)
     stage.put(with_path(wl, ("status", "accumulatedPastExecutionTimeSeconds"), 20))
@@ -130,7 +130,7 @@ def test_earlier_runs_count_towards_the_limit() -> None:
     assert stage.workload()["spec"]["active"] is False
 
 
-def test_a_restart_of_the_limit_after_readmission() -> None:
+def test_maximum_execution_time_continues_after_readmission() -> None:
     stage = open_stage()
     stage.put(admitted(maximumExecutionTimeSeconds=30))
     stage.run(20)
@@ -146,7 +146,7 @@ def test_a_restart_of_the_limit_after_readmission() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ClusterQueue", "LocalQueue"])
-def test_a_drained_queue_evicts_and_its_restart_requeues(kind: str) -> None:
+def test_drained_queue_evicts_and_restart_requeues(kind: str) -> None:
     stage = open_stage()
     stage.put(admitted())
     queue = make.cluster_queue if kind == "ClusterQueue" else make.local_queue
@@ -160,7 +160,7 @@ def test_a_drained_queue_evicts_and_its_restart_requeues(kind: str) -> None:
     assert stated(stage.workload(), "Requeued") == ("True", f"{kind}Restarted", restarted)
 
 
-def test_a_restart_of_the_cluster_queue_waits_for_that_of_the_local_queue() -> None:
+def test_requeue_after_cluster_queue_restart_waits_for_local_queue() -> None:
     stage = open_stage()
     stage.put(admitted())
     stage.put(make.cluster_queue(stopPolicy="HoldAndDrain"))
@@ -172,7 +172,7 @@ def test_a_restart_of_the_cluster_queue_waits_for_that_of_the_local_queue() -> N
     assert stated(stage.workload(), "Requeued")[:2] == ("True", "ClusterQueueRestarted")
 
 
-def test_a_queue_on_hold_keeps_what_is_admitted() -> None:
+def test_queue_on_hold_keeps_admitted_workloads() -> None:
     stage = open_stage()
     stage.put(admitted())
     stage.put(make.local_queue(stopPolicy="Hold"), make.cluster_queue(stopPolicy="Hold"))
@@ -182,7 +182,7 @@ def test_a_queue_on_hold_keeps_what_is_admitted() -> None:
 @pytest.mark.parametrize(
     "queue", [make.local_queue(stopPolicy="Hold"), make.cluster_queue(stopPolicy="HoldAndDrain", **CHECKED)]
 )
-def test_a_stopped_queue_takes_reservations_back(queue: Obj) -> None:
+def test_stopped_queue_releases_reservations(queue: Obj) -> None:
     stage = open_stage(**CHECKED)
     checks = [{"name": "c", "state": "Pending"}]
     waiting = make.workload(status={"admissionChecks": checks})
@@ -192,7 +192,7 @@ def test_a_stopped_queue_takes_reservations_back(queue: Obj) -> None:
     assert "admission" not in stage.workload()["status"]
 
 
-def test_ready_checks_admit() -> None:
+def test_ready_checks_admit_workload() -> None:
     stage = open_stage(**CHECKED)
     checks = [{"name": "c", "state": "Pending"}]
     wl = lifecycle.reserve_quota(make.workload(status={"admissionChecks": checks}), make.admission(), make.NOW, True)
@@ -204,7 +204,7 @@ def test_ready_checks_admit() -> None:
     assert [e.message for e in stage.events] == ["Admitted by ClusterQueue cq, wait time since reservation was 7s"]
 
 
-def test_a_backoff_ends_at_its_time() -> None:
+def test_backoff_finishes_at_requeue_at() -> None:
     stage = open_stage()
     evicted = lifecycle.evict(admitted(), reason="PodsReadyTimeout", message="slow", now=make.NOW)
     wl = lifecycle.release_after_eviction(evicted, make.NOW)
@@ -216,7 +216,7 @@ def test_a_backoff_ends_at_its_time() -> None:
     assert stage.workload()["status"]["requeueState"] == {"count": 1}
 
 
-def test_a_gate_is_reported_and_taken_back() -> None:
+def test_admission_gate_is_reported_and_cleared() -> None:
     stage = open_stage()
     stage.put(make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "someone"}))
     assert stated(stage.workload(), "QuotaReserved")[1:] == ("AdmissionGated", "Admission is gated by: someone")
@@ -226,7 +226,7 @@ def test_a_gate_is_reported_and_taken_back() -> None:
     assert stage.reasons() == ["AdmissionGated", "AdmissionGateCleared"]
 
 
-def test_an_orphan_is_finished_and_let_go() -> None:
+def test_orphan_is_finished_without_finalizer() -> None:
     stage = open_stage()
     orphan = with_path(admitted(), ("metadata", "labels"), {"kueue.x-k8s.io/job-uid": "gone"})
     stage.put(with_path(orphan, ("metadata", "finalizers"), ["kueue.x-k8s.io/resource-in-use"]))
@@ -234,14 +234,14 @@ def test_an_orphan_is_finished_and_let_go() -> None:
     assert "finalizers" not in stage.workload()["metadata"]
 
 
-def test_one_without_owner_that_is_deleted_goes() -> None:
+def test_deleted_workload_without_owner_is_removed() -> None:
     stage = open_stage()
     stage.put(with_path(admitted(), ("metadata", "finalizers"), ["kueue.x-k8s.io/resource-in-use"]))
     stage.delete(scheme.WORKLOAD, "wl")
     assert stage.workloads() == []
 
 
-def test_what_moved_to_another_queue_follows_that_one() -> None:
+def test_moved_workload_follows_new_queue() -> None:
     stage = open_stage()
     stage.put(make.workload(), make.local_queue("other", cluster_queue="cq"))
     stage.put(with_path(stage.workload(), ("spec", "queueName"), "other"))
@@ -251,7 +251,7 @@ def test_what_moved_to_another_queue_follows_that_one() -> None:
     assert stated(stage.workload(), "QuotaReserved")[2] == "LocalQueue other is inactive"
 
 
-def test_what_is_finished_is_left_alone() -> None:
+def test_finished_workload_is_not_evicted() -> None:
     stage = open_stage()
     stage.put(lifecycle.finish(admitted(), "Succeeded", "", make.NOW))
     stage.put(make.cluster_queue(stopPolicy="HoldAndDrain"))

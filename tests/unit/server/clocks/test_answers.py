@@ -1,4 +1,4 @@
-"""Answers that come later are sent once, however soon they come and however late the journal is written."""
+"""Deferred responses are sent once, after their journal commit."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from unit.apiserver.api import OWNER, Api
 
 
 class SlowCommit:
-    """A journal that is written when the test says so."""
+    """A journal whose commit the test controls."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[JournalError | None], None]] = []
@@ -27,7 +27,7 @@ class SlowCommit:
 
 
 class LateServer(ApiServer):
-    """A server whose answers are computed elsewhere; `listeners` are the callbacks that wait for them."""
+    """A server with deferred responses; `listeners` are the callbacks that wait for them."""
 
     listeners: list[Callable[[Response], None]]
 
@@ -35,7 +35,7 @@ class LateServer(ApiServer):
         return DeferredResponse(self.listeners.append)
 
 
-def test_an_answer_may_come_before_the_journal_is_written() -> None:
+def test_deferred_response_before_journal_commit_is_sent_after_commit() -> None:
     answered: list[StartedResponse] = []
     commit, server = SlowCommit(), Api().server
     server.__class__ = LateServer

@@ -1,4 +1,4 @@
-"""The kernel in real time, on a loop of its own."""
+"""The kernel in real time, on its own loop."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from batchyard.server.clocks.kernel import LiveKernel
 
 
 def run(begin: Callable[[LiveKernel, asyncio.Future[None]], None]) -> list[str]:
-    """Let it begin, and run until it is done; what the loop was told of defects."""
+    """Run the kernel until the future is done; return the exceptions that the loop reported."""
     reported: list[str] = []
 
     async def main() -> None:
@@ -32,7 +32,7 @@ def later(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
     kernel.call_at(kernel.now() + MILLISECOND, lambda: done.set_result(None))
 
 
-def test_it_goes_on_after_a_defect() -> None:
+def test_kernel_continues_after_exception() -> None:
     def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
         kernel.post(lambda: NOTHING["there"])
         kernel.post(lambda: later(kernel, done))
@@ -40,12 +40,12 @@ def test_it_goes_on_after_a_defect() -> None:
     assert run(begin) == ["KeyError('there')"]
 
 
-def test_work_that_begets_work_leaves_the_loop_time() -> None:
-    heard: list[int] = []
+def test_self_rescheduling_work_leaves_time_to_event_loop() -> None:
+    count_of_calls: list[int] = []
 
     def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
         def again() -> None:
-            heard.append(len(heard))
+            count_of_calls.append(len(count_of_calls))
             if not done.done():
                 kernel.call_soon(again)
 
@@ -53,11 +53,11 @@ def test_work_that_begets_work_leaves_the_loop_time() -> None:
         asyncio.get_running_loop().call_later(0.05, done.set_result, None)
 
     assert run(begin) == []
-    assert len(heard) > 1
+    assert len(count_of_calls) > 1
 
 
 def after_a_long_time(kernel: LiveKernel, work: Callable[[], None]) -> None:
-    """Have something done once the kernel is late, by some minutes of its time."""
+    """Call `work` when the kernel is late by some minutes of its time."""
 
     def dawdle() -> None:
         threading.Event().wait(0.25)
@@ -67,7 +67,7 @@ def after_a_long_time(kernel: LiveKernel, work: Callable[[], None]) -> None:
     kernel.call_at(SECOND, dawdle)
 
 
-def test_what_comes_from_outside_does_not_wait_for_all_that_is_late() -> None:
+def test_posted_work_runs_before_overdue_timers() -> None:
     order: list[int] = []
 
     def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
@@ -84,7 +84,7 @@ def test_what_comes_from_outside_does_not_wait_for_all_that_is_late() -> None:
     assert order == [2, -1, -2, *range(3, 101)]
 
 
-def test_what_comes_from_outside_keeps_its_order_whatever_becomes_due_meanwhile() -> None:
+def test_posted_work_keeps_order_relative_to_timers() -> None:
     order: list[str] = []
 
     def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
@@ -101,7 +101,7 @@ def test_what_comes_from_outside_keeps_its_order_whatever_becomes_due_meanwhile(
     assert order == ["sooner", "due", "first", "second"]
 
 
-def test_time_that_is_skipped_is_not_lived_through() -> None:
+def test_kernel_skips_intermediate_instants_when_clock_jumps() -> None:
     seen: list[Instant] = []
 
     def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
@@ -117,7 +117,7 @@ def test_time_that_is_skipped_is_not_lived_through() -> None:
     assert seen == [HOUR]
 
 
-def test_nothing_is_done_while_others_do_not_keep_up() -> None:
+def test_kernel_runs_no_work_while_held() -> None:
     begun: list[bool] = []
     held = [True]
 

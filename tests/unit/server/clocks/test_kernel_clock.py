@@ -1,4 +1,4 @@
-"""A kernel that keeps up with a clock goes on when the clock is set."""
+"""A kernel that follows a clock continues when the clock is set."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ def run(act: Callable[[LiveKernel, asyncio.Event], Awaitable[None]]) -> None:
     asyncio.run(whole())
 
 
-def test_work_that_is_due_by_the_new_clock_is_done_at_the_instant_that_was_skipped_to() -> None:
+def test_timer_due_under_new_clock_runs_at_new_instant() -> None:
     async def act(kernel: LiveKernel, done: asyncio.Event) -> None:
         kernel.call_at(START + HOUR, done.set)
         kernel.set_clock(START + 2 * HOUR, 1.0)
@@ -29,7 +29,7 @@ def test_work_that_is_due_by_the_new_clock_is_done_at_the_instant_that_was_skipp
     run(act)
 
 
-def test_time_that_has_passed_does_not_come_back() -> None:
+def test_kernel_time_never_moves_backwards() -> None:
     async def act(kernel: LiveKernel, done: asyncio.Event) -> None:
         kernel.set_clock(START + HOUR, 1.0)
         kernel.post(done.set)
@@ -43,7 +43,7 @@ def test_time_that_has_passed_does_not_come_back() -> None:
     run(act)
 
 
-def test_time_runs_as_fast_as_it_is_told_to() -> None:
+def test_kernel_clock_runs_at_configured_speed() -> None:
     async def act(kernel: LiveKernel, done: asyncio.Event) -> None:
         kernel.set_clock(START, 3600.0)
         kernel.call_at(START + 30 * SECOND, done.set)
@@ -53,7 +53,7 @@ def test_time_runs_as_fast_as_it_is_told_to() -> None:
     run(act)
 
 
-def test_time_runs_up_to_an_instant_and_stops_there_once_all_that_is_due_is_done() -> None:
+def test_run_until_stops_clock_after_all_due_work() -> None:
     async def act(kernel: LiveKernel, done: asyncio.Event) -> None:
         later = asyncio.Event()
         kernel.set_clock(START, 3600.0)
@@ -72,7 +72,7 @@ def test_time_runs_up_to_an_instant_and_stops_there_once_all_that_is_due_is_done
     run(act)
 
 
-def test_what_comes_from_outside_while_time_has_stopped_comes_at_that_instant() -> None:
+def test_work_posted_while_clock_is_stopped_runs_at_stop_instant() -> None:
     async def act(kernel: LiveKernel, done: asyncio.Event) -> None:
         kernel.set_clock(START, 3600.0)
         kernel.run_until(START + SECOND)

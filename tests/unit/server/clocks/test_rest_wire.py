@@ -1,4 +1,4 @@
-"""Requests over a real socket: answers, lines of watches, new credentials, and what breaks."""
+"""Requests over a real socket: responses, lines of watches, new credentials, and connection errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +16,7 @@ Act = Callable[[HttpTransport, "Server"], Awaitable[None]]
 
 
 class Server:
-    """Answers as it is told to."""
+    """A server whose response depends on the path of the request."""
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
@@ -63,7 +63,7 @@ async def _half_a_line(request: web.Request) -> web.StreamResponse:
 
 
 def run(act: Act, token: str = "Bearer old") -> Server:
-    """Do that with a server that listens."""
+    """Run the action against a listening server."""
     server = Server()
 
     async def whole() -> None:
@@ -91,7 +91,7 @@ def _access(url: str, token: str) -> ApiServerAccess:
     return ApiServerAccess(url, True, token, None, "", "default")
 
 
-def test_a_request_is_answered() -> None:
+def test_transport_returns_response_with_server_time_and_retry_after() -> None:
     async def act(wire: HttpTransport, _server: Server) -> None:
         answer = await wire.ask(HttpRequest("PUT", "/x?a=%2F", b"body"))
         assert (answer.code, answer.body) == (200, b"PUT body")
@@ -101,7 +101,7 @@ def test_a_request_is_answered() -> None:
     run(act)
 
 
-def test_a_server_that_has_no_time_is_asked_again_for_as_long_as_there_is_time() -> None:
+def test_transport_retries_busy_server_until_deadline() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
         answer = await wire.ask_patiently(HttpRequest("GET", "/soon"))
         assert (answer.code, answer.body) == (200, b"GET ")
@@ -112,7 +112,7 @@ def test_a_server_that_has_no_time_is_asked_again_for_as_long_as_there_is_time()
     run(act)
 
 
-def test_credentials_that_are_good_no_more_are_read_again() -> None:
+def test_transport_reloads_credentials_after_401() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
         server.good = "Bearer new"
         answers = await asyncio.gather(*[wire.ask(HttpRequest("GET", "/x")) for _ in range(5)])
@@ -121,7 +121,7 @@ def test_credentials_that_are_good_no_more_are_read_again() -> None:
     assert run(act).tokens[-1] == "Bearer new"
 
 
-def test_who_has_no_good_credentials_is_told() -> None:
+def test_transport_returns_401_when_new_credentials_are_rejected() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
         server.good = "Bearer other"
         assert (await wire.ask(HttpRequest("GET", "/x"))).code == 401
@@ -129,7 +129,7 @@ def test_who_has_no_good_credentials_is_told() -> None:
     assert len(run(act).tokens) == 2
 
 
-def test_whole_lines_are_told_as_they_come() -> None:
+def test_stream_delivers_complete_lines_as_they_arrive() -> None:
     async def act(wire: HttpTransport, _server: Server) -> None:
         reported: list[Sequence[bytes]] = []
         answer = await wire.stream(HttpRequest("GET", "/watch"), reported.append)
@@ -141,7 +141,7 @@ def test_whole_lines_are_told_as_they_come() -> None:
     run(act)
 
 
-def test_the_end_of_an_answer_that_is_no_line_is_told_to_who_wants_it() -> None:
+def test_stream_to_the_end_delivers_final_partial_line() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
         reported: list[Sequence[bytes]] = []
         await wire.stream(HttpRequest("GET", "/watch", accept="*/*"), reported.append, to_the_end=True)
@@ -151,7 +151,7 @@ def test_the_end_of_an_answer_that_is_no_line_is_told_to_who_wants_it() -> None:
     run(act)
 
 
-def test_no_answer_in_time_may_have_been_sent_and_no_connection_was_not() -> None:
+def test_timed_out_request_counts_as_sent_and_refused_connection_does_not() -> None:
     async def act(wire: HttpTransport, _server: Server) -> None:
         late = await wire.ask(HttpRequest("GET", "/slow", within=SECOND // 20))
         assert (late.code, late.was_sent) == (0, True)
@@ -168,7 +168,7 @@ async def _never() -> Any:
     raise AssertionError("nobody asks for that")
 
 
-def test_nobody_waits_for_ever_because_a_server_says_so() -> None:
+def test_retry_after_is_capped_at_one_hour() -> None:
     async def act(wire: HttpTransport, _: Server) -> None:
         waits = [
             (await wire.ask(HttpRequest("GET", f"/never?in={stated}"))).retry_after for stated in ("9" * 5, "9" * 5000)
@@ -178,7 +178,7 @@ def test_nobody_waits_for_ever_because_a_server_says_so() -> None:
     run(act)
 
 
-def test_an_answer_that_broke_off_is_told_in_words() -> None:
+def test_broken_response_is_reported_as_error_text() -> None:
     async def act(wire: HttpTransport, server: Server) -> None:
         assert (await wire.ask(HttpRequest("GET", "/broken"))).trouble == "the connection broke within a response"
 

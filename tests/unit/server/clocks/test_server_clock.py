@@ -1,4 +1,4 @@
-"""A platform beside a server goes by the server's time, whatever the clock of its own machine says."""
+"""A platform beside a server follows the server's time instead of the clock of its machine."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ from batchyard.server.clocks.server import ServerClock
 START = 1_767_225_600 * SECOND
 
 
-class Dated:
-    """A server of others, whose dates are ahead of START by so much, one after the other."""
+class DatedServer:
+    """An external server; its successive dates are ahead of START by these durations."""
 
     def __init__(self, ahead: Sequence[Duration]) -> None:
         self.ahead = list(ahead)
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
-        """The answer, of which only the date is looked at."""
+        """Return a response; the clock uses only its date."""
         if request.path != "/version":
             return HttpAnswer(404, server_time=START)
         return HttpAnswer(
@@ -27,19 +27,19 @@ class Dated:
         )
 
     def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
-        """The same, to be told."""
+        """Answer the same through a callback."""
         answered(asyncio.run(self.ask(request)))
 
     def watch(self, *_: object) -> None:
-        """Nobody watches."""
+        """Do nothing: the clock does not watch."""
 
 
-def differing(first: Sequence[Duration], later: Sequence[Duration] = ()) -> tuple[list[Duration], list[str]]:
-    """By how much the clock was set after the first answers, and after each of the later ones; what was told."""
+def measure_offsets(first: Sequence[Duration], later: Sequence[Duration] = ()) -> tuple[list[Duration], list[str]]:
+    """Return the offset of the clock after the first answers and after each later one, and the reports."""
     reported: list[str] = []
     found: list[Duration] = []
     loop = asyncio.new_event_loop()
-    server, timers, kernel = Dated([0, *first]), VirtualEventLoop(START), LiveKernel(loop, START)
+    server, timers, kernel = DatedServer([0, *first]), VirtualEventLoop(START), LiveKernel(loop, START)
     clock = ServerClock(kernel, timers, server, server, reported.append)
     loop.run_until_complete(clock.set())
     found.append(kernel.clock() - START)
@@ -52,20 +52,20 @@ def differing(first: Sequence[Duration], later: Sequence[Duration] = ()) -> tupl
     return [each // MINUTE * MINUTE for each in found], reported
 
 
-def test_before_anything_is_done_the_clock_is_set_either_way() -> None:
-    found, (reported,) = differing([HOUR, HOUR])
+def test_clock_is_set_forwards_or_backwards_before_first_work() -> None:
+    found, (reported,) = measure_offsets([HOUR, HOUR])
     assert found == [HOUR]
     assert reported.endswith("m behind the server's: following the server's")
-    assert differing([-HOUR, -HOUR])[0] == [-HOUR]
+    assert measure_offsets([-HOUR, -HOUR])[0] == [-HOUR]
 
 
-def test_dates_that_do_not_agree_count_for_nothing() -> None:
-    assert differing([HOUR, 0]) == ([0], [])
-    assert differing([2 * SECOND, 0])[0] == [0]
+def test_inconsistent_server_dates_are_ignored() -> None:
+    assert measure_offsets([HOUR, 0]) == ([0], [])
+    assert measure_offsets([2 * SECOND, 0])[0] == [0]
 
 
-def test_later_it_is_set_ahead_alone_and_said_once_where_it_is_not() -> None:
-    assert differing([0], [HOUR, HOUR])[0] == [0, 0, HOUR]
-    found, (reported,) = differing([0], [-HOUR, -HOUR, -HOUR, -HOUR])
+def test_running_clock_is_only_set_forwards_and_warns_once_when_ahead() -> None:
+    assert measure_offsets([0], [HOUR, HOUR])[0] == [0, 0, HOUR]
+    found, (reported,) = measure_offsets([0], [-HOUR, -HOUR, -HOUR, -HOUR])
     assert found == [0] * 5
     assert reported.endswith("m ahead of the server's: time does not go back before the next start")

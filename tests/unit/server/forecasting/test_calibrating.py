@@ -1,4 +1,4 @@
-"""What a platform learns from its own forecasts: when it asks itself, what it keeps, and what a restart finds."""
+"""Calibration from the platform's own forecasts: its requests, its storage, and restarts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +14,11 @@ from batchyard.server.forecasting.service import EVERY, IN_USE, CalibrationLoop
 from batchyard.server.http.flow_control import too_many
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, ForecastRecord
 
-FORETOLD = ForecastRecord("team/w", "u", 0, ("history, many forks",), 5.0, tuple(5 + level for level in LEVELS))
+FORECAST = ForecastRecord("team/w", "u", 0, ("history, many forks",), 5.0, tuple(5 + level for level in LEVELS))
 
 
 class Scene:
-    """A Workload that waits, a clock that is set, and somebody who answers at once."""
+    """A pending Workload, a settable clock, and a forecast that answers at once."""
 
     def __init__(self, path: Path) -> None:
         self.now: Instant = 0
@@ -26,7 +26,7 @@ class Scene:
         found = make.workload("w")
         self.workload: Obj = {**found, "metadata": {**found["metadata"], "uid": "u"}}
         self.answer: Callable[[], DeferredResponse] = lambda: DeferredResponse(
-            lambda reported: reported(Response(200, msgspec.json.encode([FORETOLD])))
+            lambda reported: reported(Response(200, msgspec.json.encode([FORECAST])))
         )
         self.calibrating = CalibrationLoop(path, self, lambda: self.now, self._ask)
 
@@ -48,13 +48,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "forecasts.json"
 
 
-def test_nothing_is_foretold_until_somebody_has_asked(path: Path) -> None:
+def test_calibration_asks_no_forecast_before_first_use(path: Path) -> None:
     scene = Scene(path)
     scene.look(EVERY)
     assert (scene.asked, path.exists()) == (0, False)
 
 
-def test_for_a_day_after_somebody_asked_it_asks_itself_now_and_then(path: Path) -> None:
+def test_calibration_asks_periodically_for_one_day_after_use(path: Path) -> None:
     scene = Scene(path)
     scene.calibrating.used()
     for minute in range(2 * EVERY // MINUTE):
@@ -64,10 +64,10 @@ def test_for_a_day_after_somebody_asked_it_asks_itself_now_and_then(path: Path) 
     assert scene.asked == 2
 
 
-def test_what_came_of_it_is_learnt_and_outlives_the_process(path: Path) -> None:
+def test_forecast_result_is_learned_and_persisted(path: Path) -> None:
     scene = Scene(path)
     scene.calibrating.used()
-    assert scene.look(0).pending == (FORETOLD,)
+    assert scene.look(0).pending == (FORECAST,)
     condition = {"type": "Admitted", "status": "True", "lastTransitionTime": "1970-01-01T00:09:00Z", "reason": "r"}
     scene.workload = {**scene.workload, "status": {"conditions": [condition]}}
     learnt = scene.look(10 * MINUTE)
@@ -76,7 +76,7 @@ def test_what_came_of_it_is_learnt_and_outlives_the_process(path: Path) -> None:
     assert Scene(path).calibrating.calibration.tracks == learnt.tracks
 
 
-def test_who_has_no_time_to_answer_is_asked_again_later(path: Path) -> None:
+def test_calibration_retries_later_when_server_is_busy(path: Path) -> None:
     scene = Scene(path)
     scene.answer = refuse
     scene.calibrating.used()
@@ -90,12 +90,12 @@ def refuse() -> DeferredResponse:
     raise too_many()
 
 
-def test_a_file_that_cannot_be_read_is_begun_anew(path: Path) -> None:
+def test_unreadable_calibration_file_yields_empty_calibration(path: Path) -> None:
     path.write_bytes(b"{")
     assert Scene(path).calibrating.calibration == Calibration()
 
 
-def test_a_disk_that_takes_nothing_stops_nobody(path: Path) -> None:
+def test_calibration_continues_when_disk_rejects_writes(path: Path) -> None:
     scene = Scene(path.parent / "gone" / "forecasts.json")
     scene.calibrating.used()
-    assert scene.look(0).pending == (FORETOLD,)
+    assert scene.look(0).pending == (FORECAST,)

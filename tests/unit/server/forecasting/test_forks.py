@@ -1,4 +1,4 @@
-"""Forks that answer questions: what comes back, and what is counted of them."""
+"""Forks that answer questions: their responses and their metrics."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ _TOTAL = "batchyard_fork_questions_total"
 
 
 def ask(*works: Callable[[], Any]) -> tuple[list[Response], str]:
-    """What works done in forks come to, one after the other, and the figures after that."""
+    """Run each work in a fork, one after the other; return the responses and the metrics."""
 
     async def run() -> tuple[list[Response], str]:
         loop, answers = asyncio.get_running_loop(), []
@@ -37,7 +37,7 @@ def fail() -> None:
     os._exit(1)
 
 
-def test_what_became_of_questions_is_counted() -> None:
+def test_fork_pool_counts_results_of_questions() -> None:
     answers, reported = ask(os.getpid, refuse, fail, lambda: 2)
     assert [answer.code for answer in answers] == [200, 404, 503, 200]
     assert int(answers[0].body) != os.getpid()
@@ -47,18 +47,18 @@ def test_what_became_of_questions_is_counted() -> None:
     assert "batchyard_fork_waiting 0\n" in reported
 
 
-def test_memory_is_told_in_bytes() -> None:
+def test_fork_memory_is_reported_in_bytes() -> None:
     memory = ask(lambda: len(bytearray(b"x" * (64 << 20))))[1].partition("\nbatchyard_fork_memory_bytes ")[2]
     assert 64 << 20 < int(memory.partition("\n")[0]) < 64 << 30
 
 
-def test_nothing_is_told_of_a_fork_before_there_was_one() -> None:
+def test_fork_memory_is_absent_before_first_fork() -> None:
     reported = ask()[1]
     assert f'{_TOTAL}{{result="answered"}} 0\n' in reported
     assert "memory" not in reported
 
 
-def test_those_that_are_turned_away_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_pool_counts_rejected_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "WAITING_MAX", 0)
 
     async def run() -> str:

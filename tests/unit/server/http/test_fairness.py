@@ -1,12 +1,12 @@
-"""Which request comes next: flows share time, whatever each of them asks for."""
+"""The order of requests: flows share time, regardless of their requests."""
 
 import pytest
 
 from batchyard.server.http.flow_control import FairQueue
 
 
-def served(queue: FairQueue[str], costs: dict[str, float], count: int) -> list[str]:
-    """The flows of the next items, each of which takes the time of its flow."""
+def serve_items(queue: FairQueue[str], costs: dict[str, float], count: int) -> list[str]:
+    """Return the flows of the next items; each item costs the time of its flow."""
     found = []
     for _ in range(count):
         flow, _ = queue.take()
@@ -15,7 +15,7 @@ def served(queue: FairQueue[str], costs: dict[str, float], count: int) -> list[s
     return found
 
 
-def test_the_items_of_one_flow_are_served_in_order() -> None:
+def test_items_of_same_flow_are_served_in_order() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     for item in ("one", "two", "three"):
         queue.put("anna", item)
@@ -24,37 +24,37 @@ def test_the_items_of_one_flow_are_served_in_order() -> None:
         queue.take()
 
 
-def test_a_flow_that_comes_later_does_not_wait_for_all_of_another() -> None:
+def test_new_flow_does_not_wait_for_whole_backlog_of_another_flow() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     for number in range(100):
         queue.put("greedy", str(number))
-    assert served(queue, {"greedy": 1.0}, 3) == ["greedy"] * 3
+    assert serve_items(queue, {"greedy": 1.0}, 3) == ["greedy"] * 3
     queue.put("modest", "a")
-    assert served(queue, {"greedy": 1.0, "modest": 0.01}, 2).index("modest") <= 1
+    assert serve_items(queue, {"greedy": 1.0, "modest": 0.01}, 2).index("modest") <= 1
 
 
-def test_time_is_shared_not_turns() -> None:
+def test_fair_queue_shares_time_instead_of_turns() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     costs = {"long": 1.0, "short": 0.1}
     for number in range(200):
         queue.put("long", str(number))
         queue.put("short", str(number))
-    flows = served(queue, costs, 110)
+    flows = serve_items(queue, costs, 110)
     assert 90 <= flows.count("short") <= 104
 
 
-def test_an_idle_flow_saves_up_nothing() -> None:
+def test_idle_flow_accumulates_no_credit() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     for number in range(100):
         queue.put("busy", str(number))
-    served(queue, {"busy": 1.0}, 50)
+    serve_items(queue, {"busy": 1.0}, 50)
     for number in range(50):
         queue.put("idle", str(number))
-    flows = served(queue, {"busy": 1.0, "idle": 1.0}, 20)
+    flows = serve_items(queue, {"busy": 1.0, "idle": 1.0}, 20)
     assert 8 <= flows.count("idle") <= 12
 
 
-def test_urgent_items_come_first() -> None:
+def test_urgent_items_are_served_first() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     queue.put("anna", "a")
     queue.put("owner", "urgent", is_urgent=True)
@@ -62,7 +62,7 @@ def test_urgent_items_come_first() -> None:
     assert queue.take() == ("anna", "a")
 
 
-def test_items_that_wait_can_be_removed() -> None:
+def test_clear_removes_waiting_items() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     queue.put("anna", "a")
     queue.put("bob", "b")
@@ -72,7 +72,7 @@ def test_items_that_wait_can_be_removed() -> None:
     assert queue.take() == ("anna", "c")
 
 
-def test_idle_flows_are_forgotten() -> None:
+def test_fair_queue_drops_idle_flows() -> None:
     queue: FairQueue[str] = FairQueue(0.001)
     for number in range(5000):
         queue.put(f"user-{number}", "a")

@@ -1,4 +1,4 @@
-"""The wire: bytes of a connection, and what comes back."""
+"""The HTTP protocol: bytes of a connection, and the response."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ POST = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r
 
 
 class Defective(ApiServer):
-    """A server with a defect."""
+    """A server that raises an exception."""
 
     def handle(self, request: ApiRequest) -> Response:
         raise ZeroDivisionError(request.path)
@@ -49,7 +49,7 @@ class Defective(ApiServer):
 async def connected(
     server: ApiServer, folder: Path, *, is_secure: bool = False, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Streams]:
-    """A connection to a server; it speaks no TLS, whatever the server does."""
+    """Open a plain TCP connection to a server, also when the server uses TLS."""
     loop = asyncio.get_running_loop()
     store, journal = Store(), RevisionJournal(folder / "journal.db")
     kernel = LiveKernel(loop, 0)
@@ -73,21 +73,21 @@ async def connected(
         journal.close()
 
 
-def stated(
+def exchange(
     folder: Path,
     *parts: bytes,
     server: ApiServer | None = None,
     is_secure: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> bytes:
-    """All that comes back to some bytes, until the server ends the connection."""
+    """Send the parts, and return all received bytes until the server closes the connection."""
 
     async def talk() -> bytes:
         async with connected(server or Api().server, folder, is_secure=is_secure, tls=tls) as (reader, writer):
             for part in parts:
                 writer.write(part)
                 await writer.drain()
-                with suppress(TimeoutError):  # so that it comes as a part of its own
+                with suppress(TimeoutError):  # so that it arrives as a separate part
                     await asyncio.wait_for(asyncio.Event().wait(), 0.01)
             return await asyncio.wait_for(reader.read(), 10)
 
@@ -95,7 +95,7 @@ def stated(
 
 
 def reported(folder: Path, talk: Callable[[Streams], Awaitable[None]]) -> None:
-    """A talk with a server that ends no connection by itself."""
+    """Run `talk` with a server that keeps the connection open."""
 
     async def talking() -> None:
         async with connected(Api().server, folder) as streams:
@@ -113,11 +113,13 @@ def codes(answers: bytes) -> list[int]:
     return [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
 
 
-def test_a_defect_is_told_in_the_log_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_details_appear_only_in_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Api().server
     server.__class__ = Defective
     with caplog.at_level(logging.ERROR, "batchyard"):
-        answer = stated(tmp_path, b"GET /apis HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", server=server)
+        answer = exchange(
+            tmp_path, b"GET /apis HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", server=server
+        )
     assert codes(answer) == [500]
     name = str(body_of(answer)["message"]).split()[4].rstrip(";")
     assert f"defect {name} in the answer to GET '/apis'" in caplog.text
@@ -125,29 +127,29 @@ def test_a_defect_is_told_in_the_log_alone(tmp_path: Path, caplog: pytest.LogCap
     assert b"ZeroDivisionError" not in answer
 
 
-def test_requests_of_one_connection_are_answered_in_order(tmp_path: Path) -> None:
+def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     paths = ("/healthz", "/nothing", "/version")
     asked = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode() for path in paths)
-    answer = stated(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
+    answer = exchange(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
     assert codes(answer) == [200, 404, 200]
     assert answer.index(b"ok") < answer.index(b"404 page not found") < answer.index(b"gitVersion")
     assert answer.count(b"connection: close") == 1
 
 
-def test_a_body_may_come_in_parts(tmp_path: Path) -> None:
+def test_chunked_body_is_accepted(tmp_path: Path) -> None:
     head = POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     halves = MAP[:20], MAP[20:]
     chunks = [b"%x\r\n%b\r\n" % (len(half), half) for half in halves]
-    answer = stated(tmp_path, head, *chunks, b"0\r\n\r\n")
+    answer = exchange(tmp_path, head, *chunks, b"0\r\n\r\n")
     assert codes(answer) == [201]
 
 
-def test_whoever_waits_for_leave_to_send_a_body_gets_it(tmp_path: Path) -> None:
+def test_expect_100_continue_receives_100_response(tmp_path: Path) -> None:
     head = POST + b"connection: close\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(MAP)
-    assert codes(stated(tmp_path, head, MAP)) == [100, 201]
+    assert codes(exchange(tmp_path, head, MAP)) == [100, 201]
 
 
-def test_half_a_request_is_none(tmp_path: Path) -> None:
+def test_incomplete_request_gets_no_response(tmp_path: Path) -> None:
     async def talk(streams: Streams) -> None:
         reader, writer = streams
         writer.write(POST + b"content-length: 100\r\n\r\n{")
@@ -157,36 +159,36 @@ def test_half_a_request_is_none(tmp_path: Path) -> None:
     reported(tmp_path, talk)
 
 
-def test_of_whoever_is_not_known_no_body_is_taken(tmp_path: Path) -> None:
+def test_anonymous_request_is_rejected_before_body(tmp_path: Path) -> None:
     api = Api()
     head = POST + b"connection: close\r\ncontent-length: 3000\r\n\r\n"
-    answer = stated(tmp_path, head, server=api.server, is_secure=True)
+    answer = exchange(tmp_path, head, server=api.server, is_secure=True)
     assert (codes(answer), body_of(answer)["reason"]) == ([401], "Unauthorized")
     known = api.audited[-1].known
     assert (known.user, known.source) == (ANONYMOUS, "127.0.0.1")
 
 
-def test_a_body_that_is_too_large_is_not_kept(tmp_path: Path) -> None:
+def test_oversized_body_is_rejected_with_413(tmp_path: Path) -> None:
     length = BODY_MAX + 1
-    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % length, b" " * length)
+    answer = exchange(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % length, b" " * length)
     assert (codes(answer), body_of(answer)["reason"]) == ([413], "RequestEntityTooLarge")
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_body_times_out_with_408(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "BODY_WITHIN", 0.1)
-    answer = stated(tmp_path, POST + b"content-length: 10\r\n\r\n")
+    answer = exchange(tmp_path, POST + b"content-length: 10\r\n\r\n")
     assert (codes(answer), body_of(answer)["reason"]) == ([408], "Timeout")
 
 
-def test_neither_is_a_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_request_head_closes_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEAD_WITHIN", 0.1)
     with suppress(ConnectionResetError):  # it may end in either way
-        assert stated(tmp_path, b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 5) == b""
+        assert exchange(tmp_path, b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 5) == b""
 
 
-def test_nor_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "IDLE_WITHIN", 0.1)
-    assert codes(stated(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [200]
+    assert codes(exchange(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [200]
 
 
 @pytest.mark.parametrize(
@@ -202,68 +204,68 @@ def test_nor_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         POST + b"transfer-encoding: chunked\r\n\r\nxyz\r\n",
     ],
 )
-def test_what_is_no_request_is_refused(tmp_path: Path, sent: bytes) -> None:
-    assert codes(stated(tmp_path, sent)) == [400]
+def test_invalid_request_is_rejected(tmp_path: Path, sent: bytes) -> None:
+    assert codes(exchange(tmp_path, sent)) == [400]
 
 
 @pytest.mark.parametrize("head", [b"GET /%b HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n%b"])
-def test_a_head_has_a_bound(tmp_path: Path, head: bytes) -> None:
-    assert codes(stated(tmp_path, head % (b"a" * 70_000))) == [431]
+def test_oversized_head_is_rejected(tmp_path: Path, head: bytes) -> None:
+    assert codes(exchange(tmp_path, head % (b"a" * 70_000))) == [431]
 
 
-def test_a_head_is_asked_for_without_its_body(tmp_path: Path) -> None:
-    answer = stated(tmp_path, b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+def test_head_request_returns_no_body(tmp_path: Path) -> None:
+    answer = exchange(tmp_path, b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     assert codes(answer) == [200]
     assert b"content-length: 2\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
 
 
-def test_a_wish_for_another_protocol_is_passed_over(tmp_path: Path) -> None:
+def test_upgrade_to_unsupported_protocol_is_ignored(tmp_path: Path) -> None:
     wish = b"connection: upgrade\r\nupgrade: h2c\r\n"
-    answer = stated(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
+    answer = exchange(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
     assert codes(answer) == [200]
     assert b"connection: close" in answer
     asked = POST + wish + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
     then = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     for parts in ([asked + then], [asked[:-9], asked[-9:] + then]):
-        assert codes(stated(tmp_path, *parts)) == [201, 200]
+        assert codes(exchange(tmp_path, *parts)) == [201, 200]
 
 
 @pytest.mark.parametrize("wish", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
-def test_nobody_is_connected_to_elsewhere_whatever_he_sends(tmp_path: Path, wish: bytes) -> None:
+def test_connect_request_is_rejected(tmp_path: Path, wish: bytes) -> None:
     asked = b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n" + wish + b"content-length: 2\r\n\r\n{}"
-    assert [code // 100 for code in codes(stated(tmp_path, asked))] == [4]
+    assert [code // 100 for code in codes(exchange(tmp_path, asked))] == [4]
 
 
-def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
+def test_watch_sends_chunks_and_ends_before_next_pipelined_response(tmp_path: Path) -> None:
     asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
-    answer = stated(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    answer = exchange(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert codes(answer) == [200, 201]
     assert b"transfer-encoding: chunked" in answer
     assert b"\r\n0\r\n\r\nHTTP/1.1 201" in answer
 
 
-def test_before_it_ends_a_watch_tells_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_sends_bookmark_before_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.protocol.BOOKMARK_BEFORE_END", 0.9)
     made = POST + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
     asked = f"GET {MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true HTTP/1.1\r\nhost: localhost\r\n"
-    answer = stated(tmp_path, made + asked.encode() + b"connection: close\r\n\r\n")
+    answer = exchange(tmp_path, made + asked.encode() + b"connection: close\r\n\r\n")
     assert codes(answer) == [201, 200]
     assert b'"type":"BOOKMARK"' in answer
 
 
 @pytest.mark.parametrize("seconds", [1, -1])  # a time that is over
-def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: Path, seconds: int) -> None:
+def test_http_1_0_watch_ends_with_connection(tmp_path: Path, seconds: int) -> None:
     asked = (
         f"GET {MAPS}?watch=true&timeoutSeconds={seconds} HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n"
     )
-    answer = stated(tmp_path, asked.encode())
+    answer = exchange(tmp_path, asked.encode())
     assert (b"chunked" in answer, b"connection: close" in answer) == (False, True)
 
 
-def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_above_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_MAX", 0)
-    assert codes(stated(tmp_path)) == [503]
+    assert codes(exchange(tmp_path)) == [503]
 
 
 @pytest.mark.parametrize(
@@ -277,11 +279,19 @@ def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (b"http://localhost:80", b"host: evil.example.com\r\n", 200),
         (b"http://[::1]:80", b"host:\r\n", 200),
     ],
-    ids=["by another name", "by none", "from a page", "in the line", "with a port", "which counts", "as a number"],
+    ids=[
+        "other host",
+        "empty host",
+        "other origin",
+        "absolute URL",
+        "URL with port",
+        "URL overrides host",
+        "IPv6 address",
+    ],
 )
-def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, begin: bytes, headers: bytes, code: int) -> None:
+def test_cross_origin_request_without_tls_is_rejected(tmp_path: Path, begin: bytes, headers: bytes, code: int) -> None:
     asked = b"GET %b%b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (begin, MAPS.encode(), headers)
-    assert codes(stated(tmp_path, asked)) == [code]
+    assert codes(exchange(tmp_path, asked)) == [code]
 
 
 @pytest.mark.parametrize(
@@ -293,18 +303,18 @@ def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, begin: bytes
         (b"host: localhost/x\r\n", b"malformed Host header"),
     ],
 )
-def test_a_request_names_one_host(tmp_path: Path, headers: bytes, problem: bytes) -> None:
-    answer = stated(tmp_path, b"GET /version HTTP/1.1\r\n" + headers + b"\r\n")
+def test_request_requires_exactly_one_valid_host_header(tmp_path: Path, headers: bytes, problem: bytes) -> None:
+    answer = exchange(tmp_path, b"GET /version HTTP/1.1\r\n" + headers + b"\r\n")
     assert codes(answer) == [400]
     assert answer.endswith(b"\r\n\r\n400 Bad Request: " + problem)
 
 
 def test_http_1_0_needs_no_host(tmp_path: Path) -> None:
-    assert codes(stated(tmp_path, b"GET /version HTTP/1.0\r\n\r\n")) == [200]
+    assert codes(exchange(tmp_path, b"GET /version HTTP/1.0\r\n\r\n")) == [200]
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(b"9" * 18, 200), (b"9" * 400, 400), (b"9" * 5000, 400)])
-def test_no_watch_lasts_for_ever(tmp_path: Path, seconds: bytes, code: int) -> None:
+def test_watch_timeout_is_bounded(tmp_path: Path, seconds: bytes, code: int) -> None:
     async def talk(streams: Streams) -> None:
         reader, writer = streams
         head = b"GET %b?watch=1&timeoutSeconds=%b HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -314,24 +324,24 @@ def test_no_watch_lasts_for_ever(tmp_path: Path, seconds: bytes, code: int) -> N
     reported(tmp_path, talk)
 
 
-def test_what_comes_after_a_body_is_no_header(tmp_path: Path) -> None:
+def test_chunked_trailer_is_not_read_as_header(tmp_path: Path) -> None:
     body = b"%x\r\n%b\r\n0\r\nimpersonate-user: nobody\r\n\r\n" % (len(MAP), MAP)
-    assert codes(stated(tmp_path, POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n", body)) == [201]
+    assert codes(exchange(tmp_path, POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n", body)) == [201]
 
 
-def test_of_many_warnings_the_first_are_told(tmp_path: Path) -> None:
+def test_number_of_warning_headers_is_bounded(tmp_path: Path) -> None:
     body = json.dumps({**json.loads(MAP), **{f"field-{'x' * 60}-{i}": 1 for i in range(1000)}}).encode()
-    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    answer = exchange(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     assert codes(answer) == [201]
     assert 40 < answer.count(b"\r\nwarning: 299 - ") < 70
 
 
-async def chunk(reader: asyncio.StreamReader) -> bytes:
+async def read_chunk(reader: asyncio.StreamReader) -> bytes:
     length = int(await reader.readline(), 16)
     return (await reader.readexactly(length + 2))[:-2]
 
 
-def test_a_long_answer_is_written_as_it_is_taken(tmp_path: Path) -> None:
+def test_long_list_is_written_in_chunks(tmp_path: Path) -> None:
     api = Api()
     for number in range(20):
         api.post(MAPS, config_map(f"m{number}") | {"data": {"a": "x" * 200_000}})
@@ -342,9 +352,9 @@ def test_a_long_answer_is_written_as_it_is_taken(tmp_path: Path) -> None:
             writer.write(b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % MAPS.encode())
             head = await reader.readuntil(b"\r\n\r\n")
             assert b"transfer-encoding: chunked" in head
-            chunks = [await chunk(reader)]
+            chunks = [await read_chunk(reader)]
             while chunks[-1]:
-                chunks.append(await chunk(reader))
+                chunks.append(await read_chunk(reader))
             assert max(map(len, chunks)) < 800_000
             assert [item["metadata"]["name"] for item in json.loads(b"".join(chunks))["items"]] == names
             assert await reader.read() == b""
@@ -352,7 +362,7 @@ def test_a_long_answer_is_written_as_it_is_taken(tmp_path: Path) -> None:
     asyncio.run(talk())
 
 
-def test_whoever_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_stops_reading_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "TAKEN_WITHIN", 0.2)
     api = Api()
     for number in range(40):
@@ -371,23 +381,23 @@ def test_whoever_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.Mo
     asyncio.run(talk())
 
 
-def test_of_the_connections_some_are_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_of_one_client_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.CONNECTIONS_OF_ONE_MAX", 0)
-    assert codes(stated(tmp_path)) == [503]
+    assert codes(exchange(tmp_path)) == [503]
 
 
-def test_bodies_have_a_bound_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_size_of_bodies_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.BODIES_MAX", 20)
-    answer = stated(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    answer = exchange(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert (codes(answer), body_of(answer)["reason"]) == ([429], "TooManyRequests")
 
 
 @pytest.mark.parametrize("tls", [None, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)])  # with which no handshake succeeds
-def test_a_connection_that_ends_leaves_no_garbage_in_cycles(tmp_path: Path, tls: ssl.SSLContext | None) -> None:
+def test_closed_connection_leaves_no_reference_cycles(tmp_path: Path, tls: ssl.SSLContext | None) -> None:
     gc.collect()
     gc.disable()
     try:
-        stated(
+        exchange(
             tmp_path,
             b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\nconnection: close\r\n\r\n",
             tls=tls,
@@ -414,7 +424,7 @@ def tls_of(folder: Path) -> ssl.SSLContext:
     return server_context(str(folder / "server.pem"), str(folder / "ca.crt"))
 
 
-def test_handshakes_that_do_not_end_leave_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_tls_handshakes_leave_room_for_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.HANDSHAKES_MAX", 10)
     authority = CertificateAuthority(tmp_path, 0)
     signed = authority.server(["127.0.0.1"])

@@ -1,4 +1,4 @@
-"""How much may be under way."""
+"""Limits of concurrent requests."""
 
 import pytest
 
@@ -9,7 +9,7 @@ ANNA = UserInfo("anna", ())
 BOB = UserInfo("bob", ())
 
 
-def test_whoever_asks_too_much_at_once_is_told_to_come_back() -> None:
+def test_limiter_rejects_excess_requests_of_user_with_retry_after() -> None:
     load = ConcurrencyLimiter()
     for _ in range(USER_MAX):
         load.enter(ANNA)
@@ -22,7 +22,7 @@ def test_whoever_asks_too_much_at_once_is_told_to_come_back() -> None:
     load.enter(ANNA)
 
 
-def test_all_together_have_a_bound() -> None:
+def test_limiter_bounds_total_requests_except_admins() -> None:
     load = ConcurrencyLimiter()
     for number in range(ALL_MAX):
         load.enter(UserInfo(f"user-{number}", ()))
@@ -31,7 +31,7 @@ def test_all_together_have_a_bound() -> None:
     load.enter(UserInfo("admin", (MASTERS,)))
 
 
-def test_of_the_watches_of_one_some_places_are_left_to_others() -> None:
+def test_limiter_bounds_watches_of_one_user() -> None:
     load = ConcurrencyLimiter()
     for _ in range(WATCHES_MAX):
         load.begin_watch(ANNA)

@@ -1,4 +1,4 @@
-"""Answers that go on, as they are written."""
+"""Streaming responses, as they are written."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +9,8 @@ from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.protocol import ResponsePieces, ResponseStream
 
 
-class Much:
-    """An answer that has much to tell at once."""
+class LargeResponse:
+    """A response with many parts at once."""
 
     content_type = "text/plain"
     times_out = False
@@ -31,8 +31,8 @@ class Much:
         pass
 
 
-class Slow:
-    """A client that takes one part at a time."""
+class SlowClient:
+    """A client that reads one part at a time."""
 
     def __init__(self) -> None:
         self.takes = True
@@ -50,10 +50,10 @@ class Slow:
         self.is_aborted = True
 
 
-def test_much_is_written_part_by_part_while_others_have_their_turn() -> None:
+def test_large_response_is_written_in_parts_between_loop_turns() -> None:
     loop = asyncio.new_event_loop()
-    sink, texts = Slow(), [b"%d" % (number % 10) * 100_000 for number in range(50)]
-    stream = ResponseStream(Much(texts), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS))
+    sink, texts = SlowClient(), [b"%d" % (number % 10) * 100_000 for number in range(50)]
+    stream = ResponseStream(LargeResponse(texts), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS))
     turns: list[int] = []
 
     def look() -> None:
@@ -85,9 +85,9 @@ def defective_pieces(encoded: list[int]) -> Iterator[bytes]:
         yield b"x" * 300_000
 
 
-def test_a_list_is_encoded_as_it_is_taken_and_cut_off_at_a_defect() -> None:
+def test_list_is_encoded_on_demand_and_aborted_on_exception() -> None:
     loop, encoded = asyncio.new_event_loop(), list[int]()
-    sink = Slow()
+    sink = SlowClient()
     sink.takes = False
     stream = ResponseStream(
         ResponsePieces(defective_pieces(encoded)), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS)
@@ -104,7 +104,7 @@ def test_a_list_is_encoded_as_it_is_taken_and_cut_off_at_a_defect() -> None:
     assert (encoded, len(sink.parts), sink.is_aborted, sink.is_ended) == ([0, 1, 2, 3, 4, 5], 5, True, False)
 
 
-def test_a_user_with_many_long_answers_has_no_more_turns_than_one_with_one() -> None:
+def test_user_with_many_long_responses_gets_same_share_of_turns() -> None:
     loop = asyncio.new_event_loop()
     turns, order = ResponseTurns(loop), list[str]()
 

@@ -1,4 +1,4 @@
-"""What programs give that a kubeconfig has run for credentials, and what is said of those that give nothing."""
+"""Credentials from the exec plugins of a kubeconfig, and the errors of plugins without credentials."""
 
 import asyncio
 import base64
@@ -26,15 +26,15 @@ def plugin(folder: Path, script: str, **options: Any) -> dict[str, Any]:
     return {"apiVersion": VERSION, "command": str(path), **options}
 
 
-def given(found: dict[str, Any], cluster: Mapping[str, Any] | None = None) -> Mapping[str, str]:
+def run_plugin(found: dict[str, Any], cluster: Mapping[str, Any] | None = None) -> Mapping[str, str]:
     return asyncio.run(asyncio.wait_for(credentials_from(found, cluster or {}), 10))
 
 
-def test_a_token_or_a_certificate_is_given(tmp_path: Path) -> None:
-    assert given(plugin(tmp_path, f"echo '{answer(token='abc')}'")) == {"token": "abc"}
+def test_exec_plugin_returns_token_or_certificate(tmp_path: Path) -> None:
+    assert run_plugin(plugin(tmp_path, f"echo '{answer(token='abc')}'")) == {"token": "abc"}
     both = answer(clientCertificateData="c", clientKeyData="k")
     encoded = {"client-certificate-data": "Yw==", "client-key-data": "aw=="}
-    assert given(plugin(tmp_path, f"echo '{both}'")) == encoded
+    assert run_plugin(plugin(tmp_path, f"echo '{both}'")) == encoded
 
 
 @pytest.mark.parametrize(
@@ -49,34 +49,34 @@ def test_a_token_or_a_certificate_is_given(tmp_path: Path) -> None:
         (answer().replace("{}", "null"), "neither a token nor a certificate"),
     ],
 )
-def test_what_is_no_credential_is_said(tmp_path: Path, printed: str, reported: str) -> None:
+def test_invalid_exec_credential_is_rejected(tmp_path: Path, printed: str, reported: str) -> None:
     with pytest.raises(ValueError, match=reported):
-        given(plugin(tmp_path, f"echo '{printed}'"))
+        run_plugin(plugin(tmp_path, f"echo '{printed}'"))
 
 
-def test_one_that_tells_people_much_does_not_stall(tmp_path: Path) -> None:
+def test_exec_plugin_with_large_stderr_does_not_block(tmp_path: Path) -> None:
     script = f"head -c 200000 /dev/zero | tr '\\\\0' ' ' >&2; echo '{answer(token='abc')}'"
-    assert given(plugin(tmp_path, script)) == {"token": "abc"}
+    assert run_plugin(plugin(tmp_path, script)) == {"token": "abc"}
 
 
-def test_one_that_wants_to_know_is_told_of_the_cluster(tmp_path: Path) -> None:
+def test_exec_plugin_receives_cluster_info_on_request(tmp_path: Path) -> None:
     meant = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]
     (tmp_path / "ca.pem").write_text("pem")
     cluster = {"server": "https://c", "certificate-authority": str(tmp_path / "ca.pem"), "extensions": meant}
     script = 'printf %s "$KUBERNETES_EXEC_INFO" > "$0.asked"; ' + f"echo '{answer(token='abc')}'"
-    given(plugin(tmp_path, script, provideClusterInfo=True), cluster)
+    run_plugin(plugin(tmp_path, script, provideClusterInfo=True), cluster)
     asked = json.loads((tmp_path / "plugin.asked").read_text())
     authority = base64.b64encode(b"pem").decode()
     reported = {"server": "https://c", "certificate-authority-data": authority, "config": {"audience": "x"}}
     assert asked["spec"]["cluster"] == reported
 
 
-def test_one_that_is_not_there_is_said_with_its_hint() -> None:
+def test_missing_exec_plugin_is_reported_with_install_hint() -> None:
     with pytest.raises(ValueError, match=r"none is not on this machine\. Get it"):
-        given({"apiVersion": VERSION, "command": "/none", "installHint": "Get it"})
+        run_plugin({"apiVersion": VERSION, "command": "/none", "installHint": "Get it"})
 
 
-def test_one_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
+def test_abandoned_exec_plugin_process_is_terminated(tmp_path: Path) -> None:
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(credentials_from(plugin(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60'), {}), 1)

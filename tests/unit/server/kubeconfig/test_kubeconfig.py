@@ -1,4 +1,4 @@
-"""What kubeconfigs say of where a server is and who we are to it."""
+"""Server addresses and credentials from kubeconfigs."""
 
 import asyncio
 import ssl
@@ -18,8 +18,8 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 """
 
 
-def written(folder: Path, user: dict[str, Any], **cluster: Any) -> KubeconfigSource:
-    """A kubeconfig with a user."""
+def write_kubeconfig(folder: Path, user: dict[str, Any], **cluster: Any) -> KubeconfigSource:
+    """Write a kubeconfig with a user."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -40,37 +40,37 @@ def access(source: KubeconfigSource) -> ApiServerAccess:
     return asyncio.run(read_access(source))
 
 
-def test_a_token_is_shown(tmp_path: Path) -> None:
-    found = access(written(tmp_path, {"token": "abc"}))
+def test_token_becomes_bearer_authorization(tmp_path: Path) -> None:
+    found = access(write_kubeconfig(tmp_path, {"token": "abc"}))
     assert (found.url, found.authorization, found.namespace) == ("http://127.0.0.1:1", "Bearer abc", "default")
 
 
-def test_a_token_file_is_read_each_time(tmp_path: Path) -> None:
+def test_token_file_is_read_on_each_access(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc")
-    source = written(tmp_path, {"tokenFile": str(tmp_path / "token")})
+    source = write_kubeconfig(tmp_path, {"tokenFile": str(tmp_path / "token")})
     assert access(source).authorization == "Bearer abc"
     (tmp_path / "token").write_text("def")
     assert access(source).authorization == "Bearer def"
 
 
-def test_a_plugin_is_run_with_its_environment(tmp_path: Path) -> None:
+def test_exec_plugin_runs_with_configured_environment(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin"
     plugin.write_text(PLUGIN)
     plugin.chmod(stat.S_IRWXU)
     env = [{"name": "SAID", "value": "xyz"}]
-    source = written(
+    source = write_kubeconfig(
         tmp_path,
         {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "env": env}},
     )
     assert access(source).authorization == "Bearer xyz"
 
 
-def test_another_context_is_chosen(tmp_path: Path) -> None:
-    source = written(tmp_path, {"token": "abc"})
+def test_named_context_is_selected(tmp_path: Path) -> None:
+    source = write_kubeconfig(tmp_path, {"token": "abc"})
     assert access(source._replace(context="two")).namespace == "team"
 
 
-def test_certificates_within_the_file_are_used(tmp_path: Path) -> None:
+def test_embedded_certificates_are_loaded(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path, 1_767_225_600_000_000)
     text = kubeconfig(
         "https://localhost:1",
@@ -85,39 +85,43 @@ def test_certificates_within_the_file_are_used(tmp_path: Path) -> None:
     assert "batchyard-ca" in str(found.tls.get_ca_certs())
 
 
-def test_a_server_may_be_trusted_blindly_where_that_is_said(tmp_path: Path) -> None:
+def test_insecure_skip_tls_verify_disables_certificate_verification(tmp_path: Path) -> None:
     cluster = {"server": "https://localhost:1", "insecure-skip-tls-verify": True, "tls-server-name": "other"}
-    found = access(written(tmp_path, {"token": "abc"}, **cluster))
+    found = access(write_kubeconfig(tmp_path, {"token": "abc"}, **cluster))
     assert isinstance(found.tls, ssl.SSLContext)
     assert found.tls.verify_mode is ssl.CERT_NONE
     assert found.server_name == "other"
 
 
 @pytest.mark.parametrize("content", ["", "a: [", "clusters: []", "current-context: x\ncontexts: []", "[]"])
-def test_what_is_no_kubeconfig_is_said_with_a_remedy(tmp_path: Path, content: str) -> None:
+def test_invalid_kubeconfig_is_reported_with_remedy(tmp_path: Path, content: str) -> None:
     (tmp_path / "config").write_text(content)
     with pytest.raises(KubeconfigError, match="--kubeconfig"):
         access(KubeconfigSource(str(tmp_path / "config")))
 
 
-def test_a_file_or_a_context_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_file_or_context_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError, match="no such file"):
         access(KubeconfigSource(str(tmp_path / "none")))
     with pytest.raises(KubeconfigError, match="other"):
-        access(written(tmp_path, {"token": "abc"})._replace(context="other"))
+        access(write_kubeconfig(tmp_path, {"token": "abc"})._replace(context="other"))
 
 
-def test_a_plugin_that_fails_is_said(tmp_path: Path) -> None:
-    source = written(tmp_path, {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/false"}})
+def test_failing_exec_plugin_is_reported(tmp_path: Path) -> None:
+    source = write_kubeconfig(
+        tmp_path, {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/false"}}
+    )
     with pytest.raises(KubeconfigError, match="returned 1"):
         access(source)
 
 
-def test_a_user_who_is_not_there_and_an_address_that_is_none_are_said(tmp_path: Path) -> None:
-    source = written(tmp_path, {"token": "abc"}, server="cluster.example")
+def test_missing_user_and_invalid_server_url_are_reported(tmp_path: Path) -> None:
+    source = write_kubeconfig(tmp_path, {"token": "abc"}, server="cluster.example")
     with pytest.raises(KubeconfigError, match="not an http or https URL: 'cluster"):
         access(source)
-    source = written(tmp_path, {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}})
+    source = write_kubeconfig(
+        tmp_path, {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
+    )
     with pytest.raises(KubeconfigError, match="no-such-plugin is not on this machine"):
         access(source)
     path = Path(source.kubeconfig)
@@ -126,18 +130,20 @@ def test_a_user_who_is_not_there_and_an_address_that_is_none_are_said(tmp_path: 
         access(source)
 
 
-def test_as_whom_a_user_asks_is_said_in_headers(tmp_path: Path) -> None:
+def test_impersonation_is_sent_as_headers(tmp_path: Path) -> None:
     extra = {"example.com/why": ["a", "b"]}
-    found = access(written(tmp_path, {"token": "abc", "as": "one", "as-groups": ["x", "y"], "as-user-extra": extra}))
+    found = access(
+        write_kubeconfig(tmp_path, {"token": "abc", "as": "one", "as-groups": ["x", "y"], "as-user-extra": extra})
+    )
     groups = (("Impersonate-Group", "x"), ("Impersonate-Group", "y"))
     why = (("Impersonate-Extra-example.com%2Fwhy", "a"), ("Impersonate-Extra-example.com%2Fwhy", "b"))
     assert found.headers == (("Impersonate-User", "one"), *groups, *why)
 
 
-def test_the_first_of_several_files_counts_and_empty_ones_say_nothing(tmp_path: Path) -> None:
+def test_first_kubeconfig_wins_and_empty_files_are_ignored(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        written(tmp_path / name, {"token": name}, server=f"http://{name}")
+        write_kubeconfig(tmp_path / name, {"token": name}, server=f"http://{name}")
     (tmp_path / "empty").touch()
     other = (tmp_path / "b/config").read_text().replace("current-context: one", "current-context: two")
     (tmp_path / "b/config").write_text(other)
@@ -146,44 +152,46 @@ def test_the_first_of_several_files_counts_and_empty_ones_say_nothing(tmp_path: 
     assert (found.url, found.authorization, found.namespace) == ("http://a", "Bearer a", "default")
 
 
-def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+def test_relative_paths_resolve_against_their_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/plugin").write_text(PLUGIN.replace("$SAID", "near"))
     (tmp_path / "bin/plugin").chmod(stat.S_IRWXU)
     exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./bin/plugin"}
-    assert access(written(tmp_path, {"exec": exec_})).authorization == "Bearer near"
+    assert access(write_kubeconfig(tmp_path, {"exec": exec_})).authorization == "Bearer near"
     authority = CertificateAuthority(tmp_path, 1_767_225_600_000_000)
     signed = authority.client(ADMIN, ["system:masters"])
     (tmp_path / "users").mkdir()
     (tmp_path / "users/cert.pem").write_bytes(signed.certificate)
     (tmp_path / "users/key.pem").write_bytes(signed.key)
     user = {"client-certificate": "cert.pem", "client-key": "key.pem"}
-    written(tmp_path / "users", user)
-    cluster = written(tmp_path, {}, server="https://localhost:1").kubeconfig
+    write_kubeconfig(tmp_path / "users", user)
+    cluster = write_kubeconfig(tmp_path, {}, server="https://localhost:1").kubeconfig
     without = yaml.safe_load(Path(cluster).read_text()) | {"users": None}
     Path(cluster).write_text(yaml.safe_dump(without))
     assert access(KubeconfigSource(f"{cluster}:{tmp_path}/users/config")).url == "https://localhost:1"
 
 
-def test_what_surrounds_a_token_is_no_part_of_it(tmp_path: Path) -> None:
+def test_whitespace_around_token_is_stripped(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("abc\n")
     user = {"token": "old", "tokenFile": "token"}
-    assert access(written(tmp_path, user)).authorization == "Bearer abc"
-    assert access(written(tmp_path, {"token": "abc\n"})).authorization == "Bearer abc"
+    assert access(write_kubeconfig(tmp_path, user)).authorization == "Bearer abc"
+    assert access(write_kubeconfig(tmp_path, {"token": "abc\n"})).authorization == "Bearer abc"
     with pytest.raises(KubeconfigError, match="invalid in a header"):
-        access(written(tmp_path, {"token": "a\nb"}))
+        access(write_kubeconfig(tmp_path, {"token": "a\nb"}))
 
 
-def test_who_has_no_credentials_may_ask_over_tls(tmp_path: Path) -> None:
-    found = access(written(tmp_path, {}, **{"server": "HTTPS://localhost:1/k8s/c", "certificate-authority-data": ""}))
+def test_https_access_without_credentials_is_allowed(tmp_path: Path) -> None:
+    found = access(
+        write_kubeconfig(tmp_path, {}, **{"server": "HTTPS://localhost:1/k8s/c", "certificate-authority-data": ""})
+    )
     assert (found.url, found.authorization) == ("https://localhost:1/k8s/c", "")
 
 
-def test_proxies_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
-    assert access(written(tmp_path, {}, **{"proxy-url": "http://p:1"})).proxy == "http://p:1"
+def test_unsupported_proxy_url_is_rejected(tmp_path: Path) -> None:
+    assert access(write_kubeconfig(tmp_path, {}, **{"proxy-url": "http://p:1"})).proxy == "http://p:1"
     for proxy in ("socks5://p:1", "p:1"):
         with pytest.raises(KubeconfigError, match="not an http or https URL"):
-            access(written(tmp_path, {}, **{"proxy-url": proxy}))
+            access(write_kubeconfig(tmp_path, {}, **{"proxy-url": proxy}))
 
 
 @pytest.mark.parametrize(
@@ -196,8 +204,8 @@ def test_proxies_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
         ({"clusters": [{"name": "c", "cluster": {"server": 5}}]}, "not an http or https URL: '5'"),
     ],
 )
-def test_what_is_of_another_shape_is_said(tmp_path: Path, changed: dict[str, Any], reported: str) -> None:
-    source = written(tmp_path, {"token": "abc"})
+def test_malformed_kubeconfig_field_is_reported(tmp_path: Path, changed: dict[str, Any], reported: str) -> None:
+    source = write_kubeconfig(tmp_path, {"token": "abc"})
     config = yaml.safe_load(Path(source.kubeconfig).read_text()) | changed
     Path(source.kubeconfig).write_text(yaml.safe_dump(config))
     with pytest.raises(KubeconfigError, match=reported):

@@ -1,4 +1,4 @@
-"""The logs of this machine's containers, read by and by."""
+"""The logs of this machine's containers, read in parts."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ LONG = 5000
 
 
 class Times:
-    """The node's times are the platform's."""
+    """Node times that equal the platform's times."""
 
     def here(self, at: int) -> int:
         return at
 
 
 class Reader:
-    """Reads a log as it is told to."""
+    """Reads a log on each notification."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, *, skipping_to: int | None = None) -> None:
         self.is_over = False
@@ -67,7 +67,7 @@ def write(path: Path, texts: Sequence[str], tag: str = "F") -> None:
 
 
 def rotate(path: Path, files: int = 5) -> None:
-    """As the keeper does it."""
+    """Rotate the log as the log keeper does."""
     for age in range(files - 1, 0, -1):
         old = path.with_name(f"{path.name}.{age - 1}") if age > 1 else path
         if old.exists():
@@ -79,7 +79,7 @@ def texts(first: int, count: int = LONG) -> list[str]:
     return [str(number) for number in range(first, first + count)]
 
 
-def test_a_long_log_is_read_in_pieces_and_whole(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+def test_long_log_is_read_completely_in_parts(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     path = tmp_path / "0.log"
     for part in range(4):
         if part:
@@ -92,7 +92,7 @@ def test_a_long_log_is_read_in_pieces_and_whole(tmp_path: Path, loop: asyncio.Ab
     reader.log.close()
 
 
-def test_nothing_is_lost_where_parts_are_renamed_meanwhile(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+def test_log_rotation_while_reading_loses_no_lines(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     path = tmp_path / "0.log"
     write(path, texts(0))
     rotate(path)
@@ -109,7 +109,7 @@ def test_nothing_is_lost_where_parts_are_renamed_meanwhile(tmp_path: Path, loop:
     reader.log.close()
 
 
-def test_what_is_removed_before_it_is_read_is_left_out(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+def test_log_files_deleted_before_reading_are_skipped(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     path = tmp_path / "0.log"
     write(path, texts(0))
     reader = Reader(path, loop)
@@ -121,7 +121,7 @@ def test_what_is_removed_before_it_is_read_is_left_out(tmp_path: Path, loop: asy
 
 
 @pytest.mark.parametrize("lines", [0, 1, 10, LONG + 1, 3 * LONG])
-def test_the_last_lines_are_found_from_the_end(tmp_path: Path, loop: asyncio.AbstractEventLoop, lines: int) -> None:
+def test_tail_lines_are_located_from_end_of_log(tmp_path: Path, loop: asyncio.AbstractEventLoop, lines: int) -> None:
     path = tmp_path / "0.log"
     write(path, texts(0))
     rotate(path)
@@ -138,7 +138,7 @@ def test_the_last_lines_are_found_from_the_end(tmp_path: Path, loop: asyncio.Abs
     reader.log.close()
 
 
-def test_the_last_line_of_a_run_that_ended_is_told_without_its_newline(
+def test_last_partial_line_of_ended_container_is_returned_without_newline(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     path = tmp_path / "0.log"

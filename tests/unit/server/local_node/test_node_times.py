@@ -1,4 +1,4 @@
-"""Times of the machine in the platform's, whichever clock is set meanwhile."""
+"""Conversion of machine times to platform times, also when one of the clocks is set."""
 
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
 from batchyard.server.local_node.run_dirs import NodeTimes
@@ -7,7 +7,7 @@ NOON = 12 * HOUR
 
 
 class Clock:
-    """A clock that is what it is set to."""
+    """A settable clock."""
 
     def __init__(self, now: Instant) -> None:
         self.now = now
@@ -16,14 +16,14 @@ class Clock:
         return self.now
 
 
-def test_clocks_that_agree_to_two_seconds_are_taken_for_equal() -> None:
+def test_clocks_within_two_seconds_count_as_equal() -> None:
     times = NodeTimes(Clock(NOON + SECOND), Clock(NOON))
     state = {"phase": "Running", "startedAt": NOON - MINUTE}
     assert times.state(state) == state
     assert times.there(NOON) == NOON
 
 
-def test_a_platform_whose_time_is_ahead_sees_what_happens_in_its_own_time() -> None:
+def test_node_times_are_converted_to_platform_time() -> None:
     times = NodeTimes(Clock(NOON + HOUR), Clock(NOON))
     reported = {
         "phase": "Exited",
@@ -36,7 +36,7 @@ def test_a_platform_whose_time_is_ahead_sees_what_happens_in_its_own_time() -> N
     assert times.state({"phase": "Exited", "startedAt": 0}) == {"phase": "Exited", "startedAt": 0}
 
 
-def test_a_wish_to_end_is_told_in_the_machines_time_and_read_in_the_platforms() -> None:
+def test_stop_time_is_converted_to_node_time_and_back() -> None:
     times = NodeTimes(Clock(NOON + HOUR), Clock(NOON))
     run = {"status": {}, "stop": {"at": NOON + HOUR, "grace": 3, "why": ""}}
     reported = times.stopped_there(run)
@@ -44,7 +44,7 @@ def test_a_wish_to_end_is_told_in_the_machines_time_and_read_in_the_platforms() 
     assert times.run(reported) == run
 
 
-def test_what_was_told_stays_what_it_was_when_the_machines_clock_is_set_back() -> None:
+def test_reported_times_stay_unchanged_when_node_clock_is_set_back() -> None:
     ours, machine = Clock(NOON), Clock(NOON)
     times = NodeTimes(ours, machine)
     began = times.state({"startedAt": NOON - MINUTE})

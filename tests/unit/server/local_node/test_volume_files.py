@@ -27,7 +27,7 @@ def plan(contents: Contents, mode: int = 0o644) -> VolumeFiles:
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """What a program finds that looks at the folder: all names that do not begin with a dot."""
+    """Return the files that a program sees in the folder: all names without a leading dot."""
     found: dict[str, bytes] = {}
     for path in sorted(folder.iterdir()):
         if not path.name.startswith(".."):
@@ -51,7 +51,7 @@ def mount(folder: str, sub_path: str = "") -> Mount:
 # --- files ---
 
 
-def test_files_are_written_with_their_modes_whatever_the_umask(tmp_path: Path) -> None:
+def test_files_are_written_with_their_modes_regardless_of_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         write_files(
@@ -63,7 +63,7 @@ def test_files_are_written_with_their_modes_whatever_the_umask(tmp_path: Path) -
     assert found == [0o777, 0o644, 0o755, 0o400]
 
 
-def test_names_lead_through_the_one_link_that_changes(tmp_path: Path) -> None:
+def test_volume_names_link_through_data_symlink(tmp_path: Path) -> None:
     write_files(tmp_path, plan(BEFORE), make.NOW)
     names = {path.name: str(path.readlink()) for path in tmp_path.iterdir() if path.is_symlink()}
     stamped = names.pop(DATA)
@@ -71,7 +71,7 @@ def test_names_lead_through_the_one_link_that_changes(tmp_path: Path) -> None:
     assert stamped.startswith("..2026_01_01_00_00_00.")
 
 
-def test_a_folder_comes_to_hold_the_next_plan_and_no_more(tmp_path: Path) -> None:
+def test_next_plan_replaces_folder_content(tmp_path: Path) -> None:
     assert write_files(tmp_path, plan(BEFORE), make.NOW)
     assert read(tmp_path) == BEFORE
     assert write_files(tmp_path, plan(AFTER), make.at(1))
@@ -79,27 +79,27 @@ def test_a_folder_comes_to_hold_the_next_plan_and_no_more(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir())[2:] == ["a", "dir", "new"]
 
 
-def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
+def test_unchanged_plan_writes_nothing(tmp_path: Path) -> None:
     write_files(tmp_path, plan(BEFORE), make.NOW)
     current = (tmp_path / DATA).readlink()
     assert not write_files(tmp_path, plan(BEFORE), make.at(1))
     assert (tmp_path / DATA).readlink() == current
 
 
-def test_no_files_at_all_are_a_plan_too(tmp_path: Path) -> None:
+def test_empty_plan_removes_all_files(tmp_path: Path) -> None:
     write_files(tmp_path, plan(BEFORE), make.NOW)
     write_files(tmp_path, plan({}), make.at(1))
     assert read(tmp_path) == {}
 
 
-def test_who_holds_a_file_goes_on_to_read_what_it_was(tmp_path: Path) -> None:
+def test_open_file_keeps_old_content_after_update(tmp_path: Path) -> None:
     write_files(tmp_path, plan(BEFORE), make.NOW)
     with (tmp_path / "a").open("rb") as held:
         write_files(tmp_path, plan(AFTER), make.at(1))
         assert held.read() == b"1"
 
 
-def test_folders_for_other_volumes_stay_where_they_are(tmp_path: Path) -> None:
+def test_mount_points_of_other_volumes_are_kept(tmp_path: Path) -> None:
     files = VolumeFiles({"a": VolumeFile(b"1", 0o644)}, mount_points=("sub/deep",))
     write_files(tmp_path, files, make.NOW)
     write_files(tmp_path, VolumeFiles({"a": VolumeFile(b"2", 0o644)}, mount_points=("sub/deep",)), make.at(1))
@@ -107,8 +107,8 @@ def test_folders_for_other_volumes_stay_where_they_are(tmp_path: Path) -> None:
     assert mode_of(tmp_path / "sub") == 0o755
 
 
-class BrokenOffError(Exception):
-    """Stands for the end of the process."""
+class InterruptedWriteError(Exception):
+    """Simulates the end of the process."""
 
 
 STEPS = ("symlink_to", "replace", "unlink", "chmod", "write_bytes", "mkdir", "touch")
@@ -116,8 +116,8 @@ NAMES = st.sampled_from(["a", "b", "dir/a", "dir/b", "dir/deep/a", "other/x"])
 PLANS = st.dictionaries(NAMES, st.binary(max_size=2), max_size=5)
 
 
-def broken_off(folder: Path, contents: Contents, after: int) -> bool:
-    """Whether a write was broken off, as if the process had ended after so many steps; readers look at each."""
+def interrupt_write(folder: Path, contents: Contents, after: int) -> bool:
+    """Interrupt a write after some steps, with a reader at each step; return whether it was interrupted."""
     seen: list[dict[str, bytes]] = []
     old = read_data(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -126,7 +126,7 @@ def broken_off(folder: Path, contents: Contents, after: int) -> bool:
             patch.setattr(Path, step, _counted(getattr(Path, step), left, lambda: seen.append(read_data(folder))))
         try:
             write_files(folder, plan(contents), make.at(1))
-        except BrokenOffError:
+        except InterruptedWriteError:
             return True
         finally:
             assert all(look in (old, dict(contents)) for look in seen)
@@ -136,7 +136,7 @@ def broken_off(folder: Path, contents: Contents, after: int) -> bool:
 def _counted(step: Callable[..., Any], left: list[int], look: Callable[[], None]) -> Callable[..., Any]:
     def counted(path: Path, *args: Any, **kwargs: Any) -> Any:
         if left[0] == 0:
-            raise BrokenOffError
+            raise InterruptedWriteError
         left[0] -= 1
         result = step(path, *args, **kwargs)
         look()
@@ -146,7 +146,7 @@ def _counted(step: Callable[..., Any], left: list[int], look: Callable[[], None]
 
 
 def read_data(folder: Path) -> dict[str, bytes]:
-    """What a program finds that opens `..data` once and reads all below it."""
+    """Return the files that a program sees that opens `..data` once and reads all below it."""
     if not (folder / DATA).exists():
         return {}
     current = (folder / DATA).resolve()
@@ -154,13 +154,13 @@ def read_data(folder: Path) -> dict[str, bytes]:
 
 
 @given(PLANS, PLANS, PLANS, st.integers(0, 40))
-def test_a_reader_sees_one_whole_plan_even_where_a_write_is_broken_off(
+def test_reader_sees_one_complete_plan_after_interrupted_write(
     first: Contents, second: Contents, third: Contents, after: int
 ) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name) / "v"
         write_files(folder, plan(first), make.NOW)
-        broken_off(folder, second, after)
+        interrupt_write(folder, second, after)
         assert read_data(folder) in (first, second)
         write_files(folder, plan(third), make.at(2))
         assert read(folder) == third
@@ -168,16 +168,16 @@ def test_a_reader_sees_one_whole_plan_even_where_a_write_is_broken_off(
         assert sorted(hidden) == sorted([DATA, str((folder / DATA).readlink())])
 
 
-def test_a_write_has_steps_to_break_off(tmp_path: Path) -> None:
+def test_write_can_be_interrupted_between_steps(tmp_path: Path) -> None:
     write_files(tmp_path, plan(BEFORE), make.NOW)
-    assert broken_off(tmp_path, AFTER, 5)
-    assert not broken_off(tmp_path, AFTER, 100)
+    assert interrupt_write(tmp_path, AFTER, 5)
+    assert not interrupt_write(tmp_path, AFTER, 100)
 
 
 # --- other volumes ---
 
 
-def test_an_empty_folder_is_made_once_and_kept(tmp_path: Path) -> None:
+def test_empty_dir_is_created_once_and_kept(tmp_path: Path) -> None:
     make_volume(tmp_path / "v", "v", EmptyDirPlan(mode=0o1777), make.NOW)
     assert mode_of(tmp_path / "v") == 0o1777
     (tmp_path / "v" / "work").write_text("done")
@@ -185,14 +185,14 @@ def test_an_empty_folder_is_made_once_and_kept(tmp_path: Path) -> None:
     assert (tmp_path / "v" / "work").read_text() == "done"
 
 
-def test_what_cannot_be_written_is_told_of_the_volume(tmp_path: Path) -> None:
+def test_write_failure_is_reported_as_volume_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(VolumeError, match=r'MountVolume\.SetUp failed for volume "v" : .*Not a directory'):
         make_volume(tmp_path / "file" / "v", "v", plan({"a": b"1"}), make.NOW)
 
 
 @pytest.mark.parametrize(("kind", "is_folder"), [("", True), ("DirectoryOrCreate", True), ("FileOrCreate", False)])
-def test_a_path_of_the_machine_is_made_where_that_is_said(tmp_path: Path, kind: str, is_folder: bool) -> None:
+def test_host_path_is_created_for_create_types(tmp_path: Path, kind: str, is_folder: bool) -> None:
     path = tmp_path / "new" if kind == "FileOrCreate" else tmp_path / "new" / "deep"
     make_volume(tmp_path / "v", "v", HostPathPlan(str(path), kind, (str(tmp_path),)), make.NOW)
     assert (path.is_dir(), path.is_file()) == (is_folder, not is_folder)
@@ -212,7 +212,7 @@ def test_a_path_of_the_machine_is_made_where_that_is_said(tmp_path: Path, kind: 
         ("none", "BlockDevice", "block device"),
     ],
 )
-def test_a_path_of_the_machine_is_what_it_is_said_to_be(tmp_path: Path, name: str, kind: str, what: str) -> None:
+def test_host_path_of_wrong_type_is_rejected(tmp_path: Path, name: str, kind: str, what: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(VolumeError) as caught:
@@ -220,17 +220,17 @@ def test_a_path_of_the_machine_is_what_it_is_said_to_be(tmp_path: Path, name: st
     assert str(caught.value).endswith(f"hostPath type check failed: {tmp_path / name} is not a {what}")
 
 
-def test_a_link_out_of_what_is_allowed_is_refused(tmp_path: Path) -> None:
+def test_host_path_symlink_outside_allowed_paths_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "out").symlink_to("/etc")
     with pytest.raises(VolumeError, match="leads to /etc/hosts, which is not allowed here"):
         make_volume(tmp_path, "v", HostPathPlan(f"{tmp_path}/data/out/hosts", "", (f"{tmp_path}/data",)), make.NOW)
 
 
-# --- what is mounted ---
+# --- mounts ---
 
 
-def test_a_whole_volume_is_mounted_as_it_is(tmp_path: Path) -> None:
+def test_whole_volume_is_mounted_at_resolved_path(tmp_path: Path) -> None:
     assert mount_source(tmp_path, mount("volumes/v"), EmptyDirPlan()) == "volumes/v"
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -239,9 +239,7 @@ def test_a_whole_volume_is_mounted_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sub_path", ["", "below"])
-def test_a_path_of_the_machine_that_became_a_link_out_of_what_is_allowed_is_refused(
-    tmp_path: Path, sub_path: str
-) -> None:
+def test_host_path_replaced_by_symlink_outside_allowed_paths_is_rejected(tmp_path: Path, sub_path: str) -> None:
     disk = HostPathPlan(f"{tmp_path}/data/x", allowed=(f"{tmp_path}/data",))
     make_volume(tmp_path, "v", disk, make.NOW)
     assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "data/x")
@@ -253,7 +251,7 @@ def test_a_path_of_the_machine_that_became_a_link_out_of_what_is_allowed_is_refu
 
 
 @pytest.mark.parametrize("when", ["before a folder is made", "after it was made"])
-def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
+def test_sub_path_replaced_by_symlink_during_creation_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     outside, volume = tmp_path / "outside", tmp_path / "volumes/v"
@@ -280,7 +278,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
     assert mode_of(outside / "b") == 0o700
 
 
-def test_a_path_of_the_machine_that_becomes_a_link_meanwhile_is_not_made_elsewhere(
+def test_host_path_replaced_by_symlink_during_creation_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data/x").mkdir(parents=True)
@@ -300,19 +298,19 @@ def test_a_path_of_the_machine_that_becomes_a_link_meanwhile_is_not_made_elsewhe
     assert not list((tmp_path / "outside").iterdir())
 
 
-def test_a_part_that_is_not_there_is_made_with_the_mode_of_its_volume(tmp_path: Path) -> None:
+def test_missing_sub_path_is_created_with_mode_of_volume(tmp_path: Path) -> None:
     make_volume(tmp_path / "volumes/v", "v", EmptyDirPlan(), make.NOW)
     assert mount_source(tmp_path, mount("volumes/v", "a/b"), EmptyDirPlan()) == "volumes/v/a/b"
     assert mode_of(tmp_path / "volumes/v/a/b") == 0o777
 
 
-def test_a_file_of_a_config_map_is_mounted_as_it_is_now(tmp_path: Path) -> None:
+def test_config_map_file_is_mounted_at_current_version(tmp_path: Path) -> None:
     make_volume(tmp_path / "volumes/v", "v", plan(BEFORE), make.NOW)
     source = mount_source(tmp_path, mount("volumes/v", "dir/b"), plan(BEFORE))
     assert (tmp_path / source).read_bytes() == b"2"
 
 
-def test_a_link_inside_a_volume_is_followed_one_out_of_it_refused(tmp_path: Path) -> None:
+def test_symlink_inside_volume_is_followed_and_symlink_outside_is_rejected(tmp_path: Path) -> None:
     volume = tmp_path / "volumes/v"
     (volume / "real").mkdir(parents=True)
     (volume / "in").symlink_to("real")
@@ -325,14 +323,14 @@ def test_a_link_inside_a_volume_is_followed_one_out_of_it_refused(tmp_path: Path
         assert caught.value.message == 'failed to prepare subPath for volumeMount "v" of container "main"'
 
 
-def test_a_part_below_a_file_cannot_be_made(tmp_path: Path) -> None:
+def test_sub_path_below_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "volumes/v").mkdir(parents=True)
     (tmp_path / "volumes/v/file").touch()
     with pytest.raises(ContainerError, match='failed to create subPath directory for volumeMount "v"'):
         mount_source(tmp_path, mount("volumes/v", "file/x"), EmptyDirPlan())
 
 
-def test_what_lies_in_memory_is_left_to_the_sandbox(tmp_path: Path) -> None:
+def test_memory_volume_is_left_to_sandbox(tmp_path: Path) -> None:
     memory = EmptyDirPlan(is_memory=True)
     assert mount_source(tmp_path, mount("volumes/v", "a"), memory) == "volumes/v/a"
     assert not (tmp_path / "volumes").exists()

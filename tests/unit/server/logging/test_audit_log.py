@@ -10,7 +10,7 @@ from batchyard.server.logging.logs import AuditLog
 from unit.apiserver.api import Api
 
 
-def test_lines_are_for_the_owner_and_go_on_after_a_restart(tmp_path: Path) -> None:
+def test_audit_log_is_private_and_appends_after_restart(tmp_path: Path) -> None:
     api, path = Api(), tmp_path / "audit.log"
     api.get("/apis")
     for _ in range(2):
@@ -22,7 +22,7 @@ def test_lines_are_for_the_owner_and_go_on_after_a_restart(tmp_path: Path) -> No
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_large_file_is_begun_anew(tmp_path: Path) -> None:
+def test_large_audit_log_is_rotated(tmp_path: Path) -> None:
     api, path = Api(), tmp_path / "audit.log"
     api.get("/apis")
     log = AuditLog(path, size_max=1000)
@@ -33,7 +33,7 @@ def test_a_large_file_is_begun_anew(tmp_path: Path) -> None:
     assert all(found.stat().st_size <= 1000 for found in tmp_path.iterdir())
 
 
-def test_whatever_is_asked_is_one_line(tmp_path: Path) -> None:
+def test_audit_entry_is_always_one_line(tmp_path: Path) -> None:
     api, path = Api(), tmp_path / "audit.log"
     name = '\n{"kind":"Event","user":{"username":"nobody"}}\n\u2028\x1b[2K'
     api.ask("GET", f"/api/v1/{name}?{name}", headers={"user-agent": name})
@@ -45,9 +45,7 @@ def test_whatever_is_asked_is_one_line(tmp_path: Path) -> None:
     assert b"\x1b" not in line
 
 
-def test_a_file_that_cannot_be_put_aside_loses_lines_and_stops_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_audit_log_continues_when_rotation_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     api, path = Api(), tmp_path / "audit.log"
     api.get("/apis")
     aside = tmp_path / "audit.log.1"
@@ -62,7 +60,7 @@ def test_a_file_that_cannot_be_put_aside_loses_lines_and_stops_nobody(
     assert [len(found.read_bytes().splitlines()) for found in (path, aside)] == [1, 3]
 
 
-def test_a_line_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_audit_log_writes_no_partial_lines(tmp_path: Path) -> None:
     api, path = Api(), tmp_path / "audit.log"
     api.get("/apis")
     log = AuditLog(path)

@@ -15,8 +15,8 @@ from stage import Stage
 from yard import queue
 
 
-def played(spans: list[TraceSpan] | None) -> None:
-    """One Workload that fits, and one that does not."""
+def run_two_workloads(spans: list[TraceSpan] | None) -> None:
+    """Schedule one Workload that fits, and one that does not."""
     watch = CycleLog(NoCycleObserver(), None if spans is None else spans.append)
     stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy(), watch=watch), WorkloadLifecycle())
     stage.put(make.namespace(), make.flavor("spot"), queue("cq", 2), make.local_queue())
@@ -24,9 +24,9 @@ def played(spans: list[TraceSpan] | None) -> None:
     stage.put(make.workload("waits", pod_sets=[make.pod_set(count=2)]))
 
 
-def test_each_cycle_is_a_trace_of_two_parts() -> None:
+def test_scheduling_cycle_is_trace_with_two_child_spans() -> None:
     spans: list[TraceSpan] = []
-    played(spans)
+    run_two_workloads(spans)
     roots = [span for span in spans if not span.parent]
     assert len(spans) == 3 * len(roots)
     assert sum(int(root.attributes["admitted"]) for root in roots) == 1
@@ -36,9 +36,9 @@ def test_each_cycle_is_a_trace_of_two_parts() -> None:
         assert (len(root.trace), len(root.id)) == (32, 16)
 
 
-def test_the_log_tells_what_came_of_a_cycle(caplog: pytest.LogCaptureFixture) -> None:
-    played(None)
+def test_debug_log_reports_result_of_cycle(caplog: pytest.LogCaptureFixture) -> None:
+    run_two_workloads(None)
     assert not caplog.records
     with caplog.at_level(logging.DEBUG, "batchyard.cycles"):
-        played(None)
+        run_two_workloads(None)
     assert "cycle 1: 1 heads, 1 admitted, 0 preempting, 0 waiting" in caplog.messages

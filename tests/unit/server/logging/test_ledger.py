@@ -1,4 +1,4 @@
-"""The decision ledger of a platform that runs: what is counted of it, also where the disk refuses."""
+"""Metrics of the decision ledger of a running platform, also with disk errors."""
 
 import asyncio
 import sqlite3
@@ -20,8 +20,8 @@ def entry(number: int) -> DecisionRecord:
     return DecisionRecord(number, number, "kueue-admission", key, "Normal", "Admitted", f"no {number}", {})
 
 
-def kept(folder: Path, count: int) -> tuple[dict[str, str], int]:
-    """The figures after so many entries, and how many of them are found later."""
+def append_entries(folder: Path, count: int) -> tuple[dict[str, str], int]:
+    """Append some entries; return the metrics and the number of stored entries."""
 
     async def run() -> str:
         ledger = LiveLedger(folder / "decisions.db", asyncio.get_running_loop())
@@ -43,18 +43,18 @@ def kept(folder: Path, count: int) -> tuple[dict[str, str], int]:
     return {name.removeprefix("batchyard_ledger_"): value for name, value in reported.items()}, found
 
 
-def test_entries_are_counted(tmp_path: Path) -> None:
-    assert kept(tmp_path, 3) == ({"entries_total": "3", "lost_total": "0", "waiting": "0"}, 3)
+def test_ledger_counts_entries(tmp_path: Path) -> None:
+    assert append_entries(tmp_path, 3) == ({"entries_total": "3", "lost_total": "0", "waiting": "0"}, 3)
 
 
-def test_the_oldest_of_too_many_are_lost_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_drops_and_counts_oldest_entries_above_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WAITING_MAX", 4)
-    assert kept(tmp_path, 10) == ({"entries_total": "10", "lost_total": "6", "waiting": "0"}, 4)
+    assert append_entries(tmp_path, 10) == ({"entries_total": "10", "lost_total": "6", "waiting": "0"}, 4)
 
 
-def test_what_the_disk_refuses_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_counts_entries_lost_to_disk_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_file: LedgerFile, _records: Sequence[DecisionRecord]) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(LedgerFile, "append", refuse)
-    assert kept(tmp_path, 2) == ({"entries_total": "2", "lost_total": "2", "waiting": "0"}, 0)
+    assert append_entries(tmp_path, 2) == ({"entries_total": "2", "lost_total": "2", "waiting": "0"}, 0)

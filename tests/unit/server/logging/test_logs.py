@@ -1,4 +1,4 @@
-"""What is logged, as lines for people and as JSON lines."""
+"""Log records as text lines and as JSON lines."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ def record(level: int, **fields: object) -> logging.LogRecord:
     return made
 
 
-def test_json_lines_have_the_fields_of_a_record() -> None:
+def test_json_line_contains_fields_of_record() -> None:
     reported = json.loads(JsonFormatter().format(record(logging.INFO, decision=7, regarding={"name": "x"})))
     assert reported == {
         "time": "1970-01-01T00:00:01.250000Z",
@@ -26,7 +26,7 @@ def test_json_lines_have_the_fields_of_a_record() -> None:
     }
 
 
-def test_a_defect_has_its_traceback_in_one_line() -> None:
+def test_json_line_contains_traceback_in_one_line() -> None:
     made = record(logging.ERROR)
     try:
         int("wrong")
@@ -37,6 +37,6 @@ def test_a_defect_has_its_traceback_in_one_line() -> None:
     assert "ValueError: invalid literal" in json.loads(reported)["error"]
 
 
-def test_lines_for_people_have_a_time_where_nothing_is_amiss() -> None:
+def test_text_line_has_time_and_level_only_below_warning() -> None:
     assert TextFormatter().format(record(logging.INFO)) == "1970-01-01T00:00:01.250000Z info it is"
     assert TextFormatter().format(record(logging.WARNING)) == "it is"

@@ -1,4 +1,4 @@
-"""Spans sent to a collector over a real socket: what arrives, and what becomes of what does not."""
+"""Spans sent to a collector over a real socket: delivery, retries and losses."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ Act = Callable[[SpanExport, "Collector"], Awaitable[None]]
 
 
 class Collector:
-    """Takes spans, or refuses them."""
+    """A collector that accepts or rejects spans."""
 
     def __init__(self) -> None:
         self.taken: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def with_collector(act: Act) -> Collector:
     return asyncio.run(run())
 
 
-def test_what_waits_is_sent_before_the_end() -> None:
+def test_close_sends_pending_spans() -> None:
     async def act(export: SpanExport, _collector: Collector) -> None:
         export.emit(SPAN)
 
@@ -71,7 +71,7 @@ def test_what_waits_is_sent_before_the_end() -> None:
     assert reported["status"] == {"code": 2, "message": "it failed"}
 
 
-def test_a_collector_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_export_retries_busy_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans, "_EVERY", 0.001)
     monkeypatch.setattr(spans, "_AGAIN_AFTER", (0.001,) * 4)
 
@@ -85,7 +85,7 @@ def test_a_collector_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch
     assert len(with_collector(act).taken) == 1
 
 
-def test_what_nobody_takes_is_lost_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_undelivered_spans_are_counted_as_lost_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def lost() -> str:
         export = SpanExport("http://127.0.0.1:1", asyncio.get_running_loop())
         export.emit(SPAN)
@@ -99,7 +99,7 @@ def test_what_nobody_takes_is_lost_and_told(caplog: pytest.LogCaptureFixture) ->
     assert "1 spans are lost" in caplog.text
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans, "_EVERY", 60)
     monkeypatch.setattr(spans, "WAITING_MAX", 600)  # more than are sent at once
 

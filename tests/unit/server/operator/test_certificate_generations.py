@@ -1,4 +1,4 @@
-"""Certificates replace themselves, and whoever asks always knows the authority of what he is shown."""
+"""Rotation of certificates: each client always knows the authority of the served certificate."""
 
 from collections.abc import Iterator
 
@@ -16,8 +16,8 @@ TERMS = CertificateTerms(("hooks.ns.svc", "hooks.ns.svc.cluster.local", "hooks.n
 START: Instant = 1_800_000_000 * SECOND
 
 
-def lives(seconds: int, terms: CertificateTerms = TERMS) -> Iterator[tuple[Instant, CertificateGenerations]]:
-    """What is held, second by second."""
+def rotate(seconds: int, terms: CertificateTerms = TERMS) -> Iterator[tuple[Instant, CertificateGenerations]]:
+    """Yield the generations, second by second."""
     held = CertificateGenerations()
     for second in range(seconds):
         now = START + second * SECOND
@@ -35,13 +35,11 @@ def is_trusted(held: CertificateGenerations, bundle: bytes, now: Instant) -> boo
     return False
 
 
-def test_what_is_shown_is_trusted_by_whoever_learned_of_authorities_late_or_has_just_been_shown_the_one_before() -> (
-    None
-):
+def test_served_certificate_verifies_with_delayed_or_updated_authorities() -> None:
     lag = TERMS.overlap // SECOND - 1
     reported: list[bytes] = []
     shown: list[CertificateGenerations] = []
-    for now, held in lives(600):
+    for now, held in rotate(600):
         reported.append(held.authorities)
         shown.append(held)
         assert is_trusted(held, reported[max(0, len(reported) - lag)], now)
@@ -49,19 +47,19 @@ def test_what_is_shown_is_trusted_by_whoever_learned_of_authorities_late_or_has_
     assert len(dict.fromkeys(each.shown for each in shown)) == 7
 
 
-def test_no_more_is_held_than_is_needed() -> None:
-    counts = {held.authorities.count(b"BEGIN") for _, held in lives(600)}
+def test_at_most_two_authorities_are_published_without_private_keys() -> None:
+    counts = {held.authorities.count(b"BEGIN") for _, held in rotate(600)}
     assert counts == {1, 2}
-    assert b"PRIVATE" not in next(iter(lives(1)))[1].authorities
+    assert b"PRIVATE" not in next(iter(rotate(1)))[1].authorities
 
 
-def test_nothing_is_done_while_nothing_is_to_be_done() -> None:
-    now, held = next(iter(lives(1)))
+def test_unexpired_certificate_is_kept() -> None:
+    now, held = next(iter(rotate(1)))
     assert next_generations(held, now + SECOND, TERMS) is held
 
 
-def test_another_name_or_what_cannot_be_read_has_a_certificate_made_at_once() -> None:
-    now, held = next(iter(lives(1)))
+def test_changed_name_or_unreadable_data_renews_certificate_at_once() -> None:
+    now, held = next(iter(rotate(1)))
     moved = next_generations(held, now, CertificateTerms(("hooks.other.svc",), TERMS.lifetime))
     assert moved.shown != held.shown
     assert moved.authorities.endswith(held.authorities)

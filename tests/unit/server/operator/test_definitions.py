@@ -1,4 +1,4 @@
-"""What a server lacks is installed, and what it has is left alone."""
+"""Missing definitions are installed, and existing definitions are kept."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ ESTABLISHED = {"status": {"conditions": [{"type": "Established", "status": "True
 
 
 class Server:
-    """One that serves Kueue's kinds in an old version, and takes definitions unless it refuses them."""
+    """A server with an old version of Kueue's kinds; it accepts or rejects definitions."""
 
     def __init__(self, refusal: int = 0) -> None:
         self.refusal = refusal
@@ -28,17 +28,17 @@ class Server:
         return HttpAnswer(200 if "/kueue.x-k8s.io/v1beta1/" in request.path else 404)
 
 
-def test_only_what_is_missing_is_installed() -> None:
+def test_only_missing_definitions_are_installed() -> None:
     server = Server()
     reported = asyncio.run(install(server, KINDS))
     assert server.sent == ["jobsets.jobset.x-k8s.io"]
     assert reported == ["batchyard: jobsets.jobset.x-k8s.io: installed, version v1alpha2"]
 
 
-def test_a_refusal_is_told() -> None:
+def test_rejected_installation_is_reported() -> None:
     reported = asyncio.run(install(Server(403), KINDS))
     assert reported == ["batchyard: jobsets.jobset.x-k8s.io: not installed: no rights"]
 
 
-def test_what_somebody_else_has_just_installed_is_as_good() -> None:
+def test_conflicting_installation_counts_as_installed() -> None:
     assert asyncio.run(install(Server(409), KINDS)) != []

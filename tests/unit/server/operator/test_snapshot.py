@@ -1,4 +1,4 @@
-"""What is read of a cluster through its API alone is a state that goes on as the cluster does."""
+"""A state read through the API of a cluster continues as the cluster does."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ from batchyard.sim.state_document import state_of
 from batchyard.sim.world import World
 from unit.apiserver.api import Api, body_bytes
 
-#: A while after everything of the first step was sent: some pods run, some machines boot, some wait.
+#: An instant after the first step of the guide: some pods run, some machines boot, some pods wait.
 MID_GUIDE = 290 * SECOND
 
 
-class Asked:
+class RecordingApi:
     """An API server in this process; `trouble` may answer in its place."""
 
     def __init__(self, api: Api) -> None:
@@ -43,15 +43,15 @@ class Asked:
         return HttpAnswer(response.code, body_bytes(response))
 
 
-def serving(objects: Sequence[Obj]) -> Asked:
-    """A server of these objects."""
+def serve_objects(objects: Sequence[Obj]) -> RecordingApi:
+    """Return a server with these objects."""
     api = Api(window=100_000)
     for obj in sorted(objects, key=lambda obj: int(obj["metadata"]["resourceVersion"])):
         api.stored.store.put(key_of(obj), obj)
-    return Asked(api)
+    return RecordingApi(api)
 
 
-def read(asked: Asked, kinds: Sequence[str] = KINDS) -> tuple[list[Obj], SnapshotResult]:
+def read(asked: RecordingApi, kinds: Sequence[str] = KINDS) -> tuple[list[Obj], SnapshotResult]:
     objects: list[Obj] = []
     reading = asyncio.run(read_cluster(asked, kinds, lambda _, found: objects.extend(found)))
     return objects, reading
@@ -61,39 +61,39 @@ def queue(name: str) -> dict[str, Any]:
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Cohort", "metadata": {"name": name}, "spec": {}}
 
 
-def cohorts(count: int) -> Asked:
+def cohorts(count: int) -> RecordingApi:
     api = Api()
     for number in range(count):
         api.post("/apis/kueue.x-k8s.io/v1beta2/cohorts", queue(f"c{number}"))
-    return Asked(api)
+    return RecordingApi(api)
 
 
-def continued(scenario: Scenario, state: State) -> list[dict[str, Any]]:
+def continue_from(scenario: Scenario, state: State) -> list[dict[str, Any]]:
     log: list[Any] = []
     World(scenario, sink=log.append, state=state).run_until(1200 * SECOND)
-    return sorted((dict(record) for record in log), key=lambda record: (timeless(record), record["time"]))
+    return sorted((dict(record) for record in log), key=lambda record: (without_time(record), record["time"]))
 
 
-def timeless(record: dict[str, Any]) -> str:
+def without_time(record: dict[str, Any]) -> str:
     return repr({field: value for field, value in record.items() if field != "time"})
 
 
-def test_a_snapshot_of_a_platform_in_the_middle_of_the_guide_goes_on_as_the_platform_does() -> None:
+def test_snapshot_of_platform_mid_guide_continues_like_platform() -> None:
     folder = examples_folder()
     assert folder is not None
     world = Guide(folder, played_steps("low-priority")).world
     world.run_until(MID_GUIDE)
     own = world.state()
-    objects, _ = read(serving(list(own.objects.values())))
+    objects, _ = read(serve_objects(list(own.objects.values())))
     scenario = Scenario((), cluster=own.of_kind(scheme.CLUSTER)[0])
-    expected, found = continued(scenario, own), continued(scenario, state_of(objects, own.at))
-    assert list(map(timeless, found)) == list(map(timeless, expected))
+    expected, found = continue_from(scenario, own), continue_from(scenario, state_of(objects, own.at))
+    assert list(map(without_time, found)) == list(map(without_time, expected))
     assert len(expected) > 20
-    # The API tells whole seconds.
+    # The API has whole seconds.
     assert all(abs(one["time"] - other["time"]) <= 1 for one, other in zip(found, expected, strict=True))
 
 
-def test_all_kinds_are_asked_for_as_of_one_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_kinds_are_listed_at_same_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "PAGE", 2)
     asked = cohorts(5)
     objects, reading = read(asked, (scheme.COHORT, scheme.CLUSTER_QUEUE))
@@ -103,21 +103,21 @@ def test_all_kinds_are_asked_for_as_of_one_revision(monkeypatch: pytest.MonkeyPa
     assert (reading.loose, reading.counts[scheme.COHORT]) == ([], 5)
 
 
-def test_a_kind_of_which_the_server_knows_no_longer_how_it_was_is_named() -> None:
+def test_kind_with_expired_revision_is_reported_as_loose() -> None:
     asked = cohorts(1)
     asked.trouble = lambda request: HttpAnswer(410) if "Exact" in request.path else None
     _, reading = read(asked, (scheme.NAMESPACE, scheme.COHORT))
     assert (reading.loose, reading.counts[scheme.COHORT]) == ([scheme.COHORT], 1)
 
 
-def test_an_older_version_is_taken_where_the_newer_is_not_served() -> None:
+def test_older_api_version_is_listed_when_newer_is_not_served() -> None:
     asked = cohorts(1)
     asked.trouble = lambda request: HttpAnswer(404) if "v1beta2" in request.path else None
     (found,), _ = read(asked, (scheme.COHORT,))
     assert found["apiVersion"] == "kueue.x-k8s.io/v1beta2"
 
 
-def test_what_may_not_be_listed_and_what_is_not_served_is_told() -> None:
+def test_forbidden_and_unserved_kinds_are_reported() -> None:
     asked = cohorts(1)
     codes = {"/pods": 403, "/jobsets": 404}
     asked.trouble = lambda request: next((HttpAnswer(codes[each]) for each in codes if each in request.path), None)
@@ -125,7 +125,7 @@ def test_what_may_not_be_listed_and_what_is_not_served_is_told() -> None:
     assert (reading.forbidden, reading.unserved) == ([scheme.POD], [scheme.JOB_SET])
 
 
-def test_a_server_that_has_no_time_is_asked_again_and_one_that_fails_is_told() -> None:
+def test_busy_server_is_retried_and_failing_server_raises_error() -> None:
     asked = cohorts(1)
     answers = [HttpAnswer(429, retry_after=1), HttpAnswer(503, retry_after=1), None]
     asked.trouble = lambda request: answers.pop(0) if "cohorts" in request.path else None
@@ -135,7 +135,7 @@ def test_a_server_that_has_no_time_is_asked_again_and_one_that_fails_is_told() -
         read(asked, (scheme.COHORT,))
 
 
-def test_a_server_that_cannot_be_reached_is_not_asked_again() -> None:
+def test_unreachable_server_is_not_retried() -> None:
     asked = cohorts(1)
     asked.trouble = lambda _: HttpAnswer(0, trouble="a:1: Connection refused")
     with pytest.raises(SnapshotError, match="no answer: a:1: Connection refused"):
@@ -143,14 +143,14 @@ def test_a_server_that_cannot_be_reached_is_not_asked_again() -> None:
     assert len(asked.paths) == 1
 
 
-def test_what_is_no_list_is_not_taken_for_an_empty_one() -> None:
+def test_response_that_is_no_list_is_rejected() -> None:
     asked = cohorts(1)
     asked.trouble = lambda _: HttpAnswer(200, b"<html>Log in,\nplease</html>")
     with pytest.raises(SnapshotError, match="not from the Kubernetes API: <html>Log in, please"):
         read(asked, (scheme.COHORT,))
 
 
-def test_a_version_that_nobody_converts_to_is_not_needed_where_another_is_stored() -> None:
+def test_version_without_conversion_webhook_falls_back_to_stored_version() -> None:
     asked = cohorts(1)
     reported = b'{"message": "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Cohort failed: no endpoints"}'
     asked.trouble = lambda request: HttpAnswer(500, reported) if "v1beta2" in request.path else None
@@ -158,16 +158,16 @@ def test_a_version_that_nobody_converts_to_is_not_needed_where_another_is_stored
     asked.trouble = lambda request: HttpAnswer(500, reported) if "cohorts" in request.path else None
     with pytest.raises(SnapshotError, match="no endpoints"):
         read(asked, (scheme.COHORT,))
-    assert sum("cohorts" in path for path in asked.paths) == 4  # nobody waits for whoever is away
+    assert sum("cohorts" in path for path in asked.paths) == 4  # there is no retry without a conversion webhook
 
 
-def test_the_time_is_the_servers() -> None:
+def test_snapshot_time_is_server_time() -> None:
     asked = cohorts(0)
     asked.trouble = lambda request: HttpAnswer(404, server_time=7 * SECOND) if "status" in request.path else None
     assert read(asked, (scheme.COHORT,))[1].at == 7 * SECOND
 
 
-def test_a_list_that_took_too_long_goes_on_as_the_server_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_continue_token_resumes_with_token_from_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "PAGE", 2)
     asked = cohorts(5)
     refused: list[str] = []

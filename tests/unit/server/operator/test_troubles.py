@@ -1,4 +1,4 @@
-"""What an operator tells of lists and watches that fail: once, and that it is over."""
+"""An operator reports each failure of a list or watch once, and its recovery."""
 
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
@@ -9,8 +9,8 @@ from batchyard.server.operator.definitions import WatchErrorLog
 LISTED = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
 
 
-class Told:
-    """Informers of two kinds, and what is told of them."""
+class TwoInformers:
+    """Informers of two kinds, and the reports about them."""
 
     def __init__(self) -> None:
         cache = Cache()
@@ -23,22 +23,22 @@ class Told:
         return self._troubles.news(informer, (self.jobs, self.templates))
 
 
-def test_a_trouble_is_told_once_and_that_it_is_over() -> None:
-    reported = Told()
+def test_watch_error_is_reported_once_and_recovery_is_reported() -> None:
+    reported = TwoInformers()
     away = HttpAnswer(0, trouble="nobody listens")
     assert reported.listed(reported.jobs, away) == "no answer: nobody listens"
     assert reported.listed(reported.templates, away) == ""
-    assert reported.listed(reported.jobs, LISTED) == "", "the other has not been heard again"
+    assert reported.listed(reported.jobs, LISTED) == "", "the other informer has not recovered"
     assert reported.listed(reported.templates, LISTED) == "recovered"
-    assert reported.listed(reported.jobs, away) == "no answer: nobody listens", "it is a new trouble"
+    assert reported.listed(reported.jobs, away) == "no answer: nobody listens", "this is a new error"
 
 
-def test_a_kind_that_is_not_served_keeps_nothing_from_going_on() -> None:
-    reported = Told()
+def test_unserved_kind_does_not_prevent_recovery_report() -> None:
+    reported = TwoInformers()
     unserved = reported.listed(reported.templates, HttpAnswer(404))
     assert unserved.startswith("podtemplates are not served: ")
     assert unserved.endswith("; look at the terms")
     assert reported.listed(reported.jobs, HttpAnswer(503)) == "503: no reason was given"
     assert reported.listed(reported.jobs, LISTED) == "recovered"
-    assert reported.listed(reported.templates, HttpAnswer(404)) == "", "it was told, and is as it was"
+    assert reported.listed(reported.templates, HttpAnswer(404)) == "", "the error is reported and unchanged"
     assert reported.listed(reported.jobs, HttpAnswer(503)) == "503: no reason was given"

@@ -1,4 +1,4 @@
-"""Replicas that tell the API server of their certificates at the same time."""
+"""Replicas that write their certificates to the API server at the same time."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ THEIRS = {"service": {"namespace": "kueue-system", "name": "kueue-webhook-servic
 
 
 class Server:
-    """Has an object at every path but the Secret's; another replica writes each just before we do, once."""
+    """A server with an object at each path except the Secret's; the first write of each object conflicts."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
@@ -35,7 +35,7 @@ class Server:
         return HttpAnswer(200, request.body)
 
 
-def test_one_who_was_slower_looks_again_and_says_nothing() -> None:
+def test_certificate_keeper_retries_conflicts_silently() -> None:
     server, reported = Server(), list[str]()
     keeper = CertificateKeeper(KEPT, server, reported.append)  # type: ignore[arg-type]
 
@@ -49,7 +49,7 @@ def test_one_who_was_slower_looks_again_and_says_nothing() -> None:
     assert len(server.overtaken) == 4, "the Secret, both configurations and the kind"
 
 
-def test_the_authorities_of_another_service_stay() -> None:
+def test_authorities_of_another_service_are_kept() -> None:
     converted = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}
     hooks = {"webhooks": [{"clientConfig": THEIRS}, {"clientConfig": {"url": "https://elsewhere"}}]}
     for obj in (converted, hooks):
@@ -60,7 +60,7 @@ def test_the_authorities_of_another_service_stay() -> None:
     assert ours["webhooks"] == [{"clientConfig": {**OURS, "caBundle": "b3Vycw=="}}]
 
 
-def test_beside_another_program_nothing_is_written_but_the_secret() -> None:
+def test_configuration_of_another_program_is_not_changed() -> None:
     server = Server()
     paths = ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kinds",)
     theirs = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}

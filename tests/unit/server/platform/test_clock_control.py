@@ -1,4 +1,4 @@
-"""The clock of a platform is controlled by its owner."""
+"""The owner of a platform controls its clock."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ async def control_of_a_clock() -> tuple[ClockControl, LiveKernel]:
     return ClockControl(kernel, lambda: 7), kernel
 
 
-def test_time_runs_until_an_instant_and_on_again() -> None:
+def test_clock_runs_until_instant_and_resumes() -> None:
     async def act() -> None:
         control, kernel = await control_of_a_clock()
         reported = put(control, json.dumps({"until": START + HOUR}).encode())
@@ -38,7 +38,7 @@ def test_time_runs_until_an_instant_and_on_again() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"7", b'{"until": "noon"}', b'{"until": true}', b'{"until": 1.5}'])
-def test_what_is_no_instant_is_refused(body: bytes) -> None:
+def test_invalid_instant_is_rejected(body: bytes) -> None:
     async def act() -> None:
         control, kernel = await control_of_a_clock()
         with pytest.raises(StatusError, match="until"):

@@ -1,4 +1,4 @@
-"""The keys and certificates of a data directory: what becomes of them when they are damaged, or one of them is gone."""
+"""The keys and certificates of a data directory: damaged and missing files."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ P384 = ec.generate_private_key(ec.SECP384R1()).private_bytes(
 @pytest.mark.parametrize(
     "content", [b"", b"x", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", P384]
 )
-def test_what_is_damaged_is_told_with_its_place_and_stays_as_it_is(tmp_path: Path, name: str, content: bytes) -> None:
+def test_damaged_credential_file_is_reported_and_left_unchanged(tmp_path: Path, name: str, content: bytes) -> None:
     CertificateAuthority(tmp_path, NOW)
     SigningKey(tmp_path)
     (tmp_path / name).write_bytes(content)
@@ -30,7 +30,7 @@ def test_what_is_damaged_is_told_with_its_place_and_stays_as_it_is(tmp_path: Pat
     assert (tmp_path / name).read_bytes() == content
 
 
-def test_a_certificate_without_its_key_is_not_replaced_in_silence(tmp_path: Path) -> None:
+def test_certificate_without_key_is_not_replaced(tmp_path: Path) -> None:
     CertificateAuthority(tmp_path, NOW)
     (tmp_path / "ca.key").unlink()
     before = (tmp_path / "ca.crt").read_bytes()
@@ -39,7 +39,7 @@ def test_a_certificate_without_its_key_is_not_replaced_in_silence(tmp_path: Path
     assert (tmp_path / "ca.crt").read_bytes() == before
 
 
-def test_of_a_key_alone_the_certificate_is_made_again_and_what_was_signed_stays_good(tmp_path: Path) -> None:
+def test_certificate_recreated_from_key_verifies_earlier_signatures(tmp_path: Path) -> None:
     signed = CertificateAuthority(tmp_path, NOW).client("anna", ())
     (tmp_path / "ca.crt").unlink()
     again = CertificateAuthority(tmp_path, NOW)
@@ -47,7 +47,7 @@ def test_of_a_key_alone_the_certificate_is_made_again_and_what_was_signed_stays_
     x509.load_pem_x509_certificate(signed.certificate).verify_directly_issued_by(authority)
 
 
-def test_a_certificate_of_another_key_is_told(tmp_path: Path) -> None:
+def test_certificate_of_another_key_is_reported(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     CertificateAuthority(tmp_path, NOW)
     CertificateAuthority(tmp_path / "other", NOW)

@@ -1,4 +1,4 @@
-"""Group commit: how much history is kept, what is written together, and what after a failure."""
+"""Group commit: the length of the history, the size of batches, and write failures."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from batchyard.store.memory import Expired, Store
 
 
 async def stored(folder: Path, size: int, count: int) -> tuple[Store, int]:
-    """A store of one object that was written so often, with so much in it; and up to where its journal is compact."""
+    """Write one object of this size this often; return its store and the floor of its journal."""
     loop = asyncio.get_running_loop()
     store, journal = Store(window=count), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     commit = GroupCommit(store, journal, loop, loop.stop)
@@ -31,7 +31,7 @@ async def stored(folder: Path, size: int, count: int) -> tuple[Store, int]:
     return store, floor
 
 
-def test_of_large_objects_less_history_is_kept(tmp_path: Path) -> None:
+def test_history_is_shorter_for_large_objects(tmp_path: Path) -> None:
     size = HISTORY_BYTES // 20
     store, floor = asyncio.run(stored(tmp_path, size, 50))
     assert floor == 21
@@ -40,8 +40,8 @@ def test_of_large_objects_less_history_is_kept(tmp_path: Path) -> None:
         store.changes_since(floor - 1)
 
 
-class Told:
-    """A watch, maybe with a defect."""
+class RecordingWatch:
+    """A watch that may fail."""
 
     def __init__(self, *, is_defective: bool = False) -> None:
         self.is_defective = is_defective
@@ -53,11 +53,11 @@ class Told:
         self.revisions += [change.revision for change in changes]
 
     def end(self) -> None:
-        """Nothing is left to tell."""
+        """Do nothing: there are no more events."""
 
 
-async def reported(folder: Path, *watches: Told) -> None:
-    """Two changes, one after the other, told to watches."""
+async def reported(folder: Path, *watches: RecordingWatch) -> None:
+    """Send two changes to the watches, one after the other."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda *_: None)
     store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
@@ -70,14 +70,14 @@ async def reported(folder: Path, *watches: Told) -> None:
     journal.close()
 
 
-def test_a_watch_with_a_defect_leaves_no_gap_in_the_others(tmp_path: Path) -> None:
-    before, defective, after = Told(), Told(is_defective=True), Told()
+def test_failing_watch_leaves_no_gap_in_other_watches(tmp_path: Path) -> None:
+    before, defective, after = RecordingWatch(), RecordingWatch(is_defective=True), RecordingWatch()
     asyncio.run(reported(tmp_path, before, defective, after))
     assert before.revisions == after.revisions == [1, 2]
 
 
 class Written(NamedTuple):
-    """How large the transactions were, what was answered, up to which revision was kept, and what went wrong."""
+    """The sizes of the transactions, the answers, the last stored revision, and the failure."""
 
     sizes: list[int]
     answers: list[str]
@@ -86,7 +86,7 @@ class Written(NamedTuple):
 
 
 async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = 0) -> Written:
-    """So many changes at once, of which two are enough for a transaction; one of these may find the disk full."""
+    """Write this many changes at once in transactions of two; transaction `fails_at` finds the disk full."""
     monkeypatch.setattr(group_commit, "ENOUGH", 2)
     loop = asyncio.get_running_loop()
     store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
@@ -111,19 +111,19 @@ async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, 
     return Written(sizes, [str(answer) for answer in answers], kept, str(commit.failure))
 
 
-def test_enough_changes_do_not_wait_for_those_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_committed_in_batches_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = asyncio.run(written(tmp_path, 5, monkeypatch))
     assert done == Written([2, 2, 1], ["None"] * 5, 5, "None")
 
 
-def test_nothing_is_written_after_what_could_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_committed_after_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = asyncio.run(written(tmp_path, 7, monkeypatch, fails_at=2))
     full = "the disk is full"
     assert done == Written([2, 2], ["None", "None", *[full] * 5], 2, full)
 
 
 async def behind(folder: Path) -> tuple[bool, bool]:
-    """Whether it is behind with as many changes as may be, and one more, and whether once they are written."""
+    """Return whether the commit is behind above the limit, and after all changes are written."""
     loop = asyncio.get_running_loop()
     store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     commit = GroupCommit(store, journal, loop, loop.stop)
@@ -137,5 +137,5 @@ async def behind(folder: Path) -> tuple[bool, bool]:
     return before, commit.is_behind()
 
 
-def test_it_tells_when_more_is_made_than_is_written(tmp_path: Path) -> None:
+def test_group_commit_reports_backlog_above_limit(tmp_path: Path) -> None:
     assert asyncio.run(behind(tmp_path)) == (True, False)

@@ -1,4 +1,4 @@
-"""Who runs in a data directory, as it says itself; and the kubeconfig there."""
+"""The state file and the kubeconfig of a data directory."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     mark.close()
 
 
-def test_a_process_is_found_by_what_it_says(folder: Path) -> None:
+def test_platform_process_is_found_by_state_file(folder: Path) -> None:
     write_state(folder, URL)
     assert process_in(folder) == PlatformProcess(os.getpid(), URL)
 
@@ -35,22 +35,22 @@ def test_a_process_is_found_by_what_it_says(folder: Path) -> None:
         *(b'{"pid": 0, "url": ""}', b'{"pid": null, "url": ""}', b'{"pid": 1e300, "url": ""}'),
     ],
 )
-def test_what_says_nothing_of_a_process_names_none(folder: Path, content: bytes) -> None:
+def test_invalid_state_file_names_no_process(folder: Path, content: bytes) -> None:
     (folder / STATE).write_bytes(content)
     assert process_in(folder) is None
 
 
-def test_a_process_that_has_the_number_of_one_before_is_not_that_one(folder: Path) -> None:
+def test_reused_process_id_is_not_platform_process(folder: Path) -> None:
     write_state(folder, URL)
     state = json.loads((folder / STATE).read_bytes())
     (folder / STATE).write_text(json.dumps({**state, "began": "1"}), "utf-8")
     assert process_in(folder) is None
     (folder / STATE).write_text(json.dumps({"pid": os.getpid(), "url": URL}), "utf-8")
-    assert process_in(folder) == PlatformProcess(os.getpid(), URL), "as versions before have written it"
+    assert process_in(folder) == PlatformProcess(os.getpid(), URL), "the format of earlier versions"
 
 
 @pytest.mark.parametrize("damage", ["empty", "[", "a: b", "clusters: 1", "certificate", "authority", "bytes"])
-def test_a_damaged_kubeconfig_is_told_with_what_to_do(tmp_path: Path, damage: str) -> None:
+def test_damaged_kubeconfig_is_reported_with_remedy(tmp_path: Path, damage: str) -> None:
     authority = CertificateAuthority(tmp_path, 0)
     path, known = tmp_path / KUBECONFIG, authority.certificate_file.read_bytes()
     good = kubeconfig(URL, known, "admin", authority.client("admin", ()))

@@ -1,4 +1,4 @@
-"""When garbage in cycles is looked for while a platform runs."""
+"""Garbage collection of reference cycles while a platform runs."""
 
 import asyncio
 import gc
@@ -11,13 +11,13 @@ from batchyard.server.platform.serve import rarely_collected
 
 
 class Node:
-    """Something that refers to itself."""
+    """An object that refers to itself."""
 
     def __init__(self) -> None:
         self.me = self
 
 
-def test_python_does_not_look_by_itself_meanwhile_and_does_again_afterwards() -> None:
+def test_automatic_garbage_collection_is_disabled_and_restored() -> None:
     async def run() -> None:
         with rarely_collected(asyncio.get_running_loop()):
             assert not gc.isenabled()
@@ -26,7 +26,7 @@ def test_python_does_not_look_by_itself_meanwhile_and_does_again_afterwards() ->
     assert gc.isenabled()
 
 
-def test_garbage_in_cycles_goes_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_cycles_are_collected_eventually(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "_EVERY", 0.01)
     monkeypatch.setattr(serve, "_TIMES", 0)
 

@@ -1,4 +1,4 @@
-"""Decisions leave time for others."""
+"""Decisions leave time for other work."""
 
 import sys
 from threading import Event
@@ -13,7 +13,7 @@ from batchyard.server.platform.decision_throttle import DecisionThrottle, wanted
 
 
 class Machine:
-    """Its clock, and how much of it the thread wants."""
+    """The clock of a machine, and the CPU time that the thread wants."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now: Instant = SECOND
@@ -23,22 +23,22 @@ class Machine:
         monkeypatch.setattr(decision_throttle, "wanted_cpu", lambda: self.wanted)
         self.pace = DecisionThrottle(lambda: 60 * self.now, speed=60)
 
-    def go_on(self, duration: Duration) -> None:
-        """Time passes, in which the thread is so busy."""
+    def advance(self, duration: Duration) -> None:
+        """Advance time while the thread uses its share of the CPU."""
         self.now += duration
         self.wanted += duration * self.share / SECOND
 
     def decide(self, milliseconds: int) -> None:
-        """A decision takes so long."""
-        self.pace.take(lambda: self.go_on(milliseconds * MILLISECOND))
+        """Make a decision of this duration."""
+        self.pace.take(lambda: self.advance(milliseconds * MILLISECOND))
 
     def rest(self, idle_after: int = sys.maxsize) -> float:
-        """After how many milliseconds the next may begin, asked for as often as that says."""
+        """Return the milliseconds until the next decision may begin."""
         began = self.now
         while (then := self.pace.next_turn()) > 60 * self.now:
             if self.now - began >= idle_after * MILLISECOND:
                 self.share = 0.0
-            self.go_on(then // 60 - self.now)
+            self.advance(then // 60 - self.now)
         return (self.now - began) / MILLISECOND
 
 
@@ -51,9 +51,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     ("took", "share", "rest"),
     [(10, 0.1, 10), (90, 0.1, 90), (5000, 0.1, 200), (10, 1.0, 400), (90, 1.0, 1000), (5000, 1.0, 1000)],
 )
-def test_a_decision_is_followed_by_a_rest_up_to_a_bound(machine: Machine, took: int, share: float, rest: int) -> None:
+def test_decision_is_followed_by_bounded_pause(machine: Machine, took: int, share: float, rest: int) -> None:
     machine.share = share
-    machine.go_on(SECOND)  # in which the thread did what else there was to do
+    machine.advance(SECOND)  # for the other work of the thread
     machine.decide(took)
     assert machine.rest() == rest
     machine.decide(took)
@@ -63,27 +63,27 @@ def test_a_decision_is_followed_by_a_rest_up_to_a_bound(machine: Machine, took: 
         assert f'\nbatchyard_turn_seconds_total{{part="{part}"}} {number(milliseconds / 1000)}\n' in reported
 
 
-def test_a_long_rest_ends_once_the_thread_has_nothing_to_do(machine: Machine) -> None:
+def test_long_pause_ends_when_thread_is_idle(machine: Machine) -> None:
     machine.share = 1.0
-    machine.go_on(SECOND)
+    machine.advance(SECOND)
     machine.decide(20)
-    assert machine.rest(idle_after=100) == 120  # it is looked at each 20 ms
+    assert machine.rest(idle_after=100) == 120  # the throttle checks each 20 ms
 
 
-def test_a_platform_whose_time_waits_for_others_decides_without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_externally_paced_platform_decides_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.pace = DecisionThrottle(lambda: 60 * machine.now, speed=60, waits=lambda: True)
     machine.share = 1.0
-    machine.go_on(SECOND)
+    machine.advance(SECOND)
     machine.decide(20)
     assert machine.rest() == 0
 
 
-def test_nothing_is_waited_for_before_the_first() -> None:
+def test_first_decision_runs_without_delay() -> None:
     assert DecisionThrottle(lambda: SECOND, speed=1).next_turn() < SECOND
 
 
-def test_a_thread_that_computes_wants_a_cpu_and_one_that_sleeps_does_not() -> None:
+def test_wanted_cpu_grows_with_computation_and_not_with_sleep() -> None:
     before, began = wanted_cpu(), ticks()
     while ticks() - began < 0.05:
         pass

@@ -1,4 +1,4 @@
-"""What is spoken on a connection that is no longer HTTP's: frames however they are split, bounds, and nonsense."""
+"""Protocols of upgraded connections: split frames, limits, and invalid input."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ from batchyard.server.streaming.websocket import WebSocket, accepted
 
 
 class Wire:
-    """A connection that keeps what is sent."""
+    """A connection that records sent data."""
 
     def __init__(self) -> None:
         self.sent = b""
@@ -62,7 +62,7 @@ class Wire:
 
 
 class Session:
-    """A process or a port that keeps what it is told."""
+    """A process or a port that records its input."""
 
     def __init__(self, talker: SessionClient) -> None:
         self.talker = talker
@@ -86,7 +86,7 @@ class Session:
 
 
 class Opening:
-    """Opens sessions, and keeps them."""
+    """Opens sessions, and records them."""
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
@@ -106,13 +106,13 @@ class Opening:
 
 
 def split(whole: bytes, cuts: Iterable[int]) -> list[bytes]:
-    """Bytes in parts."""
+    """Split bytes at the cuts."""
     places = [0, *sorted(cut % (len(whole) + 1) for cut in cuts), len(whole)]
     return [whole[start:end] for start, end in itertools.pairwise(places)]
 
 
-def framed(*messages: bytes) -> bytes:
-    """What a client sends."""
+def client_frames(*messages: bytes) -> bytes:
+    """Return the frames that a client sends."""
     client = FrameProtocol(client=True, extensions=[])
     return b"".join(bytes(client.send_data(message, fin=True)) for message in messages)
 
@@ -121,26 +121,26 @@ CUTS = st.lists(st.integers(0, 100_000), max_size=8)
 
 
 @given(CUTS)
-def test_a_command_is_told_the_same_however_it_is_split(cuts: list[int]) -> None:
+def test_command_input_is_independent_of_packet_boundaries(cuts: list[int]) -> None:
     opening, wire = Opening(), Wire()
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command())
-    for part in split(framed(b"\0abc", b'\4{"Width":80,"Height":24}\n', b"\0" + b"x" * 70_000, b"\xff\0"), cuts):
+    for part in split(client_frames(b"\0abc", b'\4{"Width":80,"Height":24}\n', b"\0" + b"x" * 70_000, b"\xff\0"), cuts):
         socket.fed(part)
     reported = opening.sessions[0].reported
     assert b"".join(each for each in reported if isinstance(each, bytes)) == b"abc" + b"x" * 70_000
     assert [each for each in reported if not isinstance(each, bytes)] == [(80, 24), "end"]
 
 
-def test_the_fourth_version_knows_no_end_of_input() -> None:
+def test_v4_channel_protocol_has_no_end_of_input() -> None:
     opening, wire = Opening(), Wire()
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command(protocol="v4.channel.k8s.io"))
-    socket.fed(framed(b"\xff\0"))
+    socket.fed(client_frames(b"\xff\0"))
     assert opening.sessions[0].reported == []
 
 
-def test_the_end_of_a_command_is_a_status_and_the_end_of_the_connection() -> None:
+def test_end_of_command_sends_status_and_closes_connection() -> None:
     opening, wire = Opening(), Wire()
     ExecWebSocket(WebSocket(wire), opening.command())
     opening.sessions[0].talker.ended(SessionEnd(3))
@@ -154,7 +154,7 @@ def test_the_end_of_a_command_is_a_status_and_the_end_of_the_connection() -> Non
     assert wire.is_closed
 
 
-def test_back_pressure_goes_both_ways() -> None:
+def test_back_pressure_works_in_both_directions() -> None:
     opening, wire = Opening(), Wire()
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command())
@@ -164,7 +164,7 @@ def test_back_pressure_goes_both_ways() -> None:
     assert not wire.listens
 
 
-def test_of_pings_that_cannot_be_answered_the_last_is_answered() -> None:
+def test_only_last_of_delayed_pings_is_answered() -> None:
     wire = Wire()
     socket = WebSocket(wire)
     client = FrameProtocol(client=True, extensions=[])
@@ -176,11 +176,11 @@ def test_of_pings_that_cannot_be_answered_the_last_is_answered() -> None:
     assert wire.sent == b"\x8a\x03999"
 
 
-def test_the_key_of_a_handshake_is_answered_as_the_rfc_says() -> None:
+def test_websocket_accept_key_matches_rfc() -> None:
     assert accepted("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
-def test_sizes_that_never_end_are_not_kept() -> None:
+def test_unterminated_terminal_size_is_discarded() -> None:
     sizes = TerminalSizeParser()
     for _ in range(100):
         assert sizes.fed(b"x" * 1000) == []
@@ -188,7 +188,7 @@ def test_sizes_that_never_end_are_not_kept() -> None:
 
 
 def opened(stream: int, number: int, **headers: str) -> bytes:
-    """A frame that opens the so-manieth stream of a connection of its own."""
+    """Return a frame that opens a stream on a new connection."""
     return Client().opened(stream, list(headers.items()))
 
 
@@ -199,14 +199,14 @@ class Client:
         self._packed = zlib.compressobj(zdict=dictionary())
 
     def opened(self, stream: int, headers: Sequence[tuple[str, str]]) -> bytes:
-        """A frame that opens a stream."""
+        """Return a frame that opens a stream."""
         pairs = [part.encode() for pair in headers for part in pair]
         text = struct.pack(">I", len(headers)) + b"".join(struct.pack(">I", len(part)) + part for part in pairs)
         body = struct.pack(">IIH", stream, 0, 0) + self._packed.compress(text) + self._packed.flush(zlib.Z_SYNC_FLUSH)
         return struct.pack(">II", 0x80030001, len(body)) + body
 
     def pair(self, number: int) -> bytes:
-        """Frames that open the two streams of a connection to a port."""
+        """Return frames that open the two streams of a connection to a port."""
         about = [("port", "80"), ("requestID", str(number))]
         streams = {4 * number + 1: "error", 4 * number + 3: "data"}
         return b"".join(self.opened(stream, [("streamType", kind), *about]) for stream, kind in streams.items())
@@ -216,7 +216,7 @@ SPOKEN = opened(1, 1, streamType="data", port="80") + data(1, b"y" * 3000, is_la
 
 
 @given(CUTS)
-def test_frames_of_spdy_are_the_same_however_they_are_split(cuts: list[int]) -> None:
+def test_spdy_frames_are_independent_of_packet_boundaries(cuts: list[int]) -> None:
     frames = SpdyFrames()
     events = [event for part in split(SPOKEN, cuts) for event in frames.fed(part)]
     parts = [event for event in events if isinstance(event, SpdyData)]
@@ -232,14 +232,14 @@ def test_frames_of_spdy_are_the_same_however_they_are_split(cuts: list[int]) -> 
 @pytest.mark.parametrize(
     "sent",
     [
-        pytest.param(struct.pack(">II", 0x80030001, 0xFFFFFF), id="a frame that is too long"),
+        pytest.param(struct.pack(">II", 0x80030001, 0xFFFFFF), id="frame above the limit"),
         pytest.param(struct.pack(">II", 0x80020001, 10), id="another version"),
-        pytest.param(opened(1, 1, streamType="d" * 70_000), id="headers that are too long once they are unpacked"),
-        pytest.param(Client().opened(1, [("", "")] * 1000), id="more headers than anybody needs"),
-        pytest.param(struct.pack(">II", 0x80030001, 14) + b"\0" * 14, id="headers that are not packed"),
+        pytest.param(opened(1, 1, streamType="d" * 70_000), id="unpacked headers above the limit"),
+        pytest.param(Client().opened(1, [("", "")] * 1000), id="too many headers"),
+        pytest.param(struct.pack(">II", 0x80030001, 14) + b"\0" * 14, id="uncompressed headers"),
     ],
 )
-def test_what_is_no_spdy_ends_the_connection(sent: bytes) -> None:
+def test_invalid_spdy_frame_closes_connection(sent: bytes) -> None:
     with pytest.raises(SpdyError):
         list(SpdyFrames().fed(sent))
     wire = Wire()
@@ -251,7 +251,7 @@ def test_what_is_no_spdy_ends_the_connection(sent: bytes) -> None:
 
 
 def speakers(opening: Opening, wire: Wire) -> Sequence[Any]:
-    """All who may speak on a connection."""
+    """Return a speaker of each protocol."""
     tunnel, ports, command = WebSocket(wire), WebSocket(wire), WebSocket(wire)
     tunnel.set_handler(PortForwardSpdy(tunnel, opening.ports(WEBSOCKET), wire))
     PortForwardWebSocket(ports, opening.ports(WEBSOCKET, 80, 81), wire)
@@ -260,8 +260,8 @@ def speakers(opening: Opening, wire: Wire) -> Sequence[Any]:
     return [tunnel, ports, command, *spdy]
 
 
-@given(st.lists(st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(framed)), max_size=6))
-def test_nonsense_stops_nobody_and_leaves_nothing_open(sent: list[bytes]) -> None:
+@given(st.lists(st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(client_frames)), max_size=6))
+def test_random_input_raises_no_error_and_leaves_no_session_open(sent: list[bytes]) -> None:
     opening, wire = Opening(), Wire()
     for speaker in speakers(opening, wire):
         for part in sent:
@@ -271,7 +271,7 @@ def test_nonsense_stops_nobody_and_leaves_nothing_open(sent: list[bytes]) -> Non
     assert wire.room == 1000
 
 
-def test_what_begins_while_its_client_takes_nothing_is_not_listened_to() -> None:
+def test_session_opened_while_client_is_blocked_starts_paused() -> None:
     opening, wire, client = Opening(), Wire(), Client()
     ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
     ports.may_write(may=False)
@@ -284,7 +284,7 @@ def test_what_begins_while_its_client_takes_nothing_is_not_listened_to() -> None
     assert [session.reported for session in opening.sessions] == [[False], [False]]
 
 
-def test_where_there_is_no_room_for_a_port_its_client_is_told() -> None:
+def test_port_forward_above_limit_is_rejected_over_spdy() -> None:
     opening, wire, client = Opening(), Wire(), Client()
     wire.room = 2
     ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
@@ -299,7 +299,7 @@ def test_where_there_is_no_room_for_a_port_its_client_is_told() -> None:
     assert wire.room == 2
 
 
-def test_where_there_is_no_room_for_a_channel_its_client_is_told() -> None:
+def test_port_forward_above_limit_is_rejected_over_websocket() -> None:
     opening, wire = Opening(), Wire()
     wire.room = 1
     PortForwardWebSocket(WebSocket(wire), opening.ports(WEBSOCKET, 80, 81), wire)
@@ -311,6 +311,6 @@ def test_where_there_is_no_room_for_a_channel_its_client_is_told() -> None:
     assert wire.room == 1
 
 
-def test_conversations_are_told_from_other_answers() -> None:
+def test_exec_and_port_forward_responses_are_upgrade_responses() -> None:
     assert isinstance(Opening().command(), UpgradeResponse)
     assert isinstance(Opening().ports(SPDY), UpgradeResponse)

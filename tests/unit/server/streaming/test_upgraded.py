@@ -1,4 +1,4 @@
-"""A connection that is no longer HTTP's: what came is fed in turns, and whoever takes no answers loses it."""
+"""Upgraded connections: received data is fed in turns, and clients that read nothing are disconnected."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from batchyard.server.streaming.upgraded_connection import PART, UNTAKEN_MAX, WA
 
 
 class Transport:
-    """A transport whose other end takes nothing."""
+    """A transport whose peer reads nothing."""
 
     def __init__(self) -> None:
         self.untaken = 0
@@ -26,10 +26,10 @@ class Transport:
         self.is_aborted = False
 
     def get_extra_info(self, name: str) -> None:
-        """There is nothing to tell."""
+        """Return nothing."""
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Whoever has it is told by the test."""
+        """Do nothing: the test calls the protocol."""
 
     def write(self, data: bytes) -> None:
         self.untaken += len(data)
@@ -51,7 +51,7 @@ class Transport:
 
 
 class Speaker:
-    """Keeps what it is fed."""
+    """Records received data."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -60,17 +60,17 @@ class Speaker:
         self.parts.append(data)
 
     def may_write(self, *, may: bool) -> None:
-        """It writes nothing."""
+        """Do nothing."""
 
     def ends(self) -> None:
-        """It says nothing."""
+        """Do nothing."""
 
     def lost(self) -> None:
-        """It keeps what it has."""
+        """Do nothing."""
 
 
-def tried(act: Callable[[UpgradedConnection, Transport, Speaker, deque[Callable[[], None]]], None]) -> None:
-    """Do something with a connection; turns are those that the act takes."""
+def run_action(act: Callable[[UpgradedConnection, Transport, Speaker, deque[Callable[[], None]]], None]) -> None:
+    """Run the action on a connection; the action takes the turns."""
 
     async def run() -> None:
         transport, speaker, turns = Transport(), Speaker(), deque[Callable[[], None]]()
@@ -82,7 +82,7 @@ def tried(act: Callable[[UpgradedConnection, Transport, Speaker, deque[Callable[
     asyncio.run(run())
 
 
-def test_what_came_is_fed_in_turns_and_no_more_is_read_meanwhile() -> None:
+def test_received_data_is_fed_in_turns_while_reading_is_paused() -> None:
     sent = bytes(range(256)) * (2 * WAITING_MAX // 256)
 
     def act(
@@ -101,10 +101,10 @@ def test_what_came_is_fed_in_turns_and_no_more_is_read_meanwhile() -> None:
         assert b"".join(speaker.parts) == sent
         assert transport.reads
 
-    tried(act)
+    run_action(act)
 
 
-def test_a_client_that_takes_no_answers_loses_its_connection() -> None:
+def test_client_that_reads_nothing_is_disconnected() -> None:
     def act(
         connection: UpgradedConnection, transport: Transport, _speaker: Speaker, _turns: deque[Callable[[], None]]
     ) -> None:
@@ -113,10 +113,10 @@ def test_a_client_that_takes_no_answers_loses_its_connection() -> None:
         assert transport.is_aborted
         assert transport.untaken <= UNTAKEN_MAX + 1024
 
-    tried(act)
+    run_action(act)
 
 
-def test_ports_of_one_user_and_of_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forwarded_ports_are_bounded_per_user_and_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "PORTS_MAX", 5)
     monkeypatch.setattr(bounds, "PORTS_OF_ONE_MAX", 2)
     connections = Connections()
@@ -129,7 +129,7 @@ def test_ports_of_one_user_and_of_all_are_bounded(monkeypatch: pytest.MonkeyPatc
 
 
 async def answer(host: socket.socket, asked: bytes) -> None:
-    """Answer the next who asks a host, and give one file."""
+    """Accept the next connection to a host, and answer its request with one file."""
     accepted, _ = await asyncio.to_thread(host.accept)
     with accepted:
         stated, files, _, _ = socket.recv_fds(accepted, 100, 1)
@@ -139,7 +139,7 @@ async def answer(host: socket.socket, asked: bytes) -> None:
 
 
 async def answers_of_a_busy_host(place: Path, number: int) -> list[Mapping[str, Any]]:
-    """What so many are told who ask at once a host where one can wait."""
+    """Send this many requests at once to a host with a backlog of one; return the answers."""
     heard: list[Mapping[str, Any]] = []
     all_heard = asyncio.Event()
 
@@ -163,7 +163,7 @@ async def answers_of_a_busy_host(place: Path, number: int) -> list[Mapping[str, 
     return heard
 
 
-def test_whoever_finds_a_host_busy_reaches_it_once_it_is_not() -> None:
+def test_busy_host_is_reached_after_backlog_clears() -> None:
     with tempfile.TemporaryDirectory() as folder:  # of a short path
         heard = asyncio.run(asyncio.wait_for(answers_of_a_busy_host(Path(folder) / "sessions", 4), 20))
     assert heard == [{"started": True}] * 4

@@ -1,4 +1,4 @@
-"""What is told of two configurations: curves, fairness, intervals, waits; and what cannot be compared."""
+"""The comparison of two configurations: curves, fairness, intervals, waits; and inputs that cannot be compared."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,18 +29,18 @@ Obj = dict[str, Any]
 LOAD = [workload("one", 30), workload("two", 30), workload("three", 30)]
 
 
-def contrasted(a: Sequence[Obj], b: Sequence[Obj], load: Sequence[Obj] = (), seeds: int = 1) -> ConfigurationComparison:
+def compared(a: Sequence[Obj], b: Sequence[Obj], load: Sequence[Obj] = (), seeds: int = 1) -> ConfigurationComparison:
     return compare_configurations(
         ("a", "b"), read_pair(Variant("a", a), Variant("b", b), load), ComparisonSettings(seeds=seeds)
     )
 
 
 def figures(found: ConfigurationComparison, section: str = "overall", row: int = 0) -> tuple[Obj, Obj]:
-    told_row = document_of(found)["figures"][section][row]
-    return told_row["a"], told_row["b"]
+    row_document = document_of(found)["figures"][section][row]
+    return row_document["a"], row_document["b"]
 
 
-def test_a_curve_has_its_mean_its_peak_and_its_parts() -> None:
+def test_curve_has_mean_peak_and_means_per_part() -> None:
     curve = Curve(0)
     curve.add(4, 10)
     curve.add(-2, 20)
@@ -49,21 +49,21 @@ def test_a_curve_has_its_mean_its_peak_and_its_parts() -> None:
     assert list(curve.means(20, 1)) == [2.0]
 
 
-def test_curves_add_up() -> None:
+def test_curves_are_summed() -> None:
     one, other = Curve(0), Curve(0)
     one.add(1, 0)
     other.add(2, 5)
     assert list(Curve.sum_of([one, other], 0).means(10, 2)) == [1, 3]
 
 
-def test_jains_index_is_one_where_all_have_the_same() -> None:
+def test_jain_index_is_one_for_equal_shares() -> None:
     assert jain([2.0, 2.0]) == 1
     assert jain([1.0, 0.0, 0.0, 0.0]) == 0.25
     assert jain([1.0, 3.0]) == 0.8
     assert (jain([]), jain([0.0])) == (None, None)
 
 
-def test_an_interval_is_students() -> None:
+def test_repeat_figure_has_student_confidence_interval() -> None:
     figure = Figure("f", "f", Unit.COUNT)
     found = repeat_figure(figure, [(1, 2), (1, 3), (1, 4)])  # differences 1, 2, 3: deviation 1
     assert found is not None
@@ -72,35 +72,35 @@ def test_an_interval_is_students() -> None:
     assert repeat_figure(figure, [(1, 2), (None, 3)]) is None
 
 
-def test_waits_are_told_side_by_side() -> None:
-    a, b = figures(contrasted(queue(1), queue(2), LOAD))  # 0, 30, 60 against 0, 0, 30
+def test_comparison_reports_waits_of_both_configurations() -> None:
+    a, b = figures(compared(queue(1), queue(2), LOAD))  # 0, 30, 60 against 0, 0, 30
     assert (a["meanWait"], a["maxWait"], a["makespan"]) == (30, 60, 90)
     assert (b["meanWait"], b["maxWait"], b["makespan"]) == (10, 30, 60)
 
 
-def test_quota_in_use_is_of_the_time_of_the_run() -> None:
-    a, b = figures(contrasted(queue(1), queue(2), LOAD), "quotaByFlavor")
+def test_mean_quota_use_is_relative_to_run_time() -> None:
+    a, b = figures(compared(queue(1), queue(2), LOAD), "quotaByFlavor")
     assert (a["nominal"], a["meanUse"], b["nominal"], b["meanUse"]) == (1, 1, 2, 0.75)
 
 
-def test_who_never_starts_waits_until_the_later_end() -> None:
+def test_workload_never_admitted_waits_until_later_end() -> None:
     large = [workload("one", 30), workload("large", 30, cpus=2)]
-    found = contrasted(queue(1), queue(2), large)
+    found = compared(queue(1), queue(2), large)
     a, b = figures(found)
     assert (a["neverAdmitted"], a["pending"], b["neverAdmitted"]) == (1, 1, 0)
     assert a["maxWait"] == found.lasts == 60
     assert "never admitted" in page(found)
 
 
-def test_the_largest_changes_are_named_first() -> None:
-    found = contrasted(queue(1), queue(2), LOAD)
+def test_largest_changes_are_listed_first() -> None:
+    found = compared(queue(1), queue(2), LOAD)
     assert sorted(change.longer for change in found.changes.better) == [-30, -30]
     assert (found.changes.worse, found.changes.same) == ([], 1)
     assert found.headline.startswith("b against a: the mean wait goes from 30s to 10s, 20s less (67%)")
 
 
-def test_a_configuration_is_no_different_from_itself() -> None:
-    found = contrasted([*queue(1), *LOAD], [*queue(1), *LOAD])
+def test_equal_configurations_make_no_difference() -> None:
+    found = compared([*queue(1), *LOAD], [*queue(1), *LOAD])
     assert headline(found.names, found.sections, found.changes) == "a and b make no difference to this load."
 
 
@@ -117,32 +117,32 @@ def test_a_configuration_is_no_different_from_itself() -> None:
         ([], [], "it contains no Job, JobSet, Pod or Workload; give a load for both with --trace"),
     ],
 )
-def test_work_that_differs_is_refused(a: list[Obj], b: list[Obj], stated: str) -> None:
+def test_different_workloads_are_rejected(a: list[Obj], b: list[Obj], stated: str) -> None:
     with pytest.raises(InvalidScenario, match=stated):
-        contrasted([*queue(1), *a], [*queue(2), *b])
+        compared([*queue(1), *a], [*queue(2), *b])
 
 
-def test_work_beside_a_load_is_refused() -> None:
+def test_workloads_beside_separate_load_are_rejected() -> None:
     with pytest.raises(InvalidScenario, match="move it to the load, or leave out --trace"):
-        contrasted([*queue(1), *LOAD], queue(1), LOAD)
+        compared([*queue(1), *LOAD], queue(1), LOAD)
 
 
-def test_ends_that_differ_are_refused() -> None:
+def test_different_horizons_are_rejected() -> None:
     settings = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "s"}}
     ends = {**settings, "spec": {"horizon": "1m"}}
     with pytest.raises(InvalidScenario, match="they end at different times; give --until"):
-        contrasted([*queue(1), ends], queue(1), LOAD)
+        compared([*queue(1), ends], queue(1), LOAD)
     pair = read_pair(Variant("a", [*queue(1), ends]), Variant("b", queue(1)), LOAD, 10 * SECOND)
     assert compare_configurations(("a", "b"), pair, ComparisonSettings(until=10 * SECOND)).lasts == 10
 
 
-def test_seeds_without_chance_agree() -> None:
-    found = contrasted(queue(1), queue(2), LOAD, seeds=2)
+def test_seeds_without_randomness_give_same_figures() -> None:
+    found = compared(queue(1), queue(2), LOAD, seeds=2)
     assert {each.figure.name: each.difference for each in found.repeats}["meanWait"] == -20
     assert not any(each.margin for each in found.repeats)
 
 
-def test_names_are_put_into_the_page_as_text() -> None:
+def test_configuration_names_are_escaped_in_page() -> None:
     found = compare_configurations(
         ("<a>", "<script>"), read_pair(Variant("<a>", queue(1)), Variant("b", queue(2)), LOAD)
     )
@@ -150,7 +150,7 @@ def test_names_are_put_into_the_page_as_text() -> None:
     assert "&lt;script&gt;" in page(found)
 
 
-def test_figures_are_told_with_their_units() -> None:
+def test_figures_are_formatted_with_units() -> None:
     assert [format_figure(Unit.SECONDS, each) for each in (0, 9.96, 75, 3600, 7384.4)] == [
         "0s",
         "10s",
@@ -163,7 +163,7 @@ def test_figures_are_told_with_their_units() -> None:
 
 
 def traced(folder: Path) -> Path:
-    """A trace of one node, and of one pod that came after 5 s and ran for 9."""
+    """A trace of one node and of one pod that was created after 5 s and ran for 9 s."""
     names = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time"
     pod = "p,1000,0,0,0,,LS,Succeeded,5,15,6"
     (folder / "nodes.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn,8000,1024,0,\n", "utf-8")
@@ -171,7 +171,7 @@ def traced(folder: Path) -> Path:
     return folder
 
 
-def test_pods_of_a_trace_queue_by_their_quality_of_service(tmp_path: Path) -> None:
+def test_trace_pods_queue_by_quality_of_service(tmp_path: Path) -> None:
     sides = []
     for cpus in (1, 2):
         *others, local = queue(cpus)
@@ -181,7 +181,7 @@ def test_pods_of_a_trace_queue_by_their_quality_of_service(tmp_path: Path) -> No
     assert (a["workloads"], a["finished"], a["meanWait"], a["makespan"]) == (1, 1, 0, 14)
 
 
-def test_a_trace_needs_a_queue_in_both(tmp_path: Path) -> None:
+def test_trace_requires_local_queue_in_both_configurations(tmp_path: Path) -> None:
     sides = [Variant("a", queue(1)), Variant("b", queue(1))]
     with pytest.raises(InvalidScenario, match="both need a LocalQueue trace/default"):
         as_jobs(traced(tmp_path), load_of("1"), sides)

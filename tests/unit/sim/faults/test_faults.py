@@ -1,4 +1,4 @@
-"""Faults as scenarios write them: when they come, what they do, and what is wrong with them."""
+"""Faults as scenarios define them: their times, their actions and their errors."""
 
 from itertools import islice
 from typing import Any
@@ -45,13 +45,13 @@ def read_one(**given: Any) -> ScheduledFault:
         ({"restart": True}, Restart()),
     ],
 )
-def test_a_fault_does_what_it_says(given: dict[str, Any], action: Action) -> None:
+def test_fault_is_read_with_its_action_and_time(given: dict[str, Any], action: Action) -> None:
     fault = read_one(at="10m", **given)
     assert fault.action == action
     assert list(fault.times()) == [10 * MINUTE]
 
 
-def test_faults_at_random_have_their_mean_and_depend_on_the_seed_alone() -> None:
+def test_random_faults_have_given_mean_and_depend_only_on_seed() -> None:
     fault = read_one(every={"mean": "2h", "seed": 7}, fail={"pool": "p"})
     times = list(islice(fault.times(), 2000))
     assert times == sorted(times)
@@ -60,7 +60,7 @@ def test_faults_at_random_have_their_mean_and_depend_on_the_seed_alone() -> None
     assert times != list(islice(read_one(every={"mean": "2h", "seed": 8}, fail={"pool": "p"}).times(), 2000))
 
 
-def test_faults_at_random_end_when_they_are_told_to() -> None:
+def test_random_faults_end_at_until() -> None:
     fault = read_one(every={"mean": "1h", "until": "10h"}, restart=True)
     times = list(fault.times())
     assert 0 < len(times) < 40
@@ -90,7 +90,7 @@ def test_faults_at_random_end_when_they_are_told_to() -> None:
         ("{at: 1m, fail: {pool: p}}", "spec.faults[0]: without a Cluster"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(fault: str, stated: str) -> None:
+def test_invalid_fault_is_reported_with_path(fault: str, stated: str) -> None:
     with pytest.raises(InvalidScenario) as reported:
         make_scenario(read_manifests([("s.yaml", f"{HEAD}  - {fault}\n")]))
     assert str(reported.value).startswith(f"s.yaml:1 Scenario/s: {stated}")
@@ -111,8 +111,8 @@ spec:
 NAP = "{autoProvisioning: {limits: [{resource: cpu, max: 100}, {resource: memory, max: 1000}]}}"
 
 
-def told_with_cluster(fault: str, autoscaling: str = "{}") -> str:
-    """What is wrong with a fault in a world with a Cluster."""
+def fault_in_cluster(fault: str, autoscaling: str = "{}") -> str:
+    """The error of a fault in a scenario with a Cluster, empty if the fault is valid."""
     text = f"{HEAD}  - {fault}\n{CLUSTER.replace('AUTOSCALING', autoscaling)}"
     try:
         make_scenario(read_manifests([("s.yaml", text)]))
@@ -138,14 +138,14 @@ def told_with_cluster(fault: str, autoscaling: str = "{}") -> str:
         ("slowBoot: {machine: x, times: 2, for: 1m}", "slowBoot.machine: unknown machine type 'x'"),
     ],
 )
-def test_what_a_fault_names_must_be_there(fault: str, stated: str) -> None:
-    assert told_with_cluster(f"{{at: 1m, {fault}}}").startswith(stated)
+def test_unknown_fault_target_is_rejected(fault: str, stated: str) -> None:
+    assert fault_in_cluster(f"{{at: 1m, {fault}}}").startswith(stated)
 
 
 @pytest.mark.parametrize("fault", ["fail: {pool: cpu}", "reclaimSpot: {pool: cheap}", "fail: {node: gke-c-cpu-1}"])
-def test_faults_that_may_meet_somebody_are_taken(fault: str) -> None:
-    assert told_with_cluster(f"{{at: 1m, {fault}}}") == ""
+def test_fault_with_possible_target_is_accepted(fault: str) -> None:
+    assert fault_in_cluster(f"{{at: 1m, {fault}}}") == ""
 
 
-def test_pools_that_are_made_later_may_be_named() -> None:
-    assert told_with_cluster("{at: 1m, fail: {pool: nap-e2-standard-2-1}}", NAP) == ""
+def test_fault_may_name_pool_created_by_auto_provisioning() -> None:
+    assert fault_in_cluster("{at: 1m, fail: {pool: nap-e2-standard-2-1}}", NAP) == ""

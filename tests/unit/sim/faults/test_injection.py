@@ -1,4 +1,4 @@
-"""Faults in a world: what each does to machines, nodes, the cloud and the platform, and when they end."""
+"""Faults in a world: the effect of each on machines, nodes, the cloud and the platform, and its end."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -45,7 +45,7 @@ spec:
 
 
 def world_of(*faults: str, job: str = "") -> tuple[World, list[dict[str, Any]]]:
-    """A world with these faults, and the faults in its event log."""
+    """A world with these faults, and the fault records of its event log."""
     head = "apiVersion: sim.batchyard.dev/v1alpha1\nkind: Scenario\nmetadata: {name: s}\nspec: {faults: ["
     text = f"{head}{', '.join(faults)}]}}\n---\n{CLUSTER}{job}"
     log: list[Any] = []
@@ -63,7 +63,7 @@ def phases(world: World, pool: str) -> list[str]:
 
 
 def reported(log: list[dict[str, Any]]) -> list[tuple[float, str]]:
-    """When which faults came."""
+    """The time and the name of each recorded fault."""
     return [(record["time"], record["fault"]) for record in log]
 
 
@@ -72,7 +72,7 @@ def cluster_of(world: World) -> Obj:
     return world.objects(scheme.CLUSTER)[0]
 
 
-def test_machines_of_a_pool_crash_and_are_repaired() -> None:
+def test_failed_machines_of_pool_crash_and_are_repaired() -> None:
     world, log = world_of("{at: 1m, fail: {pool: cpu, count: 1}}")
     world.run_until(MINUTE)
     assert sorted(phases(world, "cpu")) == ["Crashed", "Running"]
@@ -81,7 +81,7 @@ def test_machines_of_a_pool_crash_and_are_repaired() -> None:
     assert phases(world, "cpu") == ["Running", "Running"]
 
 
-def test_a_node_that_fails_is_the_one_named() -> None:
+def test_node_failure_crashes_named_node() -> None:
     name = world_of()[0]
     name.run_until(MINUTE)
     node = name.objects(scheme.NODE)[1]["metadata"]["name"]
@@ -91,13 +91,13 @@ def test_a_node_that_fails_is_the_one_named() -> None:
     assert [phase_of(obj) for obj in world.objects(scheme.INSTANCE) if obj["metadata"]["name"] == node] == ["Crashed"]
 
 
-def test_a_slice_is_lost_as_a_whole() -> None:
+def test_slice_failure_crashes_all_its_machines() -> None:
     world, _ = world_of("{at: 1m, fail: {slice: tpu}}")
     world.run_until(MINUTE)
     assert phases(world, "tpu") == ["Crashed", "Crashed"]
 
 
-def test_the_machine_under_a_pod_fails() -> None:
+def test_pod_failure_crashes_machine_of_pod() -> None:
     world, log = world_of("{at: 1m, fail: {pod: team/j-0}}", job=JOB % (1, 600))
     world.run_until(MINUTE - SECOND)
     (pod,) = world.objects(scheme.POD)
@@ -107,7 +107,7 @@ def test_the_machine_under_a_pod_fails() -> None:
     assert log[-1]["nodes"] == [pod["spec"]["nodeName"]]
 
 
-def test_what_finds_nothing_does_nothing() -> None:
+def test_fault_without_target_is_recorded_as_missed() -> None:
     world, log = world_of("{at: 1m, fail: {jobSet: team/none}}", "{at: 2m, drain: {node: none}}")
     world.run_until(None)
     assert [record["nodes"] for record in log] == [[], []]
@@ -115,14 +115,14 @@ def test_what_finds_nothing_does_nothing() -> None:
     assert [fault.path for fault in world.missed] == ["spec.faults[0]", "spec.faults[1]"]
 
 
-def test_chance_that_meets_nobody_is_not_told_of() -> None:
+def test_random_fault_without_target_is_not_recorded_as_missed() -> None:
     world, log = world_of("{every: {mean: 1m, until: 10m}, fail: {jobSet: team/none}}", job=JOB % (1, 600))
     world.run_until(None)
     assert log
     assert world.missed == []
 
 
-def test_spot_machines_get_notice_and_stop_after_half_a_minute() -> None:
+def test_reclaimed_spot_machine_stops_after_notice() -> None:
     world, _ = world_of("{at: 1m, reclaimSpot: {pool: spot}}")
     world.run_until(MINUTE)
     assert sorted(phases(world, "spot")) == ["Running", "Stopping"]
@@ -132,7 +132,7 @@ def test_spot_machines_get_notice_and_stop_after_half_a_minute() -> None:
     assert not before & {obj["metadata"]["name"] for obj in world.objects(scheme.INSTANCE)}
 
 
-def test_stock_outs_that_overlap_leave_the_cluster_as_it_was() -> None:
+def test_overlapping_stockouts_restore_capacity() -> None:
     outs = [f"{{at: {at}m, stockout: {{machine: n2-standard-2, zone: r-a, for: 4m}}}}" for at in (1, 3)]
     world, _ = world_of(*outs)
     counts = {}
@@ -142,7 +142,7 @@ def test_stock_outs_that_overlap_leave_the_cluster_as_it_was() -> None:
     assert counts == {0: [5], 1: [5, 0], 3: [5, 0, 0], 5: [5, 0], 7: [5]}
 
 
-def test_slow_boots_that_overlap_multiply_and_end() -> None:
+def test_overlapping_slow_boots_multiply_and_end() -> None:
     given = "slowBoot: {machine: e2-standard-4, times: 2, for: 4m}"
     world, _ = world_of(f"{{at: 1m, {given}}}", f"{{at: 3m, {given}}}")
     seen = {}
@@ -153,7 +153,7 @@ def test_slow_boots_that_overlap_multiply_and_end() -> None:
     assert seen == {0: None, 1: "50000000us", 3: "100000000us", 5: "50000000us", 7: None}
 
 
-def test_a_drained_node_is_emptied_and_opened_again() -> None:
+def test_drained_node_is_emptied_and_uncordoned() -> None:
     calm, _ = world_of(job=JOB % (1, 600))
     calm.run_until(MINUTE)
     node = calm.objects(scheme.POD)[0]["spec"]["nodeName"]
@@ -172,14 +172,14 @@ def test_a_drained_node_is_emptied_and_opened_again() -> None:
 
 
 @pytest.mark.parametrize("fault", ["conflicts: {percent: 30, for: 5m}", "restart: true"])
-def test_trouble_changes_no_end(fault: str) -> None:
+def test_conflicts_and_restarts_do_not_change_result_of_job(fault: str) -> None:
     world, log = world_of(f"{{at: 1s, {fault}}}", f"{{at: 3s, {fault}}}", job=JOB % (3, 30))
     world.run_until(None)
     assert [job["status"]["succeeded"] for job in world.objects(scheme.JOB)] == [3]
     assert len(reported(log)) == 2
 
 
-def test_faults_that_repeat_end_with_the_work() -> None:
+def test_repeating_faults_end_when_work_ends() -> None:
     world, log = world_of("{every: {mean: 1m, seed: 3}, fail: {pool: cpu}}", job=JOB % (2, 300))
     world.run_until(None)
     assert not has_unfinished_work(world.client)
@@ -187,7 +187,7 @@ def test_faults_that_repeat_end_with_the_work() -> None:
     assert len({node for record in log for node in record["nodes"]}) > 1
 
 
-def test_faults_that_repeat_end_with_their_time() -> None:
+def test_repeating_faults_end_at_until() -> None:
     world, log = world_of("{every: {mean: 1m, until: 10m}, fail: {pool: spot}}", job=JOB % (1, 3600))
     world.run_until(None)
     assert reported(log)

@@ -1,4 +1,4 @@
-"""What placement writes may meet a conflict: then it is written again, whatever it was."""
+"""Placement retries every write that fails with a conflict."""
 
 import make
 from batchyard.api.meta import Key, Obj, find_condition
@@ -12,7 +12,7 @@ from batchyard.store.memory import Store
 
 
 def pod(name: str) -> Obj:
-    """A pod that waits for a node."""
+    """A pending pod without a node."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -22,7 +22,7 @@ def pod(name: str) -> Obj:
     }
 
 
-def test_a_pod_is_told_why_it_waits_though_the_first_word_of_it_met_a_conflict() -> None:
+def test_unschedulable_condition_is_retried_after_write_conflict() -> None:
     kernel, trouble = VirtualEventLoop(make.NOW), WriteFaults()
     client = LocalClient(Store(), kernel)
     Runner(kernel, FaultyClient(client, trouble), [PlacementController()], lambda *_: None)

@@ -1,4 +1,4 @@
-"""Who will come: bursts stay bursts, and forks differ in how much comes."""
+"""Forecasts of arrivals: bursts stay together, and forks differ in the number of arrivals."""
 
 from itertools import pairwise
 
@@ -7,12 +7,12 @@ from batchyard.sim.forecasting.arrivals import ArrivalModel
 from batchyard.sim.forecasting.quota_only_state import queues_of
 from unit.sim.forks_make import queue, state, workload
 
-#: Ten at once, every hundred seconds.
+#: Ten Workloads at once, every hundred seconds.
 BURSTS = [workload(f"w-{n:03}", 5, n // 10 * 100) for n in range(100)]
 
 
 def gaps(seed: int, objects: list[dict[str, object]]) -> list[int]:
-    """The seconds between those who come."""
+    """The seconds between arrivals."""
     found = state([*queue(99), *objects], 950)
     arrivals = ArrivalModel(found, queues_of(found), list(queues_of(found).trees.values()))
     steps = arrivals.steps(lambda _: SECOND, HOUR, seed)
@@ -20,17 +20,17 @@ def gaps(seed: int, objects: list[dict[str, object]]) -> list[int]:
     return [after - before for before, after in pairwise(born)]
 
 
-def test_bursts_go_on_as_bursts() -> None:
+def test_arrival_model_keeps_bursts_together() -> None:
     found = gaps(1, BURSTS)
     alone = [gap for gap in found if gap]
     assert len(alone) / len(found) < 0.25
     assert min(alone) >= 50
 
 
-def test_forks_differ_in_how_much_comes() -> None:
+def test_forks_differ_in_number_of_arrivals() -> None:
     assert len({len(gaps(seed, BURSTS)) for seed in range(5)}) > 1
 
 
-def test_of_a_few_nothing_is_foretold() -> None:
+def test_arrivals_are_not_expected_from_short_history() -> None:
     found = state([*queue(99), *BURSTS[:3]], 10)
     assert not ArrivalModel(found, queues_of(found), list(queues_of(found).trees.values())).are_expected

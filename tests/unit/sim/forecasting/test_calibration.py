@@ -1,4 +1,4 @@
-"""What became of forecasts, and how the next are corrected: they come to hold what they should, and know no future."""
+"""The calibration of forecasts by their outcomes: intervals reach their stated coverage and use no future data."""
 
 from collections.abc import Callable
 from math import exp, log, log1p
@@ -36,12 +36,12 @@ def normal(seed: int, *names: str) -> float:
 
 
 def spread(median: float, width: float) -> Waits:
-    """What forks say whose waits are log-normal."""
+    """The waits of forks with a log-normal distribution."""
     return tuple(max(0.0, log(median) + width * NormalDist().inv_cdf(level)) for level in LEVELS)
 
 
 def load(count: int, wrong: float, believed: float, bias: float = 0.0) -> list[tuple[Waits, float]]:
-    """Forecasts one after the other, each with the true wait; errors of neighbours are alike."""
+    """A sequence of forecasts, each with the true wait; errors of neighbours are correlated."""
     error, found = 0.0, []
     for number in range(count):
         error = 0.5 * error + (1 - 0.5**2) ** 0.5 * wrong * normal(1, "error", str(number))
@@ -51,29 +51,29 @@ def load(count: int, wrong: float, believed: float, bias: float = 0.0) -> list[t
 
 
 def played(forecasts: list[tuple[Waits, float]], every: int = 2 * HOUR) -> list[tuple[Waits, float]]:
-    """The same as they are told, each corrected by what was known when it was made."""
+    """The same forecasts as reported, each corrected with the outcomes known at its time."""
     calibration, reported = Calibration(), []
     starts = [number * every + round(wait * SECOND) for number, (_, wait) in enumerate(forecasts)]
     for number, (raw, wait) in enumerate(forecasts):
         now = number * every
-        calibration = settled(calibration, now, lambda s, now=now: fate(starts[int(s.uid)], now))  # type: ignore[misc]
+        calibration = settled(calibration, now, lambda s, now=now: outcome_at(starts[int(s.uid)], now))  # type: ignore[misc]
         found = moved_by(calibration, SORTS, raw)
         calibration = remembering(calibration, [ForecastRecord("ns/w", str(number), now, SORTS, raw[9], found)])
         reported.append((in_order(found), wait))
     return reported
 
 
-def fate(starts: Instant, now: Instant) -> StartOutcome:
+def outcome_at(starts: Instant, now: Instant) -> StartOutcome:
     return StartOutcome(starts if starts <= now else None)
 
 
 def covered(reported: list[tuple[Waits, float]], low: int = 1, high: int = 17) -> float:
-    """The share of the truths between two levels, by their places; p10 and p90."""
+    """The share of true waits between two levels, given by index; the default is p10 and p90."""
     return sum((waits[low] or 0) <= log1p(wait) <= (waits[high] or 0) for waits, wait in reported) / len(reported)
 
 
 @pytest.mark.parametrize(("believed", "bias"), [(0.25, 0.0), (2.0, 0.0), (0.25, 1.0), (0.8, -1.0)])
-def test_on_a_load_that_stays_as_it_is_intervals_hold_what_they_should(believed: float, bias: float) -> None:
+def test_intervals_cover_stated_share_on_stationary_load(believed: float, bias: float) -> None:
     forecasts = load(900, 0.8, believed, bias)
     assert not 0.7 < covered(forecasts) < 0.9 or believed == 0.8
     reported = played(forecasts)[300:]
@@ -81,24 +81,24 @@ def test_on_a_load_that_stays_as_it_is_intervals_hold_what_they_should(believed:
     assert 0.45 <= covered(reported, 4, 14) <= 0.55
 
 
-def test_after_the_load_has_changed_intervals_come_to_hold_it_too() -> None:
+def test_intervals_adapt_after_load_changes() -> None:
     forecasts = load(500, 0.3, 0.3) + load(500, 1.5, 0.3)
     assert 0.75 <= covered(played(forecasts)[600:]) <= 0.85
 
 
-def test_who_foretells_well_is_left_nearly_as_he_is() -> None:
+def test_accurate_forecasts_are_changed_little() -> None:
     reported = played(load(600, 0.8, 0.8))
     widths = [(waits[17] or 0) - (waits[1] or 0) for waits, _ in reported]
     assert 0.75 <= covered(reported) <= 0.85
     assert sum(widths) / len(widths) == pytest.approx(0.8 * 2 * 1.2816, rel=0.15)
 
 
-def test_what_is_foretold_exactly_stays_exact() -> None:
+def test_exact_forecasts_stay_exact() -> None:
     raw: Waits = (log1p(600.0),) * len(LEVELS)
     assert all(found == raw for found, _ in played([(raw, 600.0)] * 50))
 
 
-def one(reported: Waits, at: Instant = 0) -> Calibration:
+def single_record(reported: Waits, at: Instant = 0) -> Calibration:
     return remembering(Calibration(), [ForecastRecord("team/w", "uid", at, SORTS, reported[9], reported)])
 
 
@@ -106,60 +106,60 @@ def shifts(calibration: Calibration) -> list[float]:
     return list(calibration.tracks[SORTS[0]].shifts)
 
 
-def test_without_experience_nothing_is_corrected() -> None:
+def test_empty_calibration_corrects_nothing() -> None:
     assert moved_by(Calibration(), SORTS, spread(600, 1)) == spread(600, 1)
 
 
-def test_of_the_future_nothing_is_known() -> None:
-    started: Callable[[ForecastRecord], StartOutcome] = lambda _: StartOutcome(started=HOUR)  # noqa: E731 - as it is handed over
-    before = one(spread(6000, 0.1))
+def test_calibration_does_not_use_future_start() -> None:
+    started: Callable[[ForecastRecord], StartOutcome] = lambda _: StartOutcome(started=HOUR)  # noqa: E731 - as it is passed
+    before = single_record(spread(6000, 0.1))
     assert settled(before, MINUTE, started).pending == before.pending
     assert shifts(settled(before, MINUTE, started)) == [0.0] * len(LEVELS)
 
 
-def test_that_a_quantile_was_too_early_is_known_once_its_time_has_passed() -> None:
-    waiting = settled(one(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
+def test_early_quantile_is_corrected_once_its_time_has_passed() -> None:
+    waiting = settled(single_record(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
     assert waiting.pending[0].late == 2**9 - 1
     assert shifts(waiting)[8] > 0 > shifts(waiting)[10]
     assert shifts(settled(waiting, 9 * MINUTE, lambda _: WAITS)) == shifts(waiting)
 
 
-def test_a_level_takes_the_opposite_one_along_by_less() -> None:
-    late = shifts(settled(one(spread(600, 0.01)), HOUR, lambda _: WAITS))
+def test_level_shifts_opposite_level_by_less() -> None:
+    late = shifts(settled(single_record(spread(600, 0.01)), HOUR, lambda _: WAITS))
     assert late[17] > -late[1] > 0 or late[17] > late[1] > 0
-    found = settled(one(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
+    found = settled(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
     assert shifts(found)[1] < 0 < shifts(found)[17]
 
 
-def test_who_is_gone_and_who_waits_for_too_long_are_forgotten() -> None:
-    assert not settled(one(spread(600, 1)), MINUTE, lambda _: StartOutcome(is_gone=True)).pending
-    assert not settled(one(spread(600, 1)), PENDING_FOR + 1, lambda _: WAITS).pending
+def test_deleted_and_long_pending_workloads_are_forgotten() -> None:
+    assert not settled(single_record(spread(600, 1)), MINUTE, lambda _: StartOutcome(is_gone=True)).pending
+    assert not settled(single_record(spread(600, 1)), PENDING_FOR + 1, lambda _: WAITS).pending
 
 
-def test_no_more_is_remembered_than_is_bounded() -> None:
+def test_number_of_pending_records_is_bounded() -> None:
     sample = ForecastRecord("team/w", "uid", 0, SORTS, None, spread(600, 1))
     assert len(remembering(Calibration(), [sample] * (PENDING_MAX + 5)).pending) == PENDING_MAX
 
 
-def test_what_was_not_drawn_is_not_corrected() -> None:
+def test_forecast_without_forks_is_not_corrected() -> None:
     assert tracks_of("manifest", spread(600, 1), 1) == ()
     assert not remembering(Calibration(), [ForecastRecord("team/w", "uid", 0, (), None, spread(600, 1))]).pending
 
 
-def test_few_forks_and_horizons_are_corrected_apart() -> None:
+def test_few_forks_and_horizons_are_corrected_separately() -> None:
     assert tracks_of("history", spread(700, 0), 40) == ("history, many forks", "history, an hour")
     assert tracks_of("history", (None,) * len(LEVELS), 3) == ("history, few forks", "history, days")
 
 
-def test_corrected_waits_are_in_order_and_what_is_not_reached_stays_so() -> None:
-    known = settled(one(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
+def test_corrected_waits_are_sorted_and_unreached_levels_stay_none() -> None:
+    known = settled(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
     found = in_order(moved_by(known, SORTS, (*spread(600, 0.001)[:-1], None)))
     known_waits = [wait for wait in found if wait is not None]
     assert (known_waits, found[-1]) == (sorted(known_waits), None)
 
 
-def test_it_is_kept_as_json() -> None:
-    known = settled(one(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
+def test_calibration_round_trips_through_json() -> None:
+    known = settled(single_record(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
     again = msgspec.json.decode(msgspec.json.encode(known), type=Calibration)
     assert moved_by(again, SORTS, spread(99, 1)) == moved_by(known, SORTS, spread(99, 1))
     assert again.pending[0].moved == known.pending[0].moved
@@ -171,7 +171,7 @@ def admitted(status: str) -> Obj:
     return {**found, "metadata": {**found["metadata"], "uid": "u"}, "status": {"conditions": [condition]}}
 
 
-def test_what_became_of_a_workload_is_told_by_its_conditions() -> None:
+def test_start_outcome_is_read_from_conditions() -> None:
     assert outcome_of(admitted("True"), "u") == StartOutcome(started=MINUTE)
     assert outcome_of(admitted("False"), "u") == StartOutcome()
     assert outcome_of(admitted("True"), "another").is_gone

@@ -1,4 +1,4 @@
-"""What a change of queues would do at once, as those are told who try it."""
+"""Warnings about the immediate effects of a change of queues."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,38 +12,38 @@ from unit.sim.forks_make import queue, state, workload
 THERE = [*queue(2), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2), workload("d", 30, 3)]
 
 
-def warned(found: State, changed: Obj, *, sees: bool = True) -> list[str]:
+def warnings(found: State, changed: Obj, *, sees: bool = True) -> list[str]:
     return warnings_of(found, changed, lambda _: sees)
 
 
-def test_more_quota_would_admit_those_who_are_first_in_line() -> None:
-    assert warned(state(THERE, 10), queue(3)[1]) == ["team/c would be admitted at once"]
-    assert warned(state(THERE, 10), queue(4)[1]) == ["team/c, team/d would be admitted at once"]
+def test_quota_increase_warns_of_workloads_admitted_at_once() -> None:
+    assert warnings(state(THERE, 10), queue(3)[1]) == ["team/c would be admitted at once"]
+    assert warnings(state(THERE, 10), queue(4)[1]) == ["team/c, team/d would be admitted at once"]
 
 
-def test_less_quota_would_evict_nobody_and_says_who_would_not_fit() -> None:
-    (reported,) = warned(state(THERE, 10), queue(1)[1])
+def test_quota_decrease_warns_of_workloads_that_no_longer_fit() -> None:
+    (reported,) = warnings(state(THERE, 10), queue(1)[1])
     over, who = reported.split(": ")
     assert over == "ClusterQueue cq would use 1 cpu of flavor f more than it then may"
     assert who == "team/b would no longer fit; no other Workload is admitted there"
 
 
-def test_a_queue_that_is_drained_would_evict_all() -> None:
-    (reported,) = warned(state(THERE, 10), queue(2, stopPolicy="HoldAndDrain")[1])
+def test_hold_and_drain_warns_of_evicted_workloads() -> None:
+    (reported,) = warnings(state(THERE, 10), queue(2, stopPolicy="HoldAndDrain")[1])
     assert reported == "team/a, team/b would be evicted at once"
 
 
-def test_names_are_told_to_those_who_may_see_them() -> None:
-    assert warned(state(THERE, 10), queue(4)[1], sees=False) == ["2 Workloads would be admitted at once"]
+def test_warning_hides_names_of_unreadable_workloads() -> None:
+    assert warnings(state(THERE, 10), queue(4)[1], sees=False) == ["2 Workloads would be admitted at once"]
 
 
-def test_another_weight_or_label_says_nothing() -> None:
+def test_label_change_gives_no_warning() -> None:
     changed = queue(2)[1]
     changed["metadata"]["labels"] = {"a": "b"}
-    assert warned(state(THERE, 10), changed) == []
+    assert warnings(state(THERE, 10), changed) == []
 
 
-def test_a_queue_that_is_stopped_would_no_longer_admit() -> None:
+def test_stopped_local_queue_warns_of_workloads_not_admitted() -> None:
     waiting = state(THERE, 10)
     freed = {key: obj for key, obj in waiting.objects.items() if key.name != "a"}
     assert warnings_of(replace(waiting, objects=freed), _local("Hold"), lambda _: True) == [
@@ -51,7 +51,7 @@ def test_a_queue_that_is_stopped_would_no_longer_admit() -> None:
     ]
 
 
-def test_quota_beyond_the_nodes_is_told() -> None:
+def test_quota_above_node_capacity_is_reported() -> None:
     node: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Node",

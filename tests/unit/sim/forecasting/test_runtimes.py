@@ -1,4 +1,4 @@
-"""How long Workloads run: what manifests say, and what history does."""
+"""Run times of Workloads, from manifests and from history."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_reference, with_metadata
 from batchyard.base.instant import SECOND
 from batchyard.sim.forecasting.run_times import Basis, RunTimeEstimator, explicit_runtime
-from unit.sim.forks_make import queue, state, untold, workload
+from unit.sim.forks_make import queue, state, without_runtimes, workload
 
 
 def owned(owner: Obj, cluster: Obj | None = None) -> tuple[Obj, dict[Key, Obj], Obj | None]:
-    """The Workload of a Job or JobSet, the objects there are, and the Cluster."""
+    """The Workload of a Job or JobSet, the existing objects, and the Cluster."""
     kind = scheme.JOB if owner["kind"] == "Job" else scheme.JOB_SET
     found = with_metadata(make.workload("w"), ownerReferences=[controller_reference(owner)])
     return found, {Key(kind, "team", owner["metadata"]["name"]): owner}, cluster
@@ -22,25 +22,25 @@ def sleeping(seconds: int) -> dict[str, Any]:
     return {"template": {"spec": {"containers": [container], "restartPolicy": "Never"}}}
 
 
-def test_a_job_takes_as_many_rounds_as_its_pods_need() -> None:
+def test_job_runtime_is_rounds_of_pods_times_sleep() -> None:
     assert explicit_runtime(*owned(make.job(completions=5, parallelism=2, **sleeping(10)))) == 30 * SECOND
 
 
-def test_a_job_set_takes_as_long_as_its_longest_job() -> None:
+def test_jobset_runtime_is_that_of_longest_job() -> None:
     jobs = [make.replicated_job("a", **sleeping(10)), make.replicated_job("b", **sleeping(40))]
     assert explicit_runtime(*owned(make.jobset(replicatedJobs=jobs))) == 40 * SECOND
 
 
-def test_of_a_command_that_does_more_than_sleep_nothing_is_told() -> None:
+def test_runtime_of_other_command_is_unknown() -> None:
     assert explicit_runtime(*owned(make.job())) is None
 
 
-def test_an_annotation_goes_before_the_command() -> None:
+def test_annotation_overrides_command_runtime() -> None:
     job = make.job(**sleeping(10), annotations={"batchyard.dev/runtime": "7s"})
     assert explicit_runtime(*owned(job)) == 7 * SECOND
 
 
-def test_a_cluster_gives_the_time_of_jobs_that_do_not_say_it() -> None:
+def test_cluster_sets_runtime_of_jobs_without_own_runtime() -> None:
     rows = [{"names": ["team/long-*"], "runtime": "9s"}]
     cluster = {"spec": {"runtimes": {"default": "3s", "jobs": rows}}}
     assert explicit_runtime(*owned(make.job("long-1"), cluster)) == 9 * SECOND
@@ -51,42 +51,44 @@ def test_a_cluster_gives_the_time_of_jobs_that_do_not_say_it() -> None:
 HISTORY = [workload(f"train-{n}", 10) for n in range(6)] + [workload(f"test-{n}", 2) for n in range(6)]
 
 
-def test_history_is_that_of_the_same_name_but_for_numbers() -> None:
-    then = untold(state([*queue(20), *HISTORY], 15))
+def test_history_is_grouped_by_name_without_numbers() -> None:
+    then = without_runtimes(state([*queue(20), *HISTORY], 15))
     runtimes = RunTimeEstimator(then)
     for name, runs in (("train-77", 10), ("test-5", 2)):
         found = runtimes.estimate({**workload(name), "metadata": {"name": name, "namespace": "team"}})
         assert (found.basis, found.draw(0.5, 0)) == (Basis.HISTORY, runs * SECOND)
 
 
-def test_who_is_like_nobody_is_like_all_of_the_queue() -> None:
-    found = RunTimeEstimator(untold(state([*queue(20), *HISTORY], 15))).estimate(workload("other"))
+def test_unknown_name_uses_history_of_whole_queue() -> None:
+    found = RunTimeEstimator(without_runtimes(state([*queue(20), *HISTORY], 15))).estimate(workload("other"))
     assert {found.draw(chance, 0) for chance in (0.9, 0.1)} == {2 * SECOND, 10 * SECOND}
 
 
-def test_without_history_nobody_knows_and_a_limit_is_all_there_is() -> None:
-    runtimes = RunTimeEstimator(untold(state([*queue(20), *HISTORY[:2]], 15)))
+def test_runtime_without_history_is_unknown_or_execution_limit() -> None:
+    runtimes = RunTimeEstimator(without_runtimes(state([*queue(20), *HISTORY[:2]], 15)))
     found = runtimes.estimate(workload("new"))
     assert (found.basis, found.draw(0.5, 0)) == (Basis.UNKNOWN, None)
     assert runtimes.estimate(workload("new", maximumExecutionTimeSeconds=60)).draw(0.5, 0) == 60 * SECOND
 
 
-def test_those_who_ask_for_as_much_are_more_alike() -> None:
+def test_history_prefers_equal_requests() -> None:
     large = [workload(f"train-{n + 6}", 30, cpus=2) for n in range(6)]
-    runtimes = RunTimeEstimator(untold(state([*queue(40), *HISTORY[:6], *large], 35)))
+    runtimes = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY[:6], *large], 35)))
     for cpus, runs in ((1, 10), (2, 30)):
         assert runtimes.estimate(workload("train-99", cpus=cpus)).draw(0.5, 0) == runs * SECOND
 
 
-def test_a_wider_group_says_what_a_few_runs_cannot() -> None:
+def test_wider_group_is_used_beyond_longest_run_of_small_group() -> None:
     long = [workload(f"long-{n}", 1000) for n in range(10)]
-    found = RunTimeEstimator(untold(state([*queue(40), *HISTORY[:6], *long], 1100))).estimate(workload("train-99"))
+    found = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY[:6], *long], 1100))).estimate(
+        workload("train-99")
+    )
     assert found.draw(0.5, 0) == 10 * SECOND
     assert found.draw(0.5, 20 * SECOND) == 1000 * SECOND
 
 
-def test_forks_have_their_own_ideas_of_a_history_and_are_the_same_each_time() -> None:
-    found = RunTimeEstimator(untold(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
+def test_forks_draw_different_but_deterministic_histories() -> None:
+    found = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
     assert found.history is not None
     drawn = [[lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.forked(seed)]]
     again = [[lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.forked(seed)]]

@@ -1,4 +1,4 @@
-"""Drawing in stretches: neighbours stay together, every place is as likely, and errors add up, not cancel out."""
+"""Block bootstrap: neighbours stay together, every place is equally likely, and errors do not cancel out."""
 
 from itertools import pairwise
 from statistics import fmean, pvariance
@@ -14,35 +14,35 @@ def drawn(seed: int, count: int = 20) -> list[int]:
     return [places.next() for _ in range(count)]
 
 
-def test_a_seed_fixes_what_is_drawn() -> None:
+def test_bootstrap_is_determined_by_seed() -> None:
     assert drawn(1) == drawn(1)
     assert drawn(1) != drawn(2)
 
 
-def test_the_next_place_is_mostly_the_next_one() -> None:
+def test_bootstrap_mostly_continues_with_next_place() -> None:
     places = drawn(3, 2000)
     together = sum((before + 1) % 100 == after for before, after in pairwise(places))
     assert 0.87 < together / len(places) < 0.94
 
 
-def test_every_place_is_as_likely() -> None:
+def test_bootstrap_draws_places_uniformly() -> None:
     first = [drawn(seed, 1)[0] for seed in range(1000)]
     assert set(first) == set(range(100)) or len(set(first)) > 98
     assert 45 < fmean(first) < 54
 
 
-def test_a_history_of_one_is_all_there_is() -> None:
+def test_bootstrap_of_one_place_returns_it() -> None:
     places = BlockBootstrap(1, 5, "test")
     assert [places.next() for _ in range(3)] == [0, 0, 0]
 
 
-def test_forks_differ_by_as_much_as_days_do() -> None:
+def test_block_bootstrap_keeps_variance_of_days() -> None:
     in_stretches = [fmean(DAYS[place] for place in drawn(seed)) for seed in range(300)]
     alone = [fmean(DAYS[int(100 * chance(seed, str(each)))] for each in range(20)) for seed in range(300)]
     assert pvariance(in_stretches) > 2 * pvariance(alone)
 
 
-def test_weights_are_one_on_average_and_alike_within_a_stretch() -> None:
+def test_weights_average_one_and_are_constant_within_block() -> None:
     found = [weights(100, seed, "test") for seed in range(300)]
     assert 0.95 < fmean(map(fmean, found)) < 1.05
     assert all(each[0] == each[9] != each[10] for each in found)

@@ -1,4 +1,4 @@
-"""Every law can be broken, and says so: the world is tampered with as no controller would."""
+"""Every invariant detects its violation: the tests change the world as no controller would."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def quota(name: str, nominal: int, **limits: int) -> list[dict[str, Any]]:
 
 
 def platform() -> list[dict[str, Any]]:
-    """Two queues of one Cohort, three CPUs each: one reclaims by priority, the other preempts nobody."""
+    """Two queues of one Cohort, three CPUs each: one reclaims by priority, the other never preempts."""
     reclaims = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "LowerPriority"}
     objects = [
         make.flavor("spot"),
@@ -42,7 +42,7 @@ def platform() -> list[dict[str, Any]]:
 
 
 def without_birth(obj: dict[str, Any]) -> dict[str, Any]:
-    """As a user writes it: the platform says when it was made."""
+    """The object as a user writes it, without creationTimestamp."""
     return {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "creationTimestamp"}}
 
 
@@ -53,7 +53,7 @@ def workload(name: str, queue: str = "lq", count: int = 1, **spec: Any) -> dict[
 
 
 def running(*objects: dict[str, Any]) -> tuple[World, InvariantChecker]:
-    """A world in which all that may begin has begun, one after the other, and its inspection."""
+    """A world to which these objects came one after the other, and its inspection."""
     steps = [with_metadata(obj, annotations={SUBMIT_AT: f"{number}ms"}) for number, obj in enumerate(objects)]
     world = World(scenario_of([*platform(), *steps]))
     inspection = attach(world)
@@ -63,32 +63,32 @@ def running(*objects: dict[str, Any]) -> tuple[World, InvariantChecker]:
 
 
 def get(world: World, name: str, kind: str = scheme.WORKLOAD) -> Obj:
-    """An object that must be there."""
+    """An object that must exist."""
     found = world.client.get(Key(kind, "team", name))
     assert found is not None
     return found
 
 
 def broken(inspection: InvariantChecker, world: World) -> list[str]:
-    """The laws broken after what was done, each once, in order."""
+    """The violated invariants, each once, in order."""
     world.run_until(None)
     return list(dict.fromkeys(violation.law for violation in inspection.finish()))
 
 
 def change(world: World, name: str, status: Mapping[str, Any]) -> None:
-    """Write a Workload's status over the heads of its controllers."""
+    """Writes a Workload's status without its controllers."""
     obj = get(world, name)
     world.submit(UpdateStatus(with_status(obj, {**(obj.get("status") or {}), **status})))
 
 
 def admit(world: World, name: str, queue: str = "ours", **pod_sets: int) -> None:
-    """Admit a Workload, whatever there is."""
+    """Admits a Workload regardless of quota."""
     admission = make.admission(queue, **pod_sets)
     change(world, name, {"admission": admission, "conditions": [make.condition("QuotaReserved")]})
 
 
 def preempt(world: World, victim: str, by: str, reason: str = "InClusterQueue") -> None:
-    """Preempt a Workload for another."""
+    """Preempts a Workload for another."""
     uid = get(world, by)["metadata"]["uid"]
     message = f"Preempted to accommodate a workload (UID: {uid}, JobUID: UNKNOWN) due to whim"
     marks = [make.condition("Evicted", reason="Preempted"), make.condition("Preempted", reason=reason, message=message)]
@@ -96,25 +96,25 @@ def preempt(world: World, victim: str, by: str, reason: str = "InClusterQueue") 
     change(world, victim, {"conditions": [*kept, *marks]})
 
 
-def test_a_world_left_alone_keeps_all_laws() -> None:
+def test_unmodified_world_violates_no_invariant() -> None:
     world, inspection = running(workload("old"), workload("new"))
     assert broken(inspection, world) == []
 
 
-def test_an_admission_beyond_the_tree_is_seen() -> None:
+def test_admission_over_cohort_quota_is_detected() -> None:
     world, inspection = running(workload("old", count=6), workload("late", count=2))
     admit(world, "late", main=2)
     assert "quota_never_oversubscribed" in broken(inspection, world)
 
 
-def test_quota_taken_away_excuses_who_holds_it() -> None:
+def test_reduced_quota_does_not_violate_quota_invariant() -> None:
     world, inspection = running(workload("old", count=6))
     smaller = make.cluster_queue("theirs", active=None, cohortName="all", resourceGroups=quota("spot", 0))
     world.apply(without_birth(smaller))
     assert broken(inspection, world) == []
 
 
-def test_usage_that_nobody_holds_is_seen() -> None:
+def test_usage_without_workload_is_detected() -> None:
     world, inspection = running(workload("old"))
     world.platform.index.snapshot.queues["ours"].node.usage[0] += 1
     world.apply(workload("late"))
@@ -125,12 +125,12 @@ def test_usage_that_nobody_holds_is_seen() -> None:
     ("queue", "pod_sets"),
     [
         pytest.param("ours", {"other": 5}, id="another pod set"),
-        pytest.param("ours", {"main": 4}, id="fewer pods than may be"),
+        pytest.param("ours", {"main": 4}, id="fewer pods than allowed"),
         pytest.param("ours", {"main": 6}, id="more pods than asked for"),
         pytest.param("theirs", {"main": 5}, id="another queue"),
     ],
 )
-def test_an_assignment_that_does_not_match_is_seen(queue: str, pod_sets: dict[str, int]) -> None:
+def test_assignment_that_does_not_match_workload_is_detected(queue: str, pod_sets: dict[str, int]) -> None:
     world, inspection = running(workload("large", count=5), workload("late", count=5))
     admit(world, "late", queue, **pod_sets)
     assert "admitted_has_assignment" in broken(inspection, world)
@@ -144,10 +144,10 @@ def test_an_assignment_that_does_not_match_is_seen(queue: str, pod_sets: dict[st
         pytest.param("mate", "new", "InCohortReclamation", id="a queue that does not borrow"),
         pytest.param("mate", "new", "InCohortReclaimWhileBorrowing", id="a policy that is off"),
         pytest.param("mate", "new", "InCohortFairSharing", id="sharing that is not fair"),
-        pytest.param("old", "old", "InClusterQueue", id="somebody who does not wait"),
+        pytest.param("old", "old", "InClusterQueue", id="a preemptor that is not pending"),
     ],
 )
-def test_a_preemption_without_right_is_seen(victim: str, by: str, reason: str) -> None:
+def test_preemption_not_allowed_by_policy_is_detected(victim: str, by: str, reason: str) -> None:
     world, inspection = running(
         workload("old", count=3), workload("mate", "lq-theirs", 3), workload("late", count=9), workload("new", count=9)
     )
@@ -160,11 +160,11 @@ def test_a_preemption_without_right_is_seen(victim: str, by: str, reason: str) -
     [
         pytest.param({"old": LOWER, "mate": HIGHER}, "mate", False, id="a lower priority"),
         pytest.param({"old": HIGHER, "mate": HIGHER}, "mate", True, id="an equal priority"),
-        pytest.param({"old": LOWER}, "mate", True, id="nobody who could use the nodes"),
-        pytest.param({"old": LOWER, "late": HIGHER}, "late", True, id="somebody without quota"),
+        pytest.param({"old": LOWER}, "mate", True, id="a preemptor without pods"),
+        pytest.param({"old": LOWER, "late": HIGHER}, "late", True, id="a preemptor without quota"),
     ],
 )
-def test_nodes_taken_without_right_are_seen(classes: dict[str, str], by: str, wrong: bool) -> None:
+def test_hotswap_not_allowed_by_priority_is_detected(classes: dict[str, str], by: str, wrong: bool) -> None:
     world, inspection = running(workload("old", count=3), workload("mate", "lq-theirs"), workload("late", count=9))
     for name, priority in classes.items():
         pod = {"apiVersion": "v1", "kind": "Pod", **make.pod_template(priorityClassName=priority)}
@@ -174,7 +174,7 @@ def test_nodes_taken_without_right_are_seen(classes: dict[str, str], by: str, wr
     assert ("hotswap_respects_priority" in broken(inspection, world)) is wrong
 
 
-def test_a_job_that_starts_by_itself_is_seen() -> None:
+def test_unsuspended_job_without_admission_is_detected() -> None:
     template = make.pod_template(restartPolicy="Never")
     world, inspection = running(without_birth(make.job("job", parallelism=9, completions=9, template=template)))
     job = get(world, "job", scheme.JOB)
@@ -182,7 +182,7 @@ def test_a_job_that_starts_by_itself_is_seen() -> None:
     assert "no_job_runs_without_admission" in broken(inspection, world)
 
 
-def test_a_finished_workload_that_goes_on_is_seen() -> None:
+def test_finished_workload_that_becomes_unfinished_is_detected() -> None:
     world, inspection = running(workload("old"))
     change(world, "old", {"conditions": [make.condition("Finished")]})
     world.run_until(6 * SECOND)
@@ -190,21 +190,21 @@ def test_a_finished_workload_that_goes_on_is_seen() -> None:
     assert "finished_holds_nothing" in broken(inspection, world)
 
 
-def test_a_workload_that_is_forgotten_is_seen() -> None:
+def test_workload_missing_from_queue_is_detected() -> None:
     world, inspection = running(workload("old", count=6), workload("late"))
     world.platform.index.queue_manager.pending["ours"].remove("team/late")
     change(world, "old", {"conditions": [make.condition("Finished")]})
     assert broken(inspection, world) == ["assumed_equals_confirmed", "nothing_is_stuck"]
 
 
-def test_an_assumption_that_the_objects_do_not_bear_out_is_seen() -> None:
+def test_assumption_that_differs_from_objects_is_detected() -> None:
     world, inspection = running(workload("old"))
     world.platform.index.snapshot.queues["ours"].workloads["team/old"].evicted = True
     world.apply(workload("late"))
     assert broken(inspection, world) == ["assumed_equals_confirmed"]
 
 
-def test_an_object_changed_in_place_is_seen() -> None:
+def test_object_mutated_in_place_is_detected() -> None:
     world, inspection = running(workload("old"))
     labels: Any = get(world, "old")["metadata"]
     labels["labels"] = {"a": "b"}
@@ -212,27 +212,27 @@ def test_an_object_changed_in_place_is_seen() -> None:
 
 
 def watched(*events: WatchEvent) -> list[str]:
-    """What the law of watches says of events told after those of a small world."""
+    """The violations of the watch invariant by events after those of a small world."""
     _, inspection = running()
     inspection._observe(events)
     return [violation.what for violation in inspection.violations if violation.law == "watch_has_no_gap"]
 
 
-def test_a_gap_in_a_watch_is_seen() -> None:
+def test_gap_in_watch_is_detected() -> None:
     world, _ = running()
     obj = make.namespace("gap")
     event = WatchEvent(EventType.ADDED, Key(scheme.NAMESPACE, "", "gap"), obj, None, world.store.revision + 2)
     assert watched(event) == [f"revision {world.store.revision + 2} follows {world.store.revision}"]
 
 
-def test_a_change_of_what_was_never_told_is_seen() -> None:
+def test_modification_of_unknown_object_is_detected() -> None:
     world, _ = running()
     obj, key = make.namespace("gap"), Key(scheme.NAMESPACE, "", "gap")
     event = WatchEvent(EventType.MODIFIED, key, obj, obj, world.store.revision + 1)
     assert watched(event) == ["gap has another old object than the last event", "gap was modified"]
 
 
-def test_a_violation_tells_the_story_of_its_objects() -> None:
+def test_violation_text_includes_history_of_objects() -> None:
     world, inspection = running(workload("old", count=6), workload("late", count=2))
     admit(world, "late", main=2)
     broken(inspection, world)
@@ -241,5 +241,5 @@ def test_a_violation_tells_the_story_of_its_objects() -> None:
     assert "0.001s Workload team/late: added" in text
 
 
-def test_every_invariant_has_a_unique_name() -> None:
+def test_invariant_names_are_unique() -> None:
     assert len({law.name for law in INVARIANTS}) == len(INVARIANTS)

@@ -1,4 +1,4 @@
-"""Every law of clusters can be broken, and says so: the platform stands still, and the world is tampered with."""
+"""Every cluster invariant detects its violation: the platform is stopped, and the tests change the world."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,14 +44,14 @@ spec:
 
 @pytest.fixture
 def world() -> World:
-    """A world after a while, whose platform stands still from now on."""
+    """A world after 30 minutes of virtual time."""
     world = World(make_scenario(read_manifests([("world.yaml", WORLD)])))
     world.run_until(30 * MINUTE)
     return world
 
 
 def watched(world: World) -> InvariantChecker:
-    """The laws from now on; nobody answers what is done to the world."""
+    """Attaches the invariants and stops the platform."""
     world.platform.runner.stop()
     return attach(
         world, [law for law in INVARIANTS if law.name not in {"watch_has_no_gap", "assumed_equals_confirmed"}]
@@ -59,7 +59,7 @@ def watched(world: World) -> InvariantChecker:
 
 
 def broken(world: World, inspection: InvariantChecker) -> list[str]:
-    """The laws broken after what was done, each once."""
+    """The violated invariants, each once."""
     world.run_until(None)
     assert world.refused == []
     return list(dict.fromkeys(violation.law for violation in inspection.finish()))
@@ -82,25 +82,25 @@ def nodes_of(world: World, pool: str) -> list[str]:
 
 
 def machine(name: str, pool: str = "elastic", **spec: Any) -> Obj:
-    """An Instance that nobody asked for."""
+    """An Instance that was not requested."""
     own = {"pool": pool, "zone": "r-a", "machineType": "n2-standard-4", "provisioning": "standard", **spec}
     meta = {"name": name, "labels": {well_known.NODE_POOL: pool}}
     return {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Instance", "metadata": meta, "spec": own}
 
 
 def set_phase(world: World, name: str, phase: str) -> None:
-    """An Instance gets into a phase."""
+    """Sets the phase of an Instance."""
     found = world.client.get(Key(scheme.INSTANCE, "", name))
     assert found is not None
     status = {**(found.get("status") or {}), "phase": phase, "since": "2026-01-01T00:30:00Z"}
     world.submit(UpdateStatus(with_status(found, status)))
 
 
-def test_a_cluster_left_alone_keeps_all_laws(world: World) -> None:
+def test_unmodified_cluster_violates_no_invariant(world: World) -> None:
     assert broken(world, watched(world)) == []
 
 
-def test_a_pod_of_a_job_without_quota_is_seen(world: World) -> None:
+def test_pod_of_suspended_job_is_detected(world: World) -> None:
     inspection, job = watched(world), world.client.get(Key(scheme.JOB, "team", "held"))
     assert job is not None
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "held", "uid": job["metadata"]["uid"], "controller": True}
@@ -108,7 +108,7 @@ def test_a_pod_of_a_job_without_quota_is_seen(world: World) -> None:
     assert "no_pod_without_admission" in broken(world, inspection)
 
 
-def test_a_pod_on_a_node_whose_taint_it_does_not_tolerate_is_seen(world: World) -> None:
+def test_pod_on_node_with_untolerated_taint_is_detected(world: World) -> None:
     inspection = watched(world)
     node = world.client.get(Key(scheme.NODE, "", nodes_of(world, "cpu")[0]))
     assert node is not None
@@ -118,13 +118,13 @@ def test_a_pod_on_a_node_whose_taint_it_does_not_tolerate_is_seen(world: World) 
     assert "pods_suit_their_nodes" in broken(world, inspection)
 
 
-def test_a_node_with_too_many_pods_is_seen(world: World) -> None:
+def test_overcommitted_node_is_detected(world: World) -> None:
     inspection = watched(world)
     world.submit(Create(pod("p", nodes_of(world, "cpu")[0], {"cpu": "5"})))
     assert broken(world, inspection) == ["nodes_are_never_overfull", "nothing_hangs"]
 
 
-def test_two_jobs_in_one_domain_are_seen(world: World) -> None:
+def test_two_jobs_in_exclusive_domain_are_detected(world: World) -> None:
     inspection = watched(world)
     topology = {well_known.EXCLUSIVE_TOPOLOGY: well_known.NODE_POOL}
     for key, node in zip("ab", nodes_of(world, "cpu"), strict=True):
@@ -132,7 +132,7 @@ def test_two_jobs_in_one_domain_are_seen(world: World) -> None:
     assert "exclusive_domains" in broken(world, inspection)
 
 
-def test_half_a_slice_that_runs_on_is_seen(world: World) -> None:
+def test_partially_crashed_slice_that_keeps_running_is_detected(world: World) -> None:
     inspection = watched(world)
     set_phase(world, nodes_of(world, "tpu")[0], "Crashed")
     world.run_until(35 * MINUTE)
@@ -140,7 +140,7 @@ def test_half_a_slice_that_runs_on_is_seen(world: World) -> None:
     assert "slices_are_whole" in broken(world, inspection)
 
 
-def test_half_of_a_request_is_seen(world: World) -> None:
+def test_partially_fulfilled_resize_request_is_detected(world: World) -> None:
     inspection = watched(world)
     spec = {"pool": "elastic", "zone": "r-a", "count": 2}
     request = {"kind": "ResizeRequest", "metadata": {"name": "r"}, "spec": spec}
@@ -149,7 +149,7 @@ def test_half_of_a_request_is_seen(world: World) -> None:
     assert "requests_are_whole" in broken(world, inspection)
 
 
-def test_a_machine_that_the_cloud_does_not_have_is_seen(world: World) -> None:
+def test_instances_over_cloud_capacity_are_detected(world: World) -> None:
     inspection = watched(world)
     for name in "mn":
         world.submit(Create(machine(name)))
@@ -158,28 +158,28 @@ def test_a_machine_that_the_cloud_does_not_have_is_seen(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [{"succeeded": 2}, {"succeeded": 1, "failed": 3}, {"succeeded": 0}])
-def test_a_job_that_counts_wrong_is_seen(world: World, status: dict[str, int]) -> None:
+def test_wrong_pod_counts_of_job_are_detected(world: World, status: dict[str, int]) -> None:
     inspection, job = watched(world), world.client.get(Key(scheme.JOB, "team", "done"))
     assert job is not None
     world.submit(UpdateStatus(with_status(job, {**job["status"], **status})))
     assert broken(world, inspection) == ["jobs_count_right"]
 
 
-def test_a_node_without_work_is_seen(world: World) -> None:
+def test_idle_node_is_detected(world: World) -> None:
     inspection = watched(world)
     world.submit(Create(machine("m")))
     set_phase(world, "m", "Running")
     assert "idle_nodes_are_released" in broken(world, inspection)
 
 
-def test_what_nobody_owns_is_seen(world: World) -> None:
+def test_orphaned_lease_is_detected(world: World) -> None:
     inspection = watched(world)
     lease = {"kind": "Lease", "metadata": {"name": "n", "namespace": "kube-node-lease"}, "spec": {}}
     world.submit(Create({"apiVersion": "coordination.k8s.io/v1", **lease}))
     assert broken(world, inspection) == ["nothing_is_orphaned"]
 
 
-def test_a_pod_that_waits_though_there_is_room_is_seen(world: World) -> None:
+def test_pending_pod_that_fits_is_detected(world: World) -> None:
     inspection = watched(world)
     world.submit(Create(pod("p")))
     assert broken(world, inspection) == ["nothing_hangs"]

@@ -1,4 +1,4 @@
-"""Why a Workload waits, whatever its state; who has it and who has its place; what is hidden from whom."""
+"""Why a Workload waits, in every state: its quota holders, its preemptors, and the names hidden from a user."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,13 +28,13 @@ def written(obj: Obj) -> dict[str, Any]:
 
 
 def at(obj: Obj, moment: str) -> dict[str, Any]:
-    """An object that comes at a moment."""
+    """An object that is submitted at an instant."""
     annotations = {**(obj["metadata"].get("annotations") or {}), "batchyard.dev/submit-at": moment}
     return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
 
 def world(*objects: Obj, fair_sharing: bool = False, until: int = 60) -> World:
-    """A world without nodes, some time after the objects came."""
+    """A world without nodes, some time after the objects were submitted."""
     made = World(scenario_of([written(obj) for obj in objects], fair_sharing=fair_sharing))
     made.run_until(until * SECOND)
     made.settle()
@@ -49,7 +49,7 @@ def why(of: World, name: str = "wl", kind: str = scheme.WORKLOAD, namespace: str
 
 
 def limit(of: World, name: str = "wl") -> tuple[str, str]:
-    """What binds, and where."""
+    """The binding limit and its object."""
     binding = why(of, name)["binding"]
     return binding["limit"], f"{binding['where']['kind']} {binding['where']['name']}"
 
@@ -77,7 +77,7 @@ OVER["template"]["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "1"}
     ],
     ids=["no LocalQueue", "no ClusterQueue", "LocalQueue held", "queue held", "no flavor", "no namespace", "cycle"],
 )
-def test_what_keeps_it_from_being_looked_at_comes_first(objects: Sequence[Obj], expected: tuple[str, str]) -> None:
+def test_inactive_queue_or_invalid_setup_is_reported_first(objects: Sequence[Obj], expected: tuple[str, str]) -> None:
     assert limit(world(*objects, workload())) == expected
 
 
@@ -92,9 +92,9 @@ def test_what_keeps_it_from_being_looked_at_comes_first(objects: Sequence[Obj], 
         ),
         ([LOCAL, yard.queue("cq", 1, stopPolicy="Hold")], ""),
     ],
-    ids=["queue held", "LocalQueue held", "no namespace", "it would not fit either"],
+    ids=["queue held", "LocalQueue held", "no namespace", "workload does not fit"],
 )
-def test_what_is_to_be_mended_is_proposed_where_that_admits(objects: Sequence[Obj], change: str) -> None:
+def test_fix_is_proposed_only_if_workload_would_be_admitted(objects: Sequence[Obj], change: str) -> None:
     assert [each["text"] for each in why(world(FLAVOR, *objects, workload())).get("changes", [])] == [change][
         : bool(change)
     ]
@@ -110,11 +110,11 @@ def test_what_is_to_be_mended_is_proposed_where_that_admits(objects: Sequence[Ob
     ],
     ids=["deactivated", "gated", "above its limits", "not covered"],
 )
-def test_its_own_state_and_requests_count(fields: Mapping[str, Any], expected: tuple[str, str]) -> None:
+def test_state_and_requests_of_workload_are_reported(fields: Mapping[str, Any], expected: tuple[str, str]) -> None:
     assert limit(world(FLAVOR, QUEUE, LOCAL, workload(**fields))) == expected
 
 
-def test_limits_of_its_namespace_are_told() -> None:
+def test_limit_range_violation_is_reported() -> None:
     bounds = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small", "namespace": "team"}}
     most = {**bounds, "spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}}
     found = why(world(FLAVOR, QUEUE, LOCAL, most, workload()))
@@ -122,7 +122,7 @@ def test_limits_of_its_namespace_are_told() -> None:
     assert "requests must not be above the limitRange max" in found["summary"]
 
 
-def test_all_flavors_are_told_with_every_level_also_those_the_search_does_not_come_to() -> None:
+def test_all_flavors_are_reported_with_every_quota_level() -> None:
     quotas = yard.group(spot={"cpu": yard.quota(1, borrowing=1)}, tainted={"cpu": 9}, other={"cpu": 1})
     tainted = make.flavor("tainted", nodeTaints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
     tree = [yard.cohort("leaf", parent="root"), yard.cohort("root", groups=[yard.group(spot={"cpu": 2})])]
@@ -139,7 +139,7 @@ def test_all_flavors_are_told_with_every_level_also_those_the_search_does_not_co
     assert levels[0]["borrowingLimit"] == "1"
 
 
-def test_who_holds_it_is_told_borrowers_of_ones_own_first() -> None:
+def test_holders_list_borrowers_first() -> None:
     queues = [
         yard.queue("cq", 4, cohort="c", preemption=yard.preemption(reclaim="LowerPriority")),
         yard.queue("b", 0, cohort="c"),
@@ -154,7 +154,7 @@ def test_who_holds_it_is_told_borrowers_of_ones_own_first() -> None:
     assert "raise its priority from 0 to 6" in [change["text"] for change in found["changes"]]
 
 
-def test_those_that_have_to_go_first_are_waited_for() -> None:
+def test_preemptor_waits_for_termination_of_its_victims() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
     job = make.job("low", completions=4, parallelism=4)
     found = world(FLAVOR, queue, LOCAL, job, at(workload(cpu=4, priority=9), "30s"), until=30)
@@ -164,7 +164,7 @@ def test_those_that_have_to_go_first_are_waited_for() -> None:
     assert evicted["preemption"]["rule"] == "InClusterQueue"
 
 
-def test_one_that_was_preempted_is_told_who_was_not_taken_and_why() -> None:
+def test_preempted_workload_lists_alternatives_not_preempted() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
     holders = [workload("first", priority=1), at(workload("second", priority=0), "1s")]
     found = world(FLAVOR, queue, LOCAL, *holders, at(workload("urgent", priority=9), "30s"))
@@ -172,7 +172,7 @@ def test_one_that_was_preempted_is_told_who_was_not_taken_and_why() -> None:
     assert reported["alternatives"] == ["team/first was not preempted: its priority 1 is higher"]
 
 
-def test_names_of_others_are_told_to_those_who_may_read_them() -> None:
+def test_names_of_unreadable_workloads_are_hidden() -> None:
     elsewhere = {**workload("secret", cpu=4), "metadata": {**make.metadata("secret", "other")}}
     locals_ = [LOCAL, {**make.local_queue(), "metadata": make.metadata("lq", "other")}]
     found = world(FLAVOR, QUEUE, *locals_, elsewhere, at(workload(), "1s"))
@@ -195,12 +195,12 @@ def test_names_of_others_are_told_to_those_who_may_read_them() -> None:
         ),
     ],
 )
-def test_a_job_outside_any_queue_says_so(job: Obj, stated: str) -> None:
+def test_job_without_queue_is_reported_as_unmanaged(job: Obj, stated: str) -> None:
     found = why(world(FLAVOR, QUEUE, LOCAL, job), "job", scheme.JOB)
     assert (found["state"], stated in found["summary"]) == ("Unmanaged", True)
 
 
-def test_a_job_and_its_pods_lead_to_the_workload() -> None:
+def test_job_and_its_pods_refer_to_same_workload() -> None:
     found = world(FLAVOR, QUEUE, LOCAL, make.job(annotations={"batchyard.dev/runtime": "1h"}))
     pod = found.objects(scheme.POD)[0]["metadata"]["name"]
     job, of_pod = why(found, "job", scheme.JOB), why(found, pod, scheme.POD)
@@ -211,12 +211,12 @@ def test_a_job_and_its_pods_lead_to_the_workload() -> None:
     assert of_pod["pod"]["phase"] == "Running"
 
 
-def test_one_that_runs_says_who_could_preempt_it() -> None:
+def test_running_workload_reports_possible_preemptors() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
     assert why(world(FLAVOR, queue, LOCAL, workload()))["facts"]["preemptible"] == "in cq by priority above 0"
 
 
-def test_a_queue_tells_its_head_and_what_it_lends() -> None:
+def test_queue_reports_head_and_lent_quota() -> None:
     queues = [yard.queue("cq", 4, cohort="c"), yard.queue("b", 0, cohort="c")]
     borrower = yard.workload("taker", 3, queue="b")
     found = world(FLAVOR, *queues, LOCAL, make.local_queue("b", cluster_queue="b"), borrower, at(workload(), "1s"))
@@ -227,7 +227,7 @@ def test_a_queue_tells_its_head_and_what_it_lends() -> None:
     assert why(found, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
 
 
-def test_fair_shares_are_told_where_they_decide() -> None:
+def test_fair_shares_are_reported_with_fair_sharing() -> None:
     queues = [yard.queue(name, 2, cohort="c", weight=1) for name in ("cq", "b")]
     taker = yard.workload("taker", 3, queue="b")
     locals_ = [LOCAL, make.local_queue("b", cluster_queue="b")]
@@ -235,12 +235,12 @@ def test_fair_shares_are_told_where_they_decide() -> None:
     assert {each["clusterQueue"]: each.get("share", 0) for each in found["shares"]} == {"cq": 0, "b": 250}
 
 
-def test_there_is_nothing_to_say_of_what_is_not_there() -> None:
+def test_why_returns_none_for_missing_object() -> None:
     found = world(FLAVOR, QUEUE)
     assert found.platform.explainer.why(Key(scheme.WORKLOAD, "team", "none"), found.kernel.now()) is None
 
 
-def test_asking_changes_nothing() -> None:
+def test_why_does_not_change_world() -> None:
     objects = [FLAVOR, QUEUE, LOCAL, workload("first", cpu=3), at(workload(), "1s"), at(workload("third"), "2s")]
     asked, left = world(*objects), world(*objects)
     for _ in range(3):
@@ -252,7 +252,7 @@ def test_asking_changes_nothing() -> None:
     assert asked.platform.index.snapshot.queues["cq"].node.usage == left.platform.index.snapshot.queues["cq"].node.usage
 
 
-def test_a_write_that_the_server_refuses_again_and_again_is_told() -> None:
+def test_repeatedly_rejected_write_is_reported() -> None:
     made = world(QUEUE, LOCAL, FLAVOR, workload())
     obj = made.client.get(Key(scheme.WORKLOAD, "team", "wl"))
     assert obj is not None

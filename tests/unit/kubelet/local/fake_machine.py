@@ -1,4 +1,4 @@
-"""A machine that only pretends, in virtual time, and a stage on which the kubelet has it for a node."""
+"""A fake machine in virtual time, and a stage whose kubelet uses it as its node."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,25 +27,25 @@ UID = "uid-pod"
 
 @dataclass(frozen=True)
 class Script:
-    """What a container does: it ends after `seconds` with `code`, or `stopping` seconds after it is told to stop."""
+    """The behaviour of a container: it ends after `seconds` with `code`, or `stopping` seconds after a stop request."""
 
     seconds: float | None = None
     code: int = 0
     stopping: float = 0
     stopped_code: int = 143
-    #: When its startup and readiness probes succeed; None: never.
+    #: When its startup and readiness probes succeed, None for never.
     started: float | None = 0
     ready: float | None = 0
-    #: What its status says besides from the beginning on.
-    says: Mapping[str, Any] | None = None
+    #: Further fields of its status, from its start on.
+    status: Mapping[str, Any] | None = None
 
 
 FOREVER = Script()
 ScriptOf = Callable[[str, int], Script]
 
 
-class PretendedMachine:
-    """Runs do what scripts say. It holds its user to what a machine may rely on."""
+class FakeMachine:
+    """Runs follow their scripts. The machine asserts the preconditions of its interface."""
 
     def __init__(self, kernel: VirtualEventLoop, script: ScriptOf) -> None:
         self._kernel = kernel
@@ -53,15 +53,15 @@ class PretendedMachine:
         self._runs: dict[Key, Obj] = {}
         self._listeners: list[Listener] = []
         self._events: list[WatchEvent] = []
-        #: Why the next sandboxes cannot be made.
+        #: The errors of the next sandboxes.
         self.faults: list[str] = []
-        #: What becomes of the next images that are looked for: fields of their status.
+        #: The results of the next image lookups: fields of their status.
         self.images: list[dict[str, Any]] = []
         #: The starts, in order: "sandbox" or "CONTAINER/N".
         self.started: list[str] = []
-        #: When these were, in seconds from the beginning.
+        #: The times of the starts, in seconds from the beginning.
         self.times: list[float] = []
-        #: What was written into volumes anew, in order: by volume.
+        #: The files written again into volumes, in order: by volume.
         self.written: list[Mapping[str, Mapping[str, VolumeFile]]] = []
         #: The stops, in order: name and seconds of grace.
         self.stops: list[tuple[str, int]] = []
@@ -82,27 +82,27 @@ class PretendedMachine:
             return self._refresh(write.obj)
         return self._start(write.obj) if isinstance(write, Create) else self._stop(write.obj)
 
-    def says(self, name: str, uid: str = UID, **status: Any) -> None:
-        """Let the status of a run say more, as its keeper does."""
+    def set_status(self, name: str, uid: str = UID, **status: Any) -> None:
+        """Adds fields to the status of a run, as its supervisor does."""
         key = Key(RUN, uid, name)
         if self._is_alive(key):
             run = self._runs[key]
             self._change({**run, "status": {**run["status"], **status}}, run)
 
     def end(self, name: str, code: int, uid: str = UID, **status: Any) -> None:
-        """Let a run end now."""
-        self.says(name, uid, phase="Exited", exitCode=code, finishedAt=self._kernel.now(), **status)
+        """Ends a run now."""
+        self.set_status(name, uid, phase="Exited", exitCode=code, finishedAt=self._kernel.now(), **status)
 
     def lose(self, name: str, uid: str = UID) -> None:
-        """Let nobody know what became of a run."""
+        """Ends a run with an unknown result."""
         self.end(name, 137, uid, reason="ContainerStatusUnknown", message="nobody knows")
 
     def forget(self) -> None:
-        """Forget all, and tell nobody: its folders are lost."""
+        """Removes all runs without an event, as when its folders are lost."""
         self._runs.clear()
 
     def alive(self) -> list[str]:
-        """The names of the runs that run, or are about to."""
+        """The names of the runs that run or are about to run."""
         return [key.name for key in self._runs if self._is_alive(key)]
 
     def _start(self, wish: Obj) -> Obj:
@@ -138,7 +138,7 @@ class PretendedMachine:
             self._kernel.call_at(now + SECOND, lambda: self.end(key.name, uid=key.namespace, **{"code": 0, **stated}))
             return
         script = self.script(run["spec"]["container"], run["spec"]["attempt"])
-        marks = {"started": script.started == 0, "ready": script.ready == 0, **(script.says or {})}
+        marks = {"started": script.started == 0, "ready": script.ready == 0, **(script.status or {})}
         self._change({**run, "status": {"phase": "Running", "startedAt": now, **marks}}, run)
         self._schedule(key, script)
 
@@ -147,8 +147,8 @@ class PretendedMachine:
             if seconds:
                 self._kernel.call_at(self._kernel.now() + int(seconds * SECOND), work)
 
-        later(script.started, lambda: self.says(key.name, key.namespace, started=True))
-        later(script.ready, lambda: self.says(key.name, key.namespace, ready=True))
+        later(script.started, lambda: self.set_status(key.name, key.namespace, started=True))
+        later(script.ready, lambda: self.set_status(key.name, key.namespace, ready=True))
         if script.seconds == 0:
             self.end(key.name, script.code, key.namespace)
         later(script.seconds, lambda: self.end(key.name, script.code, key.namespace))
@@ -168,7 +168,7 @@ class PretendedMachine:
             self.stops.append((key.name, stop["grace"]))
         self._change({**run, "stop": stop}, run)
         if not run["status"]:
-            return run  # it looks when it has begun
+            return run  # the run checks for a stop when it begins
         if key.name == SANDBOX or run["spec"]["kind"] == "image":
             self.end(key.name, 1 if key.name != SANDBOX else 0, key.namespace)
             return run
@@ -206,23 +206,23 @@ class PretendedMachine:
 
 
 class LocalStage(Stage):
-    """A node with the kubelet of this machine; `scripts` are by container, or by `CONTAINER/N`; else it runs on."""
+    """A node with the local kubelet; `scripts` are by container or by `CONTAINER/N`; the default is to run forever."""
 
-    #: The container engine that works there.
+    #: The container engine available on the node.
     engine = ""
 
     def __init__(self, *objects: Obj, **scripts: Script) -> None:
         self.kernel = VirtualEventLoop(make.NOW)
         self.scripts: dict[str, Script] = dict(scripts)
         self.objects = LocalClient(Store(), self.kernel)
-        self.machine = PretendedMachine(self.kernel, self._script)
+        self.machine = FakeMachine(self.kernel, self._script)
         self.client = CompositeClient(self.objects, self.machine)  # type: ignore[assignment]
         self.events = []
         self._run_platform()
         self.put(node(), *objects)
 
     def restart(self) -> None:
-        """Let the platform end as by a crash, and begin again."""
+        """Crashes and restarts the platform."""
         self.runner.stop()
         self._run_platform()
         shown = [*(o for kind in (scheme.NODE, scheme.POD) for o in self.objects.list(kind)), *self.machine.runs()]
@@ -230,12 +230,12 @@ class LocalStage(Stage):
         self.settle()
 
     def delete_pod(self, grace: int | None = None, name: str = "pod") -> None:
-        """Delete the pod."""
+        """Deletes the pod."""
         self.client.submit([Delete(Key(scheme.POD, "team", name), grace)], lambda _: None)
         self.settle()
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass to an instant, even if nothing happens then."""
+        """Advances time to an instant, even without an event at that instant."""
         self.kernel.call_at(make.at(seconds), lambda: None)
         self.run(seconds)
 
@@ -256,7 +256,7 @@ class LocalStage(Stage):
         return found["status"], found.get("reason", ""), found.get("message", "")
 
     def is_gone(self, name: str = "pod") -> bool:
-        """Whether there is no such pod, and nothing is left of it."""
+        """Whether the pod does not exist and has no runs left."""
         return self.client.get(Key(scheme.POD, "team", name)) is None and not self.machine.runs(f"uid-{name}")
 
     def reported(self, reason: str) -> list[str]:
@@ -279,7 +279,7 @@ def node() -> Obj:
 
 
 def pod(*mains: Mapping[str, Any], first: Sequence[Mapping[str, Any]] = (), name: str = "pod", **spec: Any) -> Obj:
-    """A bound pod as the API stores it, one that runs once if nothing else is said."""
+    """A bound pod as the API stores it; its default restartPolicy is Never."""
     whole = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 30, **spec}
     if first:
         whole["initContainers"] = list(first)
@@ -288,5 +288,5 @@ def pod(*mains: Mapping[str, Any], first: Sequence[Mapping[str, Any]] = (), name
 
 
 def sidecar(name: str = "side", **fields: Any) -> Mapping[str, Any]:
-    """A container that runs beside the main ones."""
+    """A sidecar container."""
     return local_make.container(name, restartPolicy="Always", **fields)
