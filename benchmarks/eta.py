@@ -20,9 +20,9 @@ from batchyard.api.meta import Key
 from batchyard.api.scheme import WORKLOAD
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND
+from batchyard.sim.forecast import ForecastAnswers
 from batchyard.sim.forecasting.calibration import Calibration
-from batchyard.sim.forecasting.service import ForecastAnswers
-from batchyard.sim.random_worlds.queues import scenario_of
+from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.world import World
 
 API = "kueue.x-k8s.io/v1beta2"

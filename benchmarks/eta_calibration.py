@@ -39,7 +39,7 @@ from batchyard.sim.forecast import HORIZON, OF_SERVER, WORK_MAX, Forecast, Forec
 from batchyard.sim.forecasting.arrivals import BlockBootstrap
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, StartOutcome, remembering, settled
 from batchyard.sim.forecasting.run_times import Basis
-from batchyard.sim.random_worlds.queues import scenario_of
+from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.world import World

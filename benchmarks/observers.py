@@ -26,12 +26,12 @@ from batchyard.kubelet.simulated.kubelet import Kubelets, container_delays_of
 from batchyard.scheduling.controller import CycleObserver, NoCycleObserver
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Decision
+from batchyard.server.logging.ledger import LedgerFile
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform, ServerMetrics
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
-from batchyard.store.ledger import LedgerFile
 from batchyard.store.memory import changes_reader
 from batchyard.wiring import Ports, WiredPlatform, build_platform
 

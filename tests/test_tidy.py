@@ -26,8 +26,8 @@ ENTRY_POINTS = (
     "batchyard.cli.main",
     "batchyard.shim.spawner",
     "batchyard.sim.invariants.checker",
-    "batchyard.sim.random_worlds.queues",
-    "batchyard.sim.random_worlds.cluster",
+    "batchyard.sim.random_worlds",
+    "batchyard.sim.random_worlds",
     *(entry.module for entry in COMMANDS.values()),
 )
 

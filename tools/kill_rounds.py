@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from batchyard.server.platform.data_dir import JOURNAL
-from batchyard.store.backup import back_up
+from batchyard.store.journal import back_up
 from batchyard.store.journal_file import JournalError
 from e2e_platform.converging import end_of, faults_of
 from e2e_platform.killing import Answers, kill_round, last_look

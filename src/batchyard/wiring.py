@@ -38,7 +38,7 @@ from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacement
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.nodes.health import NodeHealth, TaintEviction
-from batchyard.nodes.pod_gc import PodGarbageCollector
+from batchyard.nodes.pods import PodGarbageCollector
 from batchyard.placement.controller import PlacementController
 from batchyard.placement.hotswap import Hotswap
 from batchyard.placement.node_filters import AutoscalingProfile

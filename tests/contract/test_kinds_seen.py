@@ -10,7 +10,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
-from batchyard.client.writes import kind_of
+from batchyard.client.transport import kind_of
 from batchyard.controller_groups import FINALIZERS, REMOTE, kinds_seen, kinds_written
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write

@@ -28,7 +28,7 @@ SCHEMA_PATTERN = r"re.sub('(?<!\\\\)\\$$', '\\\\Z', pattern)"
 DYNAMIC = {
     ("batchyard.api.validation.rules", "pattern"): "the callers pass the constants of the module, tested below",
     ("batchyard.api.validation.cluster", "pattern"): "compiled for its error alone",
-    ("batchyard.autoscaler.settings", "pattern"): "from a Cluster, which only the owner writes",
+    ("batchyard.autoscaler.node_groups", "pattern"): "from a Cluster, which only the owner writes",
     ("batchyard.api.schema.scalars", SCHEMA_PATTERN): "the patterns of the field tables, tested below",
     ("batchyard.apiserver.built_in", "fits"): "the elements of the layouts, tested below",
     (

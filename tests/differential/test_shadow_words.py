@@ -12,9 +12,9 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.metrics.forks import ShadowMetrics
 from batchyard.scheduling.workload import lifecycle
+from batchyard.shadow.controller import LifecycleCheck
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType
 from batchyard.shadow.state import ShadowSettings
-from batchyard.shadow.steps import LifecycleCheck
 from batchyard.sim.scenario import Scenario
 from differential import planted
 from differential.recorded import packed_cases

@@ -10,7 +10,7 @@ import pytest
 
 from batchyard.cli.commands.status import print_status
 from batchyard.cli.options import Output
-from batchyard.server.local_node.machine_info import Gpus
+from batchyard.server.local_node.node import Gpus
 from e2e_local_pods.node import local_platform, script, wait_for
 from e2e_platform.running import Running
 

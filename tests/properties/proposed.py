@@ -8,7 +8,7 @@ from batchyard.api.meta import Key, Obj, format_amount, key_of, quota_amount
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Update
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
-from batchyard.sim.random_worlds.queues import RandomSource, WorldBounds, random_objects, scenario_of
+from batchyard.sim.random_worlds import RandomSource, WorldBounds, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 

@@ -12,8 +12,7 @@ import sys
 
 import pytest
 
-from batchyard.sim.random_worlds.cluster import random_cluster_scenario
-from batchyard.sim.random_worlds.queues import SeededDraws
+from batchyard.sim.random_worlds import SeededDraws, random_cluster_scenario
 from properties.worlds import event_log, told_of_cluster
 
 SEEDS = range(3000, 3024)

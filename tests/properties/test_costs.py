@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchyard.sim.faults.faults import WriteFaults
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.invariants.checker import CostsAddUp, attach
-from batchyard.sim.random_worlds.cluster import random_cluster_scenario
-from batchyard.sim.random_worlds.queues import SeededDraws
+from batchyard.sim.random_worlds import SeededDraws, random_cluster_scenario
 from batchyard.sim.world import World
 from properties.worlds import STEPS_MAX, reported
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.well_known import SUBMIT_AT
-from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds, random_objects, scenario_of
+from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_objects, scenario_of
 from properties.worlds import event_log
 
 SEEDS = range(2000, 2012)

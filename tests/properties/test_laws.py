@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds, random_scenario
+from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_scenario
 from properties.worlds import SMALL, Drawn, broken_laws, event_log, examples, troubled_laws
 
 CORPUS = [

@@ -3,7 +3,7 @@
 from typing import Any
 
 from batchyard.api.well_known import DELETE_AT, RUNTIME, SUBMIT_AT
-from batchyard.sim.random_worlds.queues import scenario_of
+from batchyard.sim.random_worlds import scenario_of
 from properties.worlds import broken_laws, event_log
 
 KUEUE = "kueue.x-k8s.io/v1beta2"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds
+from batchyard.sim.random_worlds import SeededDraws, WorldBounds
 from batchyard.sim.scenario import Scenario
 from properties.proposed import admits, lasting_scenario, one_less, waiting, world_at_query
 from properties.worlds import Drawn, examples

@@ -6,11 +6,10 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from batchyard.sim.faults.faults import WriteFaults
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.invariants.checker import attach
 from batchyard.sim.invariants.invariant import InvariantViolation
-from batchyard.sim.random_worlds.cluster import random_cluster_scenario
-from batchyard.sim.random_worlds.queues import SeededDraws, WorldBounds
+from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_cluster_scenario
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 

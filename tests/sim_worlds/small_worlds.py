@@ -8,7 +8,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import find_condition, is_true
 from batchyard.api.well_known import NODE_POOL
 from batchyard.scheduling.workload.lifecycle import is_finished
-from batchyard.sim.faults.faults import WriteFaults
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.invariants.checker import attach
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World

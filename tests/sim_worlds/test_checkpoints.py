@@ -2,14 +2,14 @@
 
 import pytest
 
-from batchyard.accounting.accounts import DONE, LOST
+from batchyard.accounting.records import DONE, LOST
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import resumed_work
 from batchyard.base.instant import HOUR, seconds
-from batchyard.sim.faults.faults import WriteFaults
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import EPOCH, World

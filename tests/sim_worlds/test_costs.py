@@ -6,15 +6,14 @@ from typing import Any
 import pytest
 
 from batchyard import simulate
-from batchyard.accounting.accounts import WHOLE
 from batchyard.accounting.controller import History, nothing_remembered, resume_ledger
-from batchyard.accounting.records import report
+from batchyard.accounting.records import WHOLE, report
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, find_condition
 from batchyard.base.instant import HOUR, MINUTE
-from batchyard.metrics.machines import CostMetrics
-from batchyard.sim.faults.faults import WriteFaults
+from batchyard.metrics.objects import CostMetrics
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.invariants.checker import attach
 from batchyard.sim.scenario import Scenario, make_scenario, read_sources
 from batchyard.sim.world import EPOCH, World

@@ -9,7 +9,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.event_log import Record
-from batchyard.sim.faults.faults import WriteFaults
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
 from sim_worlds.test_checkpoints import QUEUE

@@ -11,7 +11,7 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.views import workload
-from batchyard.base import memory as caches
+from batchyard.base import memory
 from batchyard.base.instant import SECOND
 from batchyard.client import informer
 from batchyard.client.local import LocalClient
@@ -91,7 +91,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 def test_deleted_jobs_retain_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "REMEMBERED_MAX", 100)
+    monkeypatch.setattr(memory, "REMEMBERED_MAX", 100)
     monkeypatch.setattr(controllers, "KEPT_MAX", 100)
     monkeypatch.setattr(controllers, "AT_ONCE_MAX", 20)
     monkeypatch.setattr(informer, "KEPT_MAX", 20)

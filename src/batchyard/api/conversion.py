@@ -16,13 +16,12 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, INITIAL_SHARE
 from batchyard.api.meta import Obj, group_kind, with_metadata, with_path
 from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope, scope_for
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.validation.topology import assignment_faults
-from batchyard.api.well_known import HOSTNAME
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, HOSTNAME, INITIAL_SHARE
 from batchyard.base.instant import SECOND
 
 # --- configuration ---

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY
 from batchyard.api.manifests import decode
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import CONFIGURATION, kind_info
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY
 from batchyard.api.yaml_documents import DocumentLines, read_documents
 
 _INFO: Final = kind_info(CONFIGURATION)

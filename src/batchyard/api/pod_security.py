@@ -652,14 +652,3 @@ def _checks(level: str, minor: int) -> Sequence[CheckPod]:
     replaced = {check.replaces for check in present}
     forms = (check.at(minor) for check in present if check.name not in replaced)
     return [form for form in forms if form is not None]
-
-
-__all__ = [
-    "PREFIX",
-    "LevelVersion",
-    "PodSecurityPolicy",
-    "PodSecurityViolations",
-    "evaluate_pod",
-    "label_faults",
-    "namespace_policy",
-]

@@ -509,9 +509,6 @@ def _referring_to_definitions(value: Any) -> Any:
     return [_referring_to_definitions(each) for each in value] if isinstance(value, list) else value
 
 
-__all__ = ["OpenApi"]
-
-
 # --- definitions ---
 #
 # CustomResourceDefinitions of built-in kinds, for installation in other API servers.

@@ -16,8 +16,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
-from batchyard.autoscaler.pending_units import kinds_of
-from batchyard.autoscaler.scale_up import ScaleUp, format_reasons
+from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, kinds_of
 from batchyard.base import fnv1a_64
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
 from batchyard.cloud.catalog.prices import chips_in

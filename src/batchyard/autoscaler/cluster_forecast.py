@@ -8,13 +8,11 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.expander import NodeGroupsState
-from batchyard.autoscaler.failures import Failures
-from batchyard.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.index import Failures, ScalingIndex
 from batchyard.autoscaler.machines import MachineRecord
 from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup
-from batchyard.autoscaler.pending_units import PodPlacements
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS, ProvisioningRequestState, pods_of, state_of
-from batchyard.autoscaler.scale_up import LoopContext, ScaleUp
+from batchyard.autoscaler.scale_up import LoopContext, PodPlacements, ScaleUp
 from batchyard.interfaces.client import Reader
 
 

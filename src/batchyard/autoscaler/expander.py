@@ -16,8 +16,13 @@ from batchyard.api.meta import Obj
 from batchyard.api.patterns import is_found
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import PodView
-from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, format_exceeded_limits
-from batchyard.autoscaler.settings import ScalingSettings
+from batchyard.autoscaler.node_groups import (
+    ClusterLimits,
+    GroupName,
+    NodeGroup,
+    ScalingSettings,
+    format_exceeded_limits,
+)
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
 #: Micro-dollars an hour for a core, a GiB, and any device.

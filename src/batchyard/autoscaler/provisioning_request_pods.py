@@ -18,8 +18,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.expander import FULL, IN_BACKOFF, ScaleUpOption, best_option
 from batchyard.autoscaler.node_groups import NodeGroup
-from batchyard.autoscaler.pending_units import kinds_of
-from batchyard.autoscaler.scale_up import ScaleUp, misfit
+from batchyard.autoscaler.scale_up import ScaleUp, kinds_of, misfit
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
 # --- provisioning request conditions ---

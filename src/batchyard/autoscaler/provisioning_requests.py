@@ -14,10 +14,8 @@ from batchyard.autoscaler import provisioning_request_pods
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster, requested_pods, template_keys
 from batchyard.autoscaler.expander import ScaleUpOption
-from batchyard.autoscaler.failures import Failures
-from batchyard.autoscaler.index import ScalingIndex
+from batchyard.autoscaler.index import Failures, ScalingIndex
 from batchyard.autoscaler.node_groups import NodeGroup
-from batchyard.autoscaler.pending_units import PendingUnit, PodPlacements
 from batchyard.autoscaler.provisioning_request_pods import (
     ACCEPTED,
     ACCEPTED_BY_AUTOSCALER,
@@ -63,7 +61,7 @@ from batchyard.autoscaler.provisioning_request_pods import (
     with_condition_set,
     with_details,
 )
-from batchyard.autoscaler.scale_up import LoopContext
+from batchyard.autoscaler.scale_up import LoopContext, PendingUnit, PodPlacements
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.cloud.catalog.instances import new_instance
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write

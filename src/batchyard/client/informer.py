@@ -25,14 +25,18 @@ from batchyard.base.instant import SECOND, Duration
 from batchyard.client.transport import (
     HttpAnswer,
     HttpRequest,
+    decoded,
+    failure_reason,
+    is_ahead,
+    is_object,
     jittered_backoff,
     key_in,
+    list_in,
     path_of,
     path_of_kind,
     received,
     revision_of,
 )
-from batchyard.client.writes import decoded, failure_reason, is_ahead, is_object, list_in
 from batchyard.interfaces.client import Delete, EventType, Listener, ObjectClient, WatchEvent, Write, WriteResult
 from batchyard.interfaces.containers import RUN, ContainerRuntime
 

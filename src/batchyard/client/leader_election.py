@@ -17,8 +17,7 @@ import msgspec
 from batchyard.api.times import format_micro_time
 from batchyard.base import draw
 from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest, Transport
-from batchyard.client.writes import decoded, failure_reason, is_object
+from batchyard.client.transport import HttpAnswer, HttpRequest, Transport, decoded, failure_reason, is_object
 from batchyard.interfaces.controller import Kernel
 
 _encode: Final = msgspec.json.Encoder().encode

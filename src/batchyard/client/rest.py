@@ -17,9 +17,8 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.informer import Cache, Informer
-from batchyard.client.transport import HttpAnswer, RateLimit, Transport, key_in, revision_of
+from batchyard.client.transport import HttpAnswer, RateLimit, Transport, key_in, list_in, revision_of
 from batchyard.client.write_queue import Submission, WriteQueue, WriteResponse
-from batchyard.client.writes import list_in
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, Reader, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Kernel
 

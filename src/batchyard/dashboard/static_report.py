@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from batchyard.accounting.accounts import Statement
+from batchyard.accounting.records import Statement
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
@@ -21,15 +21,14 @@ from batchyard.dashboard.data_source import (
     QueueSource,
     ViewerAccess,
     ViewInputs,
+    WorkloadListCache,
 )
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.models.nodes import node, nodes
-from batchyard.dashboard.models.overview import cohorts, overview
+from batchyard.dashboard.models.overview import cohorts, overview, timeline
 from batchyard.dashboard.models.queues import queue
 from batchyard.dashboard.models.rows import costs
-from batchyard.dashboard.models.timeline import timeline
 from batchyard.dashboard.models.workload import workload, workloads
-from batchyard.dashboard.workload_list_cache import WorkloadListCache
 from batchyard.interfaces.client import Reader
 
 # --- assets ---

@@ -9,8 +9,16 @@ from batchyard.api.times import format_time
 from batchyard.api.views.pods import PODS, PodView, is_terminal, pod_view
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.explain.document import Binding, ExplanationReader, Part, slim, workload_of
-from batchyard.explain.flavor_breakdown import FlavorResourceRequest, FlavorVerdict, PodSetVerdicts
+from batchyard.explain.document import (
+    Binding,
+    ExplanationReader,
+    FlavorResourceRequest,
+    FlavorVerdict,
+    Part,
+    PodSetVerdicts,
+    slim,
+    workload_of,
+)
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import TAINT, ClusterQueue, PreemptionPossibility, rule_of

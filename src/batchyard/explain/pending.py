@@ -18,8 +18,18 @@ from batchyard.api.views.workload import (
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
 from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, Shortage, shortage_of, unlent_quota
-from batchyard.explain.document import Binding, ExplanationReader, Part, holder_part, kind_of, pod_sets_part, slim
-from batchyard.explain.flavor_breakdown import FlavorVerdict, PodSetVerdicts, flavor_verdicts
+from batchyard.explain.document import (
+    Binding,
+    ExplanationReader,
+    FlavorVerdict,
+    Part,
+    PodSetVerdicts,
+    flavor_verdicts,
+    holder_part,
+    kind_of,
+    pod_sets_part,
+    slim,
+)
 from batchyard.explain.fork import DecisionLimitReached, Fork, HypotheticalChange, TrialOutcome
 from batchyard.explain.proposals import (
     QUOTA,

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj, selector, with_path
 from batchyard.api.views.workload import ClusterQueueView, FlavorView, WorkloadView
-from batchyard.explain.flavor_breakdown import PodSetVerdicts
+from batchyard.explain.document import PodSetVerdicts
 from batchyard.explain.fork import DecisionLimitReached, Fork, HypotheticalChange
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy

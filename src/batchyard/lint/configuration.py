@@ -27,8 +27,7 @@ from batchyard.api.views.workload import (
     local_queue_view,
 )
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, node_pool
-from batchyard.autoscaler.node_groups import NodeGroup, groups_of
-from batchyard.autoscaler.settings import settings_of
+from batchyard.autoscaler.node_groups import NodeGroup, groups_of, settings_of
 from batchyard.cloud.catalog.instances import find_reservation
 from batchyard.cloud.catalog.prices import zones_of
 from batchyard.cloud.cluster_objects import NodeRequirements, is_system_label

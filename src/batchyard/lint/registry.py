@@ -16,7 +16,7 @@ from batchyard.cloud.cluster_objects import catalog_faults, pool_faults
 from batchyard.jobframework.workloads import GenericJob, workload_spec
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
-from batchyard.lint import capacity, flavors, preemption, queues, references
+from batchyard.lint import capacity, flavors, queues, references
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import LintFinding, LintRule, Severity, finding_of
 from batchyard.lint.workloads import LintedWork
@@ -169,33 +169,33 @@ _TERMS: Final = (
     ),
 )
 _PREEMPTION: Final = (
-    LintRule("preemption-loop", _WARNING, "two Workloads preempt each other for ever", preemption.preemption_loop),
-    LintRule("contradicting-priorities", _WARNING, "two contradicting orders", preemption.contradicting_priorities),
+    LintRule("preemption-loop", _WARNING, "two Workloads preempt each other for ever", queues.preemption_loop),
+    LintRule("contradicting-priorities", _WARNING, "two contradicting orders", queues.contradicting_priorities),
     LintRule(
         "priority-without-preemption",
         _WARNING,
         "quota prevents a preemption between pods",
-        preemption.priority_without_preemption,
+        queues.priority_without_preemption,
     ),
     LintRule(
         "reclaim-without-cohort",
         _NOTE,
         "`reclaimWithinCohort` in a queue without a cohort",
-        preemption.reclaim_without_cohort,
+        queues.reclaim_without_cohort,
     ),
     LintRule(
         "borrowing-without-lender",
         _WARNING,
         "a `borrowingLimit` in a flavor of which no other member",
-        preemption.borrowing_without_lender,
+        queues.borrowing_without_lender,
     ),
-    LintRule("nothing-lent", _WARNING, "every member of the cohort has a `lendingLimit` of 0", preemption.nothing_lent),
-    LintRule("zero-weight", _WARNING, "a fair sharing weight of 0 makes the share infinite", preemption.zero_weight),
+    LintRule("nothing-lent", _WARNING, "every member of the cohort has a `lendingLimit` of 0", queues.nothing_lent),
+    LintRule("zero-weight", _WARNING, "a fair sharing weight of 0 makes the share infinite", queues.zero_weight),
     LintRule(
         "borrowing-ignored",
         _WARNING,
         "`borrowWithinCohort` has no effect with fair sharing",
-        preemption.borrowing_ignored,
+        queues.borrowing_ignored,
     ),
 )
 

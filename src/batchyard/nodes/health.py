@@ -18,7 +18,7 @@ from batchyard.interfaces.client import Delete, EventType, Reader, Update, Updat
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.nodes import conditions
 from batchyard.nodes.conditions import Taint, execution_taints, readiness
-from batchyard.nodes.pods_by_node import PodsByNode
+from batchyard.nodes.pods import PodsByNode
 
 # --- zone disruption ---
 #

@@ -35,7 +35,7 @@ from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus,
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.jobset.exclusive_placement import is_leader
 from batchyard.nodes import conditions
-from batchyard.nodes.pods_by_node import PodsByNode
+from batchyard.nodes.pods import PodsByNode
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import pick_node
 from batchyard.placement.gang import (

@@ -18,11 +18,10 @@ from batchyard.package_data import read_folder
 from batchyard.provision import engine
 from batchyard.provision.engine import NAMESPACES, kustomization, own_configuration
 from batchyard.provision.manifests import made
-from batchyard.provision.manifests.rendered import labels_of
 from batchyard.provision.manifests.stack import stack_access
 from batchyard.provision.model import MetricsCollector, PlatformEngine, PlatformModel
 from batchyard.provision.terraform import files as terraform
-from batchyard.provision.yaml_output import yaml_text
+from batchyard.provision.yaml_output import labels_of, yaml_text
 
 # --- monitoring ---
 #

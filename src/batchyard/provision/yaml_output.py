@@ -1,9 +1,12 @@
 """YAML output of rendered files: readable and byte-for-byte reproducible."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
 
 HEADER: Final = "# Made by `batchyard platform render`: change the platform's file, and render again.\n"
 
@@ -35,3 +38,33 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+
+
+# --- rendered ---
+#
+# A rendered object and its origin.
+
+
+PART_OF: Final = "app.kubernetes.io/part-of"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+
+
+class RenderedObject(NamedTuple):
+    """A rendered object, and the platform field it comes from."""
+
+    obj: Obj
+    path: str
+
+
+def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
+    """Return an object in the storage version of its kind, with the platform's labels."""
+    info = scheme.kind_info(kind)
+    metadata: dict[str, Any] = {"name": name, "labels": labels_of(platform)}
+    if namespace:
+        metadata["namespace"] = namespace
+    return {"apiVersion": info.api_version, "kind": info.kind, "metadata": metadata, **fields}
+
+
+def labels_of(platform: str) -> Mapping[str, str]:
+    """Return the labels by which a platform's objects are found."""
+    return {MANAGED_BY: "batchyard", PART_OF: platform}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY, GATES
 from batchyard.api.meta import Selector, selector
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy

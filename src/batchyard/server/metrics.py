@@ -17,8 +17,7 @@ from batchyard.interfaces.client import EventType, ObjectClient, WatchEvent
 from batchyard.metrics.controllers import ControllerMetrics
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import Texts
-from batchyard.metrics.machines import CostMetrics, MachineMetrics
-from batchyard.metrics.objects import ObjectMetrics
+from batchyard.metrics.objects import CostMetrics, MachineMetrics, ObjectMetrics
 from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.registry import text_of
 from batchyard.metrics.workloads import CycleMetrics, WorkloadMetrics

@@ -16,7 +16,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from batchyard.shim import container_exec, event_loop, launch, linux, process_container, settings, shim, state_dir
+from batchyard.shim import container_exec, event_loop, launch, linux, process_container, shim, state_dir
 from batchyard.shim import run as words
 from batchyard.shim.container_exec import User
 from batchyard.shim.event_loop import Loop
@@ -396,7 +396,7 @@ class Spawner:
             self._loop.when_readable(self._features.outside.fileno(), self._loop.stop)
         if self._features.bubblewrap:
             place = os.readlink(f"/proc/self/fd/{self._node}")
-            settings.refresh(place)
+            state_dir.refresh(place)
             bubblewrap.make(place)
         state_dir.remove(self._node, "spawner")
         self._requests.bind(state_dir.address(self._node, "spawner"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from batchyard.accounting.accounts import Statement
+from batchyard.accounting.records import Statement
 from batchyard.api import printing, scheme
 from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
@@ -22,7 +22,7 @@ from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.workload.lifecycle import Status
 from batchyard.scheduling.workload.lifecycle import status as status_of
 from batchyard.sim.event_log import Event
-from batchyard.sim.faults.faults import ScheduledFault
+from batchyard.sim.faults import ScheduledFault
 from batchyard.sim.recovery import Loss
 from batchyard.sim.world import WaitTracker, World
 

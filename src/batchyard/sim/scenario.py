@@ -33,7 +33,7 @@ from batchyard.scheduling.kueue_configuration import (
     unsupported_field_errors,
 )
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
-from batchyard.sim.faults.faults import (
+from batchyard.sim.faults import (
     Conflicts,
     Drain,
     Fail,

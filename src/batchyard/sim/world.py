@@ -29,7 +29,7 @@ from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.sim.event_log import EventLog, Record
-from batchyard.sim.faults.faults import FaultyClient, ScheduledFault, WriteFaults
+from batchyard.sim.faults import FaultyClient, ScheduledFault, WriteFaults
 from batchyard.sim.faults.injection import FaultInjector
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.state import State, as_added

@@ -6,9 +6,8 @@ from typing import Any
 import make
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import Backoff, NodeGroupsState
-from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, groups_of
+from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, groups_of, settings_of
 from batchyard.autoscaler.scale_up import LoopContext, NewPools, ScaleUp
-from batchyard.autoscaler.settings import settings_of
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.autoscaler.scaling_make import ZONES, pod
 from unit.placement.placement_make import view

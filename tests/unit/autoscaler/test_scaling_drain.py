@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.autoscaler.scale_down import PodDrainability, drain_of
+from batchyard.autoscaler.controller import PodDrainability, drain_of
 from unit.autoscaler.scaling_make import pod
 
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"

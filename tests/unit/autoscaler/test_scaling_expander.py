@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from batchyard.autoscaler.expander import ScaleUpOption, best_option
-from batchyard.autoscaler.node_groups import NodeGroup
+from batchyard.autoscaler.node_groups import NodeGroup, settings_of
 from batchyard.autoscaler.scale_up import pack
-from batchyard.autoscaler.settings import settings_of
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.autoscaler.scaling_make_core import A, cluster, groups, pool, views
 

@@ -4,8 +4,7 @@ import pytest
 
 import make
 from batchyard.autoscaler.expander import FULL, IN_BACKOFF, Backoff
-from batchyard.autoscaler.node_groups import ClusterLimits
-from batchyard.autoscaler.settings import ResourceLimit, settings_of
+from batchyard.autoscaler.node_groups import ClusterLimits, ResourceLimit, settings_of
 from batchyard.base.instant import HOUR, MINUTE
 from unit.autoscaler.scaling_make_core import A, B, C, cluster, fleet, groups, pool
 

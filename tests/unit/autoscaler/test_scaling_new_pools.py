@@ -7,8 +7,7 @@ import pytest
 
 from batchyard.api.meta import Obj
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, cropped
-from batchyard.autoscaler.pending_units import units_of
-from batchyard.autoscaler.scale_up import ScaleUp
+from batchyard.autoscaler.scale_up import ScaleUp, units_of
 from batchyard.cloud.cluster_objects import UnsatisfiableRequirements
 from unit.autoscaler.scaling_make_core import A, B, C, cluster, grown, planner, views
 

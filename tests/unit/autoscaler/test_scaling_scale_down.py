@@ -5,11 +5,10 @@ from typing import Any
 
 import make
 from batchyard.api.views.pods import PodView
+from batchyard.autoscaler.controller import Candidate, PodDrainability, Removals, ScaleDown
 from batchyard.autoscaler.expander import NodeGroupsState
-from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup
-from batchyard.autoscaler.scale_down import Candidate, PodDrainability, Removals, ScaleDown
+from batchyard.autoscaler.node_groups import ClusterLimits, NodeGroup, ResourceLimit, settings_of
 from batchyard.autoscaler.scale_up import LoopContext
-from batchyard.autoscaler.settings import ResourceLimit, settings_of
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.autoscaler.scaling_make_core import A, cluster, fleet, groups, pool, views
 

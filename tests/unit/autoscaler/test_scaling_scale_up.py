@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup
-from batchyard.autoscaler.pending_units import PendingUnit, units_of
-from batchyard.autoscaler.scale_up import NOT_ALL, ScaleUp
+from batchyard.autoscaler.scale_up import NOT_ALL, PendingUnit, ScaleUp, units_of
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.autoscaler.scaling_make_core import A, B, groups, grown, planner, pool, views
 from unit.placement.placement_make import cluster as nodes_of

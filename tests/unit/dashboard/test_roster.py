@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.dashboard.workload_list_cache import WorkloadListCache
+from batchyard.dashboard.data_source import WorkloadListCache
 from batchyard.store.memory import Store
 
 CHANGES = st.lists(st.tuples(st.sampled_from(["put", "finish", "delete", "look"]), st.integers(0, 5)), max_size=40)

@@ -6,8 +6,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.metrics.machines import MachineMetrics
-from batchyard.metrics.objects import ObjectMetrics
+from batchyard.metrics.objects import MachineMetrics, ObjectMetrics
 from unit.metrics.scraped import samples
 
 

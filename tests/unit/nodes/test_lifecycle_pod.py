@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.meta import Key
 from batchyard.api.views import pods
-from batchyard.nodes.pods_by_node import PodsByNode
+from batchyard.nodes.pods import PodsByNode
 from stage import stated
 from unit.nodes.node_make import pod, running, taint, toleration
 

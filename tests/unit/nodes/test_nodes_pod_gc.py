@@ -5,7 +5,7 @@ from typing import Any
 import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, find_condition, with_metadata
-from batchyard.nodes.pod_gc import PodGarbageCollector
+from batchyard.nodes.pods import PodGarbageCollector
 from stage import Stage, stated
 from unit.nodes.node_make import node, pod, running, taint
 

@@ -14,8 +14,8 @@ from batchyard.kubelet.simulated.kubelet import Kubelets
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.nodes.conditions import readiness
 from batchyard.nodes.health import NodeHealth, TaintEviction
-from batchyard.nodes.pod_gc import PodGarbageCollector
-from batchyard.sim.faults.faults import FaultyClient, WriteFaults
+from batchyard.nodes.pods import PodGarbageCollector
+from batchyard.sim.faults import FaultyClient, WriteFaults
 from stage import Stage
 from unit.kubelet.simulated.kubelet_make import slow
 from unit.nodes.node_make import instance, node, pod, toleration

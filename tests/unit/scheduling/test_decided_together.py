@@ -14,7 +14,7 @@ from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
-from batchyard.sim.faults.faults import FaultyClient, WriteFaults
+from batchyard.sim.faults import FaultyClient, WriteFaults
 from batchyard.store.memory import Store
 from watcher import open_queue
 from yard import workload

@@ -5,7 +5,7 @@ from typing import Any
 
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.base.instant import SECOND
-from batchyard.sim.random_worlds.queues import scenario_of
+from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.state import State
 from batchyard.sim.world import World
 

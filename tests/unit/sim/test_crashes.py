@@ -8,7 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import HOUR
 from batchyard.scheduling.workload.lifecycle import is_finished
-from batchyard.sim.faults.faults import WriteFaults
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 

@@ -10,7 +10,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Delete
-from batchyard.sim.faults.faults import WriteFaults
+from batchyard.sim.faults import WriteFaults
 from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
 from batchyard.sim.world import World
 

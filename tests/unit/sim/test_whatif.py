@@ -9,11 +9,10 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
-from batchyard.sim.difference import Difference, difference_of, document_of
-from batchyard.sim.random_worlds.queues import scenario_of
+from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
-from batchyard.sim.whatif import RunStart, compare, read_change, start_of
+from batchyard.sim.whatif import Difference, RunStart, compare, difference_of, document_of, read_change, start_of
 from unit.sim.forks_make import queue, state, workload
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

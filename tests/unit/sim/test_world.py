@@ -12,7 +12,7 @@ from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete
-from batchyard.sim.faults.faults import FaultyClient, WriteFaults
+from batchyard.sim.faults import FaultyClient, WriteFaults
 from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
 from batchyard.sim.world import EPOCH, StoppedByLoop, World
 from batchyard.store.memory import Store

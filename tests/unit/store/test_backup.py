@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.store.backup import back_up, restore
-from batchyard.store.journal import LEAP
+from batchyard.store.journal import LEAP, back_up, restore
 from batchyard.store.journal_file import JournalError, mark_of, restored_draft
 from batchyard.store.memory import Expired
 from unit.store.limits import files_no_larger_than

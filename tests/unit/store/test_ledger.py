@@ -8,9 +8,9 @@ import pytest
 
 from batchyard.api.meta import Key
 from batchyard.interfaces.controller import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
-from batchyard.store import ledger as module
+from batchyard.server.logging import ledger as module
+from batchyard.server.logging.ledger import LedgerFile
 from batchyard.store.journal_file import JournalError
-from batchyard.store.ledger import LedgerFile
 from unit.store.limits import files_no_larger_than
 
 

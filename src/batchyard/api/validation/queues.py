@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
-from batchyard.api.kueue_features import FINAL_SHARE, GATES, INITIAL_SHARE
 from batchyard.api.schema import meaning_of
 from batchyard.api.schema.violations import nearest
 from batchyard.api.validation import pods, rules
+from batchyard.api.well_known import FINAL_SHARE, GATES, INITIAL_SHARE
 
 Groups = Sequence[Mapping[str, Any]]
 PATH: Final = "spec.resourceGroups"

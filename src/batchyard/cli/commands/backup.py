@@ -9,14 +9,14 @@ import typer
 from batchyard.cli import output
 from batchyard.cli.options import DATA_DIR, PlatformDir
 from batchyard.server.platform.data_dir import JOURNAL, DirectoryError, prepare
-from batchyard.store import backup as backups
+from batchyard.store import journal
 from batchyard.store.journal_file import JournalError
 
 
 def write_backup(file: Path, folder: Path) -> None:
     """Write a backup; the platform may run or not."""
     try:
-        contents = backups.back_up(folder / JOURNAL, file)
+        contents = journal.back_up(folder / JOURNAL, file)
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
@@ -29,7 +29,7 @@ def restore_backup(file: Path, folder: Path) -> None:
     """Create a data directory from a backup."""
     try:
         prepare(folder)
-        contents = backups.restore(file, folder / JOURNAL)
+        contents = journal.restore(file, folder / JOURNAL)
     except (DirectoryError, JournalError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:

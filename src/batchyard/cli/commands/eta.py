@@ -14,6 +14,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import MINUTE, SECOND, Duration, format_age
 from batchyard.cli import output
+from batchyard.cli.cluster_access import SOURCE_REFUSALS, ClusterSource, access_to, requested_state
 from batchyard.cli.options import (
     DATA_DIR,
     Context,
@@ -27,9 +28,7 @@ from batchyard.cli.options import (
     cluster,
 )
 from batchyard.cli.output import render_json, render_yaml
-from batchyard.cli.state_source import REFUSALS, ClusterSource, access_to, requested_state
-from batchyard.client.transport import HttpRequest, path_of
-from batchyard.client.writes import decoded, failure_reason
+from batchyard.client.transport import HttpRequest, decoded, failure_reason, path_of
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, ForecastOptions, forecasts
 from batchyard.sim.state import State
@@ -140,7 +139,7 @@ def _of_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
         return None
     try:
         return asyncio.run(_asked(request, subject))
-    except REFUSALS as error:
+    except SOURCE_REFUSALS as error:
         output.fail(f"batchyard: {error}")
 
 

@@ -10,16 +10,16 @@ from typing import Annotated, Any, BinaryIO, Final
 import msgspec
 import typer
 
-from batchyard.accounting.accounts import USES, Statement, StatementLine
+from batchyard.accounting.records import USES, Statement, StatementLine
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Table, format_table
 from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration, Instant, format_age
 from batchyard.cli import output
+from batchyard.cli.cluster_access import UNTIL, state_in, with_explicit_runtimes
 from batchyard.cli.options import LoopAction, Output, Report, Runtime
 from batchyard.cli.output import NOTHING_FOUND, render, render_json, render_yaml, watched
-from batchyard.cli.state_source import UNTIL, state_in, with_explicit_runtimes
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATED

@@ -21,9 +21,9 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.cli import output
+from batchyard.cli.cluster_access import KINDS, SOURCE_REFUSALS, ClusterSource, reading_of
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, cluster
 from batchyard.cli.output import Counting
-from batchyard.cli.state_source import KINDS, REFUSALS, ClusterSource, reading_of
 from batchyard.server.operator.snapshot import SnapshotResult
 from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.state_document import list_metadata
@@ -57,7 +57,7 @@ def run(request: SnapshotRequest) -> None:
         output.end_with_closed_pipe()
     except OSError as error:
         output.fail(f"batchyard: {request.file}: {error.strerror or error}")
-    except REFUSALS as error:
+    except SOURCE_REFUSALS as error:
         output.fail(f"batchyard: {error}")
     for line in snapshot_remarks(reading, request):
         output.report_line(f"batchyard: {line}")

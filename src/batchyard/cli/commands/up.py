@@ -45,7 +45,7 @@ from batchyard.server.platform.data_dir import (
     process_in,
 )
 from batchyard.server.platform.serve import PortError, serve
-from batchyard.sim.forecasting.service import ForecastAnswers
+from batchyard.sim.forecast import ForecastAnswers
 from batchyard.store.journal import SyncMode as Promise
 from batchyard.store.journal_file import JournalError
 

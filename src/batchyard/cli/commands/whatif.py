@@ -12,6 +12,7 @@ from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS
 from batchyard.base.instant import Duration
 from batchyard.cli import output
+from batchyard.cli.cluster_access import UNTIL, ClusterSource, requested_state, with_explicit_runtimes
 from batchyard.cli.commands.simulate import in_words, print_warnings, read
 from batchyard.cli.options import (
     DATA_DIR,
@@ -28,11 +29,20 @@ from batchyard.cli.options import (
     duration,
 )
 from batchyard.cli.output import render_json, render_yaml
-from batchyard.cli.state_source import UNTIL, ClusterSource, requested_state, with_explicit_runtimes
 from batchyard.controller_runtime.kernel import EndlessInstant
-from batchyard.sim.difference import Difference, QueueDifference, WorkloadDifference, difference_of, document_of
 from batchyard.sim.scenario import FileFault, InvalidScenario
-from batchyard.sim.whatif import RunStart, WorkloadTimeline, compare, read_change, start_of
+from batchyard.sim.whatif import (
+    Difference,
+    QueueDifference,
+    RunStart,
+    WorkloadDifference,
+    WorkloadTimeline,
+    compare,
+    difference_of,
+    document_of,
+    read_change,
+    start_of,
+)
 from batchyard.sim.world import EPOCH
 
 _NEVER: Final = "-"

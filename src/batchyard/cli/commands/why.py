@@ -260,8 +260,8 @@ def of_simulation(subject: Subject, simulated: Simulated, form: Output) -> None:
 
     A state file is explained as is, unless a later instant is given.
     """
+    from batchyard.cli.cluster_access import state_in  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, begun  # noqa: PLC0415 - loads the simulator
-    from batchyard.cli.state_source import state_in  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.state_document import is_state  # noqa: PLC0415 - loads the simulator
 
@@ -312,7 +312,7 @@ def _found_in(world: "World", subject: Subject) -> Key:
 
 def _worked_out_here(subject: Subject, target: ClusterTarget, form: Output) -> None:
     """Explain locally for a server that does not serve `why`, from its current objects."""
-    from batchyard.cli.state_source import ClusterSource, requested_state  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.cluster_access import ClusterSource, requested_state  # noqa: PLC0415 - loads the simulator
 
     of_state(subject, requested_state(None, ClusterSource(*target)), form)
 

@@ -5,16 +5,19 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
+import msgspec
 import typer
+from typer.core import TyperCommand
 
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, event_last_time
 from batchyard.api.scheme import kind_info
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND
@@ -22,18 +25,281 @@ from batchyard.cli import cluster_access, output
 from batchyard.cli.cluster_access import ClusterTarget, reading
 from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, cluster
 from batchyard.cli.output import render_json, render_yaml
-from batchyard.cli.submit import manifests, options
-from batchyard.cli.submit.cluster import Cluster, SubmitError
-from batchyard.cli.submit.manifests import CONTAINER, JobRequest, job_of, megabytes, parts_of, stem_of
-from batchyard.cli.submit.options import SubmitRequest
+from batchyard.cli.submit import manifests
+from batchyard.cli.submit.manifests import CONTAINER, JobRequest, job_of, megabytes, owned, parts_of, stem_of
 from batchyard.cli.submit.progress import JobProgress, ProgressMessage, SubmitOutput, has_begun, terminated
 from batchyard.client.informer import Cache, Informer, InformerScope
-from batchyard.client.writes import failure_reason
+from batchyard.client.transport import HttpAnswer, HttpRequest, decoded, failure_reason, path_of, path_of_kind
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.clocks.wall import sleep_for, wall_clock
 from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.platform.data_dir import KUBECONFIG
+
+# --- cluster ---
+#
+# The cluster of a submitted Job: checks, creation with rollback, queue position, warnings and logs.
+
+
+_VISIBILITY: Final = "/apis/visibility.kueue.x-k8s.io"
+_VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")
+_BACKGROUND: Final = msgspec.json.encode(
+    {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+)
+_NOT_THERE: Final = 404
+_FORBIDDEN: Final = 403
+
+
+class SubmitError(Exception):
+    """A Job cannot be submitted; the message has the reason and the remedy."""
+
+
+class Cluster:
+    """A cluster reached over HTTP, and the visibility API versions it may serve."""
+
+    def __init__(self, wire: HttpTransport, url: str) -> None:
+        self.wire = wire
+        self.url = url
+        self._visibility: Sequence[str] = _VISIBILITY_VERSIONS
+
+    async def check(self, asked: JobRequest) -> None:
+        """SubmitError if the queue or priority class does not exist; skipped without the permission to list."""
+        queues = await self._names(scheme.LOCAL_QUEUE, asked.namespace)
+        if queues is not None and asked.queue not in queues:
+            everywhere = await self._items(scheme.LOCAL_QUEUE) or ()
+            raise SubmitError(_no_queue(asked, queues, everywhere))
+        if asked.priority:
+            classes = await self._names(scheme.WORKLOAD_PRIORITY_CLASS)
+            if classes is not None and asked.priority not in classes:
+                there = ", ".join(classes) or "none"
+                raise SubmitError(f"WorkloadPriorityClass {asked.priority} not found; available: {there}")
+
+    async def create(self, job: Obj, parts: Sequence[Obj]) -> Mapping[str, Any]:
+        """Create a Job and its ConfigMaps, or none of them; return the Job as created."""
+        for part in parts[:1]:  # a dry run, so that missing rights do not leave a Job behind
+            await self._created(scheme.CONFIG_MAP, part, "?dryRun=All")
+        created = await self._created(scheme.JOB, job)
+        try:
+            for part in parts:
+                await self._created(scheme.CONFIG_MAP, owned(part, created))
+        except (SubmitError, asyncio.CancelledError):  # rejected, or interrupted
+            await self._take_back(created)
+            raise
+        return created
+
+    async def place(self, asked: JobRequest, uid: str) -> tuple[int, int] | None:
+        """How many Workloads are ahead of a Job in its queue, and how many wait; None if unknown."""
+        if not self._visibility:
+            return None
+        part = f"namespaces/{asked.namespace}/localqueues/{asked.queue}/pendingworkloads"
+        answer = await self.wire.ask(HttpRequest("GET", f"{_VISIBILITY}/{self._visibility[0]}/{part}"))
+        if answer.code in {_NOT_THERE, _FORBIDDEN}:  # not served in this version, or no permission
+            self._visibility = self._visibility[1:]
+            return None
+        items = _items_of(answer)
+        for item in items:
+            owners = item["metadata"].get("ownerReferences") or ()
+            if any(owner["uid"] == uid for owner in owners):
+                return item.get("positionInLocalQueue", 0), len(items)
+        return None
+
+    async def pods(self, namespace: str, selector: str) -> Sequence[Obj]:
+        """The pods that match a selector, freshly listed."""
+        path = path_of(kind_info(scheme.POD), "v1", namespace)
+        answer = await self.wire.ask(HttpRequest("GET", f"{path}?{selector}"))
+        return _items_of(answer)
+
+    async def warning(self, pod: Obj) -> tuple[str, str] | None:
+        """Reason and message of the latest warning about a pod; None if there is none or without permission."""
+        metadata = pod["metadata"]
+        path = path_of(kind_info(scheme.EVENT), "v1", metadata["namespace"])
+        selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
+        answer = await self.wire.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
+        reported = [(event_last_time(each), each) for each in _items_of(answer)]
+        if not reported:
+            return None
+        _, latest = max(reported, key=lambda each: each[0])
+        return latest.get("reason") or "", latest.get("message") or ""
+
+    async def follow_log(
+        self, namespace: str, pod: str, container: str, since: str, reported: Callable[[Sequence[bytes]], None]
+    ) -> HttpAnswer:
+        """Pass the lines of a log, each with its time, to `reported`; return how the stream ended."""
+        path = path_of(kind_info(scheme.POD), "v1", namespace, pod, "log")
+        from_then = f"&sinceTime={since.replace('+', '%2B')}" if since else ""
+        query = f"container={container}&follow=true&timestamps=true{from_then}"
+        return await self.wire.stream(HttpRequest("GET", f"{path}?{query}", accept="*/*"), reported, to_the_end=True)
+
+    async def _take_back(self, job: Mapping[str, Any]) -> None:
+        """Delete a Job whose ConfigMaps could not be created; SubmitError if that fails."""
+        answer = await self.wire.ask(HttpRequest("DELETE", _path(scheme.JOB, job), _BACKGROUND))
+        if not 200 <= answer.code < 300 and answer.code != _NOT_THERE:
+            name = job["metadata"]["name"]
+            raise SubmitError(
+                f"Job {name} was created without its files and cannot be deleted: {failure_reason(answer)}"
+            )
+
+    async def _created(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
+        path = path_of(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
+        answer = await self.wire.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
+        if not 200 <= answer.code < 300:
+            raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(answer)}")
+        return decoded(answer.body)
+
+    async def _names(self, kind: str, namespace: str = "") -> Sequence[str] | None:
+        items = await self._items(kind, namespace)
+        return None if items is None else [item["metadata"]["name"] for item in items]
+
+    async def _items(self, kind: str, namespace: str = "") -> Sequence[Obj] | None:
+        """All objects of a kind; None without permission, SubmitError if the kind is not served."""
+        info = kind_info(kind)
+        for version in reversed(info.versions):
+            path = path_of(info, version, namespace) if namespace else path_of_kind(info, version)
+            answer = await self.wire.ask(HttpRequest("GET", path))
+            if answer.code == 200:
+                return _items_of(answer)
+            if answer.code == _FORBIDDEN:
+                return None
+            if answer.code != _NOT_THERE:
+                raise SubmitError(f"{self.url}: {failure_reason(answer)}")
+        raise SubmitError(f"{self.url}: does not serve {info.plural}.{info.group}: Kueue is not installed")
+
+
+def _items_of(answer: HttpAnswer) -> Sequence[Obj]:
+    items: Sequence[Obj] = decoded(answer.body).get("items") or ()
+    return items
+
+
+def _path(kind: str, obj: Mapping[str, Any]) -> str:
+    metadata = obj["metadata"]
+    return path_of(kind_info(kind), "v1", metadata["namespace"], metadata["name"])
+
+
+def _no_queue(asked: JobRequest, here: Sequence[str], everywhere: Sequence[Obj]) -> str:
+    """The error message for a missing queue, with the queues that exist."""
+    message = f"LocalQueue {asked.queue} not found in namespace {asked.namespace}"
+    homes = [each["metadata"]["namespace"] for each in everywhere if each["metadata"]["name"] == asked.queue]
+    if homes:
+        return f"{message}; found in {', '.join(homes)}: use --namespace {homes[0]}"
+    if here:
+        return f"{message}; available: {', '.join(here)}"
+    if everywhere:
+        named = (f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in everywhere)
+        return f"{message}; available in other namespaces: {', '.join(named)}"
+    return f"{message}, nor any other LocalQueue; create a ResourceFlavor, a ClusterQueue and a LocalQueue first"
+
+
+# --- options ---
+#
+# The options of `batchyard submit` and the parsing of their values. Imports little, to keep startup fast.
+
+
+class WithCommand(TyperCommand):
+    """A command whose arguments end with another command line, after `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the arguments after `--` and parse the rest."""
+        place = args.index("--") if "--" in args else len(args)
+        ctx.obj = args[place + 1 :]
+        return super().parse_args(ctx, args[:place])
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The usage line, with the command after `--` added."""
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
+
+
+def command_line(context: typer.Context) -> Sequence[str]:
+    """The arguments after `--`; BadParameter if there are none."""
+    argv: Sequence[str] = context.obj
+    if not argv:
+        raise typer.BadParameter("add the command after --, such as: batchyard submit --queue QUEUE -- python train.py")
+    return argv
+
+
+def pairs(option: str, reported: Sequence[str] | None) -> dict[str, str]:
+    """Parse values of the form NAME=VALUE."""
+    found = {}
+    for text in reported or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{option} {text!r}: use the form NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def parse_toleration(text: str) -> dict[str, str]:
+    """Parse a toleration: KEY or KEY=VALUE, optionally with :EFFECT."""
+    reported, _, effect = text.partition(":")
+    key, equals, value = reported.partition("=")
+    which = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
+    return {**({"key": key} if key else {}), **which, **({"effect": effect} if effect else {})}
+
+
+def _repeated(*names: str, metavar: str = "NAME=VALUE", reported: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=f"{reported}; repeatable.")
+
+
+def _count(least: int, reported: str) -> Any:
+    return typer.Option(metavar="N", min=least, help=reported)
+
+
+_Texts: TypeAlias = list[str] | None
+
+Queue: TypeAlias = Annotated[str, typer.Option(metavar="QUEUE", help="The LocalQueue of the Job.")]
+Folder: TypeAlias = Annotated[
+    Path | None, typer.Argument(metavar="DIR", help="A folder to ship as the working directory.", show_default=False)
+]
+Name: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The Job's name; default: from the command.")]
+Namespace: TypeAlias = Annotated[
+    str, typer.Option("--namespace", "-n", metavar="NS", help="The Job's namespace; default: the kubeconfig's.")
+]
+Image: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The container image.")]
+Cpu: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="CPUs of each pod: 2, 500m; '' requests none.")]
+Memory: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="Memory of each pod, such as 4Gi.")]
+Gpus: TypeAlias = Annotated[int, _count(0, "GPUs of each pod.")]
+GpuResource: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The resource name of GPUs.")]
+Priority: TypeAlias = Annotated[str, typer.Option(metavar="CLASS", help="Its WorkloadPriorityClass.")]
+Completions: TypeAlias = Annotated[int | None, _count(1, "Number of pods that must succeed, each with its index.")]
+Parallelism: TypeAlias = Annotated[
+    int | None, _count(1, "Number of pods that run in parallel; default: all completions.")
+]
+BackoffLimit: TypeAlias = Annotated[int, _count(0, "Number of retries of failed pods.")]
+Env: TypeAlias = Annotated[_Texts, _repeated("--env", "-e", reported="An environment variable")]
+Annotations: TypeAlias = Annotated[_Texts, _repeated("--annotation", reported="An annotation of the Job")]
+NodeSelector: TypeAlias = Annotated[_Texts, _repeated("--node-selector", reported="A label that the nodes must have")]
+Tolerations: TypeAlias = Annotated[
+    _Texts, _repeated("--toleration", metavar="KEY[=VALUE][:EFFECT]", reported="A node taint to tolerate")
+]
+CheckpointDir: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="A folder of the node, mounted at $CHECKPOINT_DIR.")
+]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print the objects and create nothing.")]
+Detach: TypeAlias = Annotated[bool, typer.Option("--detach", help="Return once the Job is created.")]
+Output: TypeAlias = Annotated[
+    DocumentFormat | None,
+    typer.Option("--output", "-o", help="Format of --dry-run; without it, json prints events as JSON lines."),
+]
+
+
+# --- wanted ---
+#
+# The arguments of `batchyard submit`.
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """The arguments. `asked` may lack the namespace and the name."""
+
+    asked: JobRequest
+    folder: Path | None
+    #: '' for the platform of the data directory.
+    kubeconfig: str
+    context: str
+    data_dir: Path
+    dry_run: bool
+    detach: bool
+    form: DocumentFormat | None
+
 
 # --- following ---
 #
@@ -369,36 +635,36 @@ def _written(objects: Sequence[Obj], form: DocumentFormat) -> str:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(cls=options.WithCommand)
+@app.command(cls=WithCommand)
 def submit(
     context: typer.Context,
-    queue: options.Queue,
-    folder: options.Folder = None,
-    name: options.Name = "",
-    namespace: options.Namespace = "",
-    image: options.Image = "python:3.12-slim",
-    cpu: options.Cpu = "1",
-    memory: options.Memory = "",
-    gpus: options.Gpus = 0,
-    gpu_resource: options.GpuResource = "nvidia.com/gpu",
-    priority: options.Priority = "",
-    completions: options.Completions = None,
-    parallelism: options.Parallelism = None,
-    backoff_limit: options.BackoffLimit = 0,
-    env: options.Env = None,
-    annotation: options.Annotations = None,
-    node_selector: options.NodeSelector = None,
-    toleration: options.Tolerations = None,
-    checkpoint_dir: options.CheckpointDir = None,
+    queue: Queue,
+    folder: Folder = None,
+    name: Name = "",
+    namespace: Namespace = "",
+    image: Image = "python:3.12-slim",
+    cpu: Cpu = "1",
+    memory: Memory = "",
+    gpus: Gpus = 0,
+    gpu_resource: GpuResource = "nvidia.com/gpu",
+    priority: Priority = "",
+    completions: Completions = None,
+    parallelism: Parallelism = None,
+    backoff_limit: BackoffLimit = 0,
+    env: Env = None,
+    annotation: Annotations = None,
+    node_selector: NodeSelector = None,
+    toleration: Tolerations = None,
+    checkpoint_dir: CheckpointDir = None,
     kubeconfig: Kubeconfig = "",
     kube_context: Context = "",
     data_dir: DataDir = None,
-    dry_run: options.DryRun = False,
-    detach: options.Detach = False,
-    output: options.Output = None,
+    dry_run: DryRun = False,
+    detach: Detach = False,
+    output: Output = None,
 ) -> None:
     """Create a Job in a queue, report its progress, print its logs, and exit with its exit code."""
-    argv = options.command_line(context)
+    argv = command_line(context)
     if output is DocumentFormat.YAML and not dry_run:
         raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
 
@@ -406,10 +672,10 @@ def submit(
     at_once = parallelism or completions or 1
     asked = replace(
         asked,
-        environment=options.pairs("--env", env),
-        annotations=options.pairs("--annotation", annotation),
-        node_selector=options.pairs("--node-selector", node_selector),
-        tolerations=[options.toleration(each) for each in toleration or ()],
+        environment=pairs("--env", env),
+        annotations=pairs("--annotation", annotation),
+        node_selector=pairs("--node-selector", node_selector),
+        tolerations=[parse_toleration(each) for each in toleration or ()],
         completions=completions or at_once,
         parallelism=at_once,
         backoff_limit=backoff_limit,

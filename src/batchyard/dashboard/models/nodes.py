@@ -8,8 +8,7 @@ from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
-from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
-from batchyard.dashboard.workload_list_cache import in_words, share
+from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs, in_words, share
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000

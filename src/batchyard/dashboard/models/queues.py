@@ -6,10 +6,9 @@ from typing import Any, Final, TypeAlias
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.data_source import Model, NamespaceAccess, PageWindow, Query, ViewInputs, window_of
+from batchyard.dashboard.data_source import Model, NamespaceAccess, PageWindow, Query, ViewInputs, in_words, window_of
 from batchyard.dashboard.history import CREATED, DELETED, EVICTED, FINISHED, PREEMPTED, RESERVED, WorkloadHistory
 from batchyard.dashboard.models.rows import Reasons, main_usage, row_at, time_of, usage_of
-from batchyard.dashboard.workload_list_cache import in_words
 from batchyard.scheduling.cluster_queue import ClusterQueue
 
 

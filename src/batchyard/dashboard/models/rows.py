@@ -3,17 +3,24 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from batchyard.accounting.accounts import USES, StatementLine
-from batchyard.accounting.records import UNUSED, CostReportRow, dollars, report
+from batchyard.accounting.records import UNUSED, USES, CostReportRow, StatementLine, dollars, report
 from batchyard.accounting.records import share as share_of_costs
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
-from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs
+from batchyard.dashboard.data_source import (
+    Model,
+    NamespaceAccess,
+    Query,
+    ViewInputs,
+    in_words,
+    owner_of,
+    share,
+    state_of,
+)
 from batchyard.dashboard.history import SchedulerDivergence
-from batchyard.dashboard.workload_list_cache import in_words, owner_of, share, state_of
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.snapshot import Snapshot
 

@@ -9,10 +9,18 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, event_count, event_last_time, label
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.dashboard.data_source import Model, NamespaceAccess, Query, ViewInputs, window_of
+from batchyard.dashboard.data_source import (
+    STATES,
+    Model,
+    NamespaceAccess,
+    Query,
+    ViewInputs,
+    WorkloadListEntry,
+    in_words,
+    window_of,
+)
 from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
 from batchyard.dashboard.models.rows import comparison, row_of, time_of
-from batchyard.dashboard.workload_list_cache import STATES, WorkloadListEntry, in_words
 
 PODS_MAX: Final = 200
 EVENTS_MAX: Final = 100

@@ -45,7 +45,7 @@ from batchyard.kubelet.local.runs import READY, StopRequest, key_of_run, pod_of,
 from batchyard.kubelet.local.status import StartProblem, StatusInputs, full_name, rejected, status_of
 from batchyard.kubelet.simulated.durations import is_held, remove_work_finalizer
 from batchyard.kubelet.simulated.pod_status import machine_of
-from batchyard.nodes.pods_by_node import PodsByNode
+from batchyard.nodes.pods import PodsByNode
 
 # --- events ---
 #

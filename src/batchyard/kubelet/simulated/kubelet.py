@@ -56,7 +56,7 @@ from batchyard.kubelet.simulated.pod_status import (
     running,
 )
 from batchyard.nodes.conditions import readiness
-from batchyard.nodes.pods_by_node import PodsByNode
+from batchyard.nodes.pods import PodsByNode
 
 # --- pod timeline ---
 #

@@ -17,9 +17,9 @@ from batchyard.provision.manifests.queues import (
     shared_rights,
     team_objects,
 )
-from batchyard.provision.manifests.rendered import RenderedObject
 from batchyard.provision.manifests.stack import stack_objects
 from batchyard.provision.model import PlatformModel
+from batchyard.provision.yaml_output import RenderedObject
 
 __all__ = ["RenderedObject", "faults", "made"]
 

@@ -7,7 +7,6 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.prices import zones_of
-from batchyard.provision.manifests.rendered import RenderedObject, obj_of
 from batchyard.provision.model import (
     AdmissionCheck,
     Cohort,
@@ -23,6 +22,7 @@ from batchyard.provision.model import (
     PriorityClass,
     Queue,
 )
+from batchyard.provision.yaml_output import RenderedObject, obj_of
 
 # --- flavors ---
 #

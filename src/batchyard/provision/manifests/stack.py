@@ -15,9 +15,8 @@ from batchyard.api.meta import Obj
 from batchyard.operator_manifests.deployment import HEALTH_PORT, labels
 from batchyard.package_data import read_folder
 from batchyard.provision.engine import NAMESPACES, settings_of
-from batchyard.provision.manifests.rendered import RenderedObject, labels_of, obj_of
 from batchyard.provision.model import MonitoringStack, Part, PlatformEngine, PlatformModel
-from batchyard.provision.yaml_output import dumped
+from batchyard.provision.yaml_output import RenderedObject, dumped, labels_of, obj_of
 
 # --- stack parts ---
 #
@@ -426,8 +425,6 @@ def _grafana_server(stack: MonitoringStack, provisioning: Mapping[str, str], das
         configuration=list(provisioning.values()),
     )
 
-
-__all__ = ["NAMESPACE", "access_objects", "stack_objects", "stack_requests"]
 
 _PATH: Final = "spec.monitoring.stack"
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age
-from batchyard.client.transport import HttpAnswer, HttpRequest, Transport
-from batchyard.client.writes import decoded
+from batchyard.client.transport import HttpAnswer, HttpRequest, Transport, decoded
 from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.operator.snapshot import RequestSender

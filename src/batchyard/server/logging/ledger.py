@@ -1,22 +1,225 @@
-"""Decision ledger of a running platform, with batched writes on a background thread.
+"""The decision ledger in a SQLite file: entries are added and read, never changed; the oldest are deleted beyond a
+limit.
 
-Queries also return entries that are not written yet.
+A damaged file is moved aside and replaced by an empty one: the ledger only explains decisions, and nothing depends on
+it. Entries survive the end of the process; a power loss may lose the last ones. One thread writes, another reads.
 """
 
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from batchyard.api.meta import Key
-from batchyard.interfaces.controller import DecisionRecord, LedgerQuery
+from batchyard.base.instant import Instant
+from batchyard.interfaces.controller import DecisionRecord, LedgerQuery, LedgerUnreadable, QueryTooBroad
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import text_of
 from batchyard.server.platform.group_commit import BackgroundThread
-from batchyard.store.ledger import LedgerFile
+from batchyard.store.journal_file import DAMAGE, is_disk_error, journal_error, journal_errors
+
+#: The number of entries that are kept.
+KEPT: Final = 1_000_000
+#: A query is aborted after this many thousand steps of SQLite, about half a second.
+_STEPS_MAX: Final = 20_000
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS decisions (
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, component TEXT NOT NULL, kind TEXT NOT NULL,
+    namespace TEXT NOT NULL, name TEXT NOT NULL, type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL,
+    details BLOB
+) STRICT;
+CREATE INDEX IF NOT EXISTS about ON decisions (kind, namespace, name);
+"""
+_COLUMNS: Final = "number, at, component, kind, namespace, name, type, reason, message, details"
+_ROWS_AT_ONCE: Final = 64
+_INSERT: Final = [
+    f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
+    for count in range(1, _ROWS_AT_ONCE + 1)
+]
+#: The size of SQLite's statement cache, so that each statement is prepared once.
+_STATEMENTS: Final = _ROWS_AT_ONCE + 16
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class LedgerFile:
+    """An open ledger: a connection for writing, one for reading, and the numbers of its entries."""
+
+    def __init__(self, path: Path, kept: int = KEPT) -> None:
+        """Open a file; create it if it does not exist. OSError or JournalError if that fails."""
+        self._path = path
+        self._kept = kept
+        #: Whether a damaged file was moved aside.
+        self.was_damaged = False
+        try:
+            self._file = _opened(path)
+        except DAMAGE as error:
+            if isinstance(error, sqlite3.Error) and is_disk_error(error):
+                raise journal_error(path, error) from error
+            path.replace(path.with_name(f"{path.name}.damaged"))
+            for end in ("-wal", "-shm"):
+                path.with_name(path.name + end).unlink(missing_ok=True)
+            with journal_errors(path):
+                self._file = _opened(path)
+            self.was_damaged = True
+        with journal_errors(path):
+            self._reader = _opened(path)
+        first, last = self._bounds()
+        self._count = last - first + 1 if last else 0
+        #: The number of the last entry; 0 if there is none.
+        self.last = last
+
+    def append(self, records: Sequence[DecisionRecord]) -> None:
+        """Add entries in one transaction; sqlite3.Error if that fails: then none is added."""
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            self._insert(records)
+            count = self._count + len(records)
+            if count > self._kept + self._kept // 10:
+                self._file.execute("DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._kept,))
+                count = self._kept
+            self._file.execute("COMMIT")
+        finally:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+        self._count = count
+
+    def _insert(self, records: Sequence[DecisionRecord]) -> None:
+        """Insert rows, many with each statement, because each statement releases and reacquires the GIL."""
+        for begin in range(0, len(records), _ROWS_AT_ONCE):
+            part = records[begin : begin + _ROWS_AT_ONCE]
+            self._file.execute(_INSERT[len(part) - 1], _values(part))
+
+    def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
+        """Return the matching entries, in order; TooBroad if that takes too long, Unreadable if reading fails."""
+        order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
+        steps = iter(range(_STEPS_MAX))
+        with self._read_errors():
+            where, values = self._conditions(query)
+            self._reader.set_progress_handler(lambda: next(steps, None) is None, 1000)
+            try:
+                statement = f"SELECT {_COLUMNS} FROM decisions {where} {order}"  # noqa: S608 - as above
+                found = [_record(row) for row in self._reader.execute(statement, values)]
+            finally:
+                self._reader.set_progress_handler(None, 0)
+        return found[::-1]
+
+    def get(self, number: int) -> DecisionRecord | None:
+        """Return the entry of that number, if it is still kept; Unreadable if the file cannot be read."""
+        with self._read_errors():
+            row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
+            return None if row is None else _record(row)
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._reader.close()
+        self._file.close()
+
+    def _bounds(self) -> tuple[int, int]:
+        return _bounds_in(self._reader)
+
+    @contextmanager
+    def _read_errors(self) -> Iterator[None]:
+        """Translate errors of reading into TooBroad and Unreadable."""
+        try:
+            yield
+        except (*DAMAGE, msgspec.DecodeError) as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+                raise QueryTooBroad from error
+            problem = f"the decision ledger {self._path} cannot be read: {error}"
+            raise LedgerUnreadable(f"{problem}; stop the platform, move the file away and start it again") from error
+
+    def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
+        found = [*_of_fields(query)]
+        if query.about:
+            clause = "(kind = ? AND namespace = ? AND name GLOB ?)"
+            found.append((" OR ".join([clause] * len(query.about)), [part for key in query.about for part in key]))
+        if query.since is not None:
+            found.append(("number >= ?", [self._first_at(query.since)]))
+        if query.until is not None:
+            found.append(("number < ?", [self._first_at(query.until)]))
+        where = " AND ".join(f"({condition})" for condition, _ in found)
+        return f"WHERE {where}" if where else "", [value for _, values in found for value in values]
+
+    def _first_at(self, instant: Instant) -> int:
+        """Return the number of the first entry at or after an instant: instants increase with the numbers."""
+        low, last = self._bounds()
+        high = last + 1
+        while low < high:
+            middle = (low + high) // 2
+            row = self._reader.execute(
+                "SELECT number, at FROM decisions WHERE number >= ? ORDER BY number LIMIT 1", (middle,)
+            ).fetchone()
+            if row is None or row[1] >= instant:
+                high = middle
+            else:
+                low = row[0] + 1
+        return low
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS)
+    try:
+        file.execute("PRAGMA journal_mode = WAL")
+        file.execute("PRAGMA synchronous = NORMAL")
+        file.executescript(_TABLES)
+        _bounds_in(file)
+    except DAMAGE:
+        file.close()
+        raise
+    return file
+
+
+def _bounds_in(file: sqlite3.Connection) -> tuple[int, int]:
+    """Return the numbers of the first and the last entry; 0 if there is none."""
+    # One SELECT for both would make SQLite scan the whole table.
+    (first,) = file.execute("SELECT min(number) FROM decisions").fetchone()
+    (last,) = file.execute("SELECT max(number) FROM decisions").fetchone()
+    return first or 0, last or 0
+
+
+def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
+    if query.kind:
+        yield "kind = ?", [query.kind]
+    if query.namespace:
+        # Cluster-scoped objects are listed under the namespace of their Events.
+        yield "namespace = ?" + (" OR namespace = ''" if query.namespace == "default" else ""), [query.namespace]
+    if query.name:
+        yield "name = ?", [query.name]
+    if query.reason:
+        yield "reason = ?", [query.reason]
+
+
+def _values(records: Sequence[DecisionRecord]) -> list[Any]:
+    """Return the values of rows; records of one decision share one details object, which is encoded once."""
+    values: list[Any] = []
+    previous: Mapping[str, Any] = {}
+    encoded: bytes | None = None
+    for number, at, component, regarding, type_, reason, message, details in records:
+        if details is not previous:
+            previous, encoded = details, _encode(details) if details else None
+        values += (number, at, component, *regarding, type_, reason, message, encoded if details else None)
+    return values
+
+
+def _record(row: Sequence[Any]) -> DecisionRecord:
+    number, at, component, kind, namespace, name, type_, reason, message, details = row
+    decoded_details = {} if details is None else _decode(details)
+    return DecisionRecord(number, at, component, Key(kind, namespace, name), type_, reason, message, decoded_details)
+
+
+# --- ledger ---
+#
+# Decision ledger of a running platform, with batched writes on a background thread.
+#
+# Queries also return entries that are not written yet.
+
 
 _LOG: Final = logging.getLogger("batchyard")
 #: How long entries are batched.

@@ -14,9 +14,8 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Instant, format_age
-from batchyard.client.transport import HttpRequest, path_of_kind
+from batchyard.client.transport import HttpRequest, decoded, failure_reason, list_in, path_of_kind
 from batchyard.client.write_queue import SHARED_MANAGERS
-from batchyard.client.writes import decoded, failure_reason, list_in
 from batchyard.controller_groups import ADMISSION, JOBSET, PROVISIONING
 from batchyard.interfaces.client import WatchEvent
 from batchyard.scheduling.kueue_configuration import unsupported_fields

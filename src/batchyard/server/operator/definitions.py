@@ -11,8 +11,7 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.openapi import definition_of
 from batchyard.base.instant import SECOND
 from batchyard.client.informer import Informer
-from batchyard.client.transport import HttpAnswer, HttpRequest, path_of_kind
-from batchyard.client.writes import decoded
+from batchyard.client.transport import HttpAnswer, HttpRequest, decoded, path_of_kind
 from batchyard.server.clocks.wall import sleep_for
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -14,8 +14,16 @@ from urllib.parse import quote
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import MINUTE, SECOND, Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest, path_of_kind, received, revision_of
-from batchyard.client.writes import decoded, failure_reason, list_in
+from batchyard.client.transport import (
+    HttpAnswer,
+    HttpRequest,
+    decoded,
+    failure_reason,
+    list_in,
+    path_of_kind,
+    received,
+    revision_of,
+)
 from batchyard.server.clocks.wall import sleep_for
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 

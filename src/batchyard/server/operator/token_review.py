@@ -14,8 +14,7 @@ import msgspec
 from batchyard.apiserver.auth.authorization import Attributes, Decision
 from batchyard.apiserver.request import UserInfo
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.transport import HttpRequest
-from batchyard.client.writes import decoded
+from batchyard.client.transport import HttpRequest, decoded
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
 #: How long a cached answer is valid.

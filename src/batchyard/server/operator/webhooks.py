@@ -23,8 +23,7 @@ from batchyard.api.meta import Obj, Selector
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
-from batchyard.client.transport import HttpAnswer, HttpRequest, path_of, received
-from batchyard.client.writes import decoded, failure_reason
+from batchyard.client.transport import HttpAnswer, HttpRequest, decoded, failure_reason, path_of, received
 from batchyard.metrics.forks import WebhookMetrics
 from batchyard.server.clocks.wall import ticks, wall_clock
 from batchyard.server.operator.aiohttp_transport import HttpTransport

@@ -3,24 +3,34 @@
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from batchyard.admission_chain import AdmissionChain
 from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, default_service_account, new_namespace
-from batchyard.api.meta import Key, Obj, key_of, with_path
-from batchyard.api.scheme import CLUSTER, LEASE, SERVICE_ACCOUNT
+from batchyard.api import well_known
+from batchyard.api.custom_kinds import DEFINITION, FINALIZER
+from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_path, with_status
+from batchyard.api.scheme import CLUSTER, FILES, KINDS, LEASE, SERVICE_ACCOUNT, ServedKind
 from batchyard.api.times import parse_time
-from batchyard.apiserver.api_services import api_service_resource, own_service
+from batchyard.apiserver.api_services import (
+    API_SERVICE,
+    api_service_resource,
+    own_service,
+    provided_services,
+    with_availability,
+)
 from batchyard.apiserver.apply import InProcessFieldManager
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.auth.security import Security, security_of
 from batchyard.apiserver.auth.tokens import ISSUER, Tokens
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
-from batchyard.apiserver.dashboard import FILES, MODELS, ModelHandler, StaticFileHandler
+from batchyard.apiserver.dashboard import FILES as DASHBOARD_FILES
+from batchyard.apiserver.dashboard import MODELS, ModelHandler, StaticFileHandler
+from batchyard.apiserver.openapi import provided_definition
 from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import ApiServer, AuditedRequest, Auditor, no_audit
@@ -35,8 +45,20 @@ from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import HEADERS, DashboardViews, PlatformTime, asset
-from batchyard.interfaces.client import Create, EventType, Reader, Update, WatchEvent, WriteResult
+from batchyard.housekeeping.controllers import status_of
+from batchyard.interfaces.client import (
+    Create,
+    Delete,
+    EventType,
+    Reader,
+    Update,
+    UpdateStatus,
+    WatchEvent,
+    Write,
+    WriteResult,
+)
 from batchyard.interfaces.containers import Containers
+from batchyard.interfaces.controller import Kernel
 from batchyard.kubelet.local.errors import InputError
 from batchyard.kubelet.simulated.containers import SimulatedContainers
 from batchyard.kubelet.simulated.durations import BareWorkloads
@@ -60,13 +82,129 @@ from batchyard.server.platform.credentials import CertificateAuthority, SigningK
 from batchyard.server.platform.data_dir import FORECASTS, JOURNAL, LEDGER, PlatformOptions
 from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.platform.group_commit import HISTORY, GroupCommit
-from batchyard.server.platform.provided_objects import ProvidedObjects, provided_role
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 from batchyard.server.platform.status_report import EmbeddedMetrics, StatusReport
 from batchyard.store.journal import RevisionJournal
 from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store, changes_reader
 from batchyard.wiring import PlatformSettings, Ports, WiredPlatform, build_platform
+
+# --- provided objects ---
+#
+# Objects that the platform provides: definitions of its own kinds, APIServices, and Kueue's roles.
+#
+# They are stored like other objects, so that clients can list and watch them. A client takes over an object by creating
+# or applying one of that name. That does not change what the platform serves. A deleted object is created again.
+
+
+#: Stored definitions are compared with those of this release after the start.
+_REFRESH_AFTER: Final = 5 * SECOND
+_KUEUE_ROLES: Final = "kueue-"
+_NATIVE: Final = ".k8s.io"
+
+
+class ProvidedObjectsClient(Reader, Protocol):
+    """Reads and writes objects."""
+
+    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+        """Submit writes, in order."""
+
+
+class ProvidedObjects:
+    """Creates and updates the objects that the platform provides."""
+
+    def __init__(self, client: ProvidedObjectsClient, kernel: Kernel, served: Callable[[], Sequence[Resource]]) -> None:
+        self._client, self._kernel, self._served = client, kernel, served
+        self._kinds = {f"{info.plural}.{info.group}": info for info in _defined_kinds()}
+        self._is_due = False
+
+    def begin(self) -> None:
+        """Create missing objects now, and later update those that an earlier release provided."""
+        self._synchronize_soon()
+        for place, name in enumerate(self._kinds):
+            if self._client.get(Key(DEFINITION, "", name)) is None:
+                self._soon(partial(self._define, name))
+            else:  # staggered, so that requests are served in between
+                self._kernel.call_at(self._kernel.now() + _REFRESH_AFTER + place * SECOND, partial(self._refresh, name))
+
+    def observe(self, event: WatchEvent) -> None:
+        """Recreate or update provided objects after a change of a definition or an APIService."""
+        if event.key.kind == DEFINITION:
+            self._synchronize_soon()
+            if event.type is EventType.DELETED and event.key.name in self._kinds:
+                self._soon(partial(self._define, event.key.name))
+        elif event.key.kind == API_SERVICE and not _is_update(event):
+            self._synchronize_soon()
+
+    def _define(self, name: str) -> None:
+        """Store the definition of a kind as established, unless one exists."""
+        if self._client.get(Key(DEFINITION, "", name)) is not None:
+            return
+        wanted = with_finalizer(provided_definition(self._kinds[name]), FINALIZER)
+        self._write(Create(with_status(wanted, status_of(wanted, self._client, self._kernel.now()))))
+
+    def _refresh(self, name: str) -> None:
+        """Update the schema of a stored definition that an earlier release provided."""
+        stored = self._client.get(Key(DEFINITION, "", name))
+        if stored is None or annotation(stored, well_known.PROVIDED) is None:
+            return
+        spec = provided_definition(self._kinds[name])["spec"]
+        if any(stored["spec"].get(field) != value for field, value in spec.items()):
+            self._write(Update({**stored, "spec": {**stored["spec"], **spec}}))
+
+    def _synchronize_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._soon(self._synchronize)
+
+    def _synchronize(self) -> None:
+        """Create, delete and update APIServices to match the served resources."""
+        self._is_due = False
+        now = self._kernel.now()
+        wanted = {service["metadata"]["name"]: service for service in provided_services(self._served(), now)}
+        stored = {key_of(service).name: service for service in self._client.list(API_SERVICE)}
+        for write in _differences(wanted, stored, now):
+            self._write(write)
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        self._kernel.call_at(self._kernel.now(), work)
+
+    def _write(self, write: Write) -> None:
+        self._client.submit([write], _ignore)
+
+
+def provided_role(role: Obj) -> Obj:
+    """Return a bootstrap role. Kueue's roles are marked as provided, since Kueue's manifests may take them over."""
+    if not role["metadata"]["name"].startswith(_KUEUE_ROLES):
+        return role
+    return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
+
+
+def _differences(wanted: Mapping[str, Obj], stored: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
+    for name, service in wanted.items():
+        if name not in stored:
+            yield Create(service)
+    for name, service in stored.items():
+        if name not in wanted and annotation(service, well_known.PROVIDED) is not None:
+            yield Delete(key_of(service))
+        elif (updated := with_availability(service, wanted, now)) is not service:
+            yield UpdateStatus(updated)
+
+
+def _defined_kinds() -> Iterator[ServedKind]:
+    """Yield the kinds that are served as custom resources: no file formats, and none of Kubernetes itself."""
+    for info in KINDS:
+        if "." in info.group and not info.group.endswith(_NATIVE) and info.constant not in FILES:
+            yield info
+
+
+def _is_update(event: WatchEvent) -> bool:
+    return event.type is EventType.MODIFIED
+
+
+def _ignore(_result: WriteResult) -> None:
+    """Ignore a conflict with another write: the next change triggers another update."""
+
 
 # --- pod tokens ---
 #
@@ -224,7 +362,7 @@ class EmbeddedPlatform:
         self._history = PlatformHistory(clock, index.cluster_queue_of)
         self._client.subscribe(self._history.observe)
         pages = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
-        self._server.add_prefix(FILES, StaticFileHandler(asset, HEADERS).answer)
+        self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(asset, HEADERS).answer)
         self._server.add_prefix(MODELS, ModelHandler(pages, security.rbac, self._commit, timers).answer)
 
     def _status_document(self, report: StatusReport) -> Mapping[str, Any]:

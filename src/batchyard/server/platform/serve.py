@@ -2,28 +2,32 @@
 
 import asyncio
 import errno
+import faulthandler
+import logging
+import mmap
 import os
 import resource
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.request import MASTERS
+from batchyard.apiserver.request import MASTERS, ApiRequest
 from batchyard.apiserver.server import no_audit
 from batchyard.base.memory import collect, no_collections
-from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.clocks.wall import ticks, wall_clock
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.http.connections import Acceptor, Connections, server_context
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.protocol import HEAD_WITHIN, HttpProtocol
-from batchyard.server.http.watchdog import LoopWatchdog
-from batchyard.server.logging.logs import AuditLog
+from batchyard.server.logging.logs import AuditLog, JsonFormatter
 from batchyard.server.platform.credentials import ADMIN, AUTHORITY, CertificateAuthority, kubeconfig
 from batchyard.server.platform.data_dir import (
     KUBECONFIG,
@@ -34,6 +38,82 @@ from batchyard.server.platform.data_dir import (
     write_state,
 )
 from batchyard.server.platform.platform import EmbeddedPlatform
+from batchyard.shim.guard import LAYOUT, SIZE
+
+# --- watchdog ---
+#
+# Platform side of the watchdog process (`shim/guard.py`): shares its heartbeats and current request with it.
+
+
+_MODULE: Final = "batchyard.shim.guard"
+_BEATS_EVERY: Final = 0.25  # seconds
+#: Maximum bytes of the description of a request.
+_NAMED_MAX: Final = 512
+
+
+class LoopWatchdog:
+    """A running watchdog process, and the memory shared with it."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket], certificate: Path | None
+    ) -> None:
+        self._loop = loop
+        memory, self._stacks = os.memfd_create("guard"), os.memfd_create("stacks", 0)
+        os.truncate(memory, SIZE)
+        self._memory = mmap.mmap(memory, SIZE)
+        reading, self._alive = os.pipe()
+        faulthandler.register(signal.SIGUSR2, file=self._stacks)
+        self._timer = loop.call_soon(self._beat)
+        self._note(ticks(), 0.0, b"")
+        files = (reading, memory, self._stacks, *(each.fileno() for each in listeners))
+        names = (str(os.getpid()), *map(str, files[:3]), _form(), "" if certificate is None else str(certificate))
+        self._process = subprocess.Popen(  # noqa: S603 - a fixed command
+            [sys.executable, "-I", "-m", _MODULE, *names, *map(str, files[3:])],
+            stdin=subprocess.DEVNULL,
+            pass_fds=files,
+            start_new_session=True,
+        )
+        os.close(reading)
+        os.close(memory)
+
+    @property
+    def pid(self) -> int:
+        """The pid of the watchdog process."""
+        return self._process.pid
+
+    def begin(self, request: ApiRequest) -> None:
+        """Record the request in progress."""
+        named = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")[:_NAMED_MAX]
+        began = ticks()
+        self._note(began, began, named)
+
+    def end(self) -> None:
+        """Record that no request is in progress."""
+        self._note(ticks(), 0.0, b"")
+
+    def close(self) -> None:
+        """Kill the watchdog process."""
+        self._timer.cancel()
+        faulthandler.unregister(signal.SIGUSR2)
+        self._process.kill()
+        self._process.wait()
+        os.close(self._alive)
+        os.close(self._stacks)
+
+    def _beat(self) -> None:
+        self._timer = self._loop.call_later(_BEATS_EVERY, self._beat)
+        self._note(ticks(), 0.0, b"")
+
+    def _note(self, seen: float, began: float, named: bytes) -> None:
+        LAYOUT.pack_into(self._memory, 0, seen, began, len(named))
+        self._memory[LAYOUT.size : LAYOUT.size + len(named)] = named
+
+
+def _form() -> str:
+    """Return the log format of this process."""
+    handlers = logging.getLogger().handlers
+    return "json" if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers) else "text"
+
 
 # --- gc tuning ---
 #

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.shim import run as commands
-from batchyard.shim import settings, state_dir
+from batchyard.shim import state_dir
 from batchyard.shim.images import store
 from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, last_line, program, quoted
 from batchyard.shim.isolation import cgroups
@@ -228,7 +228,7 @@ def _mounts(spec: Mapping[str, Any], places: EngineContainerPaths) -> list[str]:
     rows = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
     taken = {target for _, target, _ in rows}
     rows += [
-        (f"{places.sandbox}/{name}", f"/etc/{name}", False) for name in settings.NAMES if f"/etc/{name}" not in taken
+        (f"{places.sandbox}/{name}", f"/etc/{name}", False) for name in state_dir.NAMES if f"/etc/{name}" not in taken
     ]
     rows += [(f"{places.run}/termination-log", last, False)] if last else []
     if spec["image"].get("lacksFolder") and not any(store.is_within(spec["workingDir"], place) for place in taken):

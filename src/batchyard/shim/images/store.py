@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from batchyard.shim import settings
+from batchyard.shim import state_dir
 from batchyard.shim.images import rootfs_store
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -38,7 +38,7 @@ def folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
     """Return the machine's directories that a container sees read-only: their mount points and sources."""
     programs = [place for place in PROGRAMS if os.path.isdir(place) and not os.path.islink(place)]
     places = [*programs, *_environment_folders(image.get("environment"))]
-    return {"/etc": f"{node}/{settings.FOLDER}"} | {place: place for place in places}
+    return {"/etc": f"{node}/{state_dir.FOLDER}"} | {place: place for place in places}
 
 
 def links() -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from batchyard.shim import linux, settings
+from batchyard.shim import linux, state_dir
 from batchyard.shim.images import store
 
 # --- masks ---
@@ -165,7 +165,7 @@ def _devices(devices: Sequence[str]) -> list[str]:
 
 def _settings(places: ContainerPaths, view: ContainerView) -> list[str]:
     """The files hosts, hostname and resolv.conf, as the pod's sandbox wrote them."""
-    files = {f"{places.sandbox}/{name}": view.place(f"/etc/{name}") for name in settings.NAMES}
+    files = {f"{places.sandbox}/{name}": view.place(f"/etc/{name}") for name in state_dir.NAMES}
     return [part for file, target in files.items() for part in ("--bind", file, target)]
 
 

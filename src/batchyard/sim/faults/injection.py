@@ -22,7 +22,7 @@ from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Wr
 from batchyard.nodes.conditions import DrainOptions, cordoned, drain
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import EventLog
-from batchyard.sim.faults.faults import (
+from batchyard.sim.faults import (
     Conflicts,
     Drain,
     Fail,

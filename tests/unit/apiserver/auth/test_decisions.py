@@ -13,7 +13,7 @@ from batchyard.apiserver.request import UserInfo
 from batchyard.apiserver.subresources.queueing import decisions
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.controller import DecisionRecord
-from batchyard.store.ledger import LedgerFile
+from batchyard.server.logging.ledger import LedgerFile
 from unit.apiserver import roles
 from unit.apiserver.api import Api
 

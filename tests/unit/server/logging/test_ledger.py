@@ -11,8 +11,7 @@ import pytest
 from batchyard.api.meta import Key
 from batchyard.interfaces.controller import DecisionRecord, LedgerQuery
 from batchyard.server.logging import ledger as module
-from batchyard.server.logging.ledger import LiveLedger
-from batchyard.store.ledger import LedgerFile
+from batchyard.server.logging.ledger import LedgerFile, LiveLedger
 
 
 def entry(number: int) -> DecisionRecord:

@@ -11,7 +11,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.base.instant import SECOND
-from batchyard.cli.state_source import KINDS
+from batchyard.cli.cluster_access import KINDS
 from batchyard.client.transport import HttpAnswer, HttpRequest
 from batchyard.server.operator import snapshot
 from batchyard.server.operator.snapshot import SnapshotError, SnapshotResult, read_cluster

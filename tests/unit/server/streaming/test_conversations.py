@@ -15,21 +15,28 @@ from wsproto.frame_protocol import FrameProtocol
 from batchyard.apiserver.request import ExecResponse, PortForwardResponse, ProtocolUpgrade, UpgradeResponse
 from batchyard.apiserver.subresources.pod_streams import SPDY, WEBSOCKET, status_of
 from batchyard.interfaces.containers import SessionClient, SessionEnd, Streams
-from batchyard.server.streaming.exec import ExecSpdy, ExecWebSocket, TerminalSizeParser
-from batchyard.server.streaming.portforward import TOO_MANY, PortForwardSpdy, PortForwardWebSocket
-from batchyard.server.streaming.spdy import (
+from batchyard.server.streaming.framing import (
     SpdyData,
     SpdyError,
     SpdyFrames,
     SpdyPing,
     SpdyReset,
     SpdyStreamOpened,
+    WebSocket,
+    accepted,
     data,
     dictionary,
     ping,
     reset,
 )
-from batchyard.server.streaming.websocket import WebSocket, accepted
+from batchyard.server.streaming.pod_streams import (
+    TOO_MANY,
+    ExecSpdy,
+    ExecWebSocket,
+    PortForwardSpdy,
+    PortForwardWebSocket,
+    TerminalSizeParser,
+)
 
 
 class Wire:

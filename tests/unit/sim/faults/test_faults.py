@@ -8,7 +8,7 @@ import pytest
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import HOUR, MINUTE
-from batchyard.sim.faults.faults import (
+from batchyard.sim.faults import (
     Action,
     Conflicts,
     Drain,
@@ -19,7 +19,7 @@ from batchyard.sim.faults.faults import (
     SlowBoot,
     Stockout,
 )
-from batchyard.sim.faults.faults import read_faults as read
+from batchyard.sim.faults import read_faults as read
 from batchyard.sim.scenario import InvalidScenario, make_scenario
 
 HEAD = "apiVersion: sim.batchyard.dev/v1alpha1\nkind: Scenario\nmetadata: {name: s}\nspec:\n  faults:\n"

@@ -7,7 +7,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Create
 from batchyard.placement.controller import PlacementController
-from batchyard.sim.faults.faults import FaultyClient, WriteFaults
+from batchyard.sim.faults import FaultyClient, WriteFaults
 from batchyard.store.memory import Store
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Obj, key_of
-from batchyard.sim.forecasting.service import warnings_of
+from batchyard.sim.forecast import warnings_of
 from batchyard.sim.state import State
 from unit.sim.forks_make import queue, state, workload
 

@@ -12,7 +12,7 @@ from batchyard.api.well_known import SUBMIT_AT, WORKLOAD
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Create, EventType, UpdateStatus, WatchEvent
 from batchyard.sim.invariants.checker import INVARIANTS, InvariantChecker, attach
-from batchyard.sim.random_worlds.queues import scenario_of
+from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.world import World
 
 Obj = Mapping[str, Any]

@@ -12,7 +12,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.interfaces.controller import EventRecord
-from batchyard.sim.random_worlds.queues import scenario_of
+from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.world import World
 
 QUEUE = yard.queue("cq", 4)

@@ -5,13 +5,16 @@ pkg/streaming/portforward/httpstream.go.
 """
 
 import struct
-from collections.abc import Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
-from batchyard.apiserver.request import PortForwardResponse
-from batchyard.interfaces.containers import ByteStream, SessionEnd
-from batchyard.server.streaming import spdy
-from batchyard.server.streaming.spdy import (
+import msgspec
+
+from batchyard.apiserver.request import ApiRequest, ExecResponse, PortForwardResponse, UpgradeResponse
+from batchyard.apiserver.subresources.pod_streams import WEBSOCKET
+from batchyard.interfaces.containers import ByteStream, ProcessSession, SessionEnd
+from batchyard.server.streaming import framing
+from batchyard.server.streaming.framing import (
     CANCEL,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
@@ -20,8 +23,10 @@ from batchyard.server.streaming.spdy import (
     SpdyFrames,
     SpdyPing,
     SpdyStreamOpened,
+    WebSocket,
+    accepted,
 )
-from batchyard.server.streaming.websocket import WebSocket
+from batchyard.server.streaming.upgraded_connection import UpgradedConnection, UpgradeHandler
 
 #: Maximum open streams of a connection.
 STREAMS_MAX: Final = 2000
@@ -78,7 +83,7 @@ class PortForwardSpdy:
         try:
             for event in self._frames.fed(data):
                 self._take(event)
-        except spdy.SpdyError:
+        except framing.SpdyError:
             self._is_over = True
             self.lost()
             self.sink.close()
@@ -96,7 +101,7 @@ class PortForwardSpdy:
     def ends(self) -> None:
         """Disconnect from the ports, and close the connection."""
         self.lost()
-        self.sink.send(spdy.go_away())
+        self.sink.send(framing.go_away())
         self.sink.close()
 
     def lost(self) -> None:
@@ -123,7 +128,7 @@ class PortForwardSpdy:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, SpdyPing):
-            self.sink.send(spdy.ping(event.number))
+            self.sink.send(framing.ping(event.number))
         elif isinstance(event, SpdyStreamOpened):
             self._open(event)
         elif (pair := self._by_stream.get(event.stream)) is None:
@@ -136,13 +141,13 @@ class PortForwardSpdy:
     def _open(self, opened: SpdyStreamOpened) -> None:
         kind, port = opened.headers.get("streamtype", ""), _port(opened.headers)
         if opened.stream <= self._last or kind not in {"data", "error"} or port is None:
-            self.sink.send(spdy.reset(opened.stream, PROTOCOL_ERROR))
+            self.sink.send(framing.reset(opened.stream, PROTOCOL_ERROR))
             return
         self._last = opened.stream
         request = opened.headers.get("requestid") or str(opened.stream - (2 if kind == "data" else 0))
         pair = self._waiting.pop(request, None) or _StreamPair(self, port)
         if kind in pair.streams or len(self._by_stream) >= STREAMS_MAX:
-            self.sink.send(spdy.reset(opened.stream, REFUSED_STREAM))
+            self.sink.send(framing.reset(opened.stream, REFUSED_STREAM))
             return
         pair.streams[kind] = opened.stream
         self._by_stream[opened.stream] = pair
@@ -201,7 +206,7 @@ class _StreamPair:
 
     def received(self, output: str, data: bytes) -> None:
         """Send data of the port."""
-        self._all.sink.send(spdy.data(self.streams["data"], data))
+        self._all.sink.send(framing.data(self.streams["data"], data))
 
     def wants_more(self, *, wants: bool) -> None:
         """Pause or resume reading from the client."""
@@ -212,10 +217,10 @@ class _StreamPair:
         self._leave()
         if ending.failure:
             error_text = self._all.forwarding.failure(self._port, ending).encode()
-            self._all.sink.send(spdy.data(self.streams["error"], error_text))
+            self._all.sink.send(framing.data(self.streams["error"], error_text))
         self._end(self.streams["error"])
         if ending.failure:
-            self._all.sink.send(spdy.reset(self.streams["data"], CANCEL))
+            self._all.sink.send(framing.reset(self.streams["data"], CANCEL))
         else:
             self._end(self.streams["data"])
         self._all.forget(self)
@@ -229,7 +234,7 @@ class _StreamPair:
 
     def _end(self, stream: int | None) -> None:
         if stream is not None:
-            self._all.sink.send(spdy.data(stream, b"", is_last=True))
+            self._all.sink.send(framing.data(stream, b"", is_last=True))
 
 
 def _port(headers: Mapping[str, str]) -> int | None:
@@ -336,3 +341,276 @@ class _ForwardedPort:
         if ending.failure:
             self._channels.tell_failure(self._channel, self._port, ending)
         self._channels.forget(self._channel)
+
+
+# --- exec ---
+#
+# Exec and attach over SPDY, for clients without WebSockets: a stream for each of stdin, stdout, stderr, error, resize.
+#
+# Source: k8s.io/cri-streaming pkg/streaming/remotecommand/httpstream.go.
+
+
+# --- exec websocket ---
+#
+# Exec and attach over a WebSocket: the first byte of each message is a channel number.
+#
+# Channel 0 is stdin, 1 stdout, 2 stderr, 3 the exit status, and 4 the terminal size. Since protocol version 5 a message
+# of 255 and a channel number closes that channel. Sources: k8s.io/apimachinery pkg/util/remotecommand,
+# k8s.io/streaming pkg/httpstream/wsstream.
+
+
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
+_CLOSE: Final = 255
+_OUTPUTS: Final = {"stdout": _STDOUT, "stderr": _STDERR}
+#: Maximum bytes of an incomplete terminal size.
+SIZE_MAX: Final = 1024
+
+
+class ExecWebSocket:
+    """A command whose channels are multiplexed on a WebSocket."""
+
+    def __init__(self, socket: WebSocket, command: ExecResponse) -> None:
+        self._socket = socket
+        self._command = command
+        self._channel: int | None = None
+        #: The bytes received of a close message, and the parser of terminal sizes.
+        self._closing = b""
+        self._sizes = TerminalSizeParser()
+        self._session: ProcessSession | None = None
+        streams = command.streams
+        socket.set_handler(self)
+        # The first message is empty, to show that the connection is established.
+        socket.send(bytes([_STDOUT if streams.stdout else _STDERR if streams.stderr else _STATUS]))
+        self._session = command.open(self)
+
+    # --- callbacks of the WebSocket ---
+
+    def part(self, data: bytes, *, is_first: bool) -> None:
+        """Handle a part of a message; `is_first` marks the beginning of a message."""
+        if is_first:
+            self._channel, self._closing = None, b""
+        if self._channel is None and data:
+            self._channel, data = data[0], data[1:]
+        if self._session is None or not data:
+            return
+        if self._channel == _STDIN:
+            self._session.write(data)
+        elif self._channel == _RESIZE:
+            for columns, rows in self._sizes.fed(data):
+                self._session.resize(columns, rows)
+        elif self._channel == _CLOSE and self._command.upgrade.protocol.startswith("v5"):
+            self._closing = (self._closing + data)[:2]
+            if self._closing == bytes([_STDIN]):
+                self._session.end_input()
+
+    def may_write(self, *, may: bool) -> None:
+        """Read the command's output only while the client accepts more."""
+        if self._session is not None:
+            self._session.listen(listens=may)
+
+    def ends(self) -> None:
+        """Do nothing: the WebSocket closes by itself."""
+
+    def lost(self) -> None:
+        """Disconnect from the command."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- callbacks of the command ---
+
+    def received(self, output: str, data: bytes) -> None:
+        """Send output of the command."""
+        self._socket.send(bytes([_OUTPUTS[output]]) + data)
+
+    def wants_more(self, *, wants: bool) -> None:
+        """Read from the client only while the command accepts more input."""
+        self._socket.listen(listens=wants)
+
+    def ended(self, ending: SessionEnd) -> None:
+        """Send the exit status, and close."""
+        self._session = None
+        self._socket.send(bytes([_STATUS]) + msgspec.json.encode(self._command.status(ending)))
+        self._socket.close()
+
+
+class TerminalSizeParser:
+    """A parser of terminal sizes, which are a sequence of JSON objects."""
+
+    def __init__(self) -> None:
+        self._text = b""
+
+    def fed(self, data: bytes) -> list[tuple[int, int]]:
+        """Return the complete sizes, as columns and rows."""
+        *texts, self._text = (self._text + data).replace(b"}", b"}\n").split(b"\n")
+        self._text = self._text[:SIZE_MAX]
+        return [size for text in texts if (size := _size(text)) is not None]
+
+
+def _size(text: bytes) -> tuple[int, int] | None:
+    try:
+        document: Mapping[str, Any] = msgspec.json.decode(text, type=dict[str, int])
+    except msgspec.MsgspecError:
+        return None
+    return document.get("Width", 0), document.get("Height", 0)
+
+
+_ERROR: Final = "error"
+_EXEC_SPDY_RESIZE: Final = "resize"
+
+
+class ExecSpdy:
+    """A command and its SPDY streams."""
+
+    def __init__(self, sink: SpdyConnection, command: ExecResponse) -> None:
+        self._sink = sink
+        self._command = command
+        self._frames = SpdyFrames()
+        self._is_over = False
+        self._sizes = TerminalSizeParser()
+        self._session: ProcessSession | None = None
+        self._streams: dict[str, int] = {}
+        self._takes = True
+        wanted = command.streams
+        asked = {"stdin": wanted.stdin, "stdout": wanted.stdout, "stderr": wanted.stderr, _EXEC_SPDY_RESIZE: wanted.tty}
+        #: The streams that the client must open before the command starts.
+        self._awaited = {_ERROR, *(name for name, is_wanted in asked.items() if is_wanted)}
+
+    # --- callbacks of the connection ---
+
+    def fed(self, data: bytes) -> None:
+        """Handle received bytes."""
+        if self._is_over:
+            return
+        try:
+            for event in self._frames.fed(data):
+                self._take(event)
+        except framing.SpdyError:
+            self._is_over = True
+            self.lost()
+            self._sink.close()
+
+    def may_write(self, *, may: bool) -> None:
+        """Read the command's output only while the client accepts more."""
+        self._takes = may
+        if self._session is not None:
+            self._session.listen(listens=may)
+
+    def ends(self) -> None:
+        """Disconnect from the command, and close the connection."""
+        self.lost()
+        self._sink.send(framing.go_away())
+        self._sink.close()
+
+    def lost(self) -> None:
+        """Disconnect from the command."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # --- callbacks of the command ---
+
+    def received(self, output: str, data: bytes) -> None:
+        """Send output of the command."""
+        self._sink.send(framing.data(self._streams[output], data))
+
+    def wants_more(self, *, wants: bool) -> None:
+        """Read from the client only while the command accepts more input."""
+        self._sink.listen(listens=wants)
+
+    def ended(self, ending: SessionEnd) -> None:
+        """Send the exit status, and close."""
+        self._session = None
+        status = msgspec.json.encode(self._command.status(ending))
+        self._sink.send(framing.data(self._streams[_ERROR], status))
+        for stream in self._streams.values():
+            self._sink.send(framing.data(stream, b"", is_last=True))
+        self._sink.close()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, SpdyPing):
+            self._sink.send(framing.ping(event.number))
+        elif isinstance(event, SpdyStreamOpened):
+            self._open(event)
+        elif isinstance(event, SpdyData) and self._session is not None:
+            self._take_part(event, self._session)
+
+    def _open(self, opened: SpdyStreamOpened) -> None:
+        kind = opened.headers.get("streamtype", "")
+        if kind not in self._awaited:
+            self._sink.send(framing.reset(opened.stream, PROTOCOL_ERROR))
+            return
+        self._awaited.discard(kind)
+        self._streams[kind] = opened.stream
+        self._sink.send(self._frames.accept(opened.stream))
+        if not self._awaited:
+            self._session = self._command.open(self)
+            if not self._takes:
+                self._session.listen(listens=False)
+
+    def _take_part(self, part: SpdyData, session: ProcessSession) -> None:
+        if part.stream == self._streams.get("stdin"):
+            session.write(part.data)
+            if part.is_last:
+                session.end_input()
+        elif part.stream == self._streams.get(_EXEC_SPDY_RESIZE):
+            for columns, rows in self._sizes.fed(part.data):
+                session.resize(columns, rows)
+
+
+# --- dispatch ---
+#
+# Protocol upgrades: the 101 response, and the handler of the upgraded connection.
+
+
+_SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
+
+
+def switched(answer: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
+    """Return the head of the 101 response."""
+    upgrade = answer.upgrade
+    if upgrade.to == WEBSOCKET:
+        key = accepted(request.headers["sec-websocket-key"])
+        fields = f"upgrade: websocket\r\nsec-websocket-accept: {key}\r\n"
+        if upgrade.protocol:
+            fields += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
+    else:
+        fields = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
+    return _SWITCHING % (date, fields.encode("ascii"))
+
+
+def serve_upgraded(answer: UpgradeResponse, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
+    """Serve an upgraded connection, from which `rest` was already read. `over` is called when it is lost."""
+    speaker = _over_websocket(answer, wire) if answer.upgrade.to == WEBSOCKET else _over_spdy(answer, wire)
+    wire.speak(_NotifyingHandler(speaker, over), rest)
+
+
+def _over_websocket(answer: UpgradeResponse, wire: UpgradedConnection) -> UpgradeHandler:
+    socket = WebSocket(wire)
+    if isinstance(answer, ExecResponse):
+        ExecWebSocket(socket, answer)
+    elif answer.ports:
+        PortForwardWebSocket(socket, answer, wire)
+    else:
+        socket.set_handler(PortForwardSpdy(socket, answer, wire))
+    return socket
+
+
+def _over_spdy(answer: UpgradeResponse, wire: UpgradedConnection) -> UpgradeHandler:
+    return ExecSpdy(wire, answer) if isinstance(answer, ExecResponse) else PortForwardSpdy(wire, answer, wire)
+
+
+class _NotifyingHandler:
+    """A handler of a connection that also calls a callback when the connection is lost."""
+
+    def __init__(self, speaker: UpgradeHandler, over: Callable[[], None]) -> None:
+        self._over = over
+        self.fed = speaker.fed
+        self.may_write = speaker.may_write
+        self.ends = speaker.ends
+        self._lost = speaker.lost
+
+    def lost(self) -> None:
+        """Notify the handler, and call the callback."""
+        self._lost()
+        self._over()

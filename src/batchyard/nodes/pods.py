@@ -6,18 +6,57 @@ period to appear. If there are too many ended pods, the oldest are deleted.
 Source: pkg/controller/podgc.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views import pods
+from batchyard.api.views.pods import node_of
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.nodes.conditions import has_taint, readiness
-from batchyard.nodes.pods_by_node import PodsByNode
+
+# --- pods by node ---
+#
+# Index of pods by node.
+
+
+class PodsByNode:
+    """The keys of pods by node, in the order of their arrival."""
+
+    __slots__ = ("_by_node",)
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, dict[Key, None]] = {}
+
+    def observe(self, key: Key, old: Obj | None, new: Obj | None) -> None:
+        """Process a change of a pod; `old` is None for a new pod, `new` for a deleted one."""
+        if old is not None and new is not None and new["spec"] is old["spec"]:
+            return
+        before = "" if old is None else node_of(old)
+        after = "" if new is None else node_of(new)
+        if before == after:
+            return
+        if before:
+            self._remove(before, key)
+        if after:
+            self._by_node.setdefault(after, {})[key] = None
+
+    def on(self, node: str) -> Sequence[Key]:
+        """Return the pods of a node."""
+        return tuple(self._by_node.get(node, ()))
+
+    def _remove(self, node: str, key: Key) -> None:
+        pods = self._by_node.get(node)
+        if pods is None or key not in pods:
+            return  # after a restart, events may precede the index
+        del pods[key]
+        if not pods:
+            del self._by_node[node]
+
 
 #: How long a node may be missing before its pods are orphans.
 QUARANTINE: Final = 40 * SECOND

@@ -1,1 +1,0 @@
-"""Random worlds for tests: queues, loads and clusters by seed."""
