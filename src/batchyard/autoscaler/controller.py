@@ -438,7 +438,7 @@ class AutoscalerLoop:
                 self.outcome.writes.append(Delete(Key(scheme.NODE_POOL, "", name)))
 
 
-# --- leaving ---
+# --- draining nodes before deletion ---
 #
 # Draining of nodes with the ToBeDeleted taint: evict their pods, then delete their machines.
 #

@@ -411,7 +411,7 @@ def _work(
     return LintedWork(manifest, workload, WorkloadView(workload), paths, *class_of)
 
 
-# --- what reading finds ---
+# --- findings from reading the manifests ---
 
 
 def _of_file(fault: FileFault) -> LintFinding:

@@ -439,7 +439,7 @@ def _is_left_over(pod: Obj) -> bool:
     return (is_ours or lifecycle.is_terminating(pod)) and not lifecycle.is_gone_but_for_finalizers(pod)
 
 
-# --- swaps ---
+# --- freeing nodes for restarted gangs ---
 #
 # Hotswap, its second half: the reads and writes of a placement pass that frees nodes for a gang.
 #

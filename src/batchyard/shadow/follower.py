@@ -191,7 +191,7 @@ def missing_decision(decision: Decision, model: SchedulerModel, since: Instant, 
     )
 
 
-# --- judgement ---
+# --- divergence detection ---
 #
 # When the two have diverged, and the report of it: the third step of a replay.
 

@@ -171,7 +171,7 @@ def _stopped(start: RunStart, seed: int) -> RunStart:
     return RunStart(replace(scenario, steps=rest, faults=()), world.state())
 
 
-# --- lives of Workloads ---
+# --- Workload timelines ---
 
 
 def _stories(start: RunStart, result: Result, log: Sequence[Record]) -> dict[str, WorkloadTimeline]:

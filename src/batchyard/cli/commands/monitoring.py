@@ -1,4 +1,4 @@
-"""The options of `batchyard monitoring`."""
+"""`batchyard monitoring`: starts and stops Prometheus and Grafana for a platform."""
 
 import http.client
 import json
@@ -273,7 +273,7 @@ def served(process: "subprocess.Popen[bytes]", program: Program) -> Served:
     return Served(process.pid, program.url, beginning_of(process.pid))
 
 
-# --- across commands ---
+# --- state file of running processes ---
 
 
 def write_served(state: Path, found: Mapping[str, Served]) -> None:

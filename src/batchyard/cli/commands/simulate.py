@@ -36,7 +36,7 @@ from batchyard.sim.traces import NAMESPACE, Trace, load_of, read_trace, with_man
 from batchyard.sim.whatif import start_of
 from batchyard.sim.world import EPOCH, ignore_record
 
-# --- books ---
+# --- accounting tables ---
 #
 # The accounting of a run: machine costs, gang recoveries, unscheduled pods; as tables, and as a document.
 

@@ -19,7 +19,7 @@ from batchyard.cli.output import render_json, render_yaml
 from batchyard.client.transport import path_of, path_of_kind
 from batchyard.sim.scenario import run_length
 
-# --- told why ---
+# --- rendering of the why document ---
 #
 # Rendering of the `why` document as text: summary, facts, quota table, quota holders, nodes, suggested changes.
 

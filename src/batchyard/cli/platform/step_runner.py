@@ -16,7 +16,7 @@ from batchyard.cli.platform.processes import CommandRunner
 from batchyard.provision.steps.model import CommandOutput, PlatformStep, Probe, ProbeResult, StepCommand
 from batchyard.server.clocks.wall import ticks
 
-# --- happenings ---
+# --- progress events ---
 #
 # Progress events of the steps, and the interfaces of the display and the confirmation.
 

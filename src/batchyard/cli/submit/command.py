@@ -281,7 +281,7 @@ Output: TypeAlias = Annotated[
 ]
 
 
-# --- wanted ---
+# --- arguments ---
 #
 # The arguments of `batchyard submit`.
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from batchyard.shim import linux
 from batchyard.shim.images import store, unpacking
 
-# --- straight ---
+# --- path traversal without links ---
 #
 # Path traversal from an open directory without following links.
 #

@@ -19,7 +19,7 @@ from batchyard.sim.forecasting.quota_only_state import QueueTrees, standalone_wo
 from batchyard.sim.scenario import ScenarioStep
 from batchyard.sim.state import State
 
-# --- stretches ---
+# --- block bootstrap ---
 #
 # Block resampling of a history with correlated neighbours: contiguous stretches instead of single items.
 #

@@ -9,7 +9,7 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.sim.invariants.ledger import ObjectLedger
 from batchyard.sim.world import World
 
-# --- story ---
+# --- object history ---
 #
 # A short history of each object, shown with a violation.
 
