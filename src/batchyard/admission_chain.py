@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 from batchyard.admission_plugins.built_in import (
-    VOLUME_PREFIX,
     admit_pod,
     check_default,
     check_deletion,
@@ -21,9 +20,9 @@ from batchyard.admission_plugins.built_in import (
     default_class,
     queue_job,
     taken_up,
-    with_service_account,
 )
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
+from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.meta import Obj, Selector

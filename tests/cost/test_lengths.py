@@ -11,7 +11,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.validation import rules
 from batchyard.api.validation.rules import nano
 from batchyard.api.yaml_documents import scalar_value
-from batchyard.apiserver.request import requirements_of
+from batchyard.apiserver.selection import requirements_of
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.base.memory import memoized_if_short
 from unit.apiserver.api import Api

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from batchyard.shim import state_dir
-from batchyard.shim.shim import LogLineSplitter, RotatingLog
+from batchyard.shim.logs import LogLineSplitter, RotatingLog
 from integration_shim.machine import Machine, container, reached, shell
 
 SMALL = {"maxBytes": 4096, "maxFiles": 3}

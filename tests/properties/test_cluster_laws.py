@@ -12,7 +12,8 @@ import sys
 
 import pytest
 
-from batchyard.sim.random_worlds import SeededDraws, random_cluster_scenario
+from batchyard.sim.random_clusters import random_cluster_scenario
+from batchyard.sim.random_worlds import SeededDraws
 from properties.worlds import event_log, told_of_cluster
 
 SEEDS = range(3000, 3024)

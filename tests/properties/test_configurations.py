@@ -7,7 +7,8 @@ import pytest
 
 from batchyard.sim.compare.comparison import ComparisonSettings, compare_configurations, document_of
 from batchyard.sim.compare.inputs import VariantPair
-from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_cluster_scenario, random_scenario
+from batchyard.sim.random_clusters import random_cluster_scenario
+from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_scenario
 from batchyard.sim.scenario import Scenario
 
 UNTIL = 3_600_000_000

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.api.conversion import OLD, STORAGE, compressed, expanded, from_storage, to_storage
+from batchyard.api.conversion import OLD, STORAGE, from_storage, to_storage
+from batchyard.api.kueue_conversion import compressed, expanded
 from batchyard.api.well_known import HOSTNAME
 
 Obj = dict[str, Any]

@@ -6,7 +6,8 @@ import pytest
 
 from batchyard.sim.faults import WriteFaults
 from batchyard.sim.invariants.checker import CostsAddUp, attach
-from batchyard.sim.random_worlds import SeededDraws, random_cluster_scenario
+from batchyard.sim.random_clusters import random_cluster_scenario
+from batchyard.sim.random_worlds import SeededDraws
 from batchyard.sim.world import World
 from properties.worlds import STEPS_MAX, reported
 

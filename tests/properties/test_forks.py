@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, seconds
-from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_cluster_scenario, random_scenario
+from batchyard.sim.random_clusters import random_cluster_scenario
+from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_scenario
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from batchyard.lint.findings import Severity
 from batchyard.lint.registry import lint
 from batchyard.sim.event_log import Record
-from batchyard.sim.random_worlds import (
-    RandomSource,
-    SeededDraws,
-    WorldBounds,
-    random_cluster_scenario,
-    random_objects,
-    scenario_of,
-)
+from batchyard.sim.random_clusters import random_cluster_scenario
+from batchyard.sim.random_worlds import RandomSource, SeededDraws, WorldBounds, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 from properties.worlds import STEPS_MAX, Drawn, examples

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from batchyard.sim.faults import WriteFaults
 from batchyard.sim.invariants.checker import attach
 from batchyard.sim.invariants.invariant import InvariantViolation
-from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_cluster_scenario
+from batchyard.sim.random_clusters import random_cluster_scenario
+from batchyard.sim.random_worlds import SeededDraws, WorldBounds
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 

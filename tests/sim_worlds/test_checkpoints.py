@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.accounting.records import DONE, LOST
+from batchyard.accounting.accounts import DONE, LOST
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, annotation

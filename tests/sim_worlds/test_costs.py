@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from batchyard import simulate
+from batchyard.accounting.accounts import WHOLE
 from batchyard.accounting.controller import History, nothing_remembered, resume_ledger
-from batchyard.accounting.records import WHOLE, report
+from batchyard.accounting.records import report
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, find_condition

@@ -6,19 +6,10 @@ Amounts are integers: millionths of dollars, or microseconds of accelerators.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from batchyard.accounting.accounts import RUNS, AccountKey
 from batchyard.accounting.controller import EVERY, CostController
 from batchyard.accounting.ledger import CostLedger
-from batchyard.accounting.records import (
-    RUNS,
-    AccountKey,
-    ParsedCostRecord,
-    RecordedAmount,
-    amounts_of,
-    is_open,
-    latest,
-    read,
-    spent,
-)
+from batchyard.accounting.records import ParsedCostRecord, RecordedAmount, amounts_of, is_open, latest, read, spent
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition, key_of, with_condition, with_status
 from batchyard.api.times import format_time, parse_time

@@ -8,15 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from batchyard.accounting.accounts import IDLE, RUNS, AccountKey, CostAccount, CostTotals
 from batchyard.accounting.ledger import CostLedger, LedgerDetail
 from batchyard.accounting.records import (
-    IDLE,
     OPEN,
     PLATFORM,
-    RUNS,
-    AccountKey,
-    CostAccount,
-    CostTotals,
     ParsedCostRecord,
     RecordedAmount,
     accounts_of,

@@ -14,15 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, AccountKey, CostAccount
 from batchyard.accounting.records import (
-    BOOT,
-    DONE,
-    IDLE,
-    LOST,
-    RUNS,
-    WHOLE,
-    AccountKey,
-    CostAccount,
     PodOwner,
     bound_at,
     ended_at,

@@ -5,7 +5,7 @@ plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetolerati
 pkg/kubeapiserver/options/plugins.go. Webhooks run after them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
@@ -16,7 +16,6 @@ from batchyard.api.meta import (
     Obj,
     Selector,
     ancestry,
-    annotation,
     controller_of,
     job_above,
     label,
@@ -485,146 +484,3 @@ def check_deletion(namespace: Obj) -> None:
     """Raise Forbidden if the Namespace is undeletable."""
     if namespace["metadata"]["name"] in _IMMORTAL:
         raise Forbidden(f"{forbidden(namespace)}: this namespace may not be deleted")
-
-
-# --- service accounts ---
-#
-# The ServiceAccount admission plugin: the account of a new Pod, and the volume with its token.
-#
-# Source: Kubernetes's plugin/pkg/admission/serviceaccount, with bound tokens in volumes.
-
-
-#: The ServiceAccount that exists in every Namespace.
-DEFAULT: Final = "default"
-#: The name prefix of token volumes.
-VOLUME_PREFIX: Final = "kube-api-access-"
-#: The ConfigMap with the CA certificate of the API server, which exists in every Namespace.
-ROOT_CERTIFICATE: Final = "kube-root-ca.crt"
-CERTIFICATE_KEY: Final = "ca.crt"
-_MOUNT_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-_MIRROR: Final = "kubernetes.io/config.mirror"
-_ENFORCED: Final = "kubernetes.io/enforce-mountable-secrets"
-_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_KINDS: Final = (("initContainers", "init container"), ("containers", "container"))
-#: The extra seven seconds distinguish these tokens from tokens that other clients request.
-_TOKEN: Final = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
-_CERTIFICATE: Final = {
-    "configMap": {"name": ROOT_CERTIFICATE, "items": [{"key": CERTIFICATE_KEY, "path": CERTIFICATE_KEY}]}
-}
-_NAMESPACE: Final = {
-    "downwardAPI": {
-        "items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]
-    }
-}
-_PROJECTED: Final = {"defaultMode": 420, "sources": [_TOKEN, _CERTIFICATE, _NAMESPACE]}
-
-
-def default_service_account(namespace: str) -> Obj:
-    """Return the ServiceAccount `default` of a Namespace, to create."""
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT, "namespace": namespace}}
-
-
-def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
-    """Return the Pod with its ServiceAccount, and a token volume of the given name unless automount is off.
-
-    Raises RefusedForNow if the account does not exist.
-    """
-    if annotation(pod, _MIRROR) is not None:
-        return _mirror(pod)
-    spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
-    name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT
-    account = find(Key(scheme.SERVICE_ACCOUNT, namespace, name))
-    if account is None:
-        message = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
-        raise RefusedForNow(f"{forbidden(pod, is_named=False)}: {message}")
-    done = {**spec, "serviceAccountName": name, "serviceAccount": name}
-    if _mounts(pod, account):
-        done |= _mounted(spec, volume)
-    if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
-        done["imagePullSecrets"] = account["imagePullSecrets"]
-    if annotation(account, _ENFORCED) in _TRUE:
-        _check_secrets({**pod, "spec": done}, account)
-    return {**pod, "spec": done}
-
-
-def _mounts(pod: Obj, account: Obj) -> bool:
-    """Report whether the token is mounted: the Pod's setting, or else the account's."""
-    stated = pod["spec"].get("automountServiceAccountToken")
-    return bool(account.get("automountServiceAccountToken", True) if stated is None else stated)
-
-
-def _mounted(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the changed containers and volumes, with the token mounted where the mount path is free."""
-    volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
-    known = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
-    mount = {"name": known or name, "readOnly": True, "mountPath": _MOUNT_PATH}
-    changed: dict[str, Any] = {}
-    for field, _ in _KINDS:
-        containers = spec.get(field) or ()
-        if any(map(_is_open, containers)):
-            changed[field] = [_with_mount(container, mount) for container in containers]
-    if changed and known is None:
-        changed["volumes"] = [*volumes, {"name": name, "projected": _PROJECTED}]
-    return changed
-
-
-def _is_open(container: Mapping[str, Any]) -> bool:
-    """Report whether a container has nothing mounted at the token's path."""
-    return all(mount.get("mountPath") != _MOUNT_PATH for mount in container.get("volumeMounts") or ())
-
-
-def _with_mount(container: Mapping[str, Any], mount: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not _is_open(container):
-        return container
-    return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), mount]}
-
-
-def _mirror(pod: Obj) -> Obj:
-    """Check a mirror pod, which has no account and no secrets."""
-    spec = pod["spec"]
-    volumes = spec.get("volumes") or ()
-    sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
-    message = ""
-    if spec.get("serviceAccountName"):
-        message = "a mirror pod may not reference service accounts"
-    elif spec.get("imagePullSecrets") or any("secret" in volume for volume in volumes) or any(_secrets_of(spec)):
-        message = "a mirror pod may not reference secrets"
-    elif any("serviceAccountToken" in source for source in sources):
-        message = "a mirror pod may not use ServiceAccountToken volume projections"
-    if message:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {message}")
-    return pod
-
-
-def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
-    """Yield secrets in container environments: container type, container, variable, secret name."""
-    for field, word in _KINDS:
-        for container in spec.get(field) or ():
-            for variable in container.get("env") or ():
-                reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
-                if reference is not None:
-                    yield word, container, variable["name"], reference.get("name", "")
-
-
-def _check_secrets(pod: Obj, account: Obj) -> None:
-    """Raise Forbidden if the account restricts secrets and the Pod uses one that the account does not reference."""
-    reported = next(_unnamed_secrets(pod["spec"], account), None)
-    if reported is not None:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {reported}")
-
-
-def _unnamed_secrets(spec: Mapping[str, Any], account: Obj) -> Iterator[str]:
-    known = [secret.get("name") for secret in account.get("secrets") or ()]
-    end = f"because service account {account['metadata']['name']} does not reference that"
-    for volume in spec.get("volumes") or ():
-        secret = (volume.get("secret") or {}).get("secretName")
-        if secret is not None and secret not in known:
-            yield f'volume with secret.secretName="{secret}" is not allowed {end} secret'
-    for word, container, variable, secret in _secrets_of(spec):
-        if secret not in known:
-            what = f'{word} {container["name"]} with envVar {variable} referencing secret.secretName="{secret}"'
-            yield f"{what} is not allowed {end} secret"
-    pulls = [secret.get("name") for secret in account.get("imagePullSecrets") or ()]
-    for i, secret in enumerate(spec.get("imagePullSecrets") or ()):
-        if secret.get("name") not in pulls:
-            yield f'imagePullSecrets[{i}].name="{secret.get("name")}" is not allowed {end} imagePullSecret'

@@ -16,7 +16,7 @@ from batchyard.api.printing import Column, columns, row
 from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope_for
 from batchyard.api.scheme import FILES, KINDS, ServedKind, kind_info
 from batchyard.api.times import days_in
-from batchyard.apiserver.openapi import schemas_of
+from batchyard.apiserver.openapi_definitions import schemas_of
 from batchyard.apiserver.patch import shape_of_kind
 from batchyard.apiserver.resources import Resource, no_misfit
 from batchyard.base.instant import Instant

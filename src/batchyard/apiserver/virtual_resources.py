@@ -15,10 +15,11 @@ from batchyard.api.schema.tables import description
 from batchyard.api.scheme import ServedKind
 from batchyard.api.validation import core as event
 from batchyard.apiserver.built_in import BuiltIn
-from batchyard.apiserver.openapi import schema_name
+from batchyard.apiserver.openapi_definitions import schema_name
 from batchyard.apiserver.patch import MergeSchema, MergeSchemaMembers, shape_of_kind
-from batchyard.apiserver.request import ApiRequest, Response, method_not_allowed, selection_of
+from batchyard.apiserver.request import ApiRequest, Response, method_not_allowed
 from batchyard.apiserver.resources import EndpointHandlers, Resource, ResourcePath, not_found
+from batchyard.apiserver.selection import selection_of
 from batchyard.apiserver.serialization import Representation
 from batchyard.base.instant import Instant
 

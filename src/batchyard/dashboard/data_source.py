@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from batchyard.accounting.records import Statement
+from batchyard.accounting.accounts import Statement
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, find_condition, format_amount, is_unlimited
 from batchyard.api.views.workload import WorkloadView, workload_view

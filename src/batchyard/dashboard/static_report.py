@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from batchyard.accounting.records import Statement
+from batchyard.accounting.accounts import Statement
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time

@@ -9,15 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from batchyard.admission_plugins.built_in import (
+from batchyard.admission_plugins.built_in import FINALIZER, SYSTEM_NAMESPACES, held, new_namespace
+from batchyard.admission_plugins.service_accounts import (
     CERTIFICATE_KEY,
     DEFAULT,
-    FINALIZER,
     ROOT_CERTIFICATE,
-    SYSTEM_NAMESPACES,
     default_service_account,
-    held,
-    new_namespace,
 )
 from batchyard.api import scheme
 from batchyard.api.custom_kinds import (

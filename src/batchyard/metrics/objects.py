@@ -6,8 +6,8 @@ Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/j
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, WHOLE, CostTotals
 from batchyard.accounting.budgets import amount_of, is_in_dollars
-from batchyard.accounting.records import BOOT, DONE, IDLE, LOST, WHOLE, CostTotals
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, find_condition, is_true, label
 from batchyard.api.times import parse_time

@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.auth.authorization import bootstrap_roles
-from batchyard.apiserver.openapi import Conversion, definition_of
+from batchyard.apiserver.openapi_definitions import Conversion, definition_of
 from batchyard.controller_groups import ALSO_UPSTREAM, CREATE, FINALIZERS, PATCH, STATUS, kinds_seen, kinds_written
 from batchyard.operator_manifests.deployment import InstallSettings, has_webhooks, labelled
 from batchyard.webhooks.hooks import CONVERT

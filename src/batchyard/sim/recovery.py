@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from batchyard.accounting.accounts import Statement, statement_of
 from batchyard.accounting.ledger import CostLedger
-from batchyard.accounting.records import Statement, statement_of
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, find_condition, is_true, label
 from batchyard.api.views.pods import (

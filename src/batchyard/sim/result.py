@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from batchyard.accounting.records import Statement
+from batchyard.accounting.accounts import Statement
 from batchyard.api import printing, scheme
 from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata

@@ -7,8 +7,8 @@ import pytest
 
 import make
 from batchyard import simulate
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, Statement, statement_of
 from batchyard.accounting.ledger import BY_TEAM, CostLedger, LedgerDetail
-from batchyard.accounting.records import BOOT, DONE, IDLE, LOST, RUNS, Statement, statement_of
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND

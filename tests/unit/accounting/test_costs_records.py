@@ -3,16 +3,9 @@
 import hypothesis
 from hypothesis import strategies as st
 
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, AccountKey, CostAccount
 from batchyard.accounting.records import (
-    BOOT,
-    DONE,
-    IDLE,
-    LOST,
     PLATFORM,
-    RUNS,
-    WHOLE,
-    AccountKey,
-    CostAccount,
     CostReport,
     RecordedAmount,
     amounts_of,

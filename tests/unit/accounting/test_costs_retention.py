@@ -1,7 +1,8 @@
 """Retention merges hour records into days and day records into months; reports stay the same."""
 
+from batchyard.accounting.accounts import DONE, AccountKey
 from batchyard.accounting.controller import DAY, DAYS_KEPT, HOURS_KEPT, retention_writes
-from batchyard.accounting.records import DONE, PLATFORM, AccountKey, RecordedAmount, hour_name, record, report, specs_of
+from batchyard.accounting.records import PLATFORM, RecordedAmount, hour_name, record, report, specs_of
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import parse_time

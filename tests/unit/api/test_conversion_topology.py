@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.api.conversion import compressed, expanded
+from batchyard.api.kueue_conversion import compressed, expanded
 from batchyard.api.well_known import HOSTNAME
 
 RACKS = ["block", "rack"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.patch import json_patched, strict_faults
+from batchyard.apiserver.json_patch import json_patched, strict_faults
 from batchyard.apiserver.request import StatusError
 
 OBJ: dict[str, Any] = {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.serialization import fields_of
+from batchyard.apiserver.protobuf import fields_of
 from unit.apiserver.api import Api
 
 

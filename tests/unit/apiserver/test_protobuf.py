@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.built_in import built_in_resources
-from batchyard.apiserver.serialization import BadMessage, decoded
+from batchyard.apiserver.protobuf import BadMessage, decoded
 from unit.apiserver.api import Api
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.api.meta import Requirement
-from batchyard.apiserver.request import LabelTerms
+from batchyard.apiserver.selection import LabelTerms
 from unit.apiserver.api import Api
 
 MAPS = "/api/v1/namespaces/team/configmaps"

@@ -10,7 +10,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, selector, with_path
-from batchyard.apiserver.patch import json_patched
+from batchyard.apiserver.json_patch import json_patched
 from batchyard.controller_groups import ON_KUBERNETES
 from batchyard.webhooks.hooks import (
     FetchedObjects,

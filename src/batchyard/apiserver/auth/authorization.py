@@ -15,9 +15,9 @@ from batchyard.apiserver.request import (
     StatusError,
     UserInfo,
     account_name,
-    name_selected,
 )
 from batchyard.apiserver.resources import ResourcePath
+from batchyard.apiserver.selection import name_selected
 from batchyard.interfaces.client import EventType, ObjectReader, WatchEvent
 
 #: The subresource of forecasts.

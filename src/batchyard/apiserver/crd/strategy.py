@@ -33,7 +33,7 @@ from batchyard.apiserver.crd.values import (
     value_faults,
     with_defaults,
 )
-from batchyard.apiserver.openapi import REFERENCE, metadata_schemas, schema_name
+from batchyard.apiserver.openapi_definitions import REFERENCE, metadata_schemas, schema_name
 from batchyard.apiserver.patch import MergeSchema, metadata_shape, shape_of_schema
 from batchyard.apiserver.request import StatusError
 from batchyard.base.instant import Instant, format_age

@@ -16,15 +16,14 @@ from batchyard.apiserver.request import (
     JSON,
     ApiRequest,
     Response,
-    Selection,
     StatusError,
     bad_request,
     check_list_options,
     check_watch_options,
     limit_of,
-    selection_of,
 )
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, not_found
+from batchyard.apiserver.selection import Selection, selection_of
 from batchyard.apiserver.serialization import Representation, ShownItems
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent

@@ -27,7 +27,8 @@ from batchyard.apiserver.apply import (
     versions_of,
 )
 from batchyard.apiserver.handlers.read import in_order_of_keys
-from batchyard.apiserver.patch import check_media_type, patched, strict_faults
+from batchyard.apiserver.json_patch import strict_faults
+from batchyard.apiserver.patch import check_media_type, patched
 from batchyard.apiserver.request import (
     APPLY,
     JSON_PATCH,
@@ -41,10 +42,10 @@ from batchyard.apiserver.request import (
     delete_options,
     limit_of,
     method_not_allowed,
-    selection_of,
     write_options,
 )
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, conflict, details, invalid, not_found, refusal
+from batchyard.apiserver.selection import selection_of
 from batchyard.apiserver.serialization import (
     Body,
     Sent,

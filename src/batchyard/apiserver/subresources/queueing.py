@@ -25,12 +25,10 @@ from batchyard.apiserver.request import (
     ApiRequest,
     DeferredResponse,
     Response,
-    Selection,
     StatusError,
     UserInfo,
     bad_request,
     method_not_allowed,
-    selection_of,
 )
 from batchyard.apiserver.resources import (
     ApiObjectStore,
@@ -40,6 +38,7 @@ from batchyard.apiserver.resources import (
     not_found,
     with_answers,
 )
+from batchyard.apiserver.selection import Selection, selection_of
 from batchyard.apiserver.serialization import Representation
 from batchyard.apiserver.virtual_resources import ComputedStrategy, unstored, unstored_kind
 from batchyard.base.instant import SECOND, Instant, format_age

@@ -10,19 +10,8 @@ from urllib.parse import quote
 
 import typer
 
-from batchyard.accounting.records import (
-    BOOT,
-    DONE,
-    IDLE,
-    LOST,
-    RUNS,
-    CostReport,
-    CostReportRow,
-    document,
-    dollars,
-    report,
-    share,
-)
+from batchyard.accounting.accounts import BOOT, DONE, IDLE, LOST, RUNS
+from batchyard.accounting.records import CostReport, CostReportRow, document, dollars, report, share
 from batchyard.api.meta import Obj
 from batchyard.api.printing import format_table
 from batchyard.api.times import format_time, parse_time

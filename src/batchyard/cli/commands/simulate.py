@@ -10,7 +10,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import msgspec
 import typer
 
-from batchyard.accounting.records import USES, Statement, StatementLine
+from batchyard.accounting.accounts import USES, Statement, StatementLine
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Table, format_table

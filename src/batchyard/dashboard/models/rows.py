@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from batchyard.accounting.records import UNUSED, USES, CostReportRow, StatementLine, dollars, report
+from batchyard.accounting.accounts import USES, StatementLine
+from batchyard.accounting.records import UNUSED, CostReportRow, dollars, report
 from batchyard.accounting.records import share as share_of_costs
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition

@@ -7,7 +7,7 @@ correctly after a restart.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from batchyard.admission_plugins.built_in import ROOT_CERTIFICATE
+from batchyard.admission_plugins.service_accounts import ROOT_CERTIFICATE
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.scheme import POD

@@ -8,7 +8,7 @@ import msgspec
 from batchyard.api.custom_kinds import ESTABLISHED
 from batchyard.api.meta import is_true
 from batchyard.api.scheme import ServedKind, kind_info
-from batchyard.apiserver.openapi import definition_of
+from batchyard.apiserver.openapi_definitions import definition_of
 from batchyard.base.instant import SECOND
 from batchyard.client.informer import Informer
 from batchyard.client.transport import HttpAnswer, HttpRequest, decoded, path_of_kind

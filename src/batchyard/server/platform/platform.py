@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from batchyard.admission_chain import AdmissionChain
-from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, default_service_account, new_namespace
+from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespace
+from batchyard.admission_plugins.service_accounts import default_service_account
 from batchyard.api import well_known
 from batchyard.api.custom_kinds import DEFINITION, FINALIZER
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_path, with_status
@@ -30,7 +31,7 @@ from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
 from batchyard.apiserver.dashboard import FILES as DASHBOARD_FILES
 from batchyard.apiserver.dashboard import MODELS, ModelHandler, StaticFileHandler
-from batchyard.apiserver.openapi import provided_definition
+from batchyard.apiserver.openapi_definitions import provided_definition
 from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import ApiServer, AuditedRequest, Auditor, no_audit

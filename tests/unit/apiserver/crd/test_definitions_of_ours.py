@@ -13,7 +13,7 @@ from batchyard.api.custom_kinds import kind_of
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.crd.definitions import DefinitionStrategy
 from batchyard.apiserver.crd.strategy import CustomStrategy
-from batchyard.apiserver.openapi import Conversion, definition_of
+from batchyard.apiserver.openapi_definitions import Conversion, definition_of
 
 CRDS = Path(__file__).parents[5] / "shared" / "crds"
 OURS = [info for info in scheme.KINDS if "." in info.group and not info.group.endswith(".k8s.io")]

@@ -5,13 +5,8 @@ from typing import Any
 import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj
-from batchyard.jobs.jobset.controller import (
-    child_jobs,
-    has_start_time,
-    headless_service,
-    resumed_job,
-    without_start_time,
-)
+from batchyard.jobs.jobset.controller import child_jobs, headless_service
+from batchyard.jobs.jobset.policies import has_start_time, resumed_job, without_start_time
 
 DOMAIN = "jobset.sigs.k8s.io/"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"

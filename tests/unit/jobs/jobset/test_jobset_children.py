@@ -8,7 +8,7 @@ import pytest
 import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj
-from batchyard.jobs.jobset.controller import are_all_ready, has_succeeded, replicated_statuses, startup_decision
+from batchyard.jobs.jobset.policies import are_all_ready, has_succeeded, replicated_statuses, startup_decision
 from batchyard.jobs.jobset.spec import Children, sort_children
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]

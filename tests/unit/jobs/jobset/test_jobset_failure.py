@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.jobs.jobset.controller import JobSetEvent, JobSetStatusDraft, apply_failure_policy
+from batchyard.jobs.jobset.policies import JobSetEvent, JobSetStatusDraft, apply_failure_policy
 from stage import stated
 
 

@@ -24,7 +24,8 @@ from batchyard.server.http import protocol
 from batchyard.server.http.connections import Acceptor, ConnectionDeadline, Connections, server_context
 from batchyard.server.http.dispatcher import RequestDispatcher
 from batchyard.server.http.flow_control import ResponseTurns
-from batchyard.server.http.protocol import BODY_MAX, HttpProtocol, RequestParser
+from batchyard.server.http.parser import BODY_MAX, RequestParser
+from batchyard.server.http.protocol import HttpProtocol
 from batchyard.server.platform.credentials import CertificateAuthority
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.journal import RevisionJournal

@@ -29,14 +29,8 @@ from batchyard.server.streaming.framing import (
     ping,
     reset,
 )
-from batchyard.server.streaming.pod_streams import (
-    TOO_MANY,
-    ExecSpdy,
-    ExecWebSocket,
-    PortForwardSpdy,
-    PortForwardWebSocket,
-    TerminalSizeParser,
-)
+from batchyard.server.streaming.pod_streams import ExecSpdy, ExecWebSocket, TerminalSizeParser
+from batchyard.server.streaming.portforward import TOO_MANY, PortForwardSpdy, PortForwardWebSocket
 
 
 class Wire:

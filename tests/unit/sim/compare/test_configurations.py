@@ -13,9 +13,9 @@ from batchyard.sim.compare.comparison import (
     compare_configurations,
     document_of,
     headline,
-    jain,
     repeat_figure,
 )
+from batchyard.sim.compare.figures import jain
 from batchyard.sim.compare.inputs import Variant, read_pair
 from batchyard.sim.compare.page import page
 from batchyard.sim.compare.runs import as_jobs

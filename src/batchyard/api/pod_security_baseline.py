@@ -1,0 +1,292 @@
+"""Checks of the level `baseline`. Source: k8s.io/pod-security-admission, policy/check_*.go."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.api.meta import Obj
+
+
+class PodSecurityViolation(NamedTuple):
+    """A check that a pod fails."""
+
+    reason: str
+    detail: str
+
+    def __str__(self) -> str:
+        """`privileged (container "c" must not set securityContext.privileged=true)`."""
+        return f"{self.reason} ({self.detail})" if self.detail else self.reason
+
+
+CheckPod: TypeAlias = Callable[[Obj, Obj], PodSecurityViolation | None]
+
+
+def containers(spec: Obj) -> Iterator[Mapping[str, Any]]:
+    """Yield all containers of a pod: init containers, containers, ephemeral containers."""
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(field) or ()
+
+
+def security(part: Obj) -> Mapping[str, Any]:
+    """Return the security context of a pod's spec or of a container."""
+    context: Mapping[str, Any] = part.get("securityContext") or {}
+    return context
+
+
+def selected(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
+    """Return the names of the containers that violate a rule."""
+    return [container["name"] for container in containers(spec) if violates(container)]
+
+
+def plural(word: str, count: int) -> str:
+    """Return a noun in singular or plural."""
+    return word if count == 1 else f"{word}s"
+
+
+def uses(count: int) -> str:
+    """Return the verb for a subject in singular or plural."""
+    return "uses" if count == 1 else "use"
+
+
+def quoted(values: Iterable[str]) -> str:
+    """Return values in quotes, separated by commas."""
+    return ", ".join(f'"{value}"' for value in values)
+
+
+def named(word: str, names: Sequence[str]) -> str:
+    """`container "a"`, or `containers "a", "b"`."""
+    return f"{plural(word, len(names))} {quoted(names)}"
+
+
+def setters(names: Sequence[str], *, by_pod: bool) -> str:
+    """Return the subject of a violation: the pod, containers of it, or both."""
+    return " and ".join([*(["pod"] if by_pod else []), *([named("container", names)] if names else [])])
+
+
+def is_of_windows(spec: Obj) -> bool:
+    """Report whether a pod runs on Windows, where checks of Linux security contexts do not apply."""
+    return (spec.get("os") or {}).get("name") == "windows"
+
+
+def has_user_namespace(spec: Obj) -> bool:
+    """Report whether a pod has its own user namespace."""
+    return spec.get("hostUsers") is False
+
+
+_APP_ARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
+_APP_ARMOR_DEFAULT: Final = "runtime/default"
+_LOCAL_PROFILE: Final = "localhost/"
+_SECCOMP_OF_POD: Final = "seccomp.security.alpha.kubernetes.io/pod"
+_SECCOMP_OF_CONTAINER: Final = "container.seccomp.security.alpha.kubernetes.io/"
+_SECCOMP_DEFAULTS: Final = ("runtime/default", "docker/default")
+PROFILE_TYPES: Final = ("RuntimeDefault", "Localhost")
+CAPABILITIES: Final = frozenset(
+    {
+        *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+        *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+    }
+)
+_SE_LINUX_TYPES: Final = frozenset({"", "container_t", "container_init_t", "container_kvm_t"})
+SE_LINUX_TYPES_1_31: Final = _SE_LINUX_TYPES | {"container_engine_t"}
+_SYSCTLS: Final = frozenset(
+    {
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.tcp_syncookies",
+    }
+)
+SYSCTLS_1_27: Final = _SYSCTLS | {"net.ipv4.ip_local_reserved_ports"}
+SYSCTLS_1_29: Final = SYSCTLS_1_27 | {
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+}
+SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
+
+
+def app_armor_profile(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """AppArmor profiles must be the runtime's or local ones."""
+
+    def bad_type(part: Obj) -> str | None:
+        profile = security(part).get("appArmorProfile")
+        found: str = "" if profile is None else profile.get("type") or ""
+        return found if profile is not None and found not in PROFILE_TYPES else None
+
+    names = selected(spec, lambda container: bad_type(container) is not None)
+    types = {found for part in (spec, *containers(spec)) if (found := bad_type(part)) is not None}
+    annotations = sorted(
+        f"{name}={_go_quoted(value)}"
+        for name, value in (metadata.get("annotations") or {}).items()
+        if name.startswith(_APP_ARMOR)
+        and value not in ("", _APP_ARMOR_DEFAULT)
+        and not value.startswith(_LOCAL_PROFILE)
+    )
+    subjects = setters(names, by_pod=bad_type(spec) is not None)
+    subject = " and ".join(part for part in (subjects, annotations and plural("annotation", len(annotations))) if part)
+    if not subject:
+        return None
+    values = [*sorted(types), *annotations]
+    reason = plural("forbidden AppArmor profile", len(values))
+    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quoted(values)}")
+
+
+def host_namespaces(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """Pods must not share namespaces with the host."""
+    shared = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
+    return PodSecurityViolation("host namespaces", ", ".join(shared)) if shared else None
+
+
+def host_path_volumes(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """Pods must not mount host paths."""
+    names = [volume["name"] for volume in spec.get("volumes") or () if volume.get("hostPath") is not None]
+    return PodSecurityViolation("hostPath volumes", named("volume", names)) if names else None
+
+
+def host_ports(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """Containers must not use host ports."""
+
+    def ports(container: Obj) -> set[str]:
+        return {str(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
+
+    names = selected(spec, lambda container: bool(ports(container)))
+    if not names:
+        return None
+    found = sorted(set().union(*map(ports, containers(spec))))
+    what = f"{plural('hostPort', len(found))} {', '.join(found)}"
+    return PodSecurityViolation("hostPort", f"{named('container', names)} {uses(len(names))} {what}")
+
+
+def probe_hosts(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """Probes and lifecycle hooks must not name a host."""
+    names = sorted(selected(spec, lambda container: any(_hosts(container))))
+    if not names:
+        return None
+    hosts = sorted({host for container in containers(spec) for host in _hosts(container)})
+    what = f"{plural('probe or lifecycle host', len(hosts))} {quoted(hosts)}"
+    return PodSecurityViolation("probe or lifecycle host", f"{named('container', names)} {uses(len(names))} {what}")
+
+
+def _hosts(container: Obj) -> Iterator[str]:
+    hooks = container.get("lifecycle") or {}
+    probes = (container.get(f"{kind}Probe") for kind in ("liveness", "readiness", "startup"))
+    for handler in (*probes, hooks.get("postStart"), hooks.get("preStop")):
+        for action in ("httpGet", "tcpSocket"):
+            host = ((handler or {}).get(action) or {}).get("host")
+            if host:
+                yield host
+
+
+def privileged(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """Containers must not be privileged."""
+    names = selected(spec, lambda container: security(container).get("privileged") is True)
+    detail = f"{named('container', names)} must not set securityContext.privileged=true"
+    return PodSecurityViolation("privileged", detail) if names else None
+
+
+def proc_mount(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """The paths of /proc must stay masked."""
+
+    def mount(container: Obj) -> str:
+        found: str | None = security(container).get("procMount")
+        return "Default" if found is None else found
+
+    names = selected(spec, lambda container: mount(container) != "Default")
+    if not names:
+        return None
+    found = sorted({mount(container) for container in containers(spec)} - {"Default"})
+    return PodSecurityViolation(
+        "procMount", f"{named('container', names)} must not set securityContext.procMount to {quoted(found)}"
+    )
+
+
+def proc_mount_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """The paths of /proc must stay masked, except in a user namespace."""
+    return None if has_user_namespace(spec) else proc_mount(metadata, spec)
+
+
+def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
+    """SELinux types must be those for containers; users and roles must not be set."""
+
+    def flaws(part: Obj) -> Mapping[str, Any]:
+        options = security(part).get("seLinuxOptions") or {}
+        found = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
+        return {field: value for field, value in found.items() if (value not in types if field == "type" else value)}
+
+    def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+        names = selected(spec, lambda container: bool(flaws(container)))
+        if not names and not flaws(spec):
+            return None
+        found = [flaws(part) for part in (spec, *containers(spec))]
+        bad = sorted({flaw["type"] for flaw in found if "type" in flaw})
+        details = [f"{plural('type', len(bad))} {quoted(bad)}"] if bad else []
+        details += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in found)]
+        subject = setters(names, by_pod=bool(flaws(spec)))
+        return PodSecurityViolation(
+            "seLinuxOptions", f"{subject} set forbidden securityContext.seLinuxOptions: {'; '.join(details)}"
+        )
+
+    return check
+
+
+def seccomp_annotations(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """Seccomp profiles in annotations (before Kubernetes 1.19) must be the runtime's or local ones."""
+    annotations = metadata.get("annotations") or {}
+    places = {_SECCOMP_OF_POD, *(_SECCOMP_OF_CONTAINER + container["name"] for container in containers(spec))}
+    forbidden = sorted(
+        f"{place}={_go_quoted(annotations[place])}"
+        for place in places & annotations.keys()
+        if annotations[place] not in _SECCOMP_DEFAULTS and not annotations[place].startswith(_LOCAL_PROFILE)
+    )
+    if not forbidden:
+        return None
+    return PodSecurityViolation(
+        "seccompProfile", f"forbidden {plural('annotation', len(forbidden))} {', '.join(forbidden)}"
+    )
+
+
+def bad_seccomp_type(part: Obj) -> str | None:
+    """Return the forbidden seccomp profile type of a pod or container; None if it is allowed or absent."""
+    profile = security(part).get("seccompProfile")
+    found: str = "" if profile is None else profile.get("type") or ""
+    return found if profile is not None and found not in PROFILE_TYPES else None
+
+
+def seccomp_profile(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """Seccomp profiles must be the runtime's or local ones."""
+    names = selected(spec, lambda container: bad_seccomp_type(container) is not None)
+    subject = setters(names, by_pod=bad_seccomp_type(spec) is not None)
+    if not subject:
+        return None
+    bad = sorted({found for part in (spec, *containers(spec)) if (found := bad_seccomp_type(part)) is not None})
+    return PodSecurityViolation(
+        "seccompProfile", f"{subject} must not set securityContext.seccompProfile.type to {quoted(bad)}"
+    )
+
+
+def sysctls(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
+    """Pods must set safe sysctls only."""
+
+    def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+        names = (sysctl["name"] for sysctl in security(spec).get("sysctls") or ())
+        forbidden = [name for name in names if name not in allowed]
+        return PodSecurityViolation("forbidden sysctls", ", ".join(forbidden)) if forbidden else None
+
+    return check
+
+
+def windows_host_process(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    """Windows containers must not be host processes."""
+
+    def is_host_process(part: Obj) -> bool:
+        return (security(part).get("windowsOptions") or {}).get("hostProcess") is True
+
+    subject = setters(selected(spec, is_host_process), by_pod=is_host_process(spec))
+    detail = f"{subject} must not set securityContext.windowsOptions.hostProcess=true"
+    return PodSecurityViolation("hostProcess", detail) if subject else None
+
+
+def _go_quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

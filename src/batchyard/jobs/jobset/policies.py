@@ -1,0 +1,327 @@
+"""JobSet policies: failure, startup, success and resumption.
+
+Failure policy: the action is that of the first rule that matches a failed Job; of the Jobs that match it, the one that
+failed first is named. A policy without a matching rule restarts the JobSet, and a JobSet without a policy fails. Two
+actions, RestartJob and its variant, are behind a disabled feature gate: they do nothing, and JobSets that use them are
+rejected on creation.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.meta import Obj, with_path
+from batchyard.api.patterns import is_found
+from batchyard.api.times import format_time, parse_time
+from batchyard.api.views.node import pods_at_once
+from batchyard.base.instant import Instant
+from batchyard.jobs.jobset import spec
+from batchyard.jobs.jobset.spec import (
+    Children,
+    ReasonMessage,
+    ending,
+    is_suspended,
+    replicas_of,
+    replicated_job_name,
+    replicated_jobs,
+    starts_in_order,
+)
+
+ReplicatedJobCounts = dict[str, Any]
+
+
+def replicated_statuses(jobset: Obj, children: Children) -> dict[str, ReplicatedJobCounts]:
+    """Return the entries by name. Jobs of earlier restart attempts do not count."""
+    counts: dict[str, ReplicatedJobCounts] = {
+        each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
+        for each in replicated_jobs(jobset)
+    }
+    for job in children.active:
+        mine = counts.get(replicated_job_name(job))
+        if mine is not None:
+            mine["ready"] += _is_ready(job)
+            mine["active"] += (job.get("status") or {}).get("active", 0) > 0
+            mine["suspended"] += bool(job["spec"].get("suspend"))
+    for field, jobs in (("succeeded", children.successful), ("failed", children.failed)):
+        for job in jobs:
+            mine = counts.get(replicated_job_name(job))
+            if mine is not None:
+                mine[field] += 1
+    return counts
+
+
+def are_all_ready(jobset: Obj, statuses: dict[str, ReplicatedJobCounts]) -> bool:
+    """Report whether all Jobs exist and are ready or succeeded."""
+    wanted = sum(map(replicas_of, replicated_jobs(jobset)))
+    there: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
+    return wanted == there
+
+
+def _is_ready(job: Obj) -> bool:
+    """Report whether as many of its pods are ready or succeeded as may run at once."""
+    status = job.get("status") or {}
+    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_at_once(job["spec"]))
+
+
+NORMAL: Final = "Normal"
+WARNING: Final = "Warning"
+
+#: Two mutually exclusive conditions.
+_OTHER: Final = {spec.STARTUP_IN_PROGRESS: spec.STARTUP_COMPLETED, spec.STARTUP_COMPLETED: spec.STARTUP_IN_PROGRESS}
+
+
+class JobSetEvent(NamedTuple):
+    """An Event about the JobSet."""
+
+    type: str
+    reason: str
+    message: str
+
+
+class JobSetStatusDraft:
+    """The status of one JobSet during a reconcile, and the Events of its changes."""
+
+    __slots__ = ("_conditions", "_jobset", "_status", "_time", "is_changed", "notes")
+
+    def __init__(self, jobset: Obj, now: Instant) -> None:
+        self._jobset = jobset
+        self._time = format_time(now)
+        self._status: dict[str, Any] = {"restarts": 0, **(jobset.get("status") or {})}
+        self._conditions: list[Mapping[str, Any]] = list(self._status.get("conditions") or ())
+        self.is_changed = False
+        self.notes: list[JobSetEvent] = []
+
+    def result(self) -> Obj:
+        """Return the JobSet with the drafted status."""
+        if self._conditions:
+            self._status["conditions"] = self._conditions
+        return {**self._jobset, "status": self._status}
+
+    def count(self, statuses: Mapping[str, ReplicatedJobCounts]) -> None:
+        """Set the counts of each replicated job; like upstream, sorted by name in descending order."""
+        entries = [statuses[name] for name in sorted(statuses, reverse=True)]
+        if entries != (self._status.get("replicatedJobsStatus") or []):
+            self._status["replicatedJobsStatus"] = entries
+            self.is_changed = True
+
+    def complete(self) -> None:
+        """Set the JobSet to completed."""
+        self._set(spec.COMPLETED, True, spec.JOBS_COMPLETED)
+        self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_COMPLETION)
+        self._status["terminalState"] = spec.COMPLETED
+
+    def fail(self, why: ReasonMessage) -> None:
+        """Set the JobSet to failed."""
+        self._set(spec.FAILED, True, why, WARNING)
+        self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_FAILURE)
+        self._status["terminalState"] = spec.FAILED
+
+    def restart(self, cause: str, action: ReasonMessage, *, counts: bool) -> None:
+        """Begin the next restart attempt. `counts` is whether it counts towards the maximum."""
+        self._status["restarts"] += 1
+        if counts:
+            self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
+        self.is_changed = True
+        self._set(spec.RESTARTING, True, ReasonMessage(cause, action.message), WARNING)
+        self.notes.append(JobSetEvent(WARNING, *action))
+
+    def end_restart(self) -> None:
+        """End a restart, if there is one, because all Jobs are ready."""
+        self._set(spec.RESTARTING, False, spec.RESTARTED)
+
+    def suspend(self) -> None:
+        """Set the JobSet to suspended."""
+        self._set(spec.SUSPENDED, True, spec.JOBS_SUSPENDED)
+        self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_SUSPENSION)
+
+    def resume(self) -> None:
+        """Set the JobSet to resumed."""
+        self._set(spec.SUSPENDED, False, spec.JOBS_RESUMED)
+
+    def start_in_order(self) -> None:
+        """Record that the in-order startup is in progress."""
+        self._set(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
+
+    def end_start_in_order(self) -> None:
+        """Record that the in-order startup has completed."""
+        self._set(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
+
+    def _set(self, kind: str, holds: bool, why: ReasonMessage, event_type: str = NORMAL) -> None:
+        """Set a condition, and record an Event if it changed."""
+        index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
+        changed = holds and self._end_other(kind)
+        if index is None:
+            if holds:
+                self._conditions.append(self._condition(kind, "True", self._time, why))
+                changed = True
+        else:
+            old, status = self._conditions[index], "True" if holds else "False"
+            since = self._time if old["status"] != status else old.get("lastTransitionTime", self._time)
+            if (old["status"], old.get("reason"), old.get("message")) != (status, *why):
+                self._conditions[index] = self._condition(kind, status, since, why)
+                changed = True
+        if changed:
+            self.is_changed = True
+            self.notes.append(JobSetEvent(event_type, *why))
+
+    def _end_other(self, kind: str) -> bool:
+        """Set the other one of two exclusive conditions to False, unchanged otherwise. Return whether it was True."""
+        for index, condition in enumerate(self._conditions):
+            if condition["type"] == _OTHER.get(kind) and condition["status"] == "True":
+                self._conditions[index] = {**condition, "status": "False"}
+                return True
+        return False
+
+    def _condition(self, kind: str, status: str, since: str, why: ReasonMessage) -> dict[str, Any]:
+        return {
+            "type": kind,
+            "status": status,
+            "lastTransitionTime": since,
+            "reason": why.reason,
+            "message": why.message,
+        }
+
+
+class StartupDecision(NamedTuple):
+    """The replicated jobs that may start, and whether others wait until these have started."""
+
+    replicated_jobs: list[Mapping[str, Any]]
+    others_wait: bool
+
+
+def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -> StartupDecision:
+    """Return the replicated jobs that may start, given the status of the Jobs of all."""
+    in_order = starts_in_order(jobset) and not is_suspended(jobset)
+    replicas: dict[str, int] = {}
+    free: list[Mapping[str, Any]] = []
+    for replicated in replicated_jobs(jobset):
+        replicas[replicated["name"]] = replicas_of(replicated)
+        if not all(_is_reached(each, replicas, statuses) for each in replicated.get("dependsOn") or ()):
+            continue
+        if not in_order:
+            free.append(replicated)
+        elif not _has_started(replicas_of(replicated), statuses[replicated["name"]]):
+            return StartupDecision([replicated], others_wait=True)
+    return StartupDecision(free, others_wait=False)
+
+
+def _is_reached(
+    dependency: Mapping[str, Any], replicas: Mapping[str, int], statuses: Mapping[str, ReplicatedJobCounts]
+) -> bool:
+    """Report whether all Jobs of a dependency have the required status: started, or complete."""
+    name = dependency["name"]
+    counts = statuses.get(name)
+    if counts is None:
+        return False
+    if dependency["status"] == "Complete":
+        succeeded: int = counts["succeeded"]
+        return replicas.get(name, 0) == succeeded
+    return _has_started(replicas.get(name, 0), counts)
+
+
+def _has_started(replicas: int, counts: ReplicatedJobCounts) -> bool:
+    """Report whether all its Jobs are ready or have ended."""
+    return bool(replicas == counts["failed"] + counts["ready"] + counts["succeeded"])
+
+
+def has_succeeded(jobset: Obj, successful: Sequence[Obj]) -> bool:
+    """Report whether enough Jobs of the target replicated jobs (default all) succeeded: one or all of them."""
+    policy = jobset["spec"].get("successPolicy") or {}
+    targets = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
+    if policy.get("operator") == "Any":
+        expected = 1
+    else:
+        expected = sum(replicas_of(each) for each in replicated_jobs(jobset) if each["name"] in targets)
+    return sum(replicated_job_name(job) in targets for job in successful) >= expected
+
+
+Rule = Mapping[str, Any]
+
+
+def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed: Sequence[Obj]) -> None:
+    """Apply the failure policy to these failed Jobs (at least one)."""
+    policy = jobset["spec"].get("failurePolicy")
+    if policy is None:
+        draft.fail(_naming(spec.JOBS_FAILED, _first(failed)))
+        return
+    rule, job = _match(policy.get("rules") or (), failed)
+    cause = spec.BY_DEFAULT if rule is None else f"{spec.BY_RULE_PREFIX}{rule['name']}"
+    match "RestartJobSet" if rule is None else rule["action"]:
+        case "FailJobSet":
+            draft.fail(_naming(spec.FAIL_ACTION, job))
+        case "RestartJobSet" if _restarts_counted(jobset) >= policy.get("maxRestarts", 0):
+            draft.fail(_naming(spec.RESTARTS_EXHAUSTED, job))
+        case "RestartJobSet":
+            draft.restart(cause, _naming(spec.RESTART_ACTION, job), counts=True)
+        case "RestartJobSetAndIgnoreMaxRestarts":
+            draft.restart(cause, _naming(spec.FREE_RESTART_ACTION, job), counts=False)
+
+
+def _match(rules: Sequence[Rule], failed: Sequence[Obj]) -> tuple[Rule | None, Obj]:
+    """Return the first rule that matches a Job, and its first Job; no rule and the first Job if none matches."""
+    for rule in rules:
+        fitting = [job for job in failed if _fits(rule, job)]
+        if fitting:
+            return rule, _first(fitting)
+    return None, _first(failed)
+
+
+def _fits(rule: Rule, job: Obj) -> bool:
+    """Report whether a rule matches this Job's failure; fields that the rule omits match anything."""
+    condition = ending(job) or {}
+    reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
+    if reasons and condition.get("reason", "") not in reasons:
+        return False
+    if patterns and not any(is_found(pattern, condition.get("message", "")) for pattern in patterns):
+        return False
+    name, targets = replicated_job_name(job), rule.get("targetReplicatedJobs")
+    return bool(name) and (not targets or name in targets)
+
+
+def _first(failed: Sequence[Obj]) -> Obj:
+    """Return the Job that failed first; ties are broken by name."""
+    return min(failed, key=_failed_at)
+
+
+def _failed_at(job: Obj) -> Instant:
+    since = (ending(job) or {}).get("lastTransitionTime")
+    return parse_time(since) if since else 0
+
+
+def _restarts_counted(jobset: Obj) -> int:
+    restarts: int = (jobset.get("status") or {}).get("restartsCountTowardsMax", 0)
+    return restarts
+
+
+def _naming(why: ReasonMessage, job: Obj) -> ReasonMessage:
+    """Append the name of the first failed Job."""
+    return ReasonMessage(why.reason, f"{why.message} (first failed job: {job['metadata']['name']})")
+
+
+def has_start_time(job: Obj) -> bool:
+    """Report whether the Job ran before, so that its start time must be cleared first."""
+    return bool((job.get("status") or {}).get("startTime"))
+
+
+def without_start_time(job: Obj) -> dict[str, Any]:
+    """Return the Job without its start time."""
+    return with_path(job, ("status", "startTime"), None)
+
+
+def resumed_job(job: Obj, template: Obj) -> dict[str, Any]:
+    """Return the resumed Job, with its pod template merged with that of its replicated job."""
+    merged = _merged_template(job["spec"]["template"], template)
+    return {**job, "spec": {**job["spec"], "template": merged, "suspend": False}}
+
+
+def _merged_template(own: Obj, added: Obj) -> Obj:
+    for path in (("metadata", "labels"), ("metadata", "annotations"), ("spec", "nodeSelector")):
+        new = (added.get(path[0]) or {}).get(path[1])
+        if new:
+            old = (own.get(path[0]) or {}).get(path[1]) or {}
+            own = with_path(own, path, {**old, **new})
+    for field in ("tolerations", "schedulingGates"):
+        there = (own.get("spec") or {}).get(field) or []
+        missing = [each for each in (added.get("spec") or {}).get(field) or () if each not in there]
+        if missing:
+            own = with_path(own, ("spec", field), [*there, *missing])
+    return own
