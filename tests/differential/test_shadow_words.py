@@ -11,7 +11,7 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.metrics.forks import ShadowMetrics
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.shadow.controller import LifecycleCheck
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType
 from batchyard.shadow.state import ShadowSettings
@@ -151,7 +151,7 @@ def stated(before: Obj, kind: str, message: str) -> Obj:
 
 
 def test_message_with_wrong_preemption_reason_is_detected() -> None:
-    evicted = lifecycle.evict(
+    evicted = evictions.evict(
         holding(),
         reason="Preempted",
         message="to accommodate another due to reclamation within the cohort; x",
@@ -173,9 +173,9 @@ def test_message_with_wrong_queue_is_detected() -> None:
 
 def stopped() -> tuple[Obj, Obj]:
     """Return a Workload evicted from a stopped queue, and the same Workload after its requeue."""
-    evicted = lifecycle.evict(holding(), reason=lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED, message="stopped", now=0)
-    waits = lifecycle.release_after_eviction(evicted, 0)
-    return waits, lifecycle.set_requeued(waits, lifecycle.CLUSTER_QUEUE_RESTARTED, "it goes on", 0)
+    evicted = evictions.evict(holding(), reason=lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED, message="stopped", now=0)
+    waits = evictions.release_after_eviction(evicted, 0)
+    return waits, evictions.set_requeued(waits, lifecycle.CLUSTER_QUEUE_RESTARTED, "it goes on", 0)
 
 
 def test_requeue_in_stopped_queue_is_detected() -> None:
@@ -189,14 +189,14 @@ def test_requeue_in_stopped_queue_is_detected() -> None:
 
 
 def test_requeue_after_queue_restart_is_not_reported() -> None:
-    assert find_condition(stopped()[0], lifecycle.REQUEUED) is not None
+    assert find_condition(stopped()[0], evictions.REQUEUED) is not None
     assert after(stopped())[0] == []
 
 
 @pytest.mark.parametrize(("cause", "is_visible"), [("", True), ("AdmissionCheck", False)])
 def test_missing_requeue_of_reactivated_workload_is_reported(cause: str, is_visible: bool) -> None:
-    evicted = lifecycle.evict(holding(), reason=lifecycle.DEACTIVATED, cause=cause, message="", now=0)
-    waits = lifecycle.release_after_eviction(evicted, 0)
+    evicted = evictions.evict(holding(), reason=lifecycle.DEACTIVATED, cause=cause, message="", now=0)
+    waits = evictions.release_after_eviction(evicted, 0)
     inactive = {**waits, "spec": {**waits["spec"], "active": False}}
     found, _ = after([inactive, waits])
     assert [each.parting for each in found] == ([DivergenceType.NOT_DONE] if is_visible else [])

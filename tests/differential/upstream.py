@@ -16,7 +16,7 @@ from batchyard.api.views.workload import workload_view
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.messages import preemption_message
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import EPOCH, merged
 
@@ -94,12 +94,12 @@ class Upstream:
         """Requeue the Workloads of restarted queues, and reactivated Workloads."""
         for key in self._workloads:
             obj = self._place.get(key)
-            blocked = obj is not None and find_condition(obj, lifecycle.REQUEUED)
+            blocked = obj is not None and find_condition(obj, evictions.REQUEUED)
             if obj is None or not blocked or blocked["status"] != "False":
                 continue
             if lifecycle.is_active(obj) and self._is_open(obj):
                 self._place.put(
-                    lifecycle.set_requeued(obj, lifecycle.CLUSTER_QUEUE_RESTARTED, "The ClusterQueue goes on", now)
+                    evictions.set_requeued(obj, lifecycle.CLUSTER_QUEUE_RESTARTED, "The ClusterQueue goes on", now)
                 )
 
     def _is_open(self, workload: Obj) -> bool:
@@ -119,7 +119,7 @@ class Upstream:
             case "Preempted":
                 self._place.put(self._preempted(obj, record, now))
             case "Evicted":
-                self._place.put(lifecycle.evict(obj, reason=record["reason"], message="it is to stop", now=now))
+                self._place.put(evictions.evict(obj, reason=record["reason"], message="it is to stop", now=now))
             case "Finished":
                 self._place.put(lifecycle.finish(obj, lifecycle.SUCCEEDED, "Job finished successfully", now))
 
@@ -127,15 +127,15 @@ class Upstream:
         by = self._place.get(_key(record["by"]))
         uid = "" if by is None else by["metadata"]["uid"]
         message = preemption_message(uid, "", record["reason"], "/", "/")
-        return lifecycle.evict(
-            obj, reason=lifecycle.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=record["reason"]
+        return evictions.evict(
+            obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=record["reason"]
         )
 
     def _release(self, record: Record, now: Instant) -> None:
         """Release the quota of an evicted Workload."""
         obj = self._place.get(_key(record["workload"]))
         if record["event"] in {"Preempted", "Evicted"} and obj is not None and is_true(obj, lifecycle.EVICTED):
-            self._place.put(lifecycle.release_after_eviction(obj, now))
+            self._place.put(evictions.release_after_eviction(obj, now))
 
 
 def read_case(name: str, text: str, expected: str) -> tuple[Scenario, list[Record]]:

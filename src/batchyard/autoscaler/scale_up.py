@@ -12,7 +12,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.meta import Obj
 from batchyard.api.views.node import NodeView
-from batchyard.api.views.pods import PODS, PodView
+from batchyard.api.views.pod_shape import PODS
+from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import FULL, NodeGroupsState, ScaleUpOption, best_option
 from batchyard.autoscaler.node_groups import ClusterLimits, GroupName, NodeGroup, ScalingSettings, groups_of
 from batchyard.base.instant import Instant

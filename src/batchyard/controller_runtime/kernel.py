@@ -12,12 +12,17 @@ EndlessInstant beyond a limit, naming the instant and the next work.
 import sys
 from collections import deque
 from heapq import heapify, heappop, heappush
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from batchyard.base import invariant
 from batchyard.base.instant import Instant
 from batchyard.base.memory import rare_collections
-from batchyard.interfaces.controller import Ticket, Work
+from batchyard.interfaces.controller import (
+    Kernel,
+    ReconcileThrottle,
+    Ticket,
+    Work,
+)
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
 _UNWANTED_MAX: Final = 1_000  # the heap may hold this much cancelled work, plus as much as live work
@@ -159,3 +164,48 @@ class VirtualEventLoop:
             f"more than {self._work_max:,} pieces of work at instant {self._now}: time stands still; "
             f"next is {self._line[0]!r}"
         )
+
+
+class ReconcileTimer(Protocol):
+    """Measures the duration of reconciles."""
+
+    def begin(self) -> float:
+        """Start a measurement; return its start mark."""
+
+    def end(self, controller: str, began: float) -> None:
+        """End a measurement."""
+
+
+class Pacer:
+    """The pace of controllers above the lowest rank, and whether a later turn is scheduled."""
+
+    def __init__(self, kernel: Kernel, pace: ReconcileThrottle | None) -> None:
+        self._kernel = kernel
+        self._pace = pace
+        self._is_awaited = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the next turn is scheduled in the event loop."""
+        return self._is_awaited
+
+    def has_come(self, now: Instant, then: Work) -> bool:
+        """Report whether the turn has come; if not, schedule `then`, which asks again, for that time."""
+        turn = now if self._pace is None else self._pace.next_turn()
+        if turn <= now:
+            return True
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._kernel.call_at(turn, lambda: self._come(then))
+        return False
+
+    def take(self, look: Work) -> None:
+        """Use the turn: run the reconcile."""
+        if self._pace is None:
+            look()
+        else:
+            self._pace.take(look)
+
+    def _come(self, then: Work) -> None:
+        self._is_awaited = False
+        then()

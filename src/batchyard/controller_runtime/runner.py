@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.errors import (
     ApiError,
@@ -46,6 +46,7 @@ from batchyard.api.errors import (
 from batchyard.api.meta import Key, key_of
 from batchyard.base import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, backoff
+from batchyard.controller_runtime.kernel import Pacer, ReconcileTimer
 from batchyard.interfaces.client import (
     Delete,
     EventType,
@@ -63,7 +64,6 @@ from batchyard.interfaces.controller import (
     ReconcileResult,
     ReconcileThrottle,
     Ticket,
-    Work,
 )
 from batchyard.scheduling.messages import WRITE_REFUSED
 
@@ -94,16 +94,6 @@ class DelayedRequeue(NamedTuple):
 
     at: Instant
     ticket: Ticket
-
-
-class ReconcileTimer(Protocol):
-    """Measures the duration of reconciles."""
-
-    def begin(self) -> float:
-        """Start a measurement; return its start mark."""
-
-    def end(self, controller: str, began: float) -> None:
-        """End a measurement."""
 
 
 class QueueStats(NamedTuple):
@@ -235,46 +225,6 @@ class WorkQueue:
             waiting = [key for key, state in lane.states.items() if state is _WAITING]
             lined = [key for other, key in lane.line if other is lane]
             invariant(sorted(waiting) == sorted(lined), "a key is in the queue exactly if its state is WAITING")
-
-
-# --- turns ---
-#
-# Pacing: controllers above the lowest rank run at once, or at most as often as their pace allows.
-
-
-class Pacer:
-    """The pace of controllers above the lowest rank, and whether a later turn is scheduled."""
-
-    def __init__(self, kernel: Kernel, pace: ReconcileThrottle | None) -> None:
-        self._kernel = kernel
-        self._pace = pace
-        self._is_awaited = False
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the next turn is scheduled in the event loop."""
-        return self._is_awaited
-
-    def has_come(self, now: Instant, then: Work) -> bool:
-        """Report whether the turn has come; if not, schedule `then`, which asks again, for that time."""
-        turn = now if self._pace is None else self._pace.next_turn()
-        if turn <= now:
-            return True
-        if not self._is_awaited:
-            self._is_awaited = True
-            self._kernel.call_at(turn, lambda: self._come(then))
-        return False
-
-    def take(self, look: Work) -> None:
-        """Use the turn: run the reconcile."""
-        if self._pace is None:
-            look()
-        else:
-            self._pace.take(look)
-
-    def _come(self, then: Work) -> None:
-        self._is_awaited = False
-        then()
 
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, find_condition, format_amount, label
 from batchyard.api.times import format_time
-from batchyard.api.views.pods import PODS, PodView, is_terminal, pod_view
+from batchyard.api.views.pod_shape import PODS
+from batchyard.api.views.pods import PodView, is_terminal, pod_view
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.explain.document import (
@@ -21,11 +22,11 @@ from batchyard.explain.document import (
 )
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
-from batchyard.scheduling.cluster_queue import TAINT, ClusterQueue, PreemptionPossibility, rule_of
+from batchyard.scheduling.cluster_queue import TAINT, ClusterQueue, rule_of
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, StayPending
 from batchyard.scheduling.queue_manager import is_held_back
-from batchyard.scheduling.quota import QuotaNode, available
+from batchyard.scheduling.quota import PreemptionPossibility, QuotaNode, available
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle, pending_reason

@@ -11,21 +11,21 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.jobframework.workloads import prebuilt_key
-from batchyard.scheduling.cluster_queue import (
-    NO_FIT,
-    ClusterQueue,
-    GranularMode,
-    PreemptionPossibility,
-    ResourceGroupRequest,
-    possibility_of,
-    rule_of,
-    worst,
-)
+from batchyard.scheduling.cluster_queue import ClusterQueue, ResourceGroupRequest, rule_of
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.flavor_assigner import FlavorAssigner
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.preemption.preemptor import Preemptor
-from batchyard.scheduling.quota import QuotaNode, Usage, available
+from batchyard.scheduling.quota import (
+    NO_FIT,
+    GranularMode,
+    PreemptionPossibility,
+    QuotaNode,
+    Usage,
+    available,
+    possibility_of,
+    worst,
+)
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- flavor breakdown ---

@@ -36,7 +36,7 @@ from batchyard.jobframework.workloads import (
     original_injections,
     prebuilt_key,
 )
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.adjustments import (
     MissingClass,
     Priority,
@@ -371,7 +371,7 @@ class JobReconciler:
             return stop
         if not lifecycle.has_quota_reservation(workload) or self._integration.is_active(look.job):
             return ReconcileResult()
-        return ReconcileResult([UpdateStatus(lifecycle.release_after_eviction(workload, look.now))])
+        return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, look.now))])
 
     def _run(self, look: _JobPass, workload: Obj) -> ReconcileResult:
         admitted = lifecycle.is_admitted(workload)

@@ -33,7 +33,8 @@ from batchyard.cloud.catalog.prices import zones_of
 from batchyard.cloud.cluster_objects import NodeRequirements, is_system_label
 from batchyard.lint.workloads import LintedPodSet, LintedWork, parts_of
 from batchyard.placement.node_filters import selects, tolerates
-from batchyard.scheduling.cluster_queue import ClusterQueue, FlavorAssignmentMode, flavor_mismatch
+from batchyard.scheduling.cluster_queue import ClusterQueue, flavor_mismatch
+from batchyard.scheduling.quota import FlavorAssignmentMode
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- machines ---

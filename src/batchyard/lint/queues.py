@@ -7,13 +7,13 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj, format_amount
-from batchyard.api.views.pods import PODS
+from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.workload import ClusterQueueView
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedPodSet, LintedWork
-from batchyard.scheduling.cluster_queue import FlavorAssignmentMode
 from batchyard.scheduling.messages import ExceedsMaxCapacity
+from batchyard.scheduling.quota import FlavorAssignmentMode
 from batchyard.scheduling.workload.adjustments import combine_limit_ranges, out_of_bounds
 
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"

@@ -13,7 +13,8 @@ from typing import Final
 
 from batchyard.api.meta import Key, Obj, Selector, key_of, selector
 from batchyard.api.views.node import NodeView
-from batchyard.api.views.pods import NodeRules, PodShape, PodView
+from batchyard.api.views.pod_shape import NodeRules, PodShape
+from batchyard.api.views.pods import PodView
 from batchyard.placement.node_filters import (
     AutoscalingProfile,
     FilterFailure,

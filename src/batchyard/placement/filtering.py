@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import well_known
-from batchyard.api.views.pods import PodView, SpreadRule
+from batchyard.api.views.pod_shape import SpreadRule
+from batchyard.api.views.pods import PodView
 from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
 from batchyard.placement.node_filters import (
     CONFLICT,

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_metadata, with_path
-from batchyard.api.views.pods import PodShape, PodView, pod_view
+from batchyard.api.views.pod_shape import PodShape
+from batchyard.api.views.pods import PodView, pod_view
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, find_obstacle, find_obstacles, pick_node
 from batchyard.placement.node_filters import NOTHING, AutoscalingProfile, FilterFailure, less_held

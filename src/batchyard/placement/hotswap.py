@@ -54,6 +54,7 @@ from batchyard.placement.index import pod_key
 from batchyard.placement.node_filters import AutoscalingProfile, find_shortage, freed
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import are_mates, lower_pods
+from batchyard.scheduling.workload import evictions
 from batchyard.scheduling.workload import lifecycle as workload_lifecycle
 
 # --- exclusive followers ---
@@ -488,8 +489,8 @@ class HotswapPass:
             view = workload_view(by)
             name, uid, job_uid = view.key, view.uid, view.job_uid
         text = message(name, uid, job_uid, occupant)
-        evicted = workload_lifecycle.evict(
-            victim, reason=workload_lifecycle.EVICTED_BY_PREEMPTION, message=text, now=self._now, preempted=HOTSWAP
+        evicted = evictions.evict(
+            victim, reason=evictions.EVICTED_BY_PREEMPTION, message=text, now=self._now, preempted=HOTSWAP
         )
         events = _events(key_of(victim), text, pod_key(preemptor) if by is None else key_of(by))
         outcome.add(UpdateStatus(evicted), events)

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.views.node import NodeView, Taint, Toleration
-from batchyard.api.views.pods import PODS, NodeRules, NodeTerm, PodShape, PodView
+from batchyard.api.views.pod_shape import PODS, NodeRules, NodeTerm, PodShape
+from batchyard.api.views.pods import PodView
 from batchyard.placement.node_info import NodeInfo
 
 _UNSCHEDULABLE: Final = Taint(well_known.UNSCHEDULABLE, "", "NoSchedule")

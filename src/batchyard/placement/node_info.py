@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batchyard.api.views.node import NodeView
-from batchyard.api.views.pods import HostPort, PodView
+from batchyard.api.views.pod_shape import HostPort
+from batchyard.api.views.pods import PodView
 from batchyard.api.well_known import GPU_MILLI
 from batchyard.base import invariant
 

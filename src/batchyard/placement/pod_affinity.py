@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.meta import Selector
-from batchyard.api.views.pods import PodTerm, PodView
+from batchyard.api.views.pod_shape import PodTerm
+from batchyard.api.views.pods import PodView
 from batchyard.placement.node_filters import FilterFailure
 from batchyard.placement.node_info import NodeInfo
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeAlias
 
-from batchyard.api.views.pods import PodShape, PodView
+from batchyard.api.views.pod_shape import PodShape
+from batchyard.api.views.pods import PodView
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.node_filters import NOTHING, find_shortage, has_room, less_held
 from batchyard.placement.node_info import NodeInfo

@@ -18,24 +18,24 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt, PreemptionPossibility
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt
 from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDetector, SchedulingPolicy
+from batchyard.scheduling.decision_details import WORDS, admission_details, pending_details, preemption_details
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
 from batchyard.scheduling.preemption.alternatives import (
     NO_ALTERNATIVES,
-    Alternatives,
-    PassedOver,
     preemption_alternatives,
 )
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.queue_manager import is_held_back
+from batchyard.scheduling.quota import PreemptionPossibility
 from batchyard.scheduling.scheduler_cache import KINDS, SchedulerCache
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
+from batchyard.scheduling.workload.evictions import evict
 from batchyard.scheduling.workload.lifecycle import (
     WAITING_FOR_PODS_READY,
-    evict,
     required_checks,
     reserve_quota,
     set_pending,
@@ -223,86 +223,6 @@ def _asks(view: WorkloadView) -> tuple[object, ...]:
 
 def _key(view: WorkloadView) -> Key:
     return Key(scheme.WORKLOAD, view.namespace, view.name)
-
-
-# --- decision details ---
-#
-# The basis of a decision, for the decision ledger: plain values, computed on request.
-
-
-#: At most this many victims or flavors are recorded, with their total number.
-_RECORDED_MAX: Final = 32
-#: Kueue's words for the verdict on a flavor.
-WORDS: Final[Mapping[PreemptionPossibility, str]] = {
-    PreemptionPossibility.NO_FIT: "NoFit",
-    PreemptionPossibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
-    PreemptionPossibility.PREEMPT: "preemptionMode=Preempt",
-    PreemptionPossibility.RECLAIM: "preemptionMode=Reclaim",
-    PreemptionPossibility.FIT: "Fit",
-}
-
-
-def admission_details(decision: Admit, cycle: int) -> Mapping[str, Any]:
-    """Return where its quota comes from, and the flavors considered before."""
-    return {"cycle": cycle, "clusterQueue": decision.queue.name, "podSets": _pod_sets(decision.assignment)}
-
-
-def pending_details(why: InadmissibleReason, cycle: int) -> Mapping[str, Any]:
-    """Return the verdict on each flavor."""
-    return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets(why.assignment)})}
-
-
-def preemption_details(decision: Preempt, cycle: int, others: Alternatives) -> Mapping[str, Any]:
-    """Return the preemptor, the rule, all victims, and the quota holders that were passed over."""
-    preemptor = decision.head.workload
-    return {
-        "cycle": cycle,
-        "preemptor": {**_named(preemptor), "clusterQueue": decision.queue.name},
-        "targets": [_target(target) for target in decision.targets[:_RECORDED_MAX]],
-        "targetsInAll": len(decision.targets),
-        "spared": [_spared(each) for each in others.spared],
-        "sparedInAll": others.in_all,
-        "podSets": [] if decision.why.assignment is None else _pod_sets(decision.why.assignment),
-    }
-
-
-def _named(workload: WorkloadView) -> dict[str, Any]:
-    return {"workload": workload.key, "uid": workload.uid, "priority": workload.priority}
-
-
-def _target(target: PreemptionTarget) -> dict[str, Any]:
-    victim = target.workload
-    named = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
-    return {**named, "clusterQueue": victim.queue.name, "rule": target.reason}
-
-
-def _spared(spared: PassedOver) -> dict[str, Any]:
-    stays = spared.holder.workload
-    named = {"workload": stays.key, "uid": stays.uid, "priority": stays.priority, "clusterQueue": stays.queue.name}
-    return {**named, "rule": spared.reason.rule, "why": spared.reason.text}
-
-
-def _pod_sets(assignment: Assignment) -> Sequence[dict[str, Any]]:
-    return [_pod_set(each) for each in assignment.pod_sets]
-
-
-def _pod_set(assignment: PodSetAssignment) -> dict[str, Any]:
-    asked = {resource: format_amount(resource, amount) for resource, amount in assignment.requests}
-    attempts = sorted(assignment.attempts)[:_RECORDED_MAX]
-    return {
-        "name": assignment.name,
-        "count": assignment.count,
-        "requests": asked,
-        "flavors": {resource: choice.flavor for resource, choice in sorted(assignment.choices.items())},
-        "borrowsFromHeight": max([choice.borrow for choice in assignment.choices.values()], default=0),
-        "considered": [_attempt(attempt) for attempt in attempts],
-    }
-
-
-def _attempt(attempt: FlavorAttempt) -> dict[str, Any]:
-    against = sorted(map(str, attempt.facts))
-    verdict = {"flavor": attempt.flavor, "verdict": WORDS[attempt.possibility], "borrowsFromHeight": attempt.borrow}
-    return {**verdict, **({"against": against} if against else {})}
 
 
 # --- quiescence ---
@@ -533,7 +453,7 @@ class Scheduler:
             snapshot.path_of(target.workload.queue),
         )
         preempted = evict(
-            obj, reason=lifecycle.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason
+            obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason
         )
         return preempted, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 

@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue, FlavorAssignmentMode
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import (
     Assignment,
@@ -38,7 +38,7 @@ from batchyard.scheduling.messages import (
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.fair import BOTH, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
-from batchyard.scheduling.quota import QuotaNode, Share, Usage, compare, has_room, share_of
+from batchyard.scheduling.quota import FlavorAssignmentMode, QuotaNode, Share, Usage, compare, has_room, share_of
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- ordering ---

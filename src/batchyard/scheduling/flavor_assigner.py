@@ -12,28 +12,33 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from batchyard.api.views.node import Requests, ordered
 from batchyard.api.views.workload import PodSet, Shape, WorkloadView
 from batchyard.scheduling.cluster_queue import (
-    FIT,
-    HOPELESS,
-    NO_FIT,
     NO_FLAVOR_ASSIGNMENT,
     SCAN_DONE,
     ClusterQueue,
     FlavorAssignment,
-    FlavorAssignmentMode,
     FlavorAttempt,
     FlavorChoice,
     FlavorScan,
-    GranularMode,
     PodSetRequest,
-    PreemptionPossibility,
     ResourceGroupRequest,
-    is_better,
     make_flavor_assignment,
+)
+from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, Fact, PodSetReasons, least_severe, most_severe
+from batchyard.scheduling.quota import (
+    FIT,
+    HOPELESS,
+    NO_FIT,
+    FlavorAssignmentMode,
+    GranularMode,
+    PreemptionPossibility,
+    Usage,
+    available,
+    is_better,
+    known_available,
+    lowest_fitting_height,
     should_try_next_flavor,
     worst,
 )
-from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, Fact, PodSetReasons, least_severe, most_severe
-from batchyard.scheduling.quota import Usage, available, known_available, lowest_fitting_height
 from batchyard.scheduling.snapshot import Snapshot
 
 # --- assignment ---

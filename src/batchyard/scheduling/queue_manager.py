@@ -6,9 +6,8 @@ changes. A tree frozen in a preemption loop rests for that instant regardless of
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Final, TypeAlias
 
 from batchyard.api.views.workload import Shape, WorkloadView
@@ -17,130 +16,13 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.decisions import Head
 from batchyard.scheduling.flavor_assigner import LastAssignment
 from batchyard.scheduling.messages import RequeueReason
+from batchyard.scheduling.pending_heap import ORDER, EquivalenceClass, FirstPendingCache, Order, PendingEntry, is_same
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- pending queue ---
-#
-# Pending queue of one ClusterQueue: the active Workloads in line, and the Workloads parked as inadmissible.
-#
-# The order in line is: the current preemptor, then priority, then waiting time, then uid. Equal Workloads (same shape,
-# same namespace) form a class. If one of them cannot fit, the whole class is parked. When quota may have become free,
-# the class is reactivated. Each of these steps takes the same time for any class size. Workloads in backoff are held
-# separately. A StrictFIFO queue parks no Workload for lack of quota. Source: Kueue's pkg/cache/queue (cluster_queue,
-# inadmissible_workloads).
-
-
-Order: TypeAlias = tuple[int, Instant, str, str]
 ClassKey: TypeAlias = tuple[Shape, str]
 
 _IN_LINE_AGAIN: Final = (RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PENDING_PREEMPTION)
 _HOPELESS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
-
-
-#: The queue order, except for the current preemptor.
-_ORDER: Final = attrgetter("order")
-
-
-class PendingEntry:
-    """A pending Workload; `line` is the line that it is in, None if it is held or removed."""
-
-    __slots__ = ("last", "line", "order", "view")
-
-    def __init__(self, view: WorkloadView, last: LastAssignment | None) -> None:
-        self.view = view
-        self.last = last
-        self.order: Order = (-view.priority, view.queued, view.uid, view.key)
-        self.line: WorkloadHeap | None = None
-
-    def __lt__(self, _other: "PendingEntry") -> bool:
-        """Heap entries compare by their order first; equal orders may come in any sequence."""
-        return False
-
-
-class WorkloadHeap:
-    """A heap of Workloads with lazy deletion: removed entries are dropped when they reach the front."""
-
-    __slots__ = ("_heap", "size")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[Order, PendingEntry]] = []
-        self.size = 0
-
-    def push(self, waiting: PendingEntry) -> None:
-        """Add a Workload, and remove it from its previous line."""
-        if waiting.line is not None:
-            waiting.line.size -= 1
-        waiting.line = self
-        self.size += 1
-        heapq.heappush(self._heap, (waiting.order, waiting))
-
-    def first(self) -> PendingEntry | None:
-        """Return the first Workload."""
-        heap = self._heap
-        while heap and heap[0][1].line is not self:
-            heapq.heappop(heap)
-        return heap[0][1] if heap else None
-
-    def in_order(self) -> Iterator[PendingEntry]:
-        """Yield all Workloads in order. The cost depends on the number taken, not on the size of the line."""
-        heap = self._heap
-        edge = [(heap[0][0], 0)] if heap else []
-        while edge:
-            _, place = heapq.heappop(edge)
-            if heap[place][1].line is self:
-                yield heap[place][1]
-            for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
-                heapq.heappush(edge, (heap[below][0], below))
-
-    def members(self) -> Iterator[PendingEntry]:
-        """Yield all Workloads in no particular order."""
-        return (waiting for _, waiting in self._heap if waiting.line is self)
-
-
-class EquivalenceClass:
-    """Equal Workloads of one namespace: those in line and those parked."""
-
-    __slots__ = ("in_line", "parked", "parked_at")
-
-    def __init__(self) -> None:
-        self.in_line = WorkloadHeap()
-        self.parked = WorkloadHeap()
-        #: When a Workload was last parked.
-        self.parked_at: Instant = 0
-
-    def park(self, now: Instant) -> None:
-        """Park all Workloads in line."""
-        self.in_line, self.parked = _merged(self.in_line, self.parked)
-        self.parked_at = now
-
-    def wake(self) -> None:
-        """Move all parked Workloads back in line."""
-        self.parked, self.in_line = _merged(self.parked, self.in_line)
-
-
-def _merged(source: WorkloadHeap, target: WorkloadHeap) -> tuple[WorkloadHeap, WorkloadHeap]:
-    """Return an empty line and one with the Workloads of both, by pouring the smaller into the larger."""
-    if source.size > target.size:
-        source, target = target, source
-    for waiting in list(source.members()):
-        target.push(waiting)
-    return WorkloadHeap(), target
-
-
-class FirstPendingCache:
-    """A cache of the first pending Workloads in order; it is dropped when a Workload is added or removed."""
-
-    __slots__ = ("known",)
-
-    def __init__(self) -> None:
-        self.known: list[PendingEntry] | None = None
-
-    def of(self, waiting: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
-        """Return the first `count` Workloads; the current preemptor gets no precedence."""
-        if self.known is None or len(self.known) < min(count, len(waiting)):
-            found = waiting.values()
-            self.known = [min(found, key=_ORDER)] if count == 1 and found else sorted(found, key=_ORDER)[:count]
-        return self.known[:count]
 
 
 class PendingQueueReader:
@@ -185,7 +67,7 @@ class PendingQueueReader:
         lines = [line.in_order() for each in self._classes.values() for line in (each.in_line, each.parked)]
         sticky = self._waiting.get(self._sticky)
         first = [sticky] if sticky is not None and sticky.line is not None else []
-        found = {w.view.key: w.view for w in islice(chain(first, heapq.merge(*lines, key=_ORDER)), most + 1)}
+        found = {w.view.key: w.view for w in islice(chain(first, heapq.merge(*lines, key=ORDER)), most + 1)}
         return list(found.values())[:most]
 
     @property
@@ -271,7 +153,7 @@ class PendingQueue(PendingQueueReader):
     def put(self, view: WorkloadView, now: Instant) -> bool:
         """Add or update a Workload. Return whether that put it in line."""
         known = self._waiting.get(view.key)
-        if known is not None and _is_same(known.view, view):
+        if known is not None and is_same(known.view, view):
             known.view = view
             return False
         was_in_line = known is not None and self._is_in_line(known)
@@ -450,19 +332,6 @@ def is_held_back(view: WorkloadView, now: Instant) -> bool:
 
 def _class_key(view: WorkloadView) -> ClassKey:
     return view.shape, view.namespace
-
-
-def _is_same(old: WorkloadView, new: WorkloadView) -> bool:
-    """Report whether no change affects admissibility or queue order."""
-    return (
-        old.generation == new.generation
-        and old.shape == new.shape
-        and old.evicted == new.evicted
-        and old.queued == new.queued
-        and old.requeue_blocked == new.requeue_blocked
-        and old.requeue_at == new.requeue_at
-        and old.has_failed_check == new.has_failed_check
-    )
 
 
 #: How long Kueue batches changes before it reactivates parked Workloads. Quota that is released bit by bit, as by slow

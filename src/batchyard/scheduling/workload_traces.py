@@ -22,7 +22,7 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.controller import SpanEvent, TraceSpan
 from batchyard.scheduling.messages import preemptor_uid_of
-from batchyard.scheduling.workload.lifecycle import EVICTED_BY_PREEMPTION
+from batchyard.scheduling.workload.evictions import EVICTED_BY_PREEMPTION
 
 _TRACE_DIGITS: Final = 32
 _SPAN_DIGITS: Final = 16

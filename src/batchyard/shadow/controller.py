@@ -19,7 +19,7 @@ from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import Kernel, ReconcileResult, Ticket
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.messages import PreemptionReason
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, where_to_look
 from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, nodes_of
@@ -105,12 +105,12 @@ _OBJECT_EVICTIONS: Final = (
 #: Conditions that our controller would also set to True: the verb for a message, and the divergence type.
 _CLAIMS: Final = {
     lifecycle.EVICTED: ("evicted", DivergenceType.EVICTED),
-    lifecycle.REQUEUED: ("queued again", DivergenceType.REQUEUED),
+    evictions.REQUEUED: ("queued again", DivergenceType.REQUEUED),
 }
 #: Conditions that become True, and the action that each stands for.
 _DONE: Final = {
     lifecycle.EVICTED: "evict it",
-    lifecycle.REQUEUED: "queue it again",
+    evictions.REQUEUED: "queue it again",
     lifecycle.ADMITTED: "admit it, for its checks are passed",
 }
 
@@ -213,16 +213,16 @@ class LifecycleCheck:
         if evicted is not None and is_new and evicted["reason"] in _OBJECT_EVICTIONS:
             due = now + self._terms.settle
             self._claimed[event.key, lifecycle.EVICTED] = _Transition(old, str(evicted["reason"]), now, due)
-        if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, lifecycle.REQUEUED):
+        if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, evictions.REQUEUED):
             # Kueue's clock may differ from the local one.
             due = now + self._terms.patience
-            self._claimed[event.key, lifecycle.REQUEUED] = _Transition(old, str(requeued["reason"]), now, due)
+            self._claimed[event.key, evictions.REQUEUED] = _Transition(old, str(requeued["reason"]), now, due)
 
     def _unfounded(self, now: Instant) -> Iterator[Divergence]:
         """Yield evictions and requeues for which our controller finds no reason."""
         for (key, kind), seen in list(self._claimed.items()):
             wanted = self._asked(key, now, seen.before).get(kind)
-            if wanted == seen.reason or (wanted is not None and kind == lifecycle.REQUEUED):
+            if wanted == seen.reason or (wanted is not None and kind == evictions.REQUEUED):
                 del self._claimed[key, kind]
                 if kind == lifecycle.EVICTED:
                     self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
@@ -313,7 +313,7 @@ def _may_be_missed(workload: Obj, kind: str) -> bool:
     """Report whether it has an effect that a condition does not become True."""
     if kind == lifecycle.EVICTED:
         return is_true(workload, lifecycle.QUOTA_RESERVED)  # else it holds no quota that could be released
-    if kind != lifecycle.REQUEUED:
+    if kind != evictions.REQUEUED:
         return True
     before = find_condition(workload, kind)
     return before is not None and before["status"] == "False" and not _is_stuck(before["reason"])

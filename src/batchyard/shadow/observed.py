@@ -20,7 +20,7 @@ from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.messages import preemptor_uid_of
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.pending_reason import VERDICTS
 
 #: Parts of Kueue's message for a head that waits for its victims, and for one that fits once victims of others are
@@ -110,7 +110,7 @@ def predicted_of(decision: Admit) -> ObservedAdmission:
 def preempted_of(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
     """Return the preemption that a Workload shows; None if it was evicted for another reason."""
     evicted, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
-    if evicted is None or evicted["reason"] != lifecycle.EVICTED_BY_PREEMPTION or preempted is None:
+    if evicted is None or evicted["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
         return None
     by = preemptor_uid_of(str(preempted.get("message") or evicted.get("message") or ""))
     return ObservedPreemption(view.key, str(preempted["reason"]), by)

@@ -10,7 +10,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, key_of, with_metadata, with_path
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.lifecycle import checks_of
 from stage import Stage, stated
 from unit.admissionchecks.provisioning_make import (
@@ -281,7 +281,7 @@ def test_preempted_workload_gets_new_request() -> None:
     stage = requested()
     set_request_condition(stage, "Provisioned")
     before = only_request(stage)["metadata"]
-    stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="", now=make.NOW))
+    stage.put(evictions.evict(stage.only_workload(), reason="Preempted", message="", now=make.NOW))
     after = only_request(stage)["metadata"]
     assert (after["name"], after["uid"] == before["uid"]) == (before["name"], False)
     assert (check_state(stage)[0], len(templates(stage))) == ("Pending", 1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.admissionchecks.provisioning import (
+from batchyard.admissionchecks.requests import (
     ProvisioningConfig,
     attempt_of,
     groups_needed,

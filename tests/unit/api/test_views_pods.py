@@ -4,7 +4,8 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Requirement, Selector, with_metadata, with_path, with_status
-from batchyard.api.views.pods import HostPort, PodView, pod_view
+from batchyard.api.views.pod_shape import HostPort
+from batchyard.api.views.pods import PodView, pod_view
 from unit.placement.placement_make import HOST, ZONE, member, pod, pod_term, preferred, required
 
 

@@ -4,7 +4,8 @@ import pytest
 
 import make
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.client.local import LocalClient, Scopes
+from batchyard.client.garbage_collector import Scopes
+from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, EventType, Propagation, WatchEvent
 from batchyard.store.memory import RecoveredStore, Store

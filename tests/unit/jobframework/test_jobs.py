@@ -11,7 +11,7 @@ from batchyard.api.meta import Obj, selector, with_metadata, with_path
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import workload_name
 from batchyard.jobs.job.integration import JobIntegration
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, stated
 
 
@@ -32,7 +32,7 @@ def admit(stage: Stage, count: int = 1) -> None:
 
 
 def evict(stage: Stage) -> None:
-    stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="make room", now=stage.kernel.now()))
+    stage.put(evictions.evict(stage.only_workload(), reason="Preempted", message="make room", now=stage.kernel.now()))
 
 
 def set_status(stage: Stage, **status: Any) -> None:

@@ -19,7 +19,7 @@ from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.sim.event_log import Record
 from batchyard.sim.scenario import make_scenario
@@ -145,7 +145,7 @@ def test_eviction_metric_has_underlying_cause_label() -> None:
     world = play("first-steps", "1h").world
     figures = WorkloadMetrics(world.platform.index, world.client, world.kernel.now, "standalone")
     old = make.workload(status={"admission": make.admission("cq")}, conditions=[make.condition("QuotaReserved")])
-    new = lifecycle.evict(old, reason="PodsReadyTimeout", message="slow", now=make.NOW, cause="WaitForStart")
+    new = evictions.evict(old, reason="PodsReadyTimeout", message="slow", now=make.NOW, cause="WaitForStart")
     figures.observe(WatchEvent(EventType.MODIFIED, key_of(new), new, old, 2))
     reported = samples(figures.texts())
     for name in ("evicted_workloads_total", "evicted_workloads_once_total"):

@@ -7,7 +7,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, find_condition, is_true, key_of, with_metadata, with_status
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
 from batchyard.placement.controller import PlacementController
-from batchyard.scheduling.workload.lifecycle import release_after_eviction
+from batchyard.scheduling.workload.evictions import release_after_eviction
 from stage import Stage, stated
 from unit.placement.hotswap_make import HIGH, LOW, leader, running, slice_of, started, worker
 from unit.placement.placement_make import HOST, member, node, pod

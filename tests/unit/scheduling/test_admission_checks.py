@@ -10,7 +10,7 @@ from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import checks_of
 from stage import Stage, stated
@@ -137,7 +137,7 @@ def test_retry_with_delay_frees_quota_until_requeue() -> None:
 def test_retry_never_shortens_existing_backoff() -> None:
     stage = open_stage(*RULES)
     stage.put(make.job())
-    wl = lifecycle.hold_back(stage.only_workload(), make.at(90), counts=True)
+    wl = evictions.hold_back(stage.only_workload(), make.at(90), counts=True)
     stage.put(wl)
     set_check(stage, "a", "Retry", requeueAfterSeconds=60)
     assert stage.only_workload()["status"]["requeueState"] == {"count": 1, "requeueAt": make.stamp(90)}
@@ -208,7 +208,7 @@ def test_preemption_before_admission_resets_checks() -> None:
     stage = open_stage({"name": "a"})
     stage.put(make.job())
     set_check(stage, "a", "Ready")
-    evicted = lifecycle.evict(stage.only_workload(), reason="Preempted", message="", now=make.NOW)
+    evicted = evictions.evict(stage.only_workload(), reason="Preempted", message="", now=make.NOW)
     stage.put(evicted)
     assert (lifecycle.status(stage.only_workload()).value, states(stage)) == ("quotaReserved", {"a": "Pending"})
     assert suspended(stage)

@@ -12,7 +12,7 @@ from batchyard.interfaces.client import Update
 from batchyard.scheduling.controller import PodsReadyGate, Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
 from stage import Stage, stated
@@ -79,8 +79,8 @@ def test_blocked_entry_is_admitted_before_timed_out_workload() -> None:
     assert stated(stage.workload("dev"), "QuotaReserved") == BLOCKED
     stage.kernel.call_at(make.at(3), lambda: None)
     stage.run(3)
-    given_back = lifecycle.release_after_eviction(stage.workload("prod"), stage.kernel.now())
-    stage.put(lifecycle.finish_backoff(given_back, stage.kernel.now()))
+    given_back = evictions.release_after_eviction(stage.workload("prod"), stage.kernel.now())
+    stage.put(evictions.finish_backoff(given_back, stage.kernel.now()))
     assert admitted(stage) == ["dev"]
     assert stated(stage.workload("prod"), "QuotaReserved") == BLOCKED
 

@@ -1,13 +1,8 @@
 """Plans: the requests of pods by resource group of a ClusterQueue."""
 
 from batchyard.api.views.node import PodTemplate, pod_template
-from batchyard.scheduling.cluster_queue import (
-    FIT,
-    HOPELESS,
-    NO_FLAVOR_ASSIGNMENT,
-    FlavorAssignmentMode,
-    ResourceGroupIndex,
-)
+from batchyard.scheduling.cluster_queue import NO_FLAVOR_ASSIGNMENT, ResourceGroupIndex
+from batchyard.scheduling.quota import FIT, HOPELESS, FlavorAssignmentMode
 from yard import Yard, group, queue
 
 

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from batchyard.api.views.workload import Fungibility
-from batchyard.scheduling.cluster_queue import (
+from batchyard.scheduling.quota import (
     FIT,
     HOPELESS,
     NO_FIT,

@@ -11,7 +11,7 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.controller import CYCLE, REPORT_PERIOD, Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage, stated
 from yard import cohort, group, preemption, queue, workload
@@ -49,7 +49,7 @@ def pass_time(stage: Stage, seconds: float) -> None:
 
 def release(stage: Stage, name: str) -> None:
     """Release the quota of an evicted Workload."""
-    stage.put(lifecycle.release_after_eviction(stage.workload(name), stage.kernel.now()))
+    stage.put(evictions.release_after_eviction(stage.workload(name), stage.kernel.now()))
 
 
 def finish(stage: Stage, name: str) -> None:

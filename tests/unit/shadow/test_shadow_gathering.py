@@ -9,7 +9,7 @@ from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.shadow.controller import Followers
 from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.shadow.state import ShadowSettings
@@ -106,7 +106,7 @@ def test_deactivation_of_pending_workload_agrees() -> None:
     inactive = with_path(waits, ("spec", "active"), value=False)
     harness.at(1, waits)
     harness.at(2, inactive)
-    harness.at(2.1, lifecycle.deactivate(inactive, make.NOW))
+    harness.at(2.1, evictions.deactivate(inactive, make.NOW))
     assert harness.end() == []
     assert harness.follower.counts.agreed == {"eviction": 1}
 
@@ -115,7 +115,7 @@ def test_other_eviction_of_pending_workload_is_reported() -> None:
     harness = ShadowHarness(*open_queue(cpu=1))
     waits = workload("waits", 3)
     harness.at(1, waits)
-    harness.at(2, lifecycle.evict(waits, reason="ClusterQueueStopped", message="", now=make.NOW))
+    harness.at(2, evictions.evict(waits, reason="ClusterQueueStopped", message="", now=make.NOW))
     assert harness.end() == ["team/waits"]
     assert harness.reported[0].parting is DivergenceType.EVICTED
 
@@ -123,7 +123,7 @@ def test_other_eviction_of_pending_workload_is_reported() -> None:
 def test_eviction_written_after_victim_finished_is_ignored() -> None:
     harness = ShadowHarness(*open_queue(cpu=2), holding("runs", 1), workload("waits", 2, priority=9))
     done = finished("runs", 1)
-    evicted = lifecycle.evict(done, reason="Preempted", message="(UID: uid-waits)", now=make.NOW)
+    evicted = evictions.evict(done, reason="Preempted", message="(UID: uid-waits)", now=make.NOW)
     preempted = make.condition("Preempted", reason="InClusterQueue", message="(UID: uid-waits)")
     harness.at(1, done)
     harness.at(1.1, with_path(evicted, ("status", "conditions"), [*evicted["status"]["conditions"], preempted]))
@@ -139,7 +139,7 @@ def pending_workload(name: str, why: str, message: str, **fields: Any) -> Obj:
 
 def full_queue_with_evicted_victim(why: str, message: str) -> ShadowHarness:
     """`low` is pending while its only victim is being evicted; later `high` arrives, then quota is released."""
-    goes = lifecycle.evict(holding("goes", 4), reason="ClusterQueueStopped", message="", now=make.NOW)
+    goes = evictions.evict(holding("goes", 4), reason="ClusterQueueStopped", message="", now=make.NOW)
     harness = ShadowHarness(*open_queue(preemption={"withinClusterQueue": "LowerPriority"}), goes)
     harness.at(1, workload("low", 4, created=1, priority=5))
     harness.at(1.1, pending_workload("low", why, message, priority=5))

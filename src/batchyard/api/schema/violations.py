@@ -1,14 +1,12 @@
 """Flaws: the result of validating an invalid value, each with its path relative to the value."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from batchyard.api import meta
-from batchyard.api.meta import Obj
-from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope
+from batchyard.api.schema.tables import Field, TypeScope
 
 _SHOWN_LENGTH_MAX: Final = 80
 _WORDS: Final = {True: "true", False: "false", None: "null"}
@@ -226,86 +224,3 @@ def _place_of(path: tuple[Step, ...]) -> Place:
         else:
             place.append(step)
     return tuple(place)
-
-
-#: Completes a value of a type of Kubernetes itself; returns it unchanged if its structure is invalid.
-Complete = Callable[[str, Any], Any]
-
-_ABSENT: Final = object()
-#: Go has no pointer for these numbers and booleans, so zero equals absence.
-_ZERO_IS_ABSENT: Final = frozenset(
-    {
-        *("chapAuthDiscovery", "chapAuthSession", "hostIPC", "hostNetwork", "hostPID", "readOnly", "sslEnabled"),
-        *("stdin", "stdinOnce", "tty", "hostPort", "initialDelaySeconds", "partition"),
-    }
-)
-#: Strings of which an empty one differs from an absent one.
-_EMPTY_TEXT_COUNTS: Final = frozenset({"storageClassName", "volumeAttributesClassName"})
-#: An empty selector selects everything, an absent one nothing.
-_EMPTY_COUNTS: Final = frozenset({"LabelSelector"})
-_COMPLETED: Final = "PodSpec"
-
-
-class SemanticEquality:
-    """Compares values of the types of one scope."""
-
-    def __init__(self, of: TypeScope, complete: Complete) -> None:
-        self._scope = of
-        self._complete = complete
-
-    def is_same(self, expression: str, one: Any, other: Any) -> bool:
-        """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, are semantically equal."""
-        if one is other or one == other:
-            return True
-        field = Field(expression, False, {})
-        return bool(self._normal("", field, one) == self._normal("", field, other))
-
-    def is_same_field(self, type_name: str, name: str, one: Obj, other: Obj) -> bool:
-        """Report whether a field is semantically equal in two objects of a type."""
-        before, after = one.get(name), other.get(name)
-        if before is after or before == after:
-            return True
-        return self.is_same(self._scope.fields(type_name)[name].expression, before, after)
-
-    def _normal(self, name: str, field: Field, value: Any) -> Any:
-        if value is None:
-            return _ABSENT
-        if field.is_list and isinstance(value, list | tuple):
-            return [self._normal("", field.element, item) for item in value] or _ABSENT
-        if field.is_map and isinstance(value, Mapping):
-            return {key: _entry(field.element, each) for key, each in value.items()} or _ABSENT
-        if field.is_object and isinstance(value, Mapping):
-            return self._normal_object(field.expression, value)
-        if field.expression == "quantity":
-            return _amount(value)
-        if value == "":
-            return value if name in _EMPTY_TEXT_COUNTS else _ABSENT
-        return _ABSENT if name in _ZERO_IS_ABSENT and not value else value
-
-    def _normal_object(self, type_name: str, value: Mapping[str, Any]) -> Any:
-        home, name = self._scope.scope_of(type_name)
-        if name == _COMPLETED:
-            home, value = scope(NATIVE), self._complete(name, value)
-        among = self if home is self._scope else SemanticEquality(home, self._complete)
-        return among._normal_fields(name, value)
-
-    def _normal_fields(self, name: str, value: Mapping[str, Any]) -> Any:
-        known = self._scope.fields(name)
-        normal = {
-            field: done
-            for field, child in value.items()
-            if (done := self._normal(field, known[field], child) if field in known else child) is not _ABSENT
-        }
-        return normal if normal or name in _EMPTY_COUNTS else _ABSENT
-
-
-def _entry(element: Field, value: Any) -> Any:
-    """Normalize a value of a mapping, where an empty string counts as a value."""
-    return _amount(value) if element.expression == "quantity" else value
-
-
-def _amount(value: Any) -> Any:
-    try:
-        return meta.parse(value)
-    except (ValueError, TypeError):
-        return value

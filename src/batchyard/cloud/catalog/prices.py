@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -200,31 +199,3 @@ def _figures(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) ->
         catalog.times,
     )
     return next(place[step] for place in places if step in place)
-
-
-# --- runtimes ---
-#
-# Run times of simulated pods from the Cluster (`spec.runtimes`), for pods without their own.
-
-
-def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the run time of the first row that matches one of the names (`namespace/name`); None if none does."""
-    for row in _runtimes(cluster).get("jobs") or ():
-        if _matches(row["names"], names):
-            return parse_duration(row["runtime"])
-    return None
-
-
-def default_runtime(cluster: Obj | None) -> Duration | None:
-    """Return the run time of pods that no row names; None if the Cluster gives none."""
-    text = _runtimes(cluster).get("default")
-    return None if text is None else parse_duration(text)
-
-
-def _runtimes(cluster: Obj | None) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = {} if cluster is None else cluster["spec"].get("runtimes") or {}
-    return found
-
-
-def _matches(patterns: Iterable[str], names: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

@@ -9,7 +9,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import NODE
 from batchyard.api.validation.rules import is_extended
 from batchyard.api.views.node import NodeView, node_view
-from batchyard.api.views.pods import PODS, PodView, pod_view
+from batchyard.api.views.pod_shape import PODS
+from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.containers import RUN

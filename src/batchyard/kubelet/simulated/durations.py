@@ -10,10 +10,11 @@ conditions, as their sum; the argument of an image that only sleeps.
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import (
@@ -53,10 +54,9 @@ from batchyard.api.views.pods import (
 )
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.base.memory import LENGTH_MAX
-from batchyard.cloud.catalog.prices import default_runtime, named_runtime
 from batchyard.interfaces.client import Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 
 #: The default run time.
 DEFAULT_RUNTIME: Final = MINUTE
@@ -386,7 +386,7 @@ class BareWorkloads:
         workload = reader.get(key)
         if workload is None or lifecycle.is_finished(workload) or controller_of(workload) is not None:
             return ReconcileResult()
-        released = lifecycle.release_after_eviction(workload, now)
+        released = evictions.release_after_eviction(workload, now)
         if released is not workload:
             return ReconcileResult([UpdateStatus(released)])
         admitted, runtime = find_condition(workload, lifecycle.ADMITTED), annotated_runtime(workload)
@@ -397,3 +397,26 @@ class BareWorkloads:
             return ReconcileResult(requeue_at=due)
         finished = lifecycle.finish(workload, lifecycle.SUCCEEDED, "Job finished successfully", now)
         return ReconcileResult([UpdateStatus(finished)])
+
+
+def named_runtime(cluster: Obj | None, names: Sequence[str]) -> Duration | None:
+    """Return the run time of the first row that matches one of the names (`namespace/name`); None if none does."""
+    for row in _runtimes(cluster).get("jobs") or ():
+        if _matches(row["names"], names):
+            return parse_duration(row["runtime"])
+    return None
+
+
+def default_runtime(cluster: Obj | None) -> Duration | None:
+    """Return the run time of pods that no row names; None if the Cluster gives none."""
+    text = _runtimes(cluster).get("default")
+    return None if text is None else parse_duration(text)
+
+
+def _runtimes(cluster: Obj | None) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = {} if cluster is None else cluster["spec"].get("runtimes") or {}
+    return found
+
+
+def _matches(patterns: Iterable[str], names: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

@@ -9,21 +9,16 @@ Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/c
 from collections.abc import Sequence
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.cluster_queue import (
-    HOPELESS,
-    PODS,
-    PREEMPT,
-    RANK,
-    RECLAIM,
-    AdmittedWorkload,
-    ClusterQueue,
-    GranularMode,
-)
+from batchyard.scheduling.cluster_queue import PODS, RANK, AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption import fair
 from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
 from batchyard.scheduling.quota import (
+    HOPELESS,
+    PREEMPT,
+    RECLAIM,
+    GranularMode,
     QuotaNode,
     Usage,
     fits_in_quota,

@@ -11,7 +11,7 @@ from batchyard.base.instant import SECOND, Instant, seconds
 from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.messages import PENDING_EVALUATION
-from batchyard.scheduling.workload import lifecycle, pending_reason, pods_ready
+from batchyard.scheduling.workload import evictions, lifecycle, pending_reason, pods_ready
 from batchyard.scheduling.workload.lifecycle import handed_over, has_former_owner
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues, is_inactive, stop_policy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
@@ -56,19 +56,19 @@ def _activity(look: WorkloadPass) -> ReconcileResult | None:
     workload = look.workload
     if not lifecycle.is_active(workload):
         return _deactivate(look)
-    if is_true(workload, lifecycle.DEACTIVATION_TARGET):
+    if is_true(workload, evictions.DEACTIVATION_TARGET):
         return _write(Update(with_path(workload, ("spec", "active"), False)))
     return None
 
 
 def _deactivate(look: WorkloadPass) -> ReconcileResult | None:
     workload = look.workload
-    deactivated = lifecycle.deactivate(workload, look.now)
+    deactivated = evictions.deactivate(workload, look.now)
     if deactivated is workload:
         return None
     outcome = _write(UpdateStatus(deactivated))
     if not lifecycle.is_evicted(workload) and "admission" in (workload.get("status") or ()):
-        outcome.events.append(_evicted_event(look.key, lifecycle.deactivation(workload)))
+        outcome.events.append(_evicted_event(look.key, evictions.deactivation(workload)))
     return outcome
 
 
@@ -91,7 +91,7 @@ def _failed_checks(look: WorkloadPass) -> ReconcileResult | None:
     if not lifecycle.is_active(workload):
         return None
     retry_at = lifecycle.retry_at(workload)
-    held = workload if retry_at is None or retry_at <= now else lifecycle.hold_back(workload, retry_at, counts=False)
+    held = workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, counts=False)
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := lifecycle.in_state(workload, lifecycle.REJECTED):
             return _reject(look, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
@@ -102,7 +102,7 @@ def _failed_checks(look: WorkloadPass) -> ReconcileResult | None:
 
 
 def _reject(look: WorkloadPass, message: str) -> ReconcileResult:
-    workload = lifecycle.target_deactivation(look.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, look.now)
+    workload = evictions.target_deactivation(look.workload, lifecycle.EVICTED_BY_ADMISSION_CHECK, message, look.now)
     event = EventRecord(look.key, "Warning", "AdmissionCheckRejected", f"Deactivated due to {message}")
     return _write(UpdateStatus(workload), event)
 
@@ -124,7 +124,7 @@ def _backoff(look: WorkloadPass) -> ReconcileResult | None:
         return ReconcileResult(requeue_at=due)
     if lifecycle.status(workload) is not lifecycle.Status.PENDING:
         return None
-    return _write(UpdateStatus(lifecycle.clear_requeue_at(workload)))
+    return _write(UpdateStatus(evictions.clear_requeue_at(workload)))
 
 
 def _after_backoff(look: WorkloadPass) -> ReconcileResult | None:
@@ -133,16 +133,16 @@ def _after_backoff(look: WorkloadPass) -> ReconcileResult | None:
         case str(reason) if reason.startswith(lifecycle.DEACTIVATED):
             # Any cause counts: Kueue at ff69552e matches only the bare reason, and leaves the others pending forever.
             message = "The workload was reactivated"
-            return _write(UpdateStatus(lifecycle.set_requeued(workload, lifecycle.REACTIVATED, message, now)))
+            return _write(UpdateStatus(evictions.set_requeued(workload, lifecycle.REACTIVATED, message, now)))
         case lifecycle.EVICTED_BY_PODS_READY_TIMEOUT | lifecycle.EVICTED_BY_ADMISSION_CHECK:
-            return _write(UpdateStatus(lifecycle.finish_backoff(workload, now)))
+            return _write(UpdateStatus(evictions.finish_backoff(workload, now)))
         case _:
             return None
 
 
 def _held_back_by(workload: Obj) -> str | None:
     """Return the reason of Requeued=False."""
-    requeued = find_condition(workload, lifecycle.REQUEUED)
+    requeued = find_condition(workload, evictions.REQUEUED)
     return requeued["reason"] if requeued is not None and requeued["status"] == "False" else None
 
 
@@ -189,7 +189,7 @@ def _is_open(queue: Obj | None) -> bool:
 
 
 def _requeue(look: WorkloadPass, reason: str, message: str) -> ReconcileResult:
-    return _write(UpdateStatus(lifecycle.set_requeued(look.workload, reason, message, look.now)))
+    return _write(UpdateStatus(evictions.set_requeued(look.workload, reason, message, look.now)))
 
 
 def _conditions(look: WorkloadPass) -> ReconcileResult | None:
@@ -275,8 +275,8 @@ def _execution_time(look: WorkloadPass) -> ReconcileResult | None:
         return ReconcileResult(requeue_at=due)
     message = f"The maximum execution time ({limit}s) exceeded"
     return _write(
-        UpdateStatus(lifecycle.exceed_execution_time(workload, look.now)),
-        EventRecord(look.key, "Warning", lifecycle.MAXIMUM_EXECUTION_TIME_EXCEEDED, message),
+        UpdateStatus(evictions.exceed_execution_time(workload, look.now)),
+        EventRecord(look.key, "Warning", evictions.MAXIMUM_EXECUTION_TIME_EXCEEDED, message),
     )
 
 
@@ -284,7 +284,7 @@ def _execution_time(look: WorkloadPass) -> ReconcileResult | None:
 
 
 def _evict(look: WorkloadPass, workload: Obj, eviction: lifecycle.Eviction) -> ReconcileResult:
-    evicted = lifecycle.evict(workload, reason=eviction.reason, message=eviction.message, now=look.now)
+    evicted = evictions.evict(workload, reason=eviction.reason, message=eviction.message, now=look.now)
     return _write(UpdateStatus(evicted), _evicted_event(look.key, eviction))
 
 

@@ -43,7 +43,6 @@ from batchyard.api.views.workload import ClusterQueueView
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.scheduling.messages import PENDING_EVALUATION
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 # --- checks ---
@@ -181,18 +180,12 @@ ADMITTED: Final = "Admitted"
 FINISHED: Final = "Finished"
 EVICTED: Final = "Evicted"
 PREEMPTED: Final = "Preempted"
-REQUEUED: Final = "Requeued"
 PODS_READY: Final = "PodsReady"
-DEACTIVATION_TARGET: Final = "DeactivationTarget"
 BLOCKED_ON_PREEMPTION_GATES: Final = "BlockedOnPreemptionGates"
-
-# Reasons of Evicted=True.
-EVICTED_BY_PREEMPTION: Final = "Preempted"
 EVICTED_BY_PODS_READY_TIMEOUT: Final = "PodsReadyTimeout"
 EVICTED_BY_ADMISSION_CHECK: Final = "AdmissionCheck"
 EVICTED_BY_CLUSTER_QUEUE_STOPPED: Final = "ClusterQueueStopped"
 EVICTED_BY_LOCAL_QUEUE_STOPPED: Final = "LocalQueueStopped"
-EVICTED_DUE_TO_NODE_FAILURES: Final = "NodeFailures"
 DEACTIVATED: Final = "Deactivated"
 
 # Reasons of QuotaReserved=False, besides those of batchyard.scheduling.messages.
@@ -203,12 +196,8 @@ ADMISSION_GATED: Final = "AdmissionGated"
 
 # Reasons of Requeued=True.
 REACTIVATED: Final = "Reactivated"
-BACKOFF_FINISHED: Final = "BackoffFinished"
 CLUSTER_QUEUE_RESTARTED: Final = "ClusterQueueRestarted"
 LOCAL_QUEUE_RESTARTED: Final = "LocalQueueRestarted"
-
-# Reasons of DeactivationTarget=True, besides EVICTED_BY_ADMISSION_CHECK.
-MAXIMUM_EXECUTION_TIME_EXCEEDED: Final = "MaximumExecutionTimeExceeded"
 REQUEUING_LIMIT_EXCEEDED: Final = "RequeuingLimitExceeded"
 
 # Reasons of PodsReady, those of False first.
@@ -226,7 +215,6 @@ OWNER_NOT_FOUND: Final = "OwnerNotFound"
 
 
 _NO_STATUS: Final[Mapping[str, Any]] = {}
-_REQUEUED_AT_ONCE: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_FAILURES)
 
 
 class Status(StrEnum):
@@ -349,7 +337,7 @@ def reserve_quota(
 def set_pending(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
     """Remove its quota, if any, and set the reason why it has none."""
     draft = StatusDraft(workload, now)
-    _unset_quota(draft, reason, message)
+    unset_quota(draft, reason, message)
     return draft.result()
 
 
@@ -380,119 +368,6 @@ def with_resource_requests(workload: Obj, requests: Sequence[Mapping[str, Any]])
     return {**workload, "status": {**old, "resourceRequests": requests}}
 
 
-# --- eviction ---
-
-
-def evict(
-    workload: Obj,
-    *,
-    reason: str,
-    message: str,
-    now: Instant,
-    preempted: str | None = None,
-    cause: str = "",
-) -> Obj:
-    """Mark it as evicted; `preempted` is the reason of its Preempted condition, with the same message."""
-    draft = StatusDraft(workload, now)
-    if preempted is not None:
-        draft.set_condition(PREEMPTED, True, preempted, message, observed=False)
-    _evict(draft, Eviction(reason, message, cause))
-    return draft.result()
-
-
-def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
-    """Delay its requeue until an instant, unless a later one is set; `counts` increments the requeue count."""
-    old = workload.get("status") or _NO_STATUS
-    state = dict(old.get("requeueState") or _NO_STATUS)
-    if counts:
-        state["count"] = state.get("count", 0) + 1
-    if "requeueAt" not in state or parse_time(state["requeueAt"]) < until:
-        state["requeueAt"] = format_time(until)
-    return workload if state == old.get("requeueState") else {**workload, "status": {**old, "requeueState": state}}
-
-
-def release_after_eviction(workload: Obj, now: Instant) -> Obj:
-    """Release the quota of an evicted Workload that has stopped; only after preemption or node failure it requeues at
-    once.
-
-    Source: the eviction step of pkg/controller/jobframework/reconciler.go.
-    """
-    if not is_true(workload, EVICTED) or not has_quota_reservation(workload):
-        return workload
-    draft = StatusDraft(workload, now)
-    evicted = draft.conditions[EVICTED]
-    reason, message = evicted["reason"], evicted["message"]
-    draft.set_condition(REQUEUED, reason in _REQUEUED_AT_ONCE, reason, message)
-    _unset_quota(draft, PENDING_EVALUATION, message)
-    return draft.result()
-
-
-def set_requeued(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Set that it may be queued again after an eviction, with the reason."""
-    draft = StatusDraft(workload, now)
-    draft.set_condition(REQUEUED, True, reason, message)
-    return draft.result()
-
-
-def finish_backoff(workload: Obj, now: Instant) -> Obj:
-    """Requeue it after the backoff of a timeout or a check's retry."""
-    waited = clear_requeue_at(workload)
-    return set_requeued(waited, BACKOFF_FINISHED, "The workload backoff was finished", now)
-
-
-def clear_requeue_at(workload: Obj) -> Obj:
-    """Remove its requeue time; its requeue count is kept."""
-    old = workload.get("status") or _NO_STATUS
-    state = old.get("requeueState")
-    if not state or "requeueAt" not in state:
-        return workload
-    left = {name: value for name, value in state.items() if name != "requeueAt"}
-    return with_path(workload, ("status", "requeueState"), left or None)
-
-
-# --- deactivation and end ---
-
-
-def target_deactivation(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Request its deactivation."""
-    draft = StatusDraft(workload, now)
-    draft.set_condition(DEACTIVATION_TARGET, True, reason, message)
-    return draft.result()
-
-
-def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
-    """Request deactivation after the maximum execution time, and reset the accumulated time."""
-    draft = StatusDraft(workload, now)
-    draft.set_condition(
-        DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, "exceeding the maximum execution time"
-    )
-    draft.drop_fields("accumulatedPastExecutionTimeSeconds")
-    return draft.result()
-
-
-def deactivate(workload: Obj, now: Instant) -> Obj:
-    """Evict a deactivated Workload, and reset its requeue state; the cause is that of DeactivationTarget."""
-    draft = StatusDraft(workload, now)
-    evicted = draft.is_true(EVICTED)
-    if evicted and "requeueState" not in draft.status:
-        return workload
-    eviction = deactivation(workload)
-    draft.drop_fields("requeueState")
-    draft.drop_condition(DEACTIVATION_TARGET)
-    if not evicted:
-        _evict(draft, eviction)
-    return draft.result()
-
-
-def deactivation(workload: Obj) -> Eviction:
-    """Return why a deactivated Workload is evicted; its DeactivationTarget contains the cause, if any."""
-    target = find_condition(workload, DEACTIVATION_TARGET)
-    message = "The workload is deactivated"
-    if target is None:
-        return Eviction(DEACTIVATED, message)
-    return Eviction(DEACTIVATED, f"{message} due to {target['message']}", target["reason"])
-
-
 def finish(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
     """Finish it; a finished Workload is unchanged."""
     if is_finished(workload):
@@ -502,42 +377,8 @@ def finish(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
     return draft.result()
 
 
-# --- helpers of the transitions ---
-
-
-def _evict(draft: StatusDraft, eviction: Eviction) -> None:
-    reason, message = eviction.condition_reason, eviction.message
-    draft.set_condition(EVICTED, True, reason, message)
-    if draft.is_true(BLOCKED_ON_PREEMPTION_GATES):
-        draft.set_condition(BLOCKED_ON_PREEMPTION_GATES, False, reason, message)
-    draft.drop_fields("clusterName", "nominatedClusterNames", "unhealthyNodes")
-    _reset_checks(draft)
-    _count_eviction(draft, eviction)
-
-
-def _reset_checks(draft: StatusDraft) -> None:
-    """Reset checks after an eviction, keeping their retry counts, and close preemption gates."""
-    status = draft.status
-    if status.get("admissionChecks"):
-        draft.set_field("admissionChecks", [reset_check(check, draft.time) for check in status["admissionChecks"]])
-    if status.get("preemptionGates"):
-        closed = {"position": "Closed", "lastTransitionTime": draft.time}
-        draft.set_field("preemptionGates", [{**gate, **closed} for gate in status["preemptionGates"]])
-
-
-def _count_eviction(draft: StatusDraft, eviction: Eviction) -> None:
-    stats = draft.status.get("schedulingStats") or _NO_STATUS
-    counts = list(stats.get("evictions") or ())
-    for place, old in enumerate(counts):
-        if old["reason"] == eviction.reason and old["underlyingCause"] == eviction.underlying_cause:
-            counts[place] = {**old, "count": old["count"] + 1}
-            break
-    else:
-        counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})
-    draft.set_field("schedulingStats", {**stats, "evictions": counts})
-
-
-def _unset_quota(draft: StatusDraft, reason: str, message: str) -> None:
+def unset_quota(draft: StatusDraft, reason: str, message: str) -> None:
+    """Remove the quota reservation in a draft of the status."""
     draft.set_condition(QUOTA_RESERVED, False, reason, message)
     draft.drop_fields("admission")
     _sync_admitted(draft)

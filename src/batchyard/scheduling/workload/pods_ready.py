@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from batchyard.api.meta import Obj, StatusDraft, controller_of, find_condition, key_of
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, MINUTE, Duration, Instant, backoff
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 
 _READY: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
 _JOBS: Final = ("Job", "JobSet")
@@ -122,11 +122,11 @@ def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now:
     tries = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
     if policy.backoff_limit_count is not None and tries > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
-        return lifecycle.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
+        return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
     until = now + backoff(policy.backoff_base, policy.backoff_max, tries)
-    held = lifecycle.hold_back(workload, until, counts=True)
+    held = evictions.hold_back(workload, until, counts=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
-    return lifecycle.evict(held, reason=reason, message=message, now=now, cause=cause)
+    return evictions.evict(held, reason=reason, message=message, now=now, cause=cause)
 
 
 def timeout_message(workload: Obj) -> str:

@@ -30,8 +30,13 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.pods import is_terminal
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant, duration_text
-from batchyard.cloud.catalog.prices import default_runtime, named_runtime
-from batchyard.kubelet.simulated.durations import FOR_EVER, annotated_runtime, sleeping_time
+from batchyard.kubelet.simulated.durations import (
+    FOR_EVER,
+    annotated_runtime,
+    default_runtime,
+    named_runtime,
+    sleeping_time,
+)
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.forecasting.arrivals import BlockBootstrap, chance, weights
 from batchyard.sim.state import State

@@ -8,7 +8,7 @@ from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.job.spec import with_selector
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from unit.client.job_pods_make import JobStage
 from unit.jobs.job.job_make import indexed
 
@@ -30,7 +30,7 @@ def admit(stage: JobStage) -> None:
 
 def evict(stage: JobStage) -> None:
     now = stage.kernel.now()
-    stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="make room", now=now))
+    stage.put(evictions.evict(stage.only_workload(), reason="Preempted", message="make room", now=now))
 
 
 def test_admitted_job_creates_pods_with_flavor_node_selector() -> None:

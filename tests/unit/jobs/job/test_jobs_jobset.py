@@ -12,7 +12,7 @@ from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.kubelet.simulated.kubelet import Kubelets
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, stated
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
@@ -97,7 +97,7 @@ def test_evicted_jobset_suspends_jobs_before_quota_release() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     original = jobset(stage)["spec"]
     admit(stage, driver=1, worker=6)
-    stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="make room", now=make.NOW))
+    stage.put(evictions.evict(stage.only_workload(), reason="Preempted", message="make room", now=make.NOW))
     assert jobset(stage)["spec"] == original
     assert all(job["spec"]["suspend"] for job in children(stage).values())
     assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [0, 0]
@@ -110,7 +110,7 @@ def test_readmitted_jobset_starts_from_beginning() -> None:
     stage.run(0)
     stage.kernel.call_at(make.at(50), lambda: None)
     stage.run(50)
-    stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="", now=make.at(50)))
+    stage.put(evictions.evict(stage.only_workload(), reason="Preempted", message="", now=make.at(50)))
     admit(stage, worker=1)
     stage.run(109)
     assert not lifecycle.is_finished(stage.only_workload())

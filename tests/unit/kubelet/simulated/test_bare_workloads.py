@@ -3,7 +3,7 @@
 import make
 from batchyard.api.meta import Obj
 from batchyard.kubelet.simulated.durations import BareWorkloads
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, stated
 
 
@@ -44,7 +44,7 @@ def test_evicted_bare_workload_is_requeued_and_restarts_from_zero() -> None:
     stage = played(admitted("10s"))
     stage.kernel.call_at(make.at(6), lambda: None)
     stage.run(6)
-    stage.put(lifecycle.evict(stage.workload(), reason="Preempted", message="make room", now=make.at(6)))
+    stage.put(evictions.evict(stage.workload(), reason="Preempted", message="make room", now=make.at(6)))
     assert lifecycle.status(stage.workload()) is lifecycle.Status.PENDING
     stage.put(lifecycle.reserve_quota(stage.workload(), make.admission(), make.at(6), admitted=True))
     stage.run(15)

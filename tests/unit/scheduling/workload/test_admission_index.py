@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from watcher import Watcher, assumed, holding, open_queue
 from yard import group, queue, workload
 
@@ -157,7 +157,7 @@ def test_released_workload_is_pending_again() -> None:
 
 def test_eviction_in_progress_is_recorded() -> None:
     watcher = Watcher(*open_queue(), holding("x"))
-    watcher.put(lifecycle.evict(holding("x"), reason="Preempted", message="", now=make.NOW))
+    watcher.put(evictions.evict(holding("x"), reason="Preempted", message="", now=make.NOW))
     held = watcher.index.snapshot.holder("team/x")
     assert held is not None
     assert held.evicted

@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.meta import Obj, find_condition, is_true
 from batchyard.api.views.workload import workload_view
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.lifecycle import Status
 from stage import stated
 
@@ -23,7 +23,7 @@ def admitted() -> Obj:
 
 
 def evicted(reason: str = "Preempted", after: float = 10) -> Obj:
-    return lifecycle.evict(admitted(), reason=reason, message="because", now=make.at(after))
+    return evictions.evict(admitted(), reason=reason, message="because", now=make.at(after))
 
 
 def test_reserve_quota_admits_without_required_checks() -> None:
@@ -60,9 +60,9 @@ def test_reserve_quota_removes_resource_requests() -> None:
 
 
 def test_reserve_quota_resets_eviction_conditions() -> None:
-    wl = lifecycle.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
+    wl = evictions.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
     wl = lifecycle.reserve_quota(
-        lifecycle.release_after_eviction(wl, make.at(5)), make.admission(), make.at(9), admitted=True
+        evictions.release_after_eviction(wl, make.at(5)), make.admission(), make.at(9), admitted=True
     )
     assert stated(wl, "Evicted") == ("False", "QuotaReserved", "Previously: why")
     assert stated(wl, "Preempted") == ("False", "QuotaReserved", "Previously: why")
@@ -90,7 +90,7 @@ def test_sync_admitted_changes_nothing_before_first_evaluation() -> None:
 
 
 def test_evict_keeps_admission_and_counts_eviction() -> None:
-    wl = lifecycle.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
+    wl = evictions.evict(admitted(), reason="Preempted", message="why", now=make.at(5), preempted="InClusterQueue")
     assert lifecycle.status(wl) is Status.ADMITTED
     assert stated(wl, "Evicted") == ("True", "Preempted", "why")
     assert stated(wl, "Preempted") == ("True", "InClusterQueue", "why")
@@ -100,7 +100,7 @@ def test_evict_keeps_admission_and_counts_eviction() -> None:
 def test_evictions_are_counted_by_reason() -> None:
     wl = evicted()
     for reason in ("Preempted", "LocalQueueStopped"):
-        wl = lifecycle.evict(wl, reason=reason, message="", now=NOW)
+        wl = evictions.evict(wl, reason=reason, message="", now=NOW)
     counts = [(e["reason"], e["count"]) for e in wl["status"]["schedulingStats"]["evictions"]]
     assert counts == [("Preempted", 2), ("LocalQueueStopped", 1)]
 
@@ -111,7 +111,7 @@ def test_evict_resets_checks_and_placement() -> None:
         {"name": "b", "state": "Ready"},
     ]
     status = {"admissionChecks": checks, "clusterName": "c", "unhealthyNodes": [{"name": "n"}]}
-    wl = lifecycle.evict(make.workload(status=status), reason="AdmissionCheck", message="", now=NOW)
+    wl = evictions.evict(make.workload(status=status), reason="AdmissionCheck", message="", now=NOW)
     first, second = wl["status"]["admissionChecks"]
     assert (first["state"], first["retryCount"], first["requeueAfterSeconds"]) == ("Pending", 2, 9)
     assert first["message"] == "Reset to Pending after eviction. Previously: Retry"
@@ -124,14 +124,14 @@ def test_evict_closes_preemption_gates() -> None:
     gates = [{"name": "g", "position": "Open", "lastTransitionTime": make.stamp(0)}]
     blocked = make.condition("BlockedOnPreemptionGates", reason="PreemptionGated")
     wl: Obj = make.workload(conditions=[blocked], status={"preemptionGates": gates})
-    wl = lifecycle.evict(wl, reason="Preempted", message="why", now=make.at(3))
+    wl = evictions.evict(wl, reason="Preempted", message="why", now=make.at(3))
     closed = {"name": "g", "position": "Closed", "lastTransitionTime": make.stamp(3)}
     assert wl["status"]["preemptionGates"] == [closed]
     assert stated(wl, "BlockedOnPreemptionGates") == ("False", "Preempted", "why")
 
 
 def test_preempted_workload_is_requeued_at_once() -> None:
-    wl = lifecycle.release_after_eviction(evicted("Preempted"), make.at(10))
+    wl = evictions.release_after_eviction(evicted("Preempted"), make.at(10))
     assert lifecycle.status(wl) is Status.PENDING
     assert stated(wl, "Requeued") == ("True", "Preempted", "because")
     assert stated(wl, "QuotaReserved") == ("False", "PendingEvaluation", "because")
@@ -140,37 +140,37 @@ def test_preempted_workload_is_requeued_at_once() -> None:
 
 @pytest.mark.parametrize("reason", ["ClusterQueueStopped", "Deactivated", "AdmissionCheck"])
 def test_workload_evicted_for_other_reasons_is_not_requeued(reason: str) -> None:
-    wl = lifecycle.release_after_eviction(evicted(reason), make.at(10))
+    wl = evictions.release_after_eviction(evicted(reason), make.at(10))
     assert stated(wl, "Requeued") == ("False", reason, "because")
 
 
 def test_past_execution_time_is_accumulated() -> None:
-    wl = lifecycle.release_after_eviction(evicted(after=10), make.at(10.9))
+    wl = evictions.release_after_eviction(evicted(after=10), make.at(10.9))
     assert wl["status"]["accumulatedPastExecutionTimeSeconds"] == 10
     wl = lifecycle.reserve_quota(wl, make.admission(), make.at(20), admitted=True)
-    wl = lifecycle.evict(wl, reason="Preempted", message="", now=make.at(25))
-    wl = lifecycle.release_after_eviction(wl, make.at(25))
+    wl = evictions.evict(wl, reason="Preempted", message="", now=make.at(25))
+    wl = evictions.release_after_eviction(wl, make.at(25))
     assert wl["status"]["accumulatedPastExecutionTimeSeconds"] == 15
 
 
 def test_release_requires_eviction_and_reservation() -> None:
-    released = lifecycle.release_after_eviction(evicted(), make.at(10))
+    released = evictions.release_after_eviction(evicted(), make.at(10))
     for wl in (make.workload(), admitted(), released):
-        assert lifecycle.release_after_eviction(wl, NOW) is wl
+        assert evictions.release_after_eviction(wl, NOW) is wl
 
 
 def test_deactivate_evicts_and_removes_requeue_state() -> None:
-    wl = lifecycle.deactivate({**admitted(), "spec": {"active": False}}, make.at(5))
+    wl = evictions.deactivate({**admitted(), "spec": {"active": False}}, make.at(5))
     assert stated(wl, "Evicted") == ("True", "Deactivated", "The workload is deactivated")
     waiting = {**wl, "status": {**wl["status"], "requeueState": {"count": 2}}}
-    assert "requeueState" not in lifecycle.deactivate(waiting, make.at(6))["status"]
-    assert lifecycle.deactivate(wl, make.at(6)) is wl
+    assert "requeueState" not in evictions.deactivate(waiting, make.at(6))["status"]
+    assert evictions.deactivate(wl, make.at(6)) is wl
 
 
 def test_deactivate_reports_cause() -> None:
-    wl = lifecycle.exceed_execution_time(admitted(), make.at(5))
+    wl = evictions.exceed_execution_time(admitted(), make.at(5))
     assert stated(wl, "DeactivationTarget")[1] == "MaximumExecutionTimeExceeded"
-    wl = lifecycle.deactivate(wl, make.at(5))
+    wl = evictions.deactivate(wl, make.at(5))
     reason, message = stated(wl, "Evicted")[1:]
     assert reason == "DeactivatedDueToMaximumExecutionTimeExceeded"
     assert message == "The workload is deactivated due to exceeding the maximum execution time"
@@ -186,8 +186,8 @@ def test_eviction_event_reason_contains_reason_and_cause() -> None:
 
 
 def test_exceeded_execution_time_resets_accumulated_time() -> None:
-    wl = lifecycle.release_after_eviction(evicted(), make.at(10))
-    assert "accumulatedPastExecutionTimeSeconds" not in lifecycle.exceed_execution_time(wl, NOW)["status"]
+    wl = evictions.release_after_eviction(evicted(), make.at(10))
+    assert "accumulatedPastExecutionTimeSeconds" not in evictions.exceed_execution_time(wl, NOW)["status"]
 
 
 def test_finished_workload_stays_unchanged() -> None:
@@ -200,10 +200,10 @@ def test_finished_workload_stays_unchanged() -> None:
 def test_finish_backoff_removes_requeue_at_and_keeps_count() -> None:
     state = {"count": 3, "requeueAt": make.stamp(60)}
     wl: Obj = make.workload(conditions=[make.condition("Requeued", False)], status={"requeueState": state})
-    wl = lifecycle.finish_backoff(wl, make.at(60))
+    wl = evictions.finish_backoff(wl, make.at(60))
     assert stated(wl, "Requeued") == ("True", "BackoffFinished", "The workload backoff was finished")
     assert wl["status"]["requeueState"] == {"count": 3}
-    assert lifecycle.clear_requeue_at(wl) is wl
+    assert evictions.clear_requeue_at(wl) is wl
 
 
 def test_resource_requests_are_set_once() -> None:
@@ -215,7 +215,7 @@ def test_resource_requests_are_set_once() -> None:
 def test_evict_keeps_pending_check_unchanged() -> None:
     check = {"name": "c", "state": "Pending", "message": "asked"}
     wl = make.workload(status={"admissionChecks": [check]})
-    assert lifecycle.evict(wl, reason="Preempted", message="", now=NOW)["status"]["admissionChecks"] == [check]
+    assert evictions.evict(wl, reason="Preempted", message="", now=NOW)["status"]["admissionChecks"] == [check]
 
 
 def test_long_messages_are_truncated() -> None:
@@ -249,8 +249,8 @@ _TABLE: dict[str, tuple[Callable[[Obj], Obj], str]] = {
     "reserve_quota": (lambda wl: lifecycle.reserve_quota(wl, make.admission(), NOW, admitted=True), "AAAF"),
     "set_pending": (lambda wl: lifecycle.set_pending(wl, "WaitingForQuota", "", NOW), "PPPF"),
     "sync_admitted": (lambda wl: lifecycle.sync_admitted(wl, NOW), "PAAF"),
-    "evict": (lambda wl: lifecycle.evict(wl, reason="Preempted", message="", now=NOW), "PQAF"),
-    "deactivate": (lambda wl: lifecycle.deactivate(wl, NOW), "PQAF"),
+    "evict": (lambda wl: evictions.evict(wl, reason="Preempted", message="", now=NOW), "PQAF"),
+    "deactivate": (lambda wl: evictions.deactivate(wl, NOW), "PQAF"),
     "finish": (lambda wl: lifecycle.finish(wl, "Succeeded", "", NOW), "FFFF"),
 }
 
@@ -266,6 +266,6 @@ def test_transition_leads_to_expected_state(event: str) -> None:
 def test_transitions_do_not_modify_input() -> None:
     wl = admitted()
     frozen = repr(wl)
-    lifecycle.release_after_eviction(lifecycle.evict(wl, reason="Preempted", message="", now=NOW), NOW)
+    evictions.release_after_eviction(evictions.evict(wl, reason="Preempted", message="", now=NOW), NOW)
     assert repr(wl) == frozen
     assert is_true(wl, "Admitted")

@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, find_condition, with_path
 from batchyard.controller_runtime.events import ignore_result
 from batchyard.interfaces.client import Update
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage, stated
 
@@ -33,7 +33,7 @@ def set_active(stage: Stage, active: bool) -> None:
 
 
 def release(stage: Stage) -> None:
-    stage.put(lifecycle.release_after_eviction(stage.workload(), stage.kernel.now()))
+    stage.put(evictions.release_after_eviction(stage.workload(), stage.kernel.now()))
 
 
 def test_controller_writes_nothing_without_due_changes() -> None:
@@ -134,8 +134,8 @@ def test_maximum_execution_time_continues_after_readmission() -> None:
     stage = open_stage()
     stage.put(admitted(maximumExecutionTimeSeconds=30))
     stage.run(20)
-    evicted = lifecycle.evict(stage.workload(), reason="Preempted", message="", now=make.at(20))
-    stage.put(lifecycle.release_after_eviction(evicted, make.at(20)))
+    evicted = evictions.evict(stage.workload(), reason="Preempted", message="", now=make.at(20))
+    stage.put(evictions.release_after_eviction(evicted, make.at(20)))
     stage.kernel.call_at(make.at(40), lambda: None)
     stage.run(40)
     stage.put(lifecycle.reserve_quota(stage.workload(), make.admission(), make.at(40), admitted=True))
@@ -206,8 +206,8 @@ def test_ready_checks_admit_workload() -> None:
 
 def test_backoff_finishes_at_requeue_at() -> None:
     stage = open_stage()
-    evicted = lifecycle.evict(admitted(), reason="PodsReadyTimeout", message="slow", now=make.NOW)
-    wl = lifecycle.release_after_eviction(evicted, make.NOW)
+    evicted = evictions.evict(admitted(), reason="PodsReadyTimeout", message="slow", now=make.NOW)
+    wl = evictions.release_after_eviction(evicted, make.NOW)
     stage.put(with_path(wl, ("status", "requeueState"), {"count": 1, "requeueAt": make.stamp(60)}))
     stage.run(59)
     assert stated(stage.workload(), "Requeued")[0] == "False"

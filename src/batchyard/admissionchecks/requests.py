@@ -1,0 +1,297 @@
+"""ProvisioningRequests of a Workload: their configuration, names, pod templates and contents."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import (
+    Key,
+    Obj,
+    canonical,
+    controller_of,
+    controller_reference,
+    with_metadata,
+    with_path,
+)
+from batchyard.api.schema import meaning_of
+from batchyard.base.instant import SECOND, Duration
+from batchyard.interfaces.client import Reader
+from batchyard.jobframework.workloads import PodSetInfo, inject
+from batchyard.scheduling.workload.lifecycle import admission_of
+
+_GROUP: Final = "kueue.x-k8s.io"
+_KIND: Final = "ProvisioningRequestConfig"
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class NodeSelectorUpdate(NamedTuple):
+    """A node selector key, and the detail of the request that gives its value."""
+
+    key: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisioningConfig:
+    """The values of a ProvisioningRequestConfig."""
+
+    class_name: str
+    parameters: Mapping[str, str]
+    #: Pod sets that request none of these need no capacity; if empty, all pod sets need it.
+    managed_resources: tuple[str, ...]
+    retries_max: int
+    backoff_base: Duration
+    backoff_max: Duration
+    #: Which pod sets share a template: IdenticalPodTemplates, IdenticalWorkloadSchedulingRequirements, '' for none.
+    merge_policy: str
+    node_selector: tuple[NodeSelectorUpdate, ...]
+
+
+class InvalidConfig(NamedTuple):
+    """Why the config cannot be used, in Kueue's words."""
+
+    message: str
+
+
+def find_config(check: Obj, reader: Reader) -> ProvisioningConfig | InvalidConfig:
+    """Return the config of an AdmissionCheck, or why there is none."""
+    name = config_name(check)
+    if isinstance(name, InvalidConfig):
+        return name
+    found = reader.get(Key(scheme.PROVISIONING_REQUEST_CONFIG, "", name))
+    if found is None:
+        return InvalidConfig(f'{scheme.PROVISIONING_REQUEST_CONFIG} "{name}" not found')
+    return _config(found["spec"])
+
+
+def config_name(check: Obj) -> str | InvalidConfig:
+    """Return the name of the config of an AdmissionCheck, or why there is none."""
+    reference = check["spec"].get("parameters")
+    if reference is None:
+        return InvalidConfig("missing parameters reference")
+    name, group, kind = (reference.get(field) or "" for field in ("name", "apiGroup", "kind"))
+    if not name:
+        return InvalidConfig("empty name: bad parameters reference")
+    if group != _GROUP:
+        return InvalidConfig(f'wrong group "{group}", expecting "{_GROUP}": bad parameters reference')
+    if kind != _KIND:
+        return InvalidConfig(f'wrong kind "{kind}", expecting "{_KIND}": bad parameters reference')
+    return str(name)
+
+
+def _config(spec: Mapping[str, Any]) -> ProvisioningConfig:
+    retry = spec.get("retryStrategy") or _NOTHING
+    updates = (spec.get("podSetUpdates") or _NOTHING).get("nodeSelector") or ()
+    return ProvisioningConfig(
+        class_name=spec.get("provisioningClassName", ""),
+        parameters=spec.get("parameters") or _NOTHING,
+        managed_resources=tuple(spec.get("managedResources") or ()),
+        retries_max=retry.get("backoffLimitCount", 3),
+        backoff_base=retry.get("backoffBaseSeconds", 60) * SECOND,
+        backoff_max=retry.get("backoffMaxSeconds", 1800) * SECOND,
+        merge_policy=spec.get("podSetMergePolicy") or "",
+        node_selector=tuple(NodeSelectorUpdate(u["key"], u["valueFromProvisioningClassDetail"]) for u in updates),
+    )
+
+
+_SCHEDULING_FIELDS: Final = ("resources", "nodeSelector", "tolerations", "affinity", "resourceClaims")
+_CONTAINERS: Final = ("initContainers", "containers")
+
+
+PodSet = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class TemplateGroup:
+    """Pod sets with one template, that of the first."""
+
+    pod_set: PodSet
+    assignment: Mapping[str, Any]
+    #: Their total number of pods.
+    count: int
+    #: The names of all of them.
+    members: list[str]
+
+    @property
+    def name(self) -> str:
+        """The name of the first pod set."""
+        return str(self.pod_set["name"])
+
+
+def groups_needed(workload: Obj, config: ProvisioningConfig) -> list[TemplateGroup]:
+    """Return the groups to request capacity for; empty if no pod set needs any."""
+    groups: list[TemplateGroup] = []
+    for pod_set, assignment in _admitted(workload):
+        count = assignment.get("count", pod_set["count"])
+        if pod_set["count"] <= 0 or count <= 0 or not _is_managed(pod_set, config.managed_resources):
+            continue
+        like = next((g for g in groups if _may_share(g.pod_set, pod_set, config.merge_policy)), None)
+        if like is None:
+            groups.append(TemplateGroup(pod_set, assignment, count, [pod_set["name"]]))
+        else:
+            like.count += count
+            like.members.append(pod_set["name"])
+    return groups
+
+
+def _admitted(workload: Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
+    """Yield its pod sets with their assignments."""
+    assignments = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
+    for pod_set in workload["spec"]["podSets"]:
+        if pod_set["name"] in assignments:
+            yield pod_set, assignments[pod_set["name"]]
+
+
+def _is_managed(pod_set: PodSet, resources: Sequence[str]) -> bool:
+    if not resources:
+        return True
+    asked = [
+        container.get("resources") or _NOTHING for kind in _CONTAINERS for container in _spec(pod_set).get(kind) or ()
+    ]
+    return any(
+        name in (each.get(part) or ()) for each in asked for part in ("requests", "limits") for name in resources
+    )
+
+
+def _may_share(first: PodSet, second: PodSet, policy: str) -> bool:
+    if policy == "IdenticalPodTemplates":
+        return meaning_of(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", first, second)
+    return policy == "IdenticalWorkloadSchedulingRequirements" and _requirements(first) == _requirements(second)
+
+
+def _requirements(pod_set: PodSet) -> list[Any]:
+    """Return the fields of a pod set that affect where its pods may run."""
+    spec = _spec(pod_set)
+    requests = [[_requests(container) for container in spec.get(kind) or ()] for kind in _CONTAINERS]
+    return [requests, [spec.get(field) or None for field in _SCHEDULING_FIELDS]]
+
+
+def _requests(container: Mapping[str, Any]) -> dict[str, str]:
+    requests = (container.get("resources") or _NOTHING).get("requests") or _NOTHING
+    return {name: canonical(amount) for name, amount in requests.items()}
+
+
+def _spec(pod_set: PodSet) -> Mapping[str, Any]:
+    return (pod_set.get("template") or _NOTHING).get("spec") or _NOTHING
+
+
+_HASH_LENGTH: Final = 5
+_PREFIX_MAX: Final = 252 - _HASH_LENGTH
+_ATTEMPTS_MAX: Final = 1000
+_DIGITS_MAX: Final = len(str(_ATTEMPTS_MAX))
+
+
+def request_name(workload: str, check: str, attempt: int) -> str:
+    """Return the name of a Workload's request for a check at an attempt."""
+    return _limited(f"{workload}-{check}-{attempt}")
+
+
+def template_name(request: str, pod_set: str) -> str:
+    """Return the name of the template of a pod set."""
+    return _limited(f"ppt-{request}-{pod_set}")
+
+
+def attempt_of(request: str, workload: str, check: str) -> int | None:
+    """Return the attempt of a request; None if it belongs to another Workload or check.
+
+    In a truncated name the attempt is part of the hash, so all attempts are tried.
+    """
+    prefix = f"{workload}-{check}-"
+    number = request.removeprefix(prefix)
+    if number != request and number.isdecimal():
+        return int(number)
+    if len(prefix) < _PREFIX_MAX - _DIGITS_MAX:
+        return None
+    return next((n for n in range(1, _ATTEMPTS_MAX) if request_name(workload, check, n) == request), None)
+
+
+def _limited(name: str) -> str:
+    """Truncate a long name, and append a hash."""
+    if len(name) <= _PREFIX_MAX:
+        return name
+    return f"{name[:_PREFIX_MAX]}-{sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH_LENGTH]}"
+
+
+_LABELS: Final = {well_known.MANAGED: "true"}
+
+
+def provisioning_request(
+    workload: Obj, name: str, config: ProvisioningConfig, groups: Iterable[TemplateGroup]
+) -> dict[str, Any]:
+    """Build the request for a Workload's pod sets."""
+    pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in groups]
+    spec: dict[str, Any] = {"provisioningClassName": config.class_name, "podSets": pod_sets}
+    parameters = {**config.parameters, **_own_parameters(workload)}
+    if parameters:
+        spec["parameters"] = parameters
+    return {
+        "apiVersion": "autoscaling.x-k8s.io/v1",
+        "kind": "ProvisioningRequest",
+        "metadata": _metadata(workload, name),
+        "spec": spec,
+    }
+
+
+def pod_template(workload: Obj, name: str, group: TemplateGroup, injection: PodSetInfo) -> dict[str, Any]:
+    """Build the template of a group, with the directives of its flavors. Raise InvalidInjection on a conflict."""
+    template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
+    for kind in ("initContainers", "containers"):
+        if containers := (template.get("spec") or {}).get(kind):
+            template = with_path(template, ("spec", kind), [_with_requests(container) for container in containers])
+    return {
+        "apiVersion": "v1",
+        "kind": "PodTemplate",
+        "metadata": _metadata(workload, name),
+        "template": template,
+    }
+
+
+def follows(request: Obj, config: ProvisioningConfig, workload: Obj) -> bool:
+    """Report whether a request matches the config, except for parameters that the Workload overrides."""
+    spec, own = request["spec"], _own_parameters(workload)
+    parameters = spec.get("parameters") or {}
+    same = all(parameters.get(name) == value for name, value in config.parameters.items() if name not in own)
+    return same and bool(spec["provisioningClassName"] == config.class_name)
+
+
+def is_controlled_by(obj: Obj, owner: Obj) -> bool:
+    """Report whether an object is controlled by this owner."""
+    reference = controller_of(obj)
+    return reference is not None and bool(reference["uid"] == owner["metadata"]["uid"])
+
+
+def handed_over(template: Obj, workload: Obj, request: Obj) -> Obj:
+    """Return a template with the request as its owner; the same object if the Workload does not own it."""
+    if not is_controlled_by(template, workload):
+        return template
+    uid = workload["metadata"]["uid"]
+    others = [owner for owner in template["metadata"]["ownerReferences"] if owner["uid"] != uid]
+    return with_metadata(template, ownerReferences=[*others, controller_reference(request)])
+
+
+def _metadata(workload: Obj, name: str) -> dict[str, Any]:
+    namespace = workload["metadata"].get("namespace", "")
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": _LABELS,
+        "ownerReferences": [controller_reference(workload)],
+    }
+
+
+def _own_parameters(workload: Obj) -> dict[str, str]:
+    """Return the parameters that annotations of a Workload's job add or override."""
+    annotations = workload["metadata"].get("annotations") or {}
+    prefix = well_known.PROVISIONING_PREFIX
+    return {name.removeprefix(prefix): value for name, value in annotations.items() if name.startswith(prefix)}
+
+
+def _with_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a container whose requests default to its limits."""
+    resources = container.get("resources") or {}
+    limits = resources.get("limits")
+    if not limits:
+        return container
+    return {**container, "resources": {**resources, "requests": {**limits, **(resources.get("requests") or {})}}}

@@ -1,0 +1,177 @@
+"""Evictions of a Workload: its conditions, counters, requeuing and deactivation."""
+
+from typing import Final
+
+from batchyard.api.meta import (
+    Obj,
+    StatusDraft,
+    find_condition,
+    is_true,
+    with_path,
+)
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import Instant
+from batchyard.scheduling.messages import PENDING_EVALUATION
+from batchyard.scheduling.workload.lifecycle import (
+    BLOCKED_ON_PREEMPTION_GATES,
+    DEACTIVATED,
+    EVICTED,
+    PREEMPTED,
+    Eviction,
+    has_quota_reservation,
+    reset_check,
+    unset_quota,
+)
+
+_NO_STATUS: Final[Obj] = {}
+
+REQUEUED: Final = "Requeued"
+DEACTIVATION_TARGET: Final = "DeactivationTarget"
+
+# Reasons of Evicted=True.
+EVICTED_BY_PREEMPTION: Final = "Preempted"
+EVICTED_DUE_TO_NODE_FAILURES: Final = "NodeFailures"
+BACKOFF_FINISHED: Final = "BackoffFinished"
+
+# Reasons of DeactivationTarget=True, besides EVICTED_BY_ADMISSION_CHECK.
+MAXIMUM_EXECUTION_TIME_EXCEEDED: Final = "MaximumExecutionTimeExceeded"
+_REQUEUED_AT_ONCE: Final = (EVICTED_BY_PREEMPTION, EVICTED_DUE_TO_NODE_FAILURES)
+
+
+def evict(
+    workload: Obj,
+    *,
+    reason: str,
+    message: str,
+    now: Instant,
+    preempted: str | None = None,
+    cause: str = "",
+) -> Obj:
+    """Mark it as evicted; `preempted` is the reason of its Preempted condition, with the same message."""
+    draft = StatusDraft(workload, now)
+    if preempted is not None:
+        draft.set_condition(PREEMPTED, True, preempted, message, observed=False)
+    _evict(draft, Eviction(reason, message, cause))
+    return draft.result()
+
+
+def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
+    """Delay its requeue until an instant, unless a later one is set; `counts` increments the requeue count."""
+    old = workload.get("status") or _NO_STATUS
+    state = dict(old.get("requeueState") or _NO_STATUS)
+    if counts:
+        state["count"] = state.get("count", 0) + 1
+    if "requeueAt" not in state or parse_time(state["requeueAt"]) < until:
+        state["requeueAt"] = format_time(until)
+    return workload if state == old.get("requeueState") else {**workload, "status": {**old, "requeueState": state}}
+
+
+def release_after_eviction(workload: Obj, now: Instant) -> Obj:
+    """Release the quota of an evicted Workload that has stopped; only after preemption or node failure it requeues at
+    once.
+
+    Source: the eviction step of pkg/controller/jobframework/reconciler.go.
+    """
+    if not is_true(workload, EVICTED) or not has_quota_reservation(workload):
+        return workload
+    draft = StatusDraft(workload, now)
+    evicted = draft.conditions[EVICTED]
+    reason, message = evicted["reason"], evicted["message"]
+    draft.set_condition(REQUEUED, reason in _REQUEUED_AT_ONCE, reason, message)
+    unset_quota(draft, PENDING_EVALUATION, message)
+    return draft.result()
+
+
+def set_requeued(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+    """Set that it may be queued again after an eviction, with the reason."""
+    draft = StatusDraft(workload, now)
+    draft.set_condition(REQUEUED, True, reason, message)
+    return draft.result()
+
+
+def finish_backoff(workload: Obj, now: Instant) -> Obj:
+    """Requeue it after the backoff of a timeout or a check's retry."""
+    waited = clear_requeue_at(workload)
+    return set_requeued(waited, BACKOFF_FINISHED, "The workload backoff was finished", now)
+
+
+def clear_requeue_at(workload: Obj) -> Obj:
+    """Remove its requeue time; its requeue count is kept."""
+    old = workload.get("status") or _NO_STATUS
+    state = old.get("requeueState")
+    if not state or "requeueAt" not in state:
+        return workload
+    left = {name: value for name, value in state.items() if name != "requeueAt"}
+    return with_path(workload, ("status", "requeueState"), left or None)
+
+
+def target_deactivation(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+    """Request its deactivation."""
+    draft = StatusDraft(workload, now)
+    draft.set_condition(DEACTIVATION_TARGET, True, reason, message)
+    return draft.result()
+
+
+def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
+    """Request deactivation after the maximum execution time, and reset the accumulated time."""
+    draft = StatusDraft(workload, now)
+    draft.set_condition(
+        DEACTIVATION_TARGET, True, MAXIMUM_EXECUTION_TIME_EXCEEDED, "exceeding the maximum execution time"
+    )
+    draft.drop_fields("accumulatedPastExecutionTimeSeconds")
+    return draft.result()
+
+
+def deactivate(workload: Obj, now: Instant) -> Obj:
+    """Evict a deactivated Workload, and reset its requeue state; the cause is that of DeactivationTarget."""
+    draft = StatusDraft(workload, now)
+    evicted = draft.is_true(EVICTED)
+    if evicted and "requeueState" not in draft.status:
+        return workload
+    eviction = deactivation(workload)
+    draft.drop_fields("requeueState")
+    draft.drop_condition(DEACTIVATION_TARGET)
+    if not evicted:
+        _evict(draft, eviction)
+    return draft.result()
+
+
+def deactivation(workload: Obj) -> Eviction:
+    """Return why a deactivated Workload is evicted; its DeactivationTarget contains the cause, if any."""
+    target = find_condition(workload, DEACTIVATION_TARGET)
+    message = "The workload is deactivated"
+    if target is None:
+        return Eviction(DEACTIVATED, message)
+    return Eviction(DEACTIVATED, f"{message} due to {target['message']}", target["reason"])
+
+
+def _evict(draft: StatusDraft, eviction: Eviction) -> None:
+    reason, message = eviction.condition_reason, eviction.message
+    draft.set_condition(EVICTED, True, reason, message)
+    if draft.is_true(BLOCKED_ON_PREEMPTION_GATES):
+        draft.set_condition(BLOCKED_ON_PREEMPTION_GATES, False, reason, message)
+    draft.drop_fields("clusterName", "nominatedClusterNames", "unhealthyNodes")
+    _reset_checks(draft)
+    _count_eviction(draft, eviction)
+
+
+def _reset_checks(draft: StatusDraft) -> None:
+    """Reset checks after an eviction, keeping their retry counts, and close preemption gates."""
+    status = draft.status
+    if status.get("admissionChecks"):
+        draft.set_field("admissionChecks", [reset_check(check, draft.time) for check in status["admissionChecks"]])
+    if status.get("preemptionGates"):
+        closed = {"position": "Closed", "lastTransitionTime": draft.time}
+        draft.set_field("preemptionGates", [{**gate, **closed} for gate in status["preemptionGates"]])
+
+
+def _count_eviction(draft: StatusDraft, eviction: Eviction) -> None:
+    stats = draft.status.get("schedulingStats") or _NO_STATUS
+    counts = list(stats.get("evictions") or ())
+    for place, old in enumerate(counts):
+        if old["reason"] == eviction.reason and old["underlyingCause"] == eviction.underlying_cause:
+            counts[place] = {**old, "count": old["count"] + 1}
+            break
+    else:
+        counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})
+    draft.set_field("schedulingStats", {**stats, "evictions": counts})
