@@ -8,7 +8,7 @@ that. FILE is Kubernetes' own JSON schema with its x-kubernetes-* words: `_defin
 package kubernetes-validate.
 
 Tables hold facts only: names, types, what is required, bounds, defaults, how lists are merged. Their format is in
-src/batchyard/api/schema/tables.py. What neither source states is in the tables by hand below; x-kubernetes-validations
+src/batchyard/api/scheme.py. What neither source states is in the tables by hand below; x-kubernetes-validations
 are rules, not fields, and are written in batchyard.api.validation.
 
 core.json                pod templates and what is in them, exactly as the CRDs embed them, named as by Kubernetes

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from batchyard.api.schema.tables import Field, TypeScope, scope_for
-from batchyard.api.scheme import KINDS, ServedKind
+from batchyard.api.scheme import KINDS, Field, ServedKind, TypeScope, scope_for
 
 #: The maximum depth of a place; nested schemas are endless.
 _DEPTH_MAX = 16

@@ -25,8 +25,7 @@ from batchyard.api.kueue_conversion import (
     flipped,
 )
 from batchyard.api.meta import Obj, group_kind
-from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope, scope_for
-from batchyard.api.scheme import ServedKind
+from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, scope, scope_for
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, INITIAL_SHARE
 from batchyard.base.instant import SECOND

@@ -13,8 +13,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject, complete
 from batchyard.api.meta import LENGTH_MAX, Obj
 from batchyard.api.printing import Column, columns, row
-from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope_for
-from batchyard.api.scheme import FILES, KINDS, ServedKind, kind_info
+from batchyard.api.scheme import FILES, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, scope_for
 from batchyard.api.times import days_in
 from batchyard.apiserver.openapi_definitions import schemas_of
 from batchyard.apiserver.patch import shape_of_kind

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.printing.cells import json_path
 from batchyard.api.printing.kinds import TABLES
-from batchyard.api.schema.tables import NATIVE, Field, TypeScope, description, scope, scope_for
-from batchyard.api.scheme import ServedKind
+from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, description, scope, scope_for
 
 Schemas: TypeAlias = dict[str, dict[str, Any]]
 

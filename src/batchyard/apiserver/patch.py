@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard.api.meta import Obj
-from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope, scope_for
-from batchyard.api.scheme import ServedKind
+from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, scope, scope_for
 from batchyard.apiserver.json_patch import json_patched
 from batchyard.apiserver.request import APPLY, JSON_PATCH, MERGE, STRATEGIC, StatusError, bad_request
 

@@ -11,8 +11,7 @@ from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Cell, Column
-from batchyard.api.schema.tables import description
-from batchyard.api.scheme import ServedKind
+from batchyard.api.scheme import ServedKind, description
 from batchyard.api.validation import core as event
 from batchyard.apiserver.built_in import BuiltIn
 from batchyard.apiserver.openapi_definitions import schema_name

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.schema.tables import NATIVE, scope
+from batchyard.api.scheme import NATIVE, scope
 from batchyard.apiserver.built_in import misfit, time_fault
 from unit.apiserver.api import Api
 

@@ -589,20 +589,6 @@ def test_flush_delayed_rejects_unknown_controller() -> None:
         RunnerBench(ScriptedController()).runner.flush_delayed(["nobody"])
 
 
-def test_runner_rejects_duplicate_controller_names() -> None:
-    with pytest.raises(InvariantError, match="different names"):
-        RunnerBench(ScriptedController(), ScriptedController())
-
-
-def test_controller_exception_gets_note_with_controller_and_key() -> None:
-    def script(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError) as caught:
-        RunnerBench(ScriptedController(script=script)).run(Create(job()))
-    assert caught.value.__notes__ == [f'while scripted reconciled Job.batch "team/a" at instant {START}']
-
-
 def test_key_of_missing_object_is_reconciled() -> None:
     controller = ScriptedController(kinds=("Job.batch",))
     bench = RunnerBench(controller)

@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from batchyard.api.meta import Key, Obj
+from batchyard.base import InvariantError
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
@@ -11,6 +14,7 @@ from batchyard.controller_runtime.runner import BACKOFF_MIN, Runner
 from batchyard.interfaces.client import Create, Reader, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.store.memory import Store
+from unit.controller_runtime.test_runner import RunnerBench, ScriptedController, job
 
 START: Instant = 1_767_225_600_000_000
 JOB: Obj = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "namespace": "team"}}
@@ -61,3 +65,17 @@ def test_failing_event_mapping_does_not_block_other_controllers() -> None:
     broken, whole = FailingController("broken", mapping_failures=1), FailingController("whole")
     assert reported_defects(broken, whole) == [f'while broken mapped a change of Job.batch "team/a" at instant {START}']
     assert (broken.reconciled, whole.reconciled) == ([], [0])
+
+
+def test_controller_exception_gets_note_with_controller_and_key() -> None:
+    def script(key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        RunnerBench(ScriptedController(script=script)).run(Create(job()))
+    assert caught.value.__notes__ == [f'while scripted reconciled Job.batch "team/a" at instant {START}']
+
+
+def test_runner_rejects_duplicate_controller_names() -> None:
+    with pytest.raises(InvariantError, match="different names"):
+        RunnerBench(ScriptedController(), ScriptedController())

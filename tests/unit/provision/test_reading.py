@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.api.schema.tables import table
+from batchyard.api.scheme import table
 from batchyard.package_data import find_folder
 from batchyard.provision.loading import InvalidPlatform, PlatformSource, read_platform
 from batchyard.provision.model import LocalQueue, MetricsCollector, PlatformEngine, PlatformModel

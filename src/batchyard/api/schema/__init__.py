@@ -20,7 +20,6 @@ from batchyard.api import meta
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.schema.scalars import COMPUTED, WORDS, Computed, PlainVisitor, Visitor, plain_flaws, scalar_visitor
-from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, TypeScope, scope, scope_for
 from batchyard.api.schema.violations import (
     Flaw,
     Flaws,
@@ -31,7 +30,7 @@ from batchyard.api.schema.violations import (
     unknown_field_remedy,
     wrong_type,
 )
-from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.api.scheme import NATIVE, NATIVE_PREFIX, Field, ServedKind, TypeScope, kind_info, scope, scope_for
 
 #: Completes a value of a type of Kubernetes itself; returns it unchanged if its structure is invalid.
 Complete = Callable[[str, Any], Any]

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from batchyard.api.schema.tables import Field, TypeScope
+from batchyard.api.scheme import Field, TypeScope
 
 _SHOWN_LENGTH_MAX: Final = 80
 _WORDS: Final = {True: "true", False: "false", None: "null"}

@@ -13,15 +13,13 @@ import msgspec
 from batchyard.api import meta, scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import group_kind
-from batchyard.api.schema.tables import is_native
+from batchyard.api.scheme import is_native
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from batchyard.base.memory import memoized_if_short
 
 # --- errors ---
 #
-# Constructors for the Kubernetes API's types of faults, each with a remedy.
-#
-# Source: k8s.io/apimachinery/pkg/util/validation/field.
+# Constructors for the Kubernetes API's types of faults, each with a remedy. Source: the package field of apimachinery.
 
 
 #: Schema rules show a value by its type.
@@ -141,9 +139,8 @@ def shown(value: Any) -> str:
 
 # --- names ---
 #
-# Validation of names, label keys and label values: each function returns Kubernetes's error messages.
-#
-# Source: k8s.io/apimachinery/pkg/util/validation. Results are cached, because names repeat often.
+# Validation of names, label keys and label values: each function returns Kubernetes's error messages. Results are
+# cached, because names repeat often.
 
 
 Messages: TypeAlias = tuple[str, ...]

@@ -18,8 +18,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.printing import Column as PrintedColumn
 from batchyard.api.printing.cells import Column, text
 from batchyard.api.schema import validate
-from batchyard.api.schema.tables import NATIVE, scope
-from batchyard.api.scheme import ServedKind
+from batchyard.api.scheme import NATIVE, ServedKind, scope
 from batchyard.api.times import parse_time
 from batchyard.api.validation.rules import metadata_faults
 from batchyard.apiserver.crd.json_path import Step, path_of, values_at

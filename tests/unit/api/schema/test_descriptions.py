@@ -5,8 +5,7 @@ import pkgutil
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.api.schema import tables
-from batchyard.api.schema.tables import description, scope_for
+from batchyard.api.scheme import description, scope_for
 
 #: Kinds without stored objects.
 UNSTORED = (
@@ -24,7 +23,7 @@ def test_every_kind_has_description() -> None:
 
 def test_every_description_refers_to_known_kind_or_field() -> None:
     scopes = {scope_for(info, version).name for info in scheme.KINDS for version in info.versions}
-    found = {name: tables.table(name) for name in sorted(scopes | {"core", "native"})}
+    found = {name: scheme.table(name) for name in sorted(scopes | {"core", "native"})}
     known = {
         place for table in found.values() for name in table for place in (name, *(f"{name}.{f}" for f in table[name]))
     }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchyard.api.schema.tables import Field, TypeScope, scope, table
+from batchyard.api.scheme import Field, TypeScope, scope, table
 
 ROOT = Path(__file__).parents[4]
 CRDS = ROOT.parent / "shared" / "crds"

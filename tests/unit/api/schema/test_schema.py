@@ -8,8 +8,8 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
 from batchyard.api.schema import REMEMBERED_MAX, Compiler, completed, settle, validate, with_defaults
-from batchyard.api.schema.tables import NATIVE, Field, TypeScope, scope
 from batchyard.api.schema.violations import path_text
+from batchyard.api.scheme import NATIVE, Field, TypeScope, scope
 from edits import GONE, edited
 
 CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)
