@@ -158,7 +158,7 @@ def newly_reached(budget: Obj, verdict: BudgetVerdict, period: BudgetPeriod) -> 
 
 
 def budget_amount_text(budget: Obj, amount: int) -> str:
-    """Format an amount in dollars to the cent, or in hours to the hundredth, rounded down."""
+    """Format an amount in dollars to the cent, or in hours to the hundredth, rounded toward zero."""
     unit = 10_000 if is_in_dollars(budget) else HOUR // 100
     sign, parts = ("-", -amount // unit) if amount < 0 else ("", amount // unit)
     return f"{sign}{parts // 100}.{parts % 100:02}"

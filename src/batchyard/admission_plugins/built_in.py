@@ -1,6 +1,6 @@
-"""Admission plugins for new Pods: priority and default tolerations.
+"""Admission plugins: priority, default tolerations, Pod Security, queues of jobs, Namespaces.
 
-Each plugin is a pure function from Pod to Pod. Sources: Kubernetes's
+Each plugin is a pure function. Sources: Kubernetes's
 plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetoleration}; their order is that of
 pkg/kubeapiserver/options/plugins.go. Webhooks run after them.
 """

@@ -137,11 +137,6 @@ def _pool_defaults(pool: Spec) -> Spec:
     return {"nodeCount": autoscaling.get("min", 0), **pool, "autoscaling": autoscaling}
 
 
-# --- kubernetes ---
-#
-# Defaults of Kubernetes's own kinds. Source: Kubernetes's pkg/apis/{apps,batch}/v1/defaults.go.
-
-
 # --- pod ---
 #
 # Defaults of Pods beyond those of pod templates: requests, host ports, and the phase Pending.
@@ -151,6 +146,11 @@ def _pool_defaults(pool: Spec) -> Spec:
 
 
 _CONTAINERS: Final = ("containers", "initContainers")
+# --- kubernetes ---
+#
+# Defaults of Kubernetes's own kinds. Source: Kubernetes's pkg/apis/{apps,batch}/v1/defaults.go.
+
+
 #: A spec that already has the defaults of templates has this field.
 _OF_COMPLETE: Final = "securityContext"
 

@@ -1,4 +1,7 @@
-"""Fields of Workloads that differ between versions. Source: Kueue's apis/kueue/v1beta1/workload_conversion.go."""
+"""Conversion of Kueue's kinds between v1beta1 and v1beta2: the parts that differ.
+
+Sources: Kueue's apis/kueue/v1beta1/*_conversion.go.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

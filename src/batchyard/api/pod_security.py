@@ -142,6 +142,14 @@ def _is_version(text: str) -> bool:
 """Checks the metadata and the spec of a pod or of a template."""
 
 
+# --- evaluator ---
+#
+# Evaluates a pod against a level and version of the Pod Security Standards.
+#
+# Source: k8s.io/pod-security-admission, policy/{registry,checks}.go. Checks run in the order of their names, those of
+# `baseline` first. `restricted` has all checks of `baseline` except those that it replaces.
+
+
 def capabilities(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Containers must not add capabilities beyond the runtime defaults."""
 
@@ -154,14 +162,6 @@ def capabilities(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     forbidden = sorted(set().union(*map(added, containers(spec))))
     detail = f"{named('container', names)} must not include {quoted(forbidden)} in securityContext.capabilities.add"
     return PodSecurityViolation("non-default capabilities", detail)
-
-
-# --- evaluator ---
-#
-# Evaluates a pod against a level and version of the Pod Security Standards.
-#
-# Source: k8s.io/pod-security-admission, policy/{registry,checks}.go. Checks run in the order of their names, those of
-# `baseline` first. `restricted` has all checks of `baseline` except those that it replaces.
 
 
 # --- restricted ---

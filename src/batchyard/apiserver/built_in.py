@@ -21,14 +21,6 @@ from batchyard.apiserver.resources import Resource, no_misfit
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Propagation
 
-# --- go errors ---
-#
-# Go decoding errors of Kubernetes' native kinds, for values whose type differs from their field's.
-#
-# In Go the decoder runs before validation, so only the first such value in document order is reported. Sources:
-# encoding/json (UnmarshalTypeError), k8s.io/apimachinery's Quantity, Time and IntOrString.
-
-
 # --- go times ---
 #
 # Errors of Go's time.Parse for the two time layouts of Kubernetes.
@@ -37,6 +29,14 @@ from batchyard.interfaces.client import Propagation
 
 
 _TWO: Final = r"\d\d"
+# --- go errors ---
+#
+# Go decoding errors of Kubernetes' native kinds, for values whose type differs from their field's.
+#
+# In Go the decoder runs before validation, so only the first such value in document order is reported. Sources:
+# encoding/json (UnmarshalTypeError), k8s.io/apimachinery's Quantity, Time and IntOrString.
+
+
 #: The layout elements in order: Go's name and the pattern of each.
 _DAY: Final = (("2006", r"\d{4}"), ("-", "-"), ("01", _TWO), ("-", "-"), ("02", _TWO), ("T", "T"))
 _CLOCK: Final = (("15", r"\d\d?"), (":", ":"), ("04", _TWO), (":", ":"))

@@ -9,11 +9,6 @@ from batchyard.apiserver.openapi_definitions import REFERENCE, schema_name
 from batchyard.apiserver.patch import media_types
 from batchyard.apiserver.resources import Resource, Resources
 
-# --- documents ---
-#
-# OpenAPI documents of the served resources. Source: k8s.io/kube-openapi, and what kubectl reads of them.
-
-
 # --- message ---
 #
 # OpenAPI v2 definitions as protobuf, which client-go reads.
@@ -39,6 +34,11 @@ _DEFAULT, _REQUIRED, _ENUM, _ADDITIONAL, _TYPE, _ITEMS, _ALL_OF, _PROPERTIES, _E
     31,
 )
 _NAME, _VALUE = 1, 2
+# --- documents ---
+#
+# OpenAPI documents of the served resources. Source: k8s.io/kube-openapi, and what kubectl reads of them.
+
+
 _YAML: Final = 2
 _BOOLEAN: Final = b"\x10"
 

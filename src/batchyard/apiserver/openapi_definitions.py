@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of built-in kinds, for installation in other API servers.
+"""Schemas of the OpenAPI documents, and CustomResourceDefinitions of built-in kinds for other API servers.
 
 Only the storage version is included unless a conversion webhook is given, because another API server cannot convert
 versions itself. The schema comes from the field tables and omits cross-field rules.

@@ -1,4 +1,4 @@
-"""Decoding of objects in requests: defaulted, in the storage version, checked against the path.
+"""Request bodies to objects, and objects to the media type that the client accepts.
 
 Source of the messages: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
 """

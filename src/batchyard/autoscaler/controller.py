@@ -43,6 +43,15 @@ from batchyard.placement.filtering import PodFilters
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.node_info import NodeInfo
 
+# --- drain ---
+#
+# Drainability of pods on a node that may be removed.
+#
+# Source: kubernetes-sigs/cluster-autoscaler, pkg/simulator/drainability/rules. As on GKE, local volumes do not block.
+# Disruption budgets come last: they do not apply to pods annotated as safe to evict.
+
+
+_MIRROR: Final = "kubernetes.io/config.mirror"
 # --- scale down ---
 #
 # Scale-down: which nodes are unneeded, and which of them are removed now.
@@ -53,15 +62,6 @@ from batchyard.placement.node_info import NodeInfo
 # pkg/simulator (cluster.go, utilization).
 
 
-# --- drain ---
-#
-# Drainability of pods on a node that may be removed.
-#
-# Source: kubernetes-sigs/cluster-autoscaler, pkg/simulator/drainability/rules. As on GKE, local volumes do not block.
-# Disruption budgets come last: they do not apply to pods annotated as safe to evict.
-
-
-_MIRROR: Final = "kubernetes.io/config.mirror"
 _SYSTEM_NAMESPACE: Final = "kube-system"
 #: A pod that is still terminating this long after its grace period, counted twice, is ignored.
 _LATE: Final = 30 * SECOND

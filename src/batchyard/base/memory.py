@@ -1,4 +1,4 @@
-"""A bounded map that evicts the least recently used key."""
+"""Caches and memory: a bounded LRU map, memoization of short texts, and garbage collector tuning."""
 
 import gc
 from collections import OrderedDict

@@ -161,11 +161,6 @@ def _decoded(body: bytes) -> Mapping[str, Any]:
     return msgspec.json.decode(body, type=dict[str, Any])
 
 
-# --- state source ---
-#
-# Cluster states read over HTTP: all kinds that the platform uses, from one revision if the server can.
-
-
 # --- state files ---
 #
 # State files, and remarks on them. Imports no cluster client.

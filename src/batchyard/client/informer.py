@@ -40,17 +40,17 @@ from batchyard.client.transport import (
 from batchyard.interfaces.client import Delete, EventType, Listener, ObjectClient, WatchEvent, Write, WriteResult
 from batchyard.interfaces.containers import RUN, ContainerRuntime
 
-# --- cache ---
-#
-# The cache of watched objects: by kind, in order, and by owner.
-
-
 # --- index ---
 #
 # Dependents by the uid of their owner, updated with each change.
 
 
 _DELETED = EventType.DELETED
+
+
+# --- cache ---
+#
+# The cache of watched objects: by kind, in order, and by owner.
 
 
 class OwnerIndex:

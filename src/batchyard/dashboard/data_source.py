@@ -15,11 +15,6 @@ from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import QueueActiveStatus
 from batchyard.scheduling.snapshot import Snapshot
 
-# --- workload list cache ---
-#
-# Cached Workload list entries, recomputed only for changed objects; ten thousand take a few milliseconds.
-
-
 # --- formatting ---
 #
 # Formatting of resource amounts, and of Workload states.
@@ -82,6 +77,11 @@ def owner_of(obj: Obj) -> dict[str, str] | None:
     """Return the owner of a Workload."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return {"kind": owners[0]["kind"], "name": owners[0]["name"]} if owners else None
+
+
+# --- workload list cache ---
+#
+# Cached Workload list entries, recomputed only for changed objects; ten thousand take a few milliseconds.
 
 
 _ORDER: Final = attrgetter("order")

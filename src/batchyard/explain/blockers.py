@@ -1,4 +1,4 @@
-"""Reasons why the scheduler does not consider a Workload at all, in the order in which to fix them."""
+"""What keeps a Workload waiting: blockers before scheduling, the occupants of nodes, and the binding quota limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""Fixes that make the scheduler consider a Workload again, if it would then be admitted."""
+"""Proposed changes that would admit a Workload, each tried in a fork: fixes, priority, size, flavors, strategy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,8 @@
-"""CustomResourceDefinition controller: name conflicts, establishment, and deletion of their objects.
+"""Housekeeping: Namespaces, ServiceAccounts, ClusterRoles, expiry of finished objects, CustomResourceDefinitions.
 
-A definition without name conflicts is established, and its kind is served from then on. When it is deleted, its objects
-are deleted first. Sources: k8s.io/apiextensions-apiserver, pkg/controller/{status,establish,finalizer}.
+A CustomResourceDefinition without name conflicts is established, and its kind is served from then on. When it is
+deleted, its objects are deleted first. Sources: k8s.io/apiextensions-apiserver,
+pkg/controller/{status,establish,finalizer}.
 """
 
 from collections import Counter
@@ -190,14 +191,6 @@ def _condition(
     return {"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message}
 
 
-# --- accounts and roles ---
-#
-# Default ServiceAccounts, aggregated ClusterRoles, and the root CA ConfigMap of each Namespace.
-#
-# The ConfigMap contains the certificate that signs the API server's, for containers in the Namespace.
-# Source: Kubernetes's pkg/controller/certificates/rootcacertpublisher.
-
-
 # --- service accounts ---
 #
 # Every Namespace has a ServiceAccount `default`. Source: Kubernetes's pkg/controller/serviceaccount.
@@ -269,6 +262,14 @@ class ClusterRoleAggregation:
         )
 
 
+# --- accounts and roles ---
+#
+# Default ServiceAccounts, aggregated ClusterRoles, and the root CA ConfigMap of each Namespace.
+#
+# The ConfigMap contains the certificate that signs the API server's, for containers in the Namespace.
+# Source: Kubernetes's pkg/controller/certificates/rootcacertpublisher.
+
+
 def _is_part(other: Obj, role: Obj) -> bool:
     labels = other["metadata"].get("labels") or {}
     selectors = map(selector, role["aggregationRule"]["clusterRoleSelectors"])
@@ -316,14 +317,6 @@ class RootCertificates:
         return ReconcileResult([Update(with_metadata({**known, "data": self._data}, annotations=annotations))])
 
 
-# --- expiry ---
-#
-# Expiry: deletes Events an hour after they last occurred, like `--event-ttl` of kube-apiserver, and surplus Events.
-#
-# Each Job leaves about nine Events of 2 to 3 KB of memory each. The limit on their number bounds the cost of ended
-# Jobs. All Events share one wake-up, that of the first to expire.
-
-
 # --- ttl after finished ---
 #
 # Deletes Jobs and JobSets some time after they have ended, as set by `ttlSecondsAfterFinished`.
@@ -333,6 +326,14 @@ class RootCertificates:
 
 
 _JOB_SET_MANAGERS: Final = (None, "jobset.sigs.k8s.io/jobset-controller")
+# --- expiry ---
+#
+# Expiry: deletes Events an hour after they last occurred, like `--event-ttl` of kube-apiserver, and surplus Events.
+#
+# Each Job leaves about nine Events of 2 to 3 KB of memory each. The limit on their number bounds the cost of ended
+# Jobs. All Events share one wake-up, that of the first to expire.
+
+
 _ENDS: Final = {scheme.JOB: ("Complete", "Failed"), scheme.JOB_SET: ("Completed", "Failed")}
 
 

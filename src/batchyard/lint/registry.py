@@ -211,13 +211,6 @@ def check(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFi
                 yield finding_of(rule, found)
 
 
-# --- run ---
-#
-# Lint run: reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
-#
-# An invalid object is repaired as far as possible and then checked too, so that one fault does not hide others.
-
-
 # --- repair ---
 #
 # Repair of an invalid object: the same object without its invalid fields.
@@ -226,6 +219,13 @@ def check(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFi
 
 
 _STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
+# --- run ---
+#
+# Lint run: reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
+#
+# An invalid object is repaired as far as possible and then checked too, so that one fault does not hide others.
+
+
 #: A repair can reveal the next fault; this limits the rounds per document.
 _ROUNDS_MAX: Final = 6
 

@@ -191,7 +191,7 @@ _KUEUE: Final = (
     Metric(
         "cluster_queue_weighted_share",
         GAUGE,
-        "What is borrowed against what can be lent, in thousandths, by weight; NaN for a borrower of weight 0",
+        "Borrowed quota divided by lendable quota, in thousandths, by weight; NaN for a borrower of weight 0",
         ("cluster_queue", "cohort", _ROLE),
     ),
     Metric("local_queue_reserving_active_workloads", GAUGE, "Workloads that hold quota", _LQ),
@@ -228,7 +228,7 @@ _KUEUE: Final = (
     Metric(
         "cohort_weighted_share",
         GAUGE,
-        "What is borrowed against what can be lent, in thousandths, by weight; NaN for a borrower of weight 0",
+        "Borrowed quota divided by lendable quota, in thousandths, by weight; NaN for a borrower of weight 0",
         ("cohort", _ROLE),
     ),
     Metric(

@@ -1,4 +1,4 @@
-"""Metrics of the forks that answer queries: counts by result, durations, CPU time and memory."""
+"""Metrics of forks that answer queries, of shadow mode and of webhooks."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final, TypeVar

@@ -1,4 +1,4 @@
-"""Nodes, pods and Jobs as metrics of kube-state-metrics. The text of an object is cached until the object changes.
+"""Nodes, pods and Jobs as metrics of kube-state-metrics; machines and costs.
 
 Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/job) and internal/store.
 """

@@ -20,11 +20,6 @@ from batchyard.nodes import conditions
 from batchyard.nodes.conditions import Taint, execution_taints, readiness
 from batchyard.nodes.pods import PodsByNode
 
-# --- zone disruption ---
-#
-# Zone disruption: the state of each zone, and when its next unready node may be tainted with NoExecute.
-
-
 # --- disruption ---
 #
 # The rate of tainting unready nodes, depending on the state of their zone.
@@ -36,6 +31,11 @@ from batchyard.nodes.pods import PodsByNode
 
 #: The interval between two nodes of one zone: node-eviction-rate, secondary-node-eviction-rate.
 EVICTION_INTERVAL: Final = 10 * SECOND
+# --- zone disruption ---
+#
+# Zone disruption: the state of each zone, and when its next unready node may be tainted with NoExecute.
+
+
 SLOW_EVICTION_INTERVAL: Final = 100 * SECOND
 #: In a disrupted zone, up to this size evictions stop; above it they are slow: large-cluster-size-threshold.
 SMALL_ZONE_MAX: Final = 50

@@ -1,4 +1,4 @@
-"""Static node filters, independent of other pods: unschedulable, taints, labels.
+"""Static node filters, independent of other pods: unschedulable, taints, labels; resource fit and scores.
 
 Messages are kube-scheduler's. Sources: its plugins nodeunschedulable, tainttoleration and nodeaffinity;
 k8s.io/component-helpers nodeaffinity.
@@ -94,14 +94,6 @@ def _holds(term: NodeTerm, node: NodeView) -> bool:
     return all(e.matches(node.labels) for e in term.labels) and all(e.matches(named) for e in term.fields)
 
 
-# --- resources ---
-#
-# Resource fit and resource scores of a pod on a node.
-#
-# Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allocated, balanced_allocation) and
-# nodeports. Scores are integers from 0 to 100, truncated as there.
-
-
 # --- profile ---
 #
 # Scoring profile: spread pods over the nodes, or pack them.
@@ -116,6 +108,14 @@ class AutoscalingProfile(Enum):
 
     BALANCED = "balanced"
     OPTIMIZE_UTILIZATION = "optimize-utilization"
+
+
+# --- resources ---
+#
+# Resource fit and resource scores of a pod on a node.
+#
+# Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allocated, balanced_allocation) and
+# nodeports. Scores are integers from 0 to 100, truncated as there.
 
 
 NOTHING: Final[Mapping[str, int]] = {}

@@ -12,14 +12,6 @@ from batchyard.placement.node_filters import NOTHING, find_shortage, has_room, l
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.units import SchedulingUnits, Turn
 
-# --- unschedulable pods ---
-#
-# Unschedulable units, parked until a change may help them.
-#
-# Units with the same requirements form an equivalence class: if one fits, the next is tried, else none is. A unit with
-# pod affinity, topology spread or a nomination is a class of its own.
-
-
 # --- waking ---
 #
 # Queueing hints: which changes may make an unschedulable pod fit.
@@ -36,6 +28,14 @@ def is_helped_by(pod: PodView, changed: Iterable[str], nodes: ClusterSnapshot) -
         if node is not None and obstacles[name] is None and _may_fit(pod, node, nodes):
             return True
     return False
+
+
+# --- unschedulable pods ---
+#
+# Unschedulable units, parked until a change may help them.
+#
+# Units with the same requirements form an equivalence class: if one fits, the next is tried, else none is. A unit with
+# pod affinity, topology spread or a nomination is a class of its own.
 
 
 def is_concerned_by(pod: PodView, other: PodView, nodes: ClusterSnapshot) -> bool:
@@ -151,7 +151,7 @@ class UnschedulablePods:
             del self._lines[place.line]
 
     def first(self, line: EquivalenceKey) -> tuple[Turn, str] | None:
-        """Return the first unit of a class with its position; None if the class is empty."""
+        """Return the turn and name of the first unit of a class; None if the class is empty."""
         found = self._lines.get(line)
         return None if found is None else found.turns[0]
 

@@ -1,4 +1,4 @@
-"""Usage of an object in the resources that a ResourceQuota can limit, and the scopes of a quota.
+"""ResourceQuotas: usage of objects, scopes, the ledger of used amounts, the admission check, the status controller.
 
 Sources: Kubernetes's pkg/quota/v1/evaluator/core, k8s.io/apiserver pkg/quota/v1/generic. Amounts are in billionths.
 """

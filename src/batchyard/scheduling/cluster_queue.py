@@ -1,4 +1,7 @@
-"""Quota holders of a ClusterQueue, and its Active condition. Source: Kueue's pkg/cache/scheduler (inactiveReason)."""
+"""ClusterQueues in the snapshot: quota holders, Active condition, and how requests match and rank their flavors.
+
+Source: Kueue's pkg/cache/scheduler (inactiveReason).
+"""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,14 +33,6 @@ from batchyard.scheduling.quota import (
     worst,
 )
 
-# --- flavor requests ---
-#
-# Requests of pods to the resource groups of a ClusterQueue.
-#
-# They depend on the pod template, the pod count, and the flavors and resources of the groups, but not on quota. They
-# are therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
-
-
 # --- flavor matching ---
 #
 # Which flavors a pod template may use: taints must be tolerated, selectors and affinity must match.
@@ -47,6 +42,14 @@ from batchyard.scheduling.quota import (
 
 
 TAINT: Final = "taint"
+# --- flavor requests ---
+#
+# Requests of pods to the resource groups of a ClusterQueue.
+#
+# They depend on the pod template, the pod count, and the flavors and resources of the groups, but not on quota. They
+# are therefore computed once for all equal Workloads in all ClusterQueues with equal groups.
+
+
 AFFINITY: Final = "affinity"
 NOT_FOUND: Final = "notFound"
 _MEMO_MAX: Final = 4096

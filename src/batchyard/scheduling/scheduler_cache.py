@@ -37,16 +37,6 @@ from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload.adjustments import AdjustedViews
 
-# --- workload cache ---
-#
-# Workload cache: quota holders and pending Workloads, from watch events of Workloads.
-#
-# Source: Kueue's workload event handlers in pkg/controller/core. One upstream defect is fixed. When a Workload whose
-# LocalQueue is deleted or stopped releases quota, upstream reactivates no parked Workload. They wait for the next
-# release, or forever if there is none. Here they are reactivated at once if no holder is left whose end would do so,
-# else after a grace period.
-
-
 # --- queue counts ---
 #
 # The numbers of Workloads that reserve quota or are admitted in a queue, and their usage.
@@ -60,6 +50,16 @@ class QueueCounter:
     admitted: int = 0
     reserved_usage: dict[int, int] = field(default_factory=dict)
     admitted_usage: dict[int, int] = field(default_factory=dict)
+
+
+# --- workload cache ---
+#
+# Workload cache: quota holders and pending Workloads, from watch events of Workloads.
+#
+# Source: Kueue's workload event handlers in pkg/controller/core. One upstream defect is fixed. When a Workload whose
+# LocalQueue is deleted or stopped releases quota, upstream reactivates no parked Workload. They wait for the next
+# release, or forever if there is none. Here they are reactivated at once if no holder is left whose end would do so,
+# else after a grace period.
 
 
 class QueueCounters:

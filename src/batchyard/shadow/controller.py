@@ -26,6 +26,16 @@ from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, 
 from batchyard.shadow.observed import Signature, changes_of
 from batchyard.shadow.state import ShadowSettings
 
+# --- contradictions ---
+#
+# Compare the messages that Kueue writes for a decision with the decision itself. No check depends on the order of
+# changes.
+#
+# Sources: Kueue's pkg/scheduler/preemption (HumanReadablePreemptionReasons), pkg/workload (SetQuotaReservation,
+# UpdateRequeueState).
+
+
+_RESERVED: Final = "Quota reserved in ClusterQueue "
 # --- steps ---
 #
 # Lifecycle check: evictions and requeues that follow from specs, queues and checks, without any scheduling.
@@ -37,16 +47,6 @@ from batchyard.shadow.state import ShadowSettings
 # with what it did (`contradictions`).
 
 
-# --- contradictions ---
-#
-# Compare the messages that Kueue writes for a decision with the decision itself. No check depends on the order of
-# changes.
-#
-# Sources: Kueue's pkg/scheduler/preemption (HumanReadablePreemptionReasons), pkg/workload (SetQuotaReservation,
-# UpdateRequeueState).
-
-
-_RESERVED: Final = "Quota reserved in ClusterQueue "
 _DUE_TO: Final = " due to "
 
 

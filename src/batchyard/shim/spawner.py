@@ -194,16 +194,16 @@ def _send_reply(connection: socket.socket, files: list[int], **reply: object) ->
         socket.send_fds(connection, [json.dumps(reply).encode()], files)
 
 
-# --- sandbox ---
-#
-# Sandbox shim: like the pause container, holds what the containers of a pod share until it is stopped.
-
-
 # --- usage ---
 # Disk usage of a directory tree.
 
 
 _BLOCK = 512
+
+
+# --- sandbox ---
+#
+# Sandbox shim: like the pause container, holds what the containers of a pod share until it is stopped.
 
 
 def disk(path: str) -> int:

@@ -389,11 +389,6 @@ def _held(view: WorkloadView) -> str:
     return " and ".join(f"{format_amount(resource, amount)} {resource}" for resource, amount in sorted(amounts.items()))
 
 
-# --- service ---
-#
-# Forecasts and warnings for a server, from its current objects, restricted to what a user may see.
-
-
 # --- dry run warnings ---
 #
 # Dry-run warnings: the immediate effects of a change of queues, for `--dry-run=server`.
@@ -519,6 +514,11 @@ def _beyond_nodes(state: State, changed: Obj) -> Iterator[str]:
         if own.nominal[fr] and quota > there:
             whole = f"quota for {resource} in flavor {flavor} would be {format_amount(resource, quota)} in all"
             yield f"{whole}; the existing nodes have {format_amount(resource, there)}"
+
+
+# --- service ---
+#
+# Forecasts and warnings for a server, from its current objects, restricted to what a user may see.
 
 
 #: The kinds that a forecast needs.

@@ -127,15 +127,6 @@ class FetchedObjects:
         return self._known[question]
 
 
-# --- reviews ---
-#
-# Answers to an external API server: AdmissionReview and ConversionReview, both v1.
-#
-# They use the functions of the embedded API server, so defaulting, validation and conversion are the same in both. For
-# kinds of Kubernetes itself only the rules of Kueue and JobSet apply: their API server has applied the others.
-# Source of the forms: k8s.io/api, admission/v1; k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1.
-
-
 # --- patches ---
 #
 # The difference between two objects as a JSON patch (RFC 6902).
@@ -144,6 +135,15 @@ class FetchedObjects:
 def patch_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The operations: fields of objects one by one, lists as a whole."""
     return list(_operations(before, after, ""))
+
+
+# --- reviews ---
+#
+# Answers to an external API server: AdmissionReview and ConversionReview, both v1.
+#
+# They use the functions of the embedded API server, so defaulting, validation and conversion are the same in both. For
+# kinds of Kubernetes itself only the rules of Kueue and JobSet apply: their API server has applied the others.
+# Source of the forms: k8s.io/api, admission/v1; k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1.
 
 
 def _operations(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Flaws: the result of validating an invalid value, each with its path relative to the value."""
+"""Violations: the result of validating an invalid value, each with its path relative to the value."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -133,6 +133,14 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
+# --- places ---
+#
+# Locations of field names within a kind, for remedies for unknown fields.
+
+
+#: The fields from the root to an object; those of lists end in `[]`.
+Place: TypeAlias = tuple[str, ...]
+
 # --- field locations ---
 #
 # Semantic equality of values, and remedies for unknown fields.
@@ -142,14 +150,6 @@ def _plain(name: str) -> str:
 # in pod templates, without empty parts, and with quantities as numbers. Source: k8s.io/apimachinery's
 # equality.Semantic, after defaulting.
 
-
-# --- places ---
-#
-# Locations of field names within a kind, for remedies for unknown fields.
-
-
-#: The fields from the root to an object; those of lists end in `[]`.
-Place: TypeAlias = tuple[str, ...]
 
 _NEAR_STEPS: Final = 2
 _FAR_STEPS: Final = 4

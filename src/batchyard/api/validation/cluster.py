@@ -1,4 +1,4 @@
-"""Rules of Clusters: consistency between the parts of a cluster's description."""
+"""Rules of Clusters, NodePools, Instances, resize requests and Budgets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final

@@ -1,4 +1,7 @@
-"""Rules of containers. Source: Kubernetes's pkg/apis/core/validation."""
+"""Rules of containers, probes and security contexts; of Services, host aliases and DNS settings.
+
+Source: Kubernetes's pkg/apis/core/validation.
+"""
 
 import ipaddress
 import re
@@ -9,11 +12,6 @@ from typing import Any, Final
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import rules
 
-# --- networking ---
-#
-# Rules of Services, and of hosts and DNS in pods. Source: Kubernetes's pkg/apis/core/validation.
-
-
 # --- pod network ---
 #
 # Rules of host aliases and DNS configuration of pods, which become lines of files.
@@ -22,6 +20,11 @@ from batchyard.api.validation import rules
 
 
 _NAMESERVERS_MAX: Final = 3
+# --- networking ---
+#
+# Rules of Services, and of hosts and DNS in pods. Source: Kubernetes's pkg/apis/core/validation.
+
+
 _SEARCHES_MAX: Final = 32
 _SEARCHES_LENGTH_MAX: Final = 2048
 _HOST_REMEDY: Final = "give a host name, in lower case"

@@ -1,4 +1,4 @@
-"""Rules of LimitRanges, ResourceQuotas and PodDisruptionBudgets. Source: Kubernetes's pkg/apis/core/validation."""
+"""Rules of LimitRanges, ResourceQuotas, PodDisruptionBudgets, roles and role bindings."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

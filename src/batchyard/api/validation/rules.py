@@ -1,4 +1,4 @@
-"""Rules of metadata, common to all kinds: names, labels, annotations, finalizers, owners, label selectors.
+"""Building blocks of all rules: errors, amounts, names, paths, metadata, label selectors, resources.
 
 Source: k8s.io/apimachinery/pkg/api/validation and pkg/apis/meta/v1/validation.
 """

@@ -1,4 +1,4 @@
-"""The view of a Node for schedulers."""
+"""Views of Nodes and pod templates, and values of Jobs and Namespaces."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
-"""The view of a Pod: its scheduling constraints and its state.
+"""The view of a Pod, changes of its conditions, and its checkpoints.
 
-Pods with equal content share the constraints (PodShape), as the pods of one Job do. Sources: kube-scheduler's
-framework/types.go (PodInfo, AffinityTerm) and its plugins; k8s.io/component-helpers nodeaffinity; Kubernetes'
-pkg/registry/core/pod for matchLabelKeys.
+Pods with equal content share the constraints (`pod_shape.py`), as the pods of one Job do. Sources: kube-scheduler's
+framework/types.go (PodInfo); Kubernetes' pkg/registry/core/pod.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

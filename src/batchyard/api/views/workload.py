@@ -1,4 +1,4 @@
-"""The view of a Workload: its requests, its admission and its state.
+"""Views of Kueue's objects: Workloads, ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.
 
 Sources: Kueue's pkg/workload (Info, totalRequestsFromPodSets, totalRequestsFromAdmission, computeSchedulingHash).
 """

@@ -98,14 +98,6 @@ def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
     return "deletecollection" if verb == "delete" and not path.name else verb
 
 
-# --- rbac ---
-#
-# Role-based access control: decisions from Roles and their bindings.
-#
-# The index over the stored objects is updated by every change. A decision reads only the bindings of the user and its
-# groups. Source: Kubernetes's plugin/pkg/auth/authorizer/rbac and pkg/registry/rbac/validation.
-
-
 # --- rules ---
 #
 # Rules of roles: what a rule allows, and which rules other rules cover.
@@ -114,6 +106,14 @@ def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
 
 
 ALL: Final = "*"
+
+
+# --- rbac ---
+#
+# Role-based access control: decisions from Roles and their bindings.
+#
+# The index over the stored objects is updated by every change. A decision reads only the bindings of the user and its
+# groups. Source: Kubernetes's plugin/pkg/auth/authorizer/rbac and pkg/registry/rbac/validation.
 
 
 class RbacRule(NamedTuple):

@@ -43,13 +43,6 @@ from batchyard.interfaces.client import ObjectReader
 """Returns the status of a review, from the request, the spec and the namespace of the path."""
 
 
-# --- filters ---
-#
-# Request filters: authentication, impersonation, authorization.
-#
-# Source of the order: k8s.io/apiserver, pkg/server/config.go.
-
-
 # --- impersonation ---
 #
 # The Impersonate-* headers make a request act as another user.
@@ -58,6 +51,13 @@ from batchyard.interfaces.client import ObjectReader
 
 
 _AUTHENTICATION: Final = "authentication.k8s.io"
+# --- filters ---
+#
+# Request filters: authentication, impersonation, authorization.
+#
+# Source of the order: k8s.io/apiserver, pkg/server/config.go.
+
+
 _PREFIX: Final = "impersonate-"
 _USER: Final = "impersonate-user"
 _REVIEW_GROUP: Final = "impersonate-group"

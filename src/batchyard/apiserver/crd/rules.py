@@ -39,13 +39,6 @@ from batchyard.apiserver.crd.values import (
     properties,
 )
 
-# --- cel ---
-#
-# The Common Expression Language for rules of CustomResourceDefinitions. Importing it loads the CEL library.
-#
-# Sources: k8s.io/apiserver, pkg/cel/library, and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel.
-
-
 # --- cel functions ---
 #
 # The CEL extension functions of Kubernetes: lists, sets, strings, quantities, URLs and addresses.
@@ -55,6 +48,13 @@ from batchyard.apiserver.crd.values import (
 
 
 _T: Final = cel.Type
+# --- cel ---
+#
+# The Common Expression Language for rules of CustomResourceDefinitions. Importing it loads the CEL library.
+#
+# Sources: k8s.io/apiserver, pkg/cel/library, and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel.
+
+
 _ANY: Final = _T.DYN
 _LIST: Final = _T.List(_T.DYN)
 

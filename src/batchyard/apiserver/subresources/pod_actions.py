@@ -1,4 +1,4 @@
-"""`pods/NAME/binding` and `bindings`: bind a pod to a node, as external schedulers do; evictions.
+"""Bindings and evictions of pods (`pods/NAME/binding`, `bindings`, `eviction`), and the lookup of a pod's containers.
 
 Sources: Kubernetes's pkg/registry/core/pod/storage/storage.go and pkg/apis/core/validation.
 """

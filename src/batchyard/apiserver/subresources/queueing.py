@@ -1,6 +1,6 @@
-"""The decision ledger as a virtual resource: `kubectl get decisions`, with the inputs of each decision.
+"""What the API answers about queueing: decisions, forecasts, explanations (why), and Kueue's visibility API.
 
-A list ends with the latest decisions, at most `limit`. Besides field selectors the query accepts
+A list of decisions ends with the latest ones, at most `limit`. Besides field selectors the query accepts
 `about=KIND/NAME` (which for a Job or JobSet includes its Workload), and `since` and `until` as times.
 Names of Workloads in other namespaces are shown only to users with access to them.
 """

@@ -46,11 +46,6 @@ from batchyard.wiring import PlatformSettings
 
 # --- shadow ---
 #
-# The options of `batchyard operator --shadow`.
-
-
-# --- shadow ---
-#
 # `batchyard operator --shadow`: reports divergences between another scheduler's decisions and ours.
 #
 # Each divergence is one line of JSON on standard output, followed by a summary, or text lines with `-o text`.

@@ -1,4 +1,4 @@
-"""The options of `batchyard page`."""
+"""`batchyard page`: prints a link to the dashboard page."""
 
 import webbrowser
 from collections.abc import Sequence

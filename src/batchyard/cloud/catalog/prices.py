@@ -1,4 +1,4 @@
-"""Machine prices per hour in micro-dollars: integers, so that ledgers add up exactly."""
+"""Machine prices per hour in micro-dollars (integers, so that ledgers add up exactly), and durations of a cluster."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -40,14 +40,6 @@ from batchyard.jobs.job.spec import (
     written,
 )
 
-# --- completion ---
-#
-# Completion of a Job: whether it is to end, and why.
-#
-# The outcome is first recorded as an interim condition, FailureTarget or SuccessCriteriaMet. The Job ends, with Failed
-# or Complete, when all its pods have ended and are counted. Source: syncJob in Kubernetes's pkg/controller/job.
-
-
 # --- success policy ---
 #
 # Evaluates a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
@@ -60,6 +52,14 @@ def rule_met(spec: JobSpec, succeeded: Spans) -> int | None:
             if _is_met(rule, succeeded, spec.completions or 0):
                 return number
     return None
+
+
+# --- completion ---
+#
+# Completion of a Job: whether it is to end, and why.
+#
+# The outcome is first recorded as an interim condition, FailureTarget or SuccessCriteriaMet. The Job ends, with Failed
+# or Complete, when all its pods have ended and are counted. Source: syncJob in Kubernetes's pkg/controller/job.
 
 
 def _is_met(rule: Rule, succeeded: Spans, completions: int) -> bool:

@@ -198,14 +198,6 @@ def _joined(spans: list[tuple[int, int]]) -> Spans:
     return tuple(joined)
 
 
-# --- observed ---
-#
-# Observed state of a Job: its recorded status, and what its pods add to it.
-#
-# Source: syncJob, getNewFinishedPods, calculateSucceededIndexes, calculateFailedIndexes and
-# getPodsWithDelayedDeletionPerIndex in Kubernetes's pkg/controller/job.
-
-
 # --- failure policy ---
 #
 # Pod failure policy of a Job: the action for a failed pod.
@@ -289,6 +281,14 @@ def _name(pod: Obj) -> str:
 
 
 NO_INDEX = -1
+
+
+# --- observed ---
+#
+# Observed state of a Job: its recorded status, and what its pods add to it.
+#
+# Source: syncJob, getNewFinishedPods, calculateSucceededIndexes, calculateFailedIndexes and
+# getPodsWithDelayedDeletionPerIndex in Kubernetes's pkg/controller/job.
 
 
 @dataclass(slots=True)

@@ -56,14 +56,6 @@ from batchyard.kubelet.local.volumes import (
 from batchyard.placement.node_filters import selects, tolerates
 from batchyard.placement.node_info import NodeInfo
 
-# --- container spec ---
-#
-# Container run spec: the complete input of a container's shim.
-#
-# Sources of the order of checks, which decides the first reported error: pkg/kubelet/kuberuntime (startContainer,
-# generateContainerConfig); of resources: kuberuntime_container_linux.go.
-
-
 # --- probes ---
 # Probes and lifecycle hooks of a container, with defaults and numeric ports.
 #
@@ -76,6 +68,14 @@ _PROBES: Final[Mapping[str, str]] = {
     "livenessProbe": "liveness",
     "readinessProbe": "readiness",
 }
+# --- container spec ---
+#
+# Container run spec: the complete input of a container's shim.
+#
+# Sources of the order of checks, which decides the first reported error: pkg/kubelet/kuberuntime (startContainer,
+# generateContainerConfig); of resources: kuberuntime_container_linux.go.
+
+
 _HOOKS: Final = ("postStart", "preStop")
 _DEFAULTS: Final[Mapping[str, int]] = {
     "initialDelaySeconds": 0,

@@ -29,14 +29,6 @@ from batchyard.kubelet.local.errors import (
 )
 from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
 
-# --- volume plans ---
-#
-# Volume plans and mounts of containers.
-#
-# Mount propagation has no effect here, since nothing is mounted while a container runs. Source:
-# pkg/kubelet/kubelet_pods.go (makeMounts); pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
-
-
 # --- plans ---
 # Volume plans: the content of a volume, which batchyard.server.local_node.runtime creates.
 #
@@ -49,6 +41,14 @@ class VolumeFile(NamedTuple):
 
     content: bytes
     mode: int
+
+
+# --- volume plans ---
+#
+# Volume plans and mounts of containers.
+#
+# Mount propagation has no effect here, since nothing is mounted while a container runs. Source:
+# pkg/kubelet/kubelet_pods.go (makeMounts); pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
 
 
 @dataclass(frozen=True, slots=True)

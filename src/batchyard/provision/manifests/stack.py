@@ -151,17 +151,17 @@ def _mount(volume: Part, path: str) -> dict[str, Any]:
     return {"name": volume["name"], "mountPath": path, **({} if is_written else {"readOnly": True})}
 
 
-# --- prometheus ---
-#
-# Prometheus in the cluster: scrape configuration, rules, and RBAC.
-
-
 # --- kube state metrics ---
 #
 # kube-state-metrics in the cluster: metrics of nodes, pods and Jobs for Kueue's dashboard.
 
 
 KUBE_STATE_METRICS_NAME: Final = "kube-state-metrics"
+# --- prometheus ---
+#
+# Prometheus in the cluster: scrape configuration, rules, and RBAC.
+
+
 PORT: Final = 8080
 KUBE_STATE_METRICS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "50m", "memory": "128Mi"}
 _MEMORY_LIMIT: Final = "512Mi"

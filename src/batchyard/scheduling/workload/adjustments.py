@@ -1,4 +1,4 @@
-"""LimitRanges applied to Workloads: the requests that their pods will have by default, and the bounds to respect.
+"""What other objects add to a Workload: LimitRange defaults and bounds, RuntimeClass overhead, priority.
 
 Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. Only the view
 of a Workload is adjusted; the object itself is unchanged.

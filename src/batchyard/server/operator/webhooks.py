@@ -41,15 +41,6 @@ from batchyard.webhooks.hooks import (
     validated,
 )
 
-# --- webhook certificates ---
-#
-# Webhook certificates: rotates them in a Secret that all replicas share, and keeps `caBundle` fields up to date.
-#
-# Every replica reads the Secret periodically, performs the next rotation step, and serves the resulting certificate.
-# Optimistic concurrency resolves conflicts: a replica whose update is rejected by resourceVersion reads the Secret
-# again.
-
-
 # --- certificate generations ---
 #
 # The states of certificate rotation as stored in the Secret, and the next step.
@@ -61,6 +52,15 @@ from batchyard.webhooks.hooks import (
 
 
 _BEGINS_BEFORE: Final = HOUR  # tolerates clock skew
+# --- webhook certificates ---
+#
+# Webhook certificates: rotates them in a Secret that all replicas share, and keeps `caBundle` fields up to date.
+#
+# Every replica reads the Secret periodically, performs the next rotation step, and serves the resulting certificate.
+# Optimistic concurrency resolves conflicts: a replica whose update is rejected by resourceVersion reads the Secret
+# again.
+
+
 #: The overlap, in which a CA is published before its certificate is served, is this fraction of the lifetime. The next
 #: generation is created this many overlaps before the current one expires.
 _SHARE: Final = 12

@@ -1,4 +1,4 @@
-"""SPDY/3.1 frames, as far as Kubernetes uses them: streams with headers, data, resets and pings.
+"""Framing of upgraded connections: SPDY/3.1, as far as Kubernetes uses it, and WebSockets.
 
 Source: the draft SPDY Protocol 3.1. Streams have no flow control, as in moby/spdystream.
 """

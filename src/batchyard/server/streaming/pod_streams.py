@@ -1,7 +1,6 @@
-"""Port-forward over SPDY: for each connection the client opens a data stream and an error stream.
+"""Exec and attach over SPDY and WebSockets, and the choice of the protocol of an upgraded connection.
 
-SPDY runs on the connection itself, or inside a WebSocket for newer clients. Source: k8s.io/cri-streaming
-pkg/streaming/portforward/httpstream.go.
+Source: k8s.io/cri-streaming pkg/streaming/remotecommand.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,13 +24,6 @@ from batchyard.server.streaming.framing import (
 )
 from batchyard.server.streaming.portforward import PortForwardSpdy, PortForwardWebSocket, SpdyConnection
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection, UpgradeHandler
-
-# --- exec ---
-#
-# Exec and attach over SPDY, for clients without WebSockets: a stream for each of stdin, stdout, stderr, error, resize.
-#
-# Source: k8s.io/cri-streaming pkg/streaming/remotecommand/httpstream.go.
-
 
 # --- exec websocket ---
 #

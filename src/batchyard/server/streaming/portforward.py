@@ -1,4 +1,4 @@
-"""Port-forward over SPDY: for each connection the client opens a data stream and an error stream.
+"""Port-forward over SPDY and WebSockets: for each connection a data stream and an error stream.
 
 SPDY runs on the connection itself, or inside a WebSocket for newer clients. Source: k8s.io/cri-streaming
 pkg/streaming/portforward/httpstream.go.

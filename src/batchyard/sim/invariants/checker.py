@@ -1,4 +1,4 @@
-"""Attaches all invariants to a world. A world without an inspection has no overhead."""
+"""Attaches all invariants to a simulated world; a world without them has no overhead."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -269,11 +269,6 @@ class CostsAddUp(Invariant):
         return before if found is None or cluster is None else pool_price(found, cluster)
 
 
-# --- store ---
-#
-# The store and its watches: objects are immutable, and every change is delivered once and in order.
-
-
 # --- nothing mutated ---
 #
 # An object that was handed out is never changed in place.
@@ -307,6 +302,11 @@ class NothingMutated(Invariant):
             obj, text = self._delivered[key]
             if self._encode(obj) != text:
                 self.violate(f"{key} was changed in place: {text.decode()} became {self._encode(obj).decode()}", key)
+
+
+# --- store ---
+#
+# The store and its watches: objects are immutable, and every change is delivered once and in order.
 
 
 class WatchHasNoGap(Invariant):
