@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -85,17 +85,30 @@ def is_excepted(violation: Violation) -> bool:
 
 def all_violations() -> list[Violation]:
     """Every violation of every rule, excepted or not."""
-    of_python = (rule(file) for rule, places in PYTHON_RULES.values() for file in python_files(places))
-    of_text = (words.banned_words(file) for file in tree())
-    return [*chain.from_iterable(of_python), *chain.from_iterable(of_text), *dead_modules()]
+    of_python = map(violations_of, PYTHON_RULES)
+    return [*chain.from_iterable(of_python), *banned_words(), *dead_modules()]
 
 
-def dead_modules() -> Iterator[Violation]:
+@cache
+def violations_of(name: str) -> tuple[Violation, ...]:
+    """The violations of a rule for Python files, excepted or not."""
+    rule, places = PYTHON_RULES[name]
+    return tuple(chain.from_iterable(rule(file) for file in python_files(places)))
+
+
+@cache
+def banned_words() -> tuple[Violation, ...]:
+    """Texts of the tree that hold a banned word."""
+    return tuple(chain.from_iterable(words.banned_words(file) for file in tree()))
+
+
+@cache
+def dead_modules() -> tuple[Violation, ...]:
     """Modules of the tree that no entry point reaches."""
-    return modules.dead_modules(python_files(SRC), ENTRY_POINTS)
+    return tuple(modules.dead_modules(python_files(SRC), ENTRY_POINTS))
 
 
-def assert_none(violations: Iterator[Violation]) -> None:
+def assert_none(violations: Iterable[Violation]) -> None:
     """Fail with the list of violations that no exception covers."""
     found = [violation for violation in violations if not is_excepted(violation)]
     assert not found, "\n" + "\n".join(map(str, found))
@@ -103,12 +116,11 @@ def assert_none(violations: Iterator[Violation]) -> None:
 
 @pytest.mark.parametrize("name", PYTHON_RULES)
 def test_the_tree_keeps_the_rule(name: str) -> None:
-    rule, places = PYTHON_RULES[name]
-    assert_none(chain.from_iterable(rule(file) for file in python_files(places)))
+    assert_none(violations_of(name))
 
 
 def test_no_text_holds_a_banned_word() -> None:
-    assert_none(chain.from_iterable(words.banned_words(file) for file in tree()))
+    assert_none(banned_words())
 
 
 def test_an_entry_point_reaches_every_module() -> None:

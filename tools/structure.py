@@ -74,12 +74,19 @@ class Module(NamedTuple):
     name: str
     path: Path
     text: str
-    tree: ast.Module
+    nodes: Sequence[ast.AST]
 
     @property
     def lines(self) -> int:
         """The number of lines."""
         return self.text.count("\n")
+
+    @property
+    def top_level(self) -> Sequence[ast.stmt]:
+        """The statements outside of functions and classes."""
+        module = self.nodes[0]
+        assert isinstance(module, ast.Module)
+        return module.body
 
 
 class Figure(NamedTuple):
@@ -96,7 +103,7 @@ def modules() -> Sequence[Module]:
     for path in sorted((SRC / PACKAGE).rglob("*.py")):
         name = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
         text = path.read_text("utf-8")
-        found.append(Module(name, path, text, ast.parse(text)))
+        found.append(Module(name, path, text, tuple(ast.walk(ast.parse(text)))))
     return found
 
 
@@ -105,7 +112,7 @@ def imports(all_modules: Sequence[Module], *, lazy: bool) -> Mapping[str, set[st
     names = {module.name for module in all_modules}
     found: dict[str, set[str]] = {}
     for module in all_modules:
-        nodes = ast.walk(module.tree) if lazy else iter(module.tree.body)
+        nodes = module.nodes if lazy else module.top_level
         targets = (target for node in nodes if isinstance(node, ast.ImportFrom) for target in _targets(node, names))
         found[module.name] = {target for target in targets if target != module.name}
     return found
@@ -165,13 +172,13 @@ def figures() -> Iterator[Figure]:
     yield Figure("modules imported once", len(once), [module.name for module in once])
     small = [module.name for module in once if module.lines < SMALL]
     yield Figure("small modules imported once", len(small), small)
-    classes = Counter(node.name for module in found for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+    classes = Counter(node.name for module in found for node in module.nodes if isinstance(node, ast.ClassDef))
     twice = [f"{name}: {count}" for name, count in classes.most_common() if count > 1 and not name.startswith("_")]
     yield Figure("duplicated class names", len(twice), twice)
     imported = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
         for module in found
-        for node in module.tree.body
+        for node in module.top_level
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
     yield Figure("import share, percent", round(100 * imported / lines, 1))
@@ -195,8 +202,9 @@ def _odd(name: str, texts: Iterator[tuple[str, str]]) -> Figure:
 def _texts(found: Sequence[Module]) -> Iterator[tuple[str, str]]:
     """Yield strings, comments and identifiers with their places."""
     for module in found:
+        path = module.path.relative_to(ROOT)
         for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-            where = f"{module.path.relative_to(ROOT)}:{token.start[0]}"
+            where = f"{path}:{token.start[0]}"
             if token.type in {tokenize.STRING, tokenize.COMMENT}:
                 yield from ((where, line) for line in token.string.splitlines())
             elif token.type == tokenize.NAME and "_" in token.string:

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import PurePosixPath
 
 from tidy.source import FunctionNode, SourceFile, Violation
@@ -32,15 +33,13 @@ def empty_names(file: SourceFile) -> Iterator[Violation]:
 
 def synonyms(file: SourceFile, words: Mapping[str, str]) -> Iterator[Violation]:
     """Identifiers that hold another word for a thing that has a name."""
-    patterns = {wrong: re.compile(rf"(?:^|_){wrong}(?:_|s?$)") for wrong in words}
+    pattern = re.compile(rf"(?:^|_)({'|'.join(words)})(?=_|s?$)")
     for line, identifier in _identifiers(file):
-        for wrong, pattern in patterns.items():
-            if pattern.search(snake(identifier)):
-                yield Violation(
-                    file.path, line, "synonym", identifier, f"{identifier} says {wrong}", f"say {words[wrong]}"
-                )
+        for wrong in pattern.findall(snake(identifier)):
+            yield Violation(file.path, line, "synonym", identifier, f"{identifier} says {wrong}", f"say {words[wrong]}")
 
 
+@cache
 def snake(identifier: str) -> str:
     """An identifier in lower case with underscores: ClusterQueue, clusterQueue -> cluster_queue."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", identifier)

@@ -15,8 +15,9 @@ _IN_ORDER = frozenset({"enumerate", "iter", "list", "map", "filter", "tuple", "z
 def set_iteration(file: SourceFile) -> Iterator[Violation]:
     """Loops over sets, and sequences made of sets, wherever the order could be seen."""
     free = {id(argument) for node in file.nodes for argument in _order_free_arguments(node)}
+    attributes = _attributes_of_sets(file)
     for scope, nodes in _scopes(file):
-        sets = _names_of_sets(scope, nodes) | _attributes_of_sets(file)
+        sets = _names_of_sets(scope, nodes) | attributes
         for node in nodes:
             if id(node) in free or isinstance(node, ast.SetComp):
                 continue

@@ -27,6 +27,8 @@ from batchyard.store.memory import Store
 from batchyard.wiring import PlatformSettings, Ports, build_platform
 from yard import queue
 
+pytestmark = pytest.mark.slow
+
 JOBS: Final = 50
 #: Bytes: the variation between runs. The Events of one Job alone take 17 KB, its views 9 KB.
 PER_JOB_MAX: Final = 3000

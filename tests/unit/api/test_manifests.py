@@ -166,6 +166,7 @@ def shared_folder(name: str) -> Manifests:
     return read_manifests((str(path.relative_to(SHARED)), path.read_text("utf-8")) for path in paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_shared_manifests_are_read_without_faults(folder: str) -> None:
     manifests = shared_folder(folder)

@@ -10,6 +10,8 @@ from batchyard.api import printing, scheme
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 
+pytestmark = pytest.mark.slow
+
 CRDS = Path(__file__).parents[4] / "shared" / "crds"
 NOW = 1_767_225_600 * SECOND
 

@@ -5,6 +5,8 @@ import pytest
 from fuzz.requests import Fuzz
 from fuzz.world import FuzzedApi, Noted
 
+pytestmark = pytest.mark.slow
+
 COUNT = 700
 #: 504 is for future revisions.
 ANSWERS = {200, 201, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 504}

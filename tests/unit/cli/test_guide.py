@@ -10,6 +10,8 @@ import pytest
 from batchyard.cli.options import GuideStepName
 from batchyard.sim.guide import played_steps
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 REFARCH = ROOT.parent / "shared" / "refarch"
 

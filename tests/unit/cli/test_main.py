@@ -13,6 +13,8 @@ import pytest
 import make
 from batchyard.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 FIRST_STEPS = "examples/first-steps"
 LIVELOCK = "tests/unit/sim/livelock.yaml"

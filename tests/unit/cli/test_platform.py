@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 from batchyard.cli.app import app
 from batchyard.package_data import find_folder, read_folder
 
+pytestmark = pytest.mark.slow
+
 REFARCH = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
 
 

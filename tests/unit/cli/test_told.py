@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 READMES = [ROOT / "README.md", ROOT / "docs" / "platform.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 DOCUMENTED = re.compile(r"```bash\n\S*batchyard ([^\n]*)\n```.*?```text\n(.*?)```", re.DOTALL)

@@ -22,6 +22,8 @@ from unit.autoscaler.scaling_make import (
 )
 from unit.cloud.catalog.cloud_make import Died
 
+pytestmark = pytest.mark.slow
+
 HASTY = {"unneededTime": "1m", "profile": "optimize-utilization"}
 
 

@@ -15,6 +15,8 @@ from batchyard.operator_manifests import InstallSettings, Scraping, manifests
 from batchyard.server.operator.coexistence import OURS
 from unit.operator_manifests.rendered import DEPLOY, ROOT, by_name, objects_printed_by, rules_of
 
+pytestmark = pytest.mark.slow
+
 files = runpy.run_path(str(ROOT / "tools/installation_files.py"))["files"]
 HELM = shutil.which("helm") or shutil.which("helm", path=str(ROOT / ".helm"))
 CHART = str(DEPLOY / "charts/batchyard")

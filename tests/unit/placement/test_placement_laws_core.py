@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.preemption import PodPreemption, find_preemption
 from unit.placement.placement_draw import NAMES, nodes, pods
 from unit.placement.placement_make import cluster, view
+
+pytestmark = pytest.mark.slow
 
 
 def changes() -> st.SearchStrategy[list[tuple[str, Any]]]:

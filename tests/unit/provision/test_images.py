@@ -5,9 +5,13 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from batchyard.package_data import read_folder
 from batchyard.provision.images import SOURCES, builds_operator, image_recipes, source_archive
 from batchyard.provision.loading import PlatformSource, read_platform
+
+pytestmark = pytest.mark.slow
 
 REFARCH = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
 #: Records its arguments, and whether the sources are in the build folder.

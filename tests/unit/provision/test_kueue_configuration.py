@@ -15,6 +15,8 @@ from batchyard.provision.render import ENGINE, render
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 
+pytestmark = pytest.mark.slow
+
 TEXT = """\
 apiVersion: platform.batchyard.dev/v1alpha1
 kind: Platform

@@ -14,6 +14,8 @@ from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from batchyard.provision.system_pods import system_pod_faults, system_pods
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = read_folder("examples/platforms", ".yaml")
 ENGINES = ["batchyard", "kueue"]
 FILE = "manifests/80-monitoring-stack.yaml"

@@ -15,6 +15,8 @@ from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
 from clouds import in_a_process
 
+pytestmark = pytest.mark.slow
+
 
 def example(old: str = "", new: str = "") -> PlatformModel:
     folder = find_folder("examples/platforms")

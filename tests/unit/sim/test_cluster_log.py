@@ -4,7 +4,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from batchyard import simulate
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -12,6 +12,8 @@ from batchyard.sim.faults import WriteFaults
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

@@ -12,6 +12,8 @@ from batchyard.sim.forecasting.run_times import Basis
 from batchyard.sim.state import State
 from unit.sim.forks_make import queue, state, without_runtimes, workload
 
+pytestmark = pytest.mark.slow
+
 QUIET = ForecastOptions(expects_arrivals=False)
 
 

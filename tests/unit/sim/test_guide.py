@@ -16,6 +16,8 @@ from batchyard.sim.guide import START, Guide, GuideObservation, GuideRow, exampl
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import World
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "refarch"
 REFARCH = ROOT.parent / "shared" / "refarch"

@@ -15,6 +15,8 @@ from batchyard.sim.state import LEFT_OUT, State
 from batchyard.sim.state_document import LAST_APPLIED
 from batchyard.sim.world import World
 
+pytestmark = pytest.mark.slow
+
 KEY = b"of a test"
 #: These events occur at the same times; the order of names does not matter.
 REPORTED_EVENTS = ("QuotaReserved", "Admitted", "Finished", "Preempted", "NodeReady")

@@ -89,6 +89,7 @@ def test_api_document_uses_camel_case_names(report: TraceReport) -> None:
     assert api_document["waits"]["excessHere"]["p50"] == 38
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="the trace is not available")
 def test_real_trace_is_placed_as_recorded() -> None:
     whole = read_trace(REAL)

@@ -211,6 +211,7 @@ for number in range(1_000_000):
 """
 
 
+@pytest.mark.slow
 def test_acknowledged_changes_survive_kill(path: Path) -> None:
     acknowledged = 0
     for round_ in range(8):

@@ -12,6 +12,8 @@ import yaml
 
 from batchyard.api.scheme import Field, TypeScope, scope, table
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 CRDS = ROOT.parent / "shared" / "crds"
 CRD_FILES = sorted(CRDS.glob("*.yaml"))

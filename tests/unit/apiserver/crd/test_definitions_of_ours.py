@@ -15,6 +15,8 @@ from batchyard.apiserver.crd.definitions import DefinitionStrategy
 from batchyard.apiserver.crd.strategy import CustomStrategy
 from batchyard.apiserver.openapi_definitions import Conversion, definition_of
 
+pytestmark = pytest.mark.slow
+
 CRDS = Path(__file__).parents[5] / "shared" / "crds"
 OURS = [info for info in scheme.KINDS if "." in info.group and not info.group.endswith(".k8s.io")]
 

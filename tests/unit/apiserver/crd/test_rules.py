@@ -46,6 +46,7 @@ def test_rule_over_call_cost_limit_fails() -> None:
     assert reported[0].startswith('spec: Invalid value: "object": call cost exceeds limit: ')
 
 
+@pytest.mark.slow
 def test_rules_share_one_cost_budget() -> None:
     item: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "array", "items": WHOLE}}}
     item["x-kubernetes-validations"] = [{"rule": "self.b.all(x, self.b.exists_one(y, x == y))"}]

@@ -20,6 +20,8 @@ from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
 from clouds import PLATFORM, Cloud, in_a_process
 
+pytestmark = pytest.mark.slow
+
 NO_CLUSTER = ClusterOptions("", "")
 #: The effects of a complete create, in this order.
 CREATED = [

@@ -19,6 +19,8 @@ from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, StepCommand
 from clouds import Cloud, ended, in_a_process, started
 
+pytestmark = pytest.mark.slow
+
 #: The number of the call that makes the bucket, in an undisturbed create.
 MAKES_BUCKET = 13
 WITHIN_SECONDS = 60

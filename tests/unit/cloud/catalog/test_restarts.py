@@ -11,6 +11,8 @@ from batchyard.cloud.catalog.instances import phase_of
 from batchyard.cloud.cluster_objects import initial_objects
 from unit.cloud.catalog.cloud_make import ZONE, Cloud, Died, autoscaled, cluster, instance, resize_request
 
+pytestmark = pytest.mark.slow
+
 TPU = "ct5lp-hightpu-4t"
 SLICE = {"zones": [ZONE], "tpuTopology": "2x4"}
 SCALED = {"autoscaling": {"min": 0, "max": 9}, "zones": [ZONE]}

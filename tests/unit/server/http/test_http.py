@@ -32,6 +32,8 @@ from batchyard.store.journal import RevisionJournal
 from batchyard.store.memory import Store
 from unit.apiserver.api import Api, config_map
 
+pytestmark = pytest.mark.slow
+
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 MAPS = "/api/v1/namespaces/default/configmaps"
 MAP = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}'

@@ -31,6 +31,7 @@ async def stored(folder: Path, size: int, count: int) -> tuple[Store, int]:
     return store, floor
 
 
+@pytest.mark.slow
 def test_history_is_shorter_for_large_objects(tmp_path: Path) -> None:
     size = HISTORY_BYTES // 20
     store, floor = asyncio.run(stored(tmp_path, size, 50))
