@@ -67,11 +67,11 @@ def patterns() -> Iterator[Pattern]:
         rules._LABEL_VALUE,
         rules._PATH,
     ):
-        yield Pattern("batchyard.api.validation.rules", rules._compiled(pattern), ("fullmatch",))
+        yield Pattern("batchyard.api.validation.rules", rules._compile_pattern(pattern), ("fullmatch",))
     for _, fits in (*built_in._SECOND_LAYOUT, *built_in._MICRO_LAYOUT):
         yield Pattern("batchyard.apiserver.built_in", re.compile(fits, re.ASCII), ("match",))
     for pattern in sorted(set(_schema_patterns())):
-        yield Pattern(f"the field tables: {pattern}", scalars._compiled(pattern), ("search",))
+        yield Pattern(f"the field tables: {pattern}", scalars._compile_pattern(pattern), ("search",))
 
 
 def _schema_patterns() -> Iterator[str]:

@@ -125,5 +125,7 @@ def test_command_rejects_invalid_configuration_before_any_change(
     file = written(tmp_path, f"{HEAD}waitForPodsReady: {{enable: false}}\nmanageJobsWithoutQueueName: true\n")
     child = started.enter_context(Child(*command, "--config", str(file)))
     assert child.ended() == 1
-    assert f"{file}:3: waitForPodsReady.enable: unknown field; v1beta2 has no such switch" in child.reported.read()
+    assert (
+        f"{file}:3: waitForPodsReady.enable: unknown field; v1beta2 does not have this field" in child.reported.read()
+    )
     assert not (tmp_path / "data").exists()

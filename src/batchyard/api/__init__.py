@@ -1,1 +1,1 @@
-"""The object model: kinds, quantities, selectors, defaults, validation, conditions, API versions."""
+"""The API objects: kinds and versions, schemas, defaults, validation, conversion, quantities, selectors, conditions."""

@@ -1,9 +1,9 @@
-"""Lossless conversion of objects between API versions.
+"""Lossless conversion of objects between API versions, and of their times between the stored and the wire format.
 
-Objects are stored in the storage version. Fields that one version cannot represent are kept in an annotation
-while the object has that version. Objects must be structurally valid in their version. Kueue's kinds have v1beta1 and
-v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ only in their name. Kueue's Configuration is
-a file; both versions are read and converted to the newer one.
+Objects are stored in the storage version. Fields that a version cannot represent are kept in an annotation
+while the object has that version. Objects must be structurally valid in their version. Kueue's kinds have the versions
+v1beta1 and v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ only in their name. Kueue's
+Configuration is a file; both versions are read and converted to the newer one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,17 +47,19 @@ STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 def configuration_in_storage_version(obj: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a defaulted v1beta1 Configuration to v1beta2."""
-    found = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
-    waits, fair = dict(found.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
-    if waits.pop("enable", False):
-        found["waitForPodsReady"] = waits
+    configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
+    wait_settings, fair_sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
+    if wait_settings.pop("enable", False):
+        configuration["waitForPodsReady"] = wait_settings
     else:
-        found["featureGates"] = {**(obj.get("featureGates") or {}), DISABLE_WAIT_FOR_PODS_READY: True}
-    if fair.get("enable"):
-        found["fairSharing"] = {"preemptionStrategies": fair.get("preemptionStrategies") or list(STRATEGIES)}
-    if "integrations" in found:
-        found["integrations"] = {k: v for k, v in found["integrations"].items() if k != "podOptions"}
-    return {**found, "apiVersion": CONFIGURATION_STORAGE}
+        configuration["featureGates"] = {**(obj.get("featureGates") or {}), DISABLE_WAIT_FOR_PODS_READY: True}
+    if fair_sharing.get("enable"):
+        configuration["fairSharing"] = {
+            "preemptionStrategies": fair_sharing.get("preemptionStrategies") or list(STRATEGIES)
+        }
+    if "integrations" in configuration:
+        configuration["integrations"] = {k: v for k, v in configuration["integrations"].items() if k != "podOptions"}
+    return {**configuration, "apiVersion": CONFIGURATION_STORAGE}
 
 
 OLD: Final = "kueue.x-k8s.io/v1beta1"
@@ -67,8 +69,8 @@ OLD_ONLY: Final = "batchyard.dev/v1beta1-only"
 #: On objects of v1beta1: fields that only the storage version has.
 NEW_ONLY: Final = "batchyard.dev/v1beta2-only"
 
-#: Versions with identical fields, each with the storage version.
-_SAME: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
+#: API versions whose fields equal those of the storage version, each with that storage version.
+_EQUAL_VERSIONS: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
 
 _PARTS: Final[Mapping[str, Sequence[ConversionPart]]] = {
     scheme.CLUSTER_QUEUE: CLUSTER_QUEUE_PARTS,
@@ -79,32 +81,32 @@ _PARTS: Final[Mapping[str, Sequence[ConversionPart]]] = {
     scheme.MULTI_KUEUE_CONFIG: MULTI_KUEUE_CONFIG_PARTS,
     scheme.MULTI_KUEUE_CLUSTER: MULTI_KUEUE_CLUSTER_PARTS,
 }
-_FLIPPED: Final = {kind: tuple(map(flipped, parts)) for kind, parts in _PARTS.items()}
+_REVERSED_PARTS: Final = {kind: tuple(map(flipped, parts)) for kind, parts in _PARTS.items()}
 
 
 def to_storage(obj: Obj) -> dict[str, Any]:
     """Convert an object to its storage version; return the same object if it already has that version."""
     version = obj["apiVersion"]
-    if version in _SAME:
-        return {**obj, "apiVersion": _SAME[version]}
+    if version in _EQUAL_VERSIONS:
+        return {**obj, "apiVersion": _EQUAL_VERSIONS[version]}
     if version == CONFIGURATION_OLD:
         return configuration_in_storage_version(obj)
     if version != OLD:
         return obj if isinstance(obj, dict) else dict(obj)
-    done = converted(obj, _PARTS.get(group_kind(obj), ()), taken=NEW_ONLY, kept=OLD_ONLY)
-    return {**done, "apiVersion": STORAGE}
+    converted_obj = converted(obj, _PARTS.get(group_kind(obj), ()), restored_from=NEW_ONLY, saved_to=OLD_ONLY)
+    return {**converted_obj, "apiVersion": STORAGE}
 
 
 def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
     """Convert an object to another version (`group/version`); return the same object if it already has that version."""
     if obj["apiVersion"] == api_version:
         return obj if isinstance(obj, dict) else dict(obj)
-    if _SAME.get(api_version) == obj["apiVersion"]:
+    if _EQUAL_VERSIONS.get(api_version) == obj["apiVersion"]:
         return {**obj, "apiVersion": api_version}
     if (obj["apiVersion"], api_version) != (STORAGE, OLD):
         raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
-    done = converted(obj, _FLIPPED.get(group_kind(obj), ()), taken=OLD_ONLY, kept=NEW_ONLY)
-    return {**done, "apiVersion": OLD}
+    converted_obj = converted(obj, _REVERSED_PARTS.get(group_kind(obj), ()), restored_from=OLD_ONLY, saved_to=NEW_ONLY)
+    return {**converted_obj, "apiVersion": OLD}
 
 
 # --- wire times ---
@@ -118,64 +120,67 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
 
 
 TimeLocations: TypeAlias = "Mapping[str, TimeLocations]"
-"""By field, the locations of times within it; a time itself has no fields."""
+"""The time fields of a type: a tree with the names of the fields that contain times; a time is an empty mapping."""
 
-#: A time that is already written in whole seconds.
-_WHOLE: Final = "ManagedFieldsEntry.time"
-#: Each entry keeps an object and its shown form alive, also after its deletion.
-_REMEMBERED_MAX: Final = 1024
-_TIME: Final[TimeLocations] = {}
+#: The time field of managedFields entries: the server already writes it in whole seconds.
+_MANAGED_FIELDS_TIME: Final = "ManagedFieldsEntry.time"
+#: The maximum size of the cache: each entry keeps an object and its wire form in memory, even after its deletion.
+_CACHE_SIZE_MAX: Final = 1024
+_TIME_FIELD: Final[TimeLocations] = {}
 _SECONDS_END: Final = len("2026-01-01T00:00:00")
 _MICRO_LENGTH: Final = len("2026-01-01T00:00:00.250000Z")
-#: No object has a field with an empty name.
-_NOWHERE: Final[TimeLocations] = {"": {}}
+#: The locations of a type without times: no object has a field with an empty name.
+_NO_TIMES: Final[TimeLocations] = {"": {}}
 
 
-def in_whole_seconds(obj: dict[str, Any], places: TimeLocations) -> dict[str, Any]:
-    """Return an object with the times at these places in whole seconds; itself if they are."""
-    shown: dict[str, Any] = _cut(obj, places)
+def in_whole_seconds(obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
+    """Return the object with the times at the given locations cut to whole seconds; the same object if unchanged."""
+    shown: dict[str, Any] = _cut_times(obj, locations)
     return shown
 
 
 def metadata_in_whole_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata with its times in whole seconds; itself if they are."""
-    shown: dict[str, Any] = _cut(metadata, times_of_metadata()["metadata"])
+    """Return the metadata of an object with its times cut to whole seconds; the same mapping if unchanged."""
+    shown: dict[str, Any] = _cut_times(metadata, times_of_metadata()["metadata"])
     return shown
 
 
 class ShownTimesCache:
-    """A bounded cache of shown forms, for objects that are shown repeatedly."""
+    """A bounded cache of objects with times in whole seconds, for objects that are sent to clients repeatedly."""
 
     def __init__(self) -> None:
-        #: By identity: the object, the places, and the shown form.
-        self._known: dict[int, tuple[Any, TimeLocations, dict[str, Any]]] = {}
+        #: By `id(obj)`: the object, the locations of its times, and the object with times in whole seconds.
+        self._entries: dict[int, tuple[Any, TimeLocations, dict[str, Any]]] = {}
 
-    def in_whole_seconds(self, obj: dict[str, Any], places: TimeLocations) -> dict[str, Any]:
-        """Return an object with the times at these places in whole seconds; itself if they are."""
-        known = self._known.get(id(obj))
-        if known is not None and known[0] is obj and known[1] is places:
+    def in_whole_seconds(self, obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
+        """Return the object with the times at the given locations cut to whole seconds, from the cache if possible."""
+        known = self._entries.get(id(obj))
+        if known is not None and known[0] is obj and known[1] is locations:
             return known[2]
-        if len(self._known) >= _REMEMBERED_MAX:
-            self._known.clear()
-        shown = in_whole_seconds(obj, places)
-        self._known[id(obj)] = obj, places, shown  # the object is kept, so that no other can have its identity
+        if len(self._entries) >= _CACHE_SIZE_MAX:
+            self._entries.clear()
+        shown = in_whole_seconds(obj, locations)
+        self._entries[id(obj)] = obj, locations, shown  # a reference to the object keeps its id unique
         return shown
 
 
 @cache
 def times_of(info: ServedKind, version: str) -> TimeLocations:
-    """Return the places of times in a version of a kind that has field tables."""
-    return _in_type(scope_for(info, version), info.kind, ())
+    """Return the locations of the time fields in a version of a kind, from its field table."""
+    return _locations_in_type(scope_for(info, version), info.kind, ())
 
 
 @cache
 def times_of_metadata() -> TimeLocations:
-    """Return the places of times in objects of which only the metadata is known."""
-    return {"metadata": _in_type(scope(NATIVE), "ObjectMeta", ())}
+    """Return the locations of the time fields in the metadata, for kinds without a field table."""
+    return {"metadata": _locations_in_type(scope(NATIVE), "ObjectMeta", ())}
 
 
 def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
-    """Return a sent value in which strings that equal the shown form are replaced by the stored ones."""
+    """Restore the stored precision of the times that a client sends back as it received them.
+
+    Each string in `sent` that equals the one at the same location in `shown` is replaced by the one in `stored`.
+    """
     if shown is stored:
         return sent
     if sent is shown:
@@ -190,27 +195,31 @@ def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
     return sent
 
 
-def _cut(value: Any, places: TimeLocations) -> Any:
-    if not places:
-        return _whole(value) if isinstance(value, str) else value
+def _cut_times(value: Any, locations: TimeLocations) -> Any:
+    if not locations:
+        return _cut_to_seconds(value) if isinstance(value, str) else value
     if isinstance(value, dict):
         changed: dict[str, Any] | None = None
-        for field, within in places.items():
+        for field, inner_locations in locations.items():
             old = value.get(field)
             if not old:
                 continue
-            new = _cut(old, within) if within or not isinstance(old, str) else _whole(old)
+            new = (
+                _cut_times(old, inner_locations)
+                if inner_locations or not isinstance(old, str)
+                else _cut_to_seconds(old)
+            )
             if new is not old:
                 changed = value.copy() if changed is None else changed
                 changed[field] = new
         return value if changed is None else changed
     if not isinstance(value, list):
         return value
-    items = [_cut(item, places) for item in value]
+    items = [_cut_times(item, locations) for item in value]
     return value if all(map(is_, items, value)) else items
 
 
-def _whole(text: str) -> str:
+def _cut_to_seconds(text: str) -> str:
     if "." not in text:
         return text
     if len(text) == _MICRO_LENGTH and text[_SECONDS_END] == "." and text[-1] == "Z":
@@ -221,23 +230,23 @@ def _whole(text: str) -> str:
         return text
 
 
-def _in_type(of: TypeScope, type_name: str, above: tuple[str, ...]) -> TimeLocations:
-    """Return the places of times in a type; recursive types are not followed."""
-    if type_name in above:
-        return _NOWHERE
-    found = {}
-    for name, held in of.fields(type_name).items():
-        places = _in_field(of, held, (*above, type_name))
-        if places is not _NOWHERE and f"{type_name}.{name}" != _WHOLE:
-            found[name] = places
-    return found or _NOWHERE
+def _locations_in_type(type_scope: TypeScope, type_name: str, outer_types: tuple[str, ...]) -> TimeLocations:
+    """Return the locations of the time fields in a type; a type nested in itself is searched once."""
+    if type_name in outer_types:
+        return _NO_TIMES
+    field_locations = {}
+    for name, field in type_scope.fields(type_name).items():
+        locations = _locations_in_field(type_scope, field, (*outer_types, type_name))
+        if locations is not _NO_TIMES and f"{type_name}.{name}" != _MANAGED_FIELDS_TIME:
+            field_locations[name] = locations
+    return field_locations or _NO_TIMES
 
 
-def _in_field(of: TypeScope, field: Field, above: tuple[str, ...]) -> TimeLocations:
-    held = field.element if field.is_list else field
-    if held.expression == "time":
-        return _TIME
-    if not held.is_object:
-        return _NOWHERE
-    within, type_name = of.scope_of(held.expression)
-    return _in_type(within, type_name, above)
+def _locations_in_field(type_scope: TypeScope, field: Field, outer_types: tuple[str, ...]) -> TimeLocations:
+    value_type = field.element if field.is_list else field
+    if value_type.expression == "time":
+        return _TIME_FIELD
+    if not value_type.is_object:
+        return _NO_TIMES
+    inner_scope, type_name = type_scope.scope_of(value_type.expression)
+    return _locations_in_type(inner_scope, type_name, outer_types)

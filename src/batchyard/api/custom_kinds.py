@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: the kind that one defines, and its state.
+"""CustomResourceDefinitions: the kind that a definition declares, its names, and its conditions.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1 and pkg/apihelpers.
 """
@@ -11,74 +11,74 @@ from batchyard.api.meta import Obj, is_true
 from batchyard.api.scheme import KINDS, ServedKind
 
 DEFINITION: Final = "CustomResourceDefinition.apiextensions.k8s.io"
-#: Keeps a definition until its objects are deleted.
+#: The finalizer that keeps a CustomResourceDefinition until all its custom objects are deleted.
 FINALIZER: Final = "customresourcecleanup.apiextensions.k8s.io"
 ESTABLISHED: Final = "Established"
 NAMES_ACCEPTED: Final = "NamesAccepted"
 TERMINATING: Final = "Terminating"
-#: True if the kind is built in.
+#: The condition of a CustomResourceDefinition that declares a built-in kind again.
 BUILT_IN: Final = "BuiltIn"
 _VERSION: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
-_LAST: Final = 0x10FFFF  # the highest code point
+_LAST_CODE_POINT: Final = 0x10FFFF  # the highest code point
 _STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
 
 
 def kind_of(definition: Obj) -> ServedKind:
-    """Return the kind that a definition defines."""
+    """Return the kind that a CustomResourceDefinition declares."""
     spec = definition["spec"]
     names, versions = spec["names"], spec["versions"]
-    served = sorted((each["name"] for each in versions if each["served"]), key=version_priority)
+    served = sorted((version["name"] for version in versions if version["served"]), key=version_priority)
     return ServedKind(
         constant=f"{names['kind']}.{spec['group']}",
         kind=names["kind"],
         group=spec["group"],
         versions=tuple(served),
-        storage_version=next(each["name"] for each in versions if each["storage"]),
+        storage_version=next(version["name"] for version in versions if version["storage"]),
         plural=names["plural"],
         singular=names.get("singular") or names["kind"].lower(),
         short_names=tuple(names.get("shortNames") or ()),
         namespaced=spec["scope"] == "Namespaced",
-        has_status=any("status" in (each.get("subresources") or {}) for each in versions),
+        has_status=any("status" in (version.get("subresources") or {}) for version in versions),
         categories=tuple(names.get("categories") or ()),
-        selectable_fields=_selectable(versions),
+        selectable_fields=_selectable_paths(versions),
     )
 
 
-def _selectable(versions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    fields = (field["jsonPath"] for each in versions for field in each.get("selectableFields") or ())
+def _selectable_paths(versions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    fields = (field["jsonPath"] for version in versions for field in version.get("selectableFields") or ())
     return tuple(dict.fromkeys(path.removeprefix(".") for path in fields))
 
 
 def version_priority(version: str) -> tuple[int, int, int, str]:
-    """Return a sort key that grows with the version: v1beta1, v1beta2, v1; other names come first.
+    """Return a sort key by the stability of an API version: v1alpha1, v1beta1, v1beta2, v1; other names sort first.
 
     Source: k8s.io/apimachinery, pkg/version/helpers.go.
     """
-    found = _VERSION.fullmatch(version)
-    if found is None:  # of these, the alphabetically first name has the highest priority
-        return -1, 0, 0, "".join(chr(_LAST - ord(letter)) for letter in version) + chr(_LAST)
-    return _STAGES[found[2]], int(found[1]), int(found[3] or 0), ""
+    match = _VERSION.fullmatch(version)
+    if match is None:  # of these, the alphabetically first name has the highest priority
+        return -1, 0, 0, "".join(chr(_LAST_CODE_POINT - ord(letter)) for letter in version) + chr(_LAST_CODE_POINT)
+    return _STAGES[match[2]], int(match[1]), int(match[3] or 0), ""
 
 
 def built_in_kind(definition: Obj) -> ServedKind | None:
-    """Return the built-in kind that a definition repeats; None if it defines another kind."""
+    """Return the built-in kind that a CustomResourceDefinition declares again; None if it declares another kind."""
     spec = definition["spec"]
-    wanted = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
-    return next((info for info in KINDS if (info.group, info.plural, info.kind) == wanted), None)
+    identity = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
+    return next((info for info in KINDS if (info.group, info.plural, info.kind) == identity), None)
 
 
 def is_served(definition: Obj) -> bool:
-    """Report whether a kind is served from its definition."""
+    """Report whether the API server serves the custom kind that a CustomResourceDefinition declares."""
     return is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
 
 
 def is_leaving(definition: Obj) -> bool:
-    """Report whether a definition is being deleted."""
+    """Report whether a CustomResourceDefinition is being deleted."""
     return "deletionTimestamp" in definition["metadata"]
 
 
 def accepted_names(definition: Obj) -> Mapping[str, Any]:
-    """Return the names that are reserved for a definition."""
+    """Return the names reserved for a CustomResourceDefinition: its `status.acceptedNames`."""
     names: Mapping[str, Any] = (definition.get("status") or {}).get("acceptedNames") or {}
     return names
 

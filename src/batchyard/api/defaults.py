@@ -1,4 +1,4 @@
-"""Defaults of objects on creation, beyond those of a schema.
+"""Default values of objects on creation, beyond the constant defaults of their schemas.
 
 Objects are never changed in place; an object that needs no defaults is returned itself. The defaults of pod templates
 are in the field tables (batchyard.api.schema). Pods get more on creation, and Jobs get Kueue's
@@ -14,51 +14,59 @@ from batchyard.api.meta import Obj, group_kind, with_finalizer, with_metadata, w
 from batchyard.api.schema import completed, settle
 from batchyard.api.scheme import kind_info
 
-# --- kueue ---
+# --- JobSets ---
 #
-# Defaults of JobSets and of Kueue's kinds. Source: JobSet's webhook. A JobSet's Jobs get their own on creation.
+# Defaults of JobSets. Source: JobSet's webhook. The Jobs of a JobSet get the defaults of Jobs on creation.
 
 
 def jobset_defaults(jobset: Obj) -> Obj:
-    """Return a JobSet with its defaults."""
+    """Return the JobSet with defaults for its policies, network and replicated Jobs."""
     spec = jobset.get("spec") or {}
-    done = dict(_filled(spec, successPolicy={"operator": "All"}, startupPolicy={"startupPolicyOrder": "AnyOrder"}))
-    done["network"] = _filled(spec.get("network") or {}, enableDNSHostnames=True, publishNotReadyAddresses=True)
-    done["replicatedJobs"] = [_replicated_job(each) for each in spec.get("replicatedJobs") or ()]
+    defaulted = dict(
+        _fill_missing(spec, successPolicy={"operator": "All"}, startupPolicy={"startupPolicyOrder": "AnyOrder"})
+    )
+    defaulted["network"] = _fill_missing(
+        spec.get("network") or {}, enableDNSHostnames=True, publishNotReadyAddresses=True
+    )
+    defaulted["replicatedJobs"] = [_replicated_job_defaults(each) for each in spec.get("replicatedJobs") or ()]
     if failure := spec.get("failurePolicy"):
-        done["failurePolicy"] = _failure_policy(failure)
+        defaulted["failurePolicy"] = _failure_policy_defaults(failure)
     if claims := spec.get("volumeClaimPolicies"):
-        done["volumeClaimPolicies"] = [_filled(each, retentionPolicy={"whenDeleted": "Delete"}) for each in claims]
-    return jobset if done == spec else {**jobset, "spec": done}
+        defaulted["volumeClaimPolicies"] = [
+            _fill_missing(each, retentionPolicy={"whenDeleted": "Delete"}) for each in claims
+        ]
+    return jobset if defaulted == spec else {**jobset, "spec": defaulted}
 
 
-def _filled(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
-    """Return the fields, with defaults for missing values."""
+def _fill_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
+    """Return the fields, with the given defaults for missing or null ones."""
     missing = {name: value for name, value in defaults.items() if fields.get(name) is None}
     return {**fields, **missing} if missing else fields
 
 
-def _replicated_job(replicated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Set the defaults of a replicated Job: Indexed, and restartPolicy OnFailure."""
+def _replicated_job_defaults(replicated: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Set the defaults of a replicated Job: completionMode Indexed and restartPolicy OnFailure."""
     template = replicated.get("template") or {}
     spec = template.get("spec") or {}
     pod = spec.get("template") or {}
     pod_spec = pod.get("spec") or {}
     if spec.get("completionMode") is not None and pod_spec.get("restartPolicy"):
         return replicated
-    pod = {**pod, "spec": _filled(pod_spec, restartPolicy="OnFailure")}
-    spec = {**_filled(spec, completionMode="Indexed"), "template": pod}
+    pod = {**pod, "spec": _fill_missing(pod_spec, restartPolicy="OnFailure")}
+    spec = {**_fill_missing(spec, completionMode="Indexed"), "template": pod}
     return {**replicated, "template": {**template, "spec": spec}}
 
 
-def _failure_policy(policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Set the defaults of a failure policy: the restart strategy, and names of rules."""
+def _failure_policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Set the defaults of a JobSet's failure policy: the restart strategy and the names of the rules."""
     rules: Sequence[Mapping[str, Any]] = policy.get("rules") or ()
-    filled = _filled(policy, restartStrategy="Recreate")
+    filled = _fill_missing(policy, restartStrategy="Recreate")
     if all(rule.get("name") for rule in rules):
         return filled
-    named = [rule if rule.get("name") else {**rule, "name": f"failurePolicyRule{i}"} for i, rule in enumerate(rules)]
-    return {**filled, "rules": named}
+    named_rules = [
+        rule if rule.get("name") else {**rule, "name": f"failurePolicyRule{i}"} for i, rule in enumerate(rules)
+    ]
+    return {**filled, "rules": named_rules}
 
 
 # --- queues ---
@@ -74,7 +82,7 @@ def with_in_use_finalizer(obj: Obj) -> Obj:
 
 
 def with_spec(obj: Obj) -> Obj:
-    """Return the object with a spec; a missing one gets the defaults of its fields if none is required."""
+    """Return the object with a spec; a missing spec is filled with the defaults of its fields if none is required."""
     if "spec" in obj:
         return obj
     info, empty = kind_info(group_kind(obj)), {**obj, "spec": {}}
@@ -82,7 +90,7 @@ def with_spec(obj: Obj) -> Obj:
 
 
 def cluster_queue(obj: Obj) -> Obj:
-    """Return a ClusterQueue with a spec and the resource-in-use finalizer."""
+    """Return the ClusterQueue with a spec and the resource-in-use finalizer."""
     return with_in_use_finalizer(with_spec(obj))
 
 
@@ -98,42 +106,47 @@ Spec = Mapping[str, Any]
 
 
 def cluster_defaults(cluster: Obj) -> Obj:
-    """Set the region of a Cluster and the zones of its pools: the zone of the reservation if a pool has one."""
+    """Set the region of a Cluster, and the zones of its node pools.
+
+    A pool with a reservation gets the zone of the reservation; every other pool gets all zones of the cluster.
+    """
     spec = cluster["spec"]
-    reserved = {each["name"]: each["zone"] for each in spec.get("reservations") or ()}
-    done = {"region": region_of(spec["zones"][0]), **spec}
+    reservation_zones = {each["name"]: each["zone"] for each in spec.get("reservations") or ()}
+    defaulted = {"region": region_of(spec["zones"][0]), **spec}
     if spec.get("nodePools"):
-        done["nodePools"] = [_placed(_pool_defaults(pool), reserved, spec["zones"]) for pool in spec["nodePools"]]
-    return cluster if done == spec else {**cluster, "spec": done}
+        defaulted["nodePools"] = [
+            _with_zones(_pool_defaults(pool), reservation_zones, spec["zones"]) for pool in spec["nodePools"]
+        ]
+    return cluster if defaulted == spec else {**cluster, "spec": defaulted}
 
 
 def node_pool_defaults(pool: Obj) -> Obj:
-    """Return a NodePool with its defaults. Missing zones stay unset: they follow those of its cluster."""
-    done = _pool_defaults(pool["spec"])
-    return pool if done == pool["spec"] else {**pool, "spec": done}
+    """Return the NodePool with its defaults. Missing zones stay unset, which means all zones of the cluster."""
+    defaulted = _pool_defaults(pool["spec"])
+    return pool if defaulted == pool["spec"] else {**pool, "spec": defaulted}
 
 
 def region_of(zone: str) -> str:
-    """Return the region of a zone: its name without the last part."""
+    """Return the region of a zone, which is its name up to the last hyphen: europe-west4 for europe-west4-a."""
     return zone.rpartition("-")[0] or zone
 
 
-def _placed(pool: Spec, reserved: Mapping[str, str], zones: list[str]) -> Spec:
-    """Return a pool of a cluster with its zones set."""
+def _with_zones(pool: Spec, reservation_zones: Mapping[str, str], zones: list[str]) -> Spec:
+    """Return the node pool with zones: that of its reservation, else the given zones of its cluster."""
     if pool.get("zones"):
         return pool
-    zone = reserved.get(pool.get("reservation") or "")
+    zone = reservation_zones.get(pool.get("reservation") or "")
     return {**pool, "zones": zones if zone is None else [zone]}
 
 
 def _pool_defaults(pool: Spec) -> Spec:
-    """Return an autoscaled pool with its initial node count, its minimum, and its location policy."""
+    """Return the node pool; an autoscaled one gets an initial node count, a minimum and a location policy."""
     autoscaling = pool.get("autoscaling")
     if autoscaling is None:
         return pool
-    lowest = "totalMin" if "totalMin" in autoscaling or "totalMax" in autoscaling else "min"
-    anywhere = pool.get("provisioning", "standard") != "standard"
-    autoscaling = {"locationPolicy": "ANY" if anywhere else "BALANCED", lowest: 0, **autoscaling}
+    minimum_field = "totalMin" if "totalMin" in autoscaling or "totalMax" in autoscaling else "min"
+    may_use_any_zone = pool.get("provisioning", "standard") != "standard"
+    autoscaling = {"locationPolicy": "ANY" if may_use_any_zone else "BALANCED", minimum_field: 0, **autoscaling}
     return {"nodeCount": autoscaling.get("min", 0), **pool, "autoscaling": autoscaling}
 
 
@@ -146,33 +159,28 @@ def _pool_defaults(pool: Spec) -> Spec:
 
 
 _CONTAINERS: Final = ("containers", "initContainers")
-# --- kubernetes ---
-#
-# Defaults of Kubernetes's own kinds. Source: Kubernetes's pkg/apis/{apps,batch}/v1/defaults.go.
-
-
-#: A spec that already has the defaults of templates has this field.
-_OF_COMPLETE: Final = "securityContext"
+#: The field by which a spec is known to have the defaults of pod templates already.
+_DEFAULTED_FIELD: Final = "securityContext"
 
 
 def pod_defaults(pod: Obj) -> Obj:
-    """Return a Pod with its defaults; the same object if it has all of them."""
-    given, status = pod.get("spec") or {}, pod.get("status") or {}
-    spec = given if _OF_COMPLETE in given else completed("PodSpec", given)
+    """Return the Pod with its defaults; the same object if it has all of them."""
+    sent_spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    spec = sent_spec if _DEFAULTED_FIELD in sent_spec else completed("PodSpec", sent_spec)
     missing: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
     for field in _CONTAINERS:
         containers = spec.get(field) or ()
         if any(_missing_requests(container) for container in containers):
-            missing[field] = [_requesting(container) for container in containers]
+            missing[field] = [_with_default_requests(container) for container in containers]
     if spec.get("hostNetwork"):
-        missing |= _on_host({**spec, **missing})
+        missing |= _host_network_containers({**spec, **missing})
     spec = {**spec, **missing} if missing else spec
-    done = pod if spec is given else {**pod, "spec": spec}
-    return done if status.get("phase") else {**done, "status": {**status, "phase": "Pending"}}
+    defaulted = pod if spec is sent_spec else {**pod, "spec": spec}
+    return defaulted if status.get("phase") else {**defaulted, "status": {**status, "phase": "Pending"}}
 
 
-def _on_host(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the containers of a Pod on the host network, with host ports equal to their container ports."""
+def _host_network_containers(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the container fields of a Pod on the host network, with host ports equal to the container ports."""
     return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINERS if spec.get(field)}
 
 
@@ -183,8 +191,8 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**container, "ports": [{"hostPort": port["containerPort"], **port} for port in ports]}
 
 
-def _requesting(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a container whose missing requests are set to its limits."""
+def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the container; resources that have only a limit get a request equal to the limit."""
     missing = _missing_requests(container)
     if not missing:
         return container
@@ -193,7 +201,7 @@ def _requesting(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits of resources that a container does not request."""
+    """Return the limits of the resources that a container limits but does not request."""
     resources = container.get("resources") or {}
     requests = resources.get("requests") or {}
     return {name: limit for name, limit in (resources.get("limits") or {}).items() if name not in requests}
@@ -201,87 +209,88 @@ def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
 
 # --- volumes ---
 #
-# Defaults of PersistentVolumes and PersistentVolumeClaims. Source: Kubernetes's pkg/apis/core/v1/defaults.go and
-# strategies.
+# Defaults of PersistentVolumes, PersistentVolumeClaims and workload controllers.
+#
+# Source: Kubernetes's pkg/apis/core/v1/defaults.go and strategies, and pkg/apis/{apps,batch}/v1/defaults.go.
 
 
 def claim_defaults(obj: Obj) -> dict[str, Any]:
-    """Set the defaults of a claim; its phase is Pending."""
+    """Set the defaults of a PersistentVolumeClaim: the volume mode Filesystem and the phase Pending."""
     spec = {"volumeMode": "Filesystem", **(obj.get("spec") or {})}
     return {**obj, "spec": spec, "status": obj.get("status") or {"phase": "Pending"}}
 
 
 def volume_defaults(obj: Obj) -> dict[str, Any]:
-    """Set the defaults of a volume; its reclaim policy is Retain."""
-    done = claim_defaults(obj)
-    return {**done, "spec": {"persistentVolumeReclaimPolicy": "Retain", **done["spec"]}}
+    """Set the defaults of a PersistentVolume: volume mode Filesystem, phase Pending, and reclaim policy Retain."""
+    defaulted = claim_defaults(obj)
+    return {**defaulted, "spec": {"persistentVolumeReclaimPolicy": "Retain", **defaulted["spec"]}}
 
 
-_QUARTER: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
-_CLAIM: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+_QUARTER_OF_PODS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
+_CLAIM_TYPE: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
 _ROLLING: Final = "RollingUpdate"
 
 
 def deployment_defaults(obj: Obj) -> Obj:
     """Set the defaults of a Deployment."""
-    strategy = _rolling(obj["spec"].get("strategy"), _QUARTER)
+    strategy = _update_strategy_defaults(obj["spec"].get("strategy"), _QUARTER_OF_PODS)
     settings = {"progressDeadlineSeconds": 600, "replicas": 1, "revisionHistoryLimit": 10}
-    return _with_spec(obj, settings, strategy=strategy)
+    return _with_spec_fields(obj, settings, strategy=strategy)
 
 
 def replica_set_defaults(obj: Obj) -> Obj:
     """Set the defaults of a ReplicaSet."""
-    return _with_spec(obj, {"replicas": 1})
+    return _with_spec_fields(obj, {"replicas": 1})
 
 
 def stateful_set_defaults(obj: Obj) -> Obj:
     """Set the defaults of a StatefulSet."""
     settings = {"podManagementPolicy": "OrderedReady", "replicas": 1, "revisionHistoryLimit": 10}
     retention = {"whenDeleted": "Retain", "whenScaled": "Retain"}
-    given = obj["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+    sent_policy = obj["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
     claims = obj["spec"].get("volumeClaimTemplates")
-    return _with_spec(
+    return _with_spec_fields(
         obj,
         settings,
-        **({"volumeClaimTemplates": [{**_CLAIM, **claim_defaults(claim)} for claim in claims]} if claims else {}),
-        persistentVolumeClaimRetentionPolicy={**retention, **given},
-        updateStrategy=_rolling(obj["spec"].get("updateStrategy"), {"partition": 0}),
+        **({"volumeClaimTemplates": [{**_CLAIM_TYPE, **claim_defaults(claim)} for claim in claims]} if claims else {}),
+        persistentVolumeClaimRetentionPolicy={**retention, **sent_policy},
+        updateStrategy=_update_strategy_defaults(obj["spec"].get("updateStrategy"), {"partition": 0}),
     )
 
 
 def replication_controller_defaults(obj: Obj) -> Obj:
-    """Set the defaults of a ReplicationController: selector and labels are those of its template."""
+    """Set the defaults of a ReplicationController; its selector and labels default to the labels of its template."""
     spec = obj.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
-    done = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
-    obj = {**obj, "spec": done} if done != spec else obj
+    defaulted = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
+    obj = {**obj, "spec": defaulted} if defaulted != spec else obj
     return with_metadata(obj, labels=labels) if labels and not obj["metadata"].get("labels") else obj
 
 
 def daemon_set_defaults(obj: Obj) -> Obj:
     """Set the defaults of a DaemonSet."""
-    strategy = _rolling(obj["spec"].get("updateStrategy"), {"maxSurge": 0, "maxUnavailable": 1})
-    return _with_spec(obj, {"revisionHistoryLimit": 10}, updateStrategy=strategy)
+    strategy = _update_strategy_defaults(obj["spec"].get("updateStrategy"), {"maxSurge": 0, "maxUnavailable": 1})
+    return _with_spec_fields(obj, {"revisionHistoryLimit": 10}, updateStrategy=strategy)
 
 
 def cron_job_defaults(obj: Obj) -> Obj:
     """Set the defaults of a CronJob."""
     limits = {"failedJobsHistoryLimit": 1, "successfulJobsHistoryLimit": 3}
-    return _with_spec(obj, {"concurrencyPolicy": "Allow", "suspend": False, **limits})
+    return _with_spec_fields(obj, {"concurrencyPolicy": "Allow", "suspend": False, **limits})
 
 
-def _with_spec(obj: Obj, missing: Mapping[str, Any], **fields: Any) -> Obj:
-    """Return the object with `fields` set in its spec, and `missing` where absent; itself if nothing changes."""
+def _with_spec_fields(obj: Obj, missing: Mapping[str, Any], **fields: Any) -> Obj:
+    """Return the object with `fields` set in its spec, and defaults from `missing`; the same object if unchanged."""
     spec = {**missing, **obj["spec"], **fields}
     return {**obj, "spec": spec} if spec != obj["spec"] else obj
 
 
-def _rolling(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the update strategy: a rolling update with these settings, unless another type is named."""
-    given = {"type": _ROLLING, **(strategy or {})}
-    if given["type"] != _ROLLING:
-        return given
-    return {**given, "rollingUpdate": {**settings, **(given.get("rollingUpdate") or {})}}
+def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the update strategy with defaults: a rolling update with the given settings unless it has another type."""
+    typed_strategy = {"type": _ROLLING, **(strategy or {})}
+    if typed_strategy["type"] != _ROLLING:
+        return typed_strategy
+    return {**typed_strategy, "rollingUpdate": {**settings, **(typed_strategy.get("rollingUpdate") or {})}}
 
 
 # --- job ---
@@ -293,19 +302,19 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 def job_defaults(job: Obj) -> Obj:
-    """Return a Job with its defaults. A Job without labels gets those of its pod template, including the queue."""
+    """Return the Job with its defaults. A Job without labels gets those of its pod template, such as the queue name."""
     spec = job.get("spec") or {}
     missing = {field: value for field, value in _spec_defaults(spec).items() if spec.get(field) is None}
     policy = spec.get("podFailurePolicy")
-    if policy and (complete := _policy_defaults(policy)) is not policy:
-        missing["podFailurePolicy"] = complete
-    done = {**job, "spec": {**spec, **missing}} if missing else job
+    if policy and (policy_with_defaults := _policy_defaults(policy)) is not policy:
+        missing["podFailurePolicy"] = policy_with_defaults
+    defaulted = {**job, "spec": {**spec, **missing}} if missing else job
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
-    return with_metadata(done, labels=labels) if labels and not job["metadata"].get("labels") else done
+    return with_metadata(defaulted, labels=labels) if labels and not job["metadata"].get("labels") else defaulted
 
 
 def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a Job's spec; completions only if no other field determines them."""
+    """Return the defaults of a Job's spec; completions get a default only if parallelism is unset."""
     indexes_fail_alone = spec.get("backoffLimitPerIndex") is not None
     defaults: dict[str, Any] = {
         "parallelism": 1,
@@ -319,7 +328,7 @@ def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a pod failure policy with a status in each pattern of conditions."""
+    """Return the pod failure policy with the status True in each onPodConditions pattern without a status."""
     rules = policy.get("rules") or []
     if all(pattern.get("status") for rule in rules for pattern in rule.get("onPodConditions") or ()):
         return policy
@@ -327,7 +336,7 @@ def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a rule with a status in each pattern of conditions."""
+    """Return the policy rule with the status True in each onPodConditions pattern without a status."""
     patterns = rule.get("onPodConditions")
     if not patterns:
         return rule
@@ -340,13 +349,13 @@ def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def limit_range_defaults(limit_range: Obj) -> Obj:
-    """Set the container defaults of a LimitRange: the default limit is the maximum, the default request the limit."""
+    """Set the container defaults of a LimitRange: `default` defaults to `max`, `defaultRequest` to `default`."""
     limits = (limit_range.get("spec") or {}).get("limits") or []
-    done = [_complete(limit) for limit in limits]
-    return limit_range if done == limits else with_path(limit_range, ("spec", "limits"), done)
+    defaulted = [_container_limit_defaults(limit) for limit in limits]
+    return limit_range if defaulted == limits else with_path(limit_range, ("spec", "limits"), defaulted)
 
 
-def _complete(limit: Mapping[str, Any]) -> Mapping[str, Any]:
+def _container_limit_defaults(limit: Mapping[str, Any]) -> Mapping[str, Any]:
     if limit.get("type") != "Container":
         return limit
     default = {**(limit.get("max") or {}), **(limit.get("default") or {})}
@@ -373,20 +382,20 @@ def node_defaults(node: Obj) -> Obj:
 # Defaults of role bindings. Source: Kubernetes's pkg/apis/rbac/v1/defaults.go.
 
 
-_GROUP: Final = "rbac.authorization.k8s.io"
+_RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 
 def binding_defaults(binding: Obj) -> Obj:
-    """Set the API group of users and groups."""
+    """Set the API group of the users and groups in a role binding's subjects."""
     subjects = binding.get("subjects") or ()
-    completed = [_completed(subject) for subject in subjects]
+    completed = [_subject_defaults(subject) for subject in subjects]
     return {**binding, "subjects": completed} if completed != list(subjects) else binding
 
 
-def _completed(subject: Obj) -> Obj:
+def _subject_defaults(subject: Obj) -> Obj:
     if subject["kind"] not in {"User", "Group"} or subject.get("apiGroup"):
         return subject
-    return {**subject, "apiGroup": _GROUP}
+    return {**subject, "apiGroup": _RBAC_GROUP}
 
 
 # --- secret ---
@@ -395,13 +404,13 @@ def _completed(subject: Obj) -> Obj:
 
 
 def secret_defaults(secret: Obj) -> dict[str, Any]:
-    """Merge `stringData` into `data`, where it takes precedence; `stringData` itself is never stored."""
-    kept = {field: value for field, value in secret.items() if field != "stringData"}
-    texts = secret.get("stringData")
-    if texts:
-        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-        kept["data"] = {**(secret.get("data") or {}), **encoded}
-    return kept
+    """Merge the `stringData` of a Secret into `data`, where it takes precedence; `stringData` is never stored."""
+    stored = {field: value for field, value in secret.items() if field != "stringData"}
+    string_data = secret.get("stringData")
+    if string_data:
+        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in string_data.items()}
+        stored["data"] = {**(secret.get("data") or {}), **encoded}
+    return stored
 
 
 Default: TypeAlias = Callable[[Obj], Obj]
@@ -437,14 +446,14 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.PERSISTENT_VOLUME_CLAIM: claim_defaults,
 }
 
-_NO_PODS: Final = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
-#: The status of kinds without a controller here: clients that wait for a status read it.
+_DAEMON_SET_COUNTS: Final = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
+#: The initial status of kinds that batchyard has no controller for: clients that wait for a status read it.
 _STATUSES: Final[Mapping[str, Obj]] = {
     scheme.DEPLOYMENT: {},
     scheme.REPLICA_SET: {"replicas": 0},
     scheme.REPLICATION_CONTROLLER: {"replicas": 0},
     scheme.STATEFUL_SET: {"availableReplicas": 0, "replicas": 0},
-    scheme.DAEMON_SET: dict.fromkeys(_NO_PODS, 0),
+    scheme.DAEMON_SET: dict.fromkeys(_DAEMON_SET_COUNTS, 0),
     scheme.CRON_JOB: {},
     scheme.INGRESS: {"loadBalancer": {}},
     scheme.SERVICE: {"loadBalancer": {}},
@@ -452,10 +461,10 @@ _STATUSES: Final[Mapping[str, Obj]] = {
 
 
 def with_defaults(obj: Obj) -> dict[str, Any]:
-    """Return the object with its defaults; the same object if it has all of them."""
+    """Return the object with the defaults of its kind; the same object if it has all of them."""
     kind = group_kind(obj)
     default, status = _DEFAULTS.get(kind), _STATUSES.get(kind)
-    done = default(obj) if default else obj
-    if status is not None and done.get("status") is None:
-        return {**done, "status": status}
-    return done if isinstance(done, dict) else dict(done)
+    defaulted = default(obj) if default else obj
+    if status is not None and defaulted.get("status") is None:
+        return {**defaulted, "status": status}
+    return defaulted if isinstance(defaulted, dict) else dict(defaulted)

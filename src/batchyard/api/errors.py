@@ -1,10 +1,10 @@
-"""Errors of the API, each with the field and the remedy.
+"""Errors of API requests, and field errors: the path of a field, the problem, and the remedy.
 
-FieldError      one fault of one field, in the words of the API
-InvalidObject   all faults of an object at once (an ApiError)
-Conflict        another writer came first, or the object already exists (an ApiError)
-NotFound        no such object (an ApiError)
-Forbidden       an admission plugin or webhook rejects the request (an ApiError)
+FieldError      one error in one field of an object, worded as Kubernetes does
+InvalidObject   all field errors of an object at once (an ApiError)
+Conflict        another client changed the object first, or the object already exists (an ApiError)
+NotFound        the object does not exist (an ApiError)
+Forbidden       authorization, an admission plugin or a webhook rejects the request (an ApiError)
 Unanswered      the server did not respond, or the response is not valid (an ApiError)
 NamespaceTerminating  a new object is rejected because its Namespace is terminating (Forbidden)
 RefusedForNow   a new object is rejected because of quota, limits or a missing account (Forbidden)
@@ -15,22 +15,22 @@ from typing import NamedTuple
 
 
 class FieldError(NamedTuple):
-    """One fault: `path: problem; remedy`. Paths are Kubernetes's: `spec.resourceGroups[0].flavors[1].name`."""
+    """An error in one field of an object. Paths are Kubernetes's: `spec.resourceGroups[0].flavors[1].name`."""
 
     path: str
     problem: str
     remedy: str = ""
-    #: The webhook that reports the fault after the API's own validation passed; '' if it is the API.
+    #: The webhook that reports the error; '' if the API server's own validation reports it.
     webhook: str = ""
 
     def __str__(self) -> str:
-        """`path: problem; remedy`, without empty parts."""
-        place = f"{self.path}: " if self.path else ""
-        return f"{place}{self.problem}; {self.remedy}" if self.remedy else f"{place}{self.problem}"
+        """Return `path: problem; remedy`, without empty parts."""
+        prefix = f"{self.path}: " if self.path else ""
+        return f"{prefix}{self.problem}; {self.remedy}" if self.remedy else f"{prefix}{self.problem}"
 
 
 class ApiError(Exception):
-    """A request that the API rejected; `reason` is Kubernetes's."""
+    """A request that the API server rejected; `reason` is the machine-readable `reason` of Kubernetes's Status."""
 
     reason = "InternalError"
 
@@ -58,13 +58,13 @@ class NotFound(ApiError):  # noqa: N818
 
 
 class Forbidden(ApiError):  # noqa: N818
-    """The request is valid and not allowed."""
+    """The request is valid, but not allowed."""
 
     reason = "Forbidden"
 
 
 class NamespaceTerminating(Forbidden):
-    """A new object in a Namespace that is being deleted; the name is Kubernetes's cause."""
+    """A new object is rejected because its Namespace is being deleted; Kubernetes's cause has the same name."""
 
 
 class RefusedForNow(Forbidden):

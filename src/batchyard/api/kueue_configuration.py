@@ -1,6 +1,6 @@
-"""Kueue's Configuration as a file: one document, decoded as strictly as Kueue does.
+"""Reads Kueue's Configuration from a YAML file with one document, as strictly as Kueue does.
 
-A fault prints as `file:line: field.path: problem; remedy`. All faults are reported at once.
+An error prints as `file:line: field.path: problem; remedy`. All errors are reported at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,56 +14,56 @@ from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY
 from batchyard.api.yaml_documents import DocumentLines, read_documents
 
 _INFO: Final = kind_info(CONFIGURATION)
-_EXAMPLE: Final = f"write apiVersion: {_INFO.api_version} and kind: Configuration first"
-#: Fields that enable features in v1beta1, each with its replacement.
-_SWITCHES: Final = {
-    "waitForPodsReady.enable": f"it is on without a word; featureGates: {{{DISABLE_WAIT_FOR_PODS_READY}: true}} turns "
-    "it off",
-    "fairSharing.enable": "fairSharing with its preemptionStrategies is on, and without fairSharing it is off",
+_HEADER_REMEDY: Final = f"start the file with apiVersion: {_INFO.api_version} and kind: Configuration"
+#: Fields that enable features in v1beta1, each with the way to do it in v1beta2.
+_V1BETA1_FIELDS: Final = {
+    "waitForPodsReady.enable": f"it is enabled by default; to disable it, set featureGates: "
+    f"{{{DISABLE_WAIT_FOR_PODS_READY}: true}}",
+    "fairSharing.enable": "to enable it, set fairSharing.preemptionStrategies; to disable it, remove fairSharing",
 }
 
 
 class InvalidConfiguration(Exception):  # noqa: N818 - named like the API's Invalid
-    """The text is not a valid Configuration; the message has one line for each fault."""
+    """The text is not a valid Configuration; the message has one line for each field error."""
 
 
 def read_configuration(name: str, text: str) -> Obj:
-    """Return the Configuration in a text, in its storage version with all defaults; `name` is shown in errors.
+    """Parse a Configuration and return it in its storage version with all defaults.
 
-    InvalidConfiguration with every fault.
+    `name` is the file name in error messages. Raises InvalidConfiguration with all errors.
     """
     documents = list(read_documents(text))
     if len(documents) != 1:
-        problem = "the file is empty" if not documents else f"it has {len(documents)} documents"
-        raise InvalidConfiguration(f"{name}: {problem}; {_EXAMPLE}, in one document")
+        problem = "the file is empty" if not documents else f"the file has {len(documents)} YAML documents, not one"
+        raise InvalidConfiguration(f"{name}: {problem}; {_HEADER_REMEDY}, and write a single document")
     document = documents[0]
-    found, errors = (None, document.faults) if document.faults else _decoded(document.value)
-    if found is None or errors:
+    configuration, errors = (None, document.faults) if document.faults else _decode_configuration(document.value)
+    if configuration is None or errors:
         lines = DocumentLines(document.text, document.line)
         raise InvalidConfiguration("\n".join(f"{name}:{lines.of(error.path)}: {error}" for error in errors))
-    return found
+    return configuration
 
 
 def completed(configuration: Obj) -> Obj:
-    """Return a valid partial Configuration with all defaults."""
-    found, errors = _decoded(configuration)
-    if found is None:
+    """Return a partial Configuration with all defaults filled in; raise InvalidConfiguration if it is invalid."""
+    with_defaults, errors = _decode_configuration(configuration)
+    if with_defaults is None:
         raise InvalidConfiguration("; ".join(map(str, errors)))
-    return found
+    return with_defaults
 
 
-def _decoded(value: Any) -> tuple[Obj | None, Sequence[FieldError]]:
+def _decode_configuration(value: Any) -> tuple[Obj | None, Sequence[FieldError]]:
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind is not None and kind != _INFO.kind:
-        return None, [FieldError("kind", f"this is a {kind}, and no Configuration of Kueue", _EXAMPLE)]
+        return None, [FieldError("kind", f"{kind} is not the kind of a Kueue Configuration", _HEADER_REMEDY)]
     decoded = decode(value)
     if decoded.obj is not None and group_kind(decoded.obj) != CONFIGURATION:
-        return None, [FieldError("apiVersion", "this is no Configuration of Kueue", _EXAMPLE)]
-    return decoded.obj, list(_in_words(decoded.faults))
+        return None, [FieldError("apiVersion", "this is not the apiVersion of a Kueue Configuration", _HEADER_REMEDY)]
+    return decoded.obj, list(_with_v1beta1_remedies(decoded.faults))
 
 
-def _in_words(faults: Sequence[FieldError]) -> Iterator[FieldError]:
-    """Replace the remedies of fields that v1beta1 had: they are not misspellings."""
+def _with_v1beta1_remedies(faults: Sequence[FieldError]) -> Iterator[FieldError]:
+    """Replace the remedies for fields that exist only in v1beta1, which are not misspellings."""
     for fault in faults:
-        remedy = _SWITCHES.get(fault.path)
-        yield fault if remedy is None else fault._replace(remedy=f"v1beta2 has no such switch: {remedy}")
+        remedy = _V1BETA1_FIELDS.get(fault.path)
+        yield fault if remedy is None else fault._replace(remedy=f"v1beta2 does not have this field: {remedy}")

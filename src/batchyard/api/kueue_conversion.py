@@ -1,4 +1,7 @@
-"""Conversion of Kueue's kinds between v1beta1 and v1beta2: the parts that differ.
+"""Conversion rules for the fields of Kueue's kinds that differ between v1beta1 and v1beta2.
+
+A ConversionPart is a group of fields that are converted together. If a conversion would lose information, the original
+fields are kept in an annotation, and the conversion back restores them.
 
 Sources: Kueue's apis/kueue/v1beta1/*_conversion.go.
 """
@@ -14,59 +17,63 @@ from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.validation.topology import assignment_faults
 from batchyard.api.well_known import HOSTNAME
 
-#: The fields of a part in one version; empty if none is set.
+#: The values of the fields of a ConversionPart in one version; empty if none is set.
 Fragment: TypeAlias = Mapping[str, Any]
 Change: TypeAlias = Callable[[Fragment], Fragment]
 
-#: Decoding an original may raise any of these, because anyone can write annotations.
+#: The exceptions that malformed originals in annotations may cause: users can write annotations.
 _MALFORMED: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
 class PartLocation(Protocol):
-    """The location of a part in a version."""
+    """Reads and writes the fields of a ConversionPart in objects of one API version."""
 
     def read(self, obj: Obj) -> Fragment:
-        """Return the fields of the part."""
+        """Return the values of the fields of the ConversionPart in an object."""
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """Return the object with only these fields in the part."""
+        """Return the object with the fields of the ConversionPart replaced by the given ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class FieldsAt:
-    """Some fields of the mapping at a path."""
+class MappingFields:
+    """The location of named fields in the mapping at a path, such as `spec`."""
 
     path: tuple[str, ...]
     names: tuple[str, ...]
-    #: Default values, which are equivalent to absence and need not be kept.
+    #: Default values, which mean the same as absent fields.
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, obj: Obj) -> Fragment:
-        """Return the fields that are set to other values than their defaults."""
-        holder = self._holder(obj)
-        given = {name: holder[name] for name in self.names if name in holder} if holder is not None else {}
-        return {name: value for name, value in given.items() if self.defaults.get(name) != value or value is None}
+        """Return the named fields that are set to other values than their defaults."""
+        mapping = self._mapping(obj)
+        set_fields = {name: mapping[name] for name in self.names if name in mapping} if mapping is not None else {}
+        return {name: value for name, value in set_fields.items() if self.defaults.get(name) != value or value is None}
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """Return the object with only these of the fields; unchanged if the mapping itself is missing."""
-        holder = self._holder(obj)
-        if holder is None:
+        """Return the object with the named fields replaced by the given ones; unchanged if the mapping is missing."""
+        mapping = self._mapping(obj)
+        if mapping is None:
             return obj
-        others = {name: value for name, value in holder.items() if name not in self.names}
-        mine = {name: fragment[name] for name in self.names if name in fragment}
-        return obj if not mine and len(others) == len(holder) else with_path(obj, self.path, {**others, **mine})
+        other_fields = {name: value for name, value in mapping.items() if name not in self.names}
+        new_fields = {name: fragment[name] for name in self.names if name in fragment}
+        return (
+            obj
+            if not new_fields and len(other_fields) == len(mapping)
+            else with_path(obj, self.path, {**other_fields, **new_fields})
+        )
 
-    def _holder(self, obj: Obj) -> Mapping[str, Any] | None:
-        """Return the mapping with the fields."""
-        holder: Any = obj
+    def _mapping(self, obj: Obj) -> Mapping[str, Any] | None:
+        """Return the mapping at the path, or None if it is missing."""
+        mapping: Any = obj
         for name in self.path:
-            holder = holder.get(name) if isinstance(holder, Mapping) else None
-        return holder if isinstance(holder, Mapping) else None
+            mapping = mapping.get(name) if isinstance(mapping, Mapping) else None
+        return mapping if isinstance(mapping, Mapping) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionPart:
-    """A part of a kind in its two versions."""
+    """A group of fields that are converted together: their locations in both versions, and the conversions."""
 
     name: str
     old: PartLocation
@@ -76,58 +83,68 @@ class ConversionPart:
 
 
 def renamed(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
-    """Return the part for a field that was renamed."""
+    """Return the ConversionPart for a field that was renamed from `old` to `new`."""
     return ConversionPart(
         ".".join((*path, new)),
-        FieldsAt(path, (old,)),
-        FieldsAt(path, (new,)),
+        MappingFields(path, (old,)),
+        MappingFields(path, (new,)),
         lambda current: {new: current[old]} if current else {},
         lambda current: {old: current[new]} if current else {},
     )
 
 
 def old_only(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
-    """Return the part for a field that the newer version lacks."""
+    """Return the ConversionPart for a field that exists only in the older version, with its default if given."""
     return ConversionPart(
-        ".".join((*path, name)), FieldsAt(path, (name,), defaults), FieldsAt(path, ()), _nothing, _nothing
+        ".".join((*path, name)),
+        MappingFields(path, (name,), defaults),
+        MappingFields(path, ()),
+        _convert_to_nothing,
+        _convert_to_nothing,
     )
 
 
 def new_only(path: tuple[str, ...], name: str) -> ConversionPart:
-    """Return the part for a field that the older version lacks."""
-    return ConversionPart(".".join((*path, name)), FieldsAt(path, ()), FieldsAt(path, (name,)), _nothing, _nothing)
+    """Return the ConversionPart for a field that exists only in the newer version."""
+    return ConversionPart(
+        ".".join((*path, name)),
+        MappingFields(path, ()),
+        MappingFields(path, (name,)),
+        _convert_to_nothing,
+        _convert_to_nothing,
+    )
 
 
-def _nothing(_: Fragment) -> Fragment:
-    """Return the empty fragment of a version without the field."""
+def _convert_to_nothing(_: Fragment) -> Fragment:
+    """Convert to no fields, for a version that does not have the field."""
     return {}
 
 
 def flipped(part: ConversionPart) -> ConversionPart:
-    """Return the part with both versions swapped."""
+    """Return the ConversionPart for the opposite direction."""
     return ConversionPart(part.name, part.new, part.old, part.downgrade, part.upgrade)
 
 
-def converted(obj: Obj, parts: Sequence[ConversionPart], *, taken: str, kept: str) -> Obj:
-    """Return the object with its parts in the form of the newer version.
+def converted(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: str, saved_to: str) -> Obj:
+    """Convert the given parts of an object to the newer version.
 
-    Originals of the newer version are restored from the annotation `taken`; originals that it cannot represent are
-    stored in `kept`.
+    Fields that an earlier conversion saved in the annotation `restored_from` are restored. Fields that the newer
+    version cannot represent are saved in the annotation `saved_to`.
     """
-    originals, left = _originals(obj, taken), {}
+    originals, unrepresented = _read_originals(obj, restored_from), {}
     for part in parts:
         current = part.old.read(obj)
-        now = _taken_up(originals.get(part.name), part, current)
-        if now is None:
-            now = part.upgrade(current)
-        if part.downgrade(now) != current:
-            left[part.name] = current
-        obj = part.new.write(part.old.write(obj, {}), now)
-    return _annotated(obj, taken, kept, left)
+        converted_fields = _restore_original(originals.get(part.name), part, current)
+        if converted_fields is None:
+            converted_fields = part.upgrade(current)
+        if part.downgrade(converted_fields) != current:
+            unrepresented[part.name] = current
+        obj = part.new.write(part.old.write(obj, {}), converted_fields)
+    return _with_saved_originals(obj, restored_from, saved_to, unrepresented)
 
 
-def _taken_up(original: Any, part: ConversionPart, current: Fragment) -> Fragment | None:
-    """Return the original if it still matches the part, else None."""
+def _restore_original(original: Any, part: ConversionPart, current: Fragment) -> Fragment | None:
+    """Return the saved original fields if they still convert to the current ones, else None."""
     if not isinstance(original, Mapping):
         return None
     try:
@@ -136,8 +153,8 @@ def _taken_up(original: Any, part: ConversionPart, current: Fragment) -> Fragmen
         return None
 
 
-def _originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
-    """Return the originals in an annotation."""
+def _read_originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
+    """Return the original fields of all parts that an earlier conversion saved in the annotation."""
     text = (obj["metadata"].get("annotations") or {}).get(annotation)
     try:
         originals = msgspec.json.decode(text) if text else {}
@@ -146,12 +163,12 @@ def _originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
     return originals if isinstance(originals, Mapping) else {}
 
 
-def _annotated(obj: Obj, taken: str, kept: str, left: Mapping[str, Any]) -> Obj:
-    """Return the object with its originals in `kept`, and without `taken`."""
+def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented: Mapping[str, Any]) -> Obj:
+    """Return the object with the fields `unrepresented` saved in an annotation, and without the restored annotation."""
     before = obj["metadata"].get("annotations") or {}
-    annotations = {name: value for name, value in before.items() if name not in {taken, kept}}
-    if left:
-        annotations[kept] = msgspec.json.encode(left, order="sorted").decode()
+    annotations = {name: value for name, value in before.items() if name not in {restored_from, saved_to}}
+    if unrepresented:
+        annotations[saved_to] = msgspec.json.encode(unrepresented, order="sorted").decode()
     if annotations == before:
         return obj
     return with_metadata(obj, annotations=annotations or None)
@@ -161,22 +178,22 @@ _SPEC: Final = ("spec",)
 _STATUS: Final = ("status",)
 
 
-def _checks_up(old: Fragment) -> Fragment:
-    """Convert a list of check names to a strategy for all flavors; it takes precedence over a given strategy."""
+def _upgrade_checks(old: Fragment) -> Fragment:
+    """Convert admissionChecks to an admissionChecksStrategy for all flavors, which replaces a given strategy."""
     if names := old.get("admissionChecks"):
         return {"admissionChecksStrategy": {"admissionChecks": [{"name": name} for name in names]}}
     strategy = old.get("admissionChecksStrategy")
     return {"admissionChecksStrategy": strategy} if strategy and strategy.get("admissionChecks") else {}
 
 
-def _checks_down(new: Fragment) -> Fragment:
-    """Return the strategy unchanged: both versions have it."""
+def _downgrade_checks(new: Fragment) -> Fragment:
+    """Return admissionChecksStrategy unchanged: both versions have this field."""
     return dict(new)
 
 
-def _fungibility(name: str, old_word: str) -> ConversionPart:
-    """Return the conversion of a fungibility field, whose value for stopping the search was renamed."""
-    fields = FieldsAt(("spec", "flavorFungibility"), (name,))
+def _fungibility_part(name: str, old_word: str) -> ConversionPart:
+    """Return the conversion of a flavorFungibility field, whose value `old_word` was renamed to MayStopSearch."""
+    fields = MappingFields(("spec", "flavorFungibility"), (name,))
     return ConversionPart(
         f"spec.flavorFungibility.{name}",
         fields,
@@ -186,8 +203,8 @@ def _fungibility(name: str, old_word: str) -> ConversionPart:
     )
 
 
-def _source_up(old: Fragment) -> Fragment:
-    """Merge the ways to reach a cluster into one source; an empty location counts as none."""
+def _upgrade_cluster_source(old: Fragment) -> Fragment:
+    """Merge kubeConfig and clusterProfileRef into clusterSource; a kubeConfig without a location is omitted."""
     if not old:
         return {}
     kube_config, profile = old.get("kubeConfig") or {}, old.get("clusterProfileRef")
@@ -195,8 +212,8 @@ def _source_up(old: Fragment) -> Fragment:
     return {"clusterSource": {**source, "clusterProfileRef": profile} if profile is not None else source}
 
 
-def _source_down(new: Fragment) -> Fragment:
-    """Return the kubeconfig, which the older version always has, and the profile if there is one."""
+def _downgrade_cluster_source(new: Fragment) -> Fragment:
+    """Split clusterSource into kubeConfig, which v1beta1 requires, and clusterProfileRef if it is set."""
     if "clusterSource" not in new:
         return {}
     source = new["clusterSource"] or {}
@@ -211,13 +228,13 @@ CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
     renamed(_SPEC, "cohort", "cohortName"),
     ConversionPart(
         "spec.admissionChecksStrategy",
-        FieldsAt(_SPEC, ("admissionChecks", "admissionChecksStrategy")),
-        FieldsAt(_SPEC, ("admissionChecksStrategy",)),
-        _checks_up,
-        _checks_down,
+        MappingFields(_SPEC, ("admissionChecks", "admissionChecksStrategy")),
+        MappingFields(_SPEC, ("admissionChecksStrategy",)),
+        _upgrade_checks,
+        _downgrade_checks,
     ),
-    _fungibility("whenCanBorrow", "Borrow"),
-    _fungibility("whenCanPreempt", "Preempt"),
+    _fungibility_part("whenCanBorrow", "Borrow"),
+    _fungibility_part("whenCanPreempt", "Preempt"),
     new_only(_SPEC, "concurrentAdmissionPolicy"),
     old_only(_STATUS, "pendingWorkloadsStatus"),
     _FAIR_SHARING,
@@ -237,10 +254,10 @@ MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_only(_SPEC, "qu
 MULTI_KUEUE_CLUSTER_PARTS: Final[Sequence[ConversionPart]] = (
     ConversionPart(
         "spec.clusterSource",
-        FieldsAt(_SPEC, ("kubeConfig", "clusterProfileRef")),
-        FieldsAt(_SPEC, ("clusterSource",)),
-        _source_up,
-        _source_down,
+        MappingFields(_SPEC, ("kubeConfig", "clusterProfileRef")),
+        MappingFields(_SPEC, ("clusterSource",)),
+        _upgrade_cluster_source,
+        _downgrade_cluster_source,
     ),
 )
 
@@ -250,50 +267,53 @@ _SLICES_MAX: Final = 1_000
 
 
 def compressed(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
-    """Return slices of domains; each domain has a value for every level and a count of pods."""
-    by_prefix = [_slice(levels, run) for run in _runs(levels, domains)]
+    """Compress topology domains to TopologyAssignment slices, which share the common parts of their values."""
+    by_prefix = [_build_slice(levels, group) for group in _group_by_prefix(levels, domains)]
     if len(by_prefix) <= 1 or len(domains) > _SLICE_DOMAINS_MAX:
         return by_prefix
-    whole = [_slice(levels, domains)]
-    return whole if len(msgspec.json.encode(whole)) < len(msgspec.json.encode(by_prefix)) else by_prefix
+    single_slice = [_build_slice(levels, domains)]
+    return single_slice if len(msgspec.json.encode(single_slice)) < len(msgspec.json.encode(by_prefix)) else by_prefix
 
 
 def expanded(slices: Sequence[Obj]) -> list[dict[str, Any]]:
-    """Return the domains of slices, in order."""
+    """Expand TopologyAssignment slices to a list of domains, each with its values by level and its pod count."""
     return [
-        {"values": [_value(values, i) for values in part["valuesPerLevel"]], "count": _count(part["podCounts"], i)}
+        {
+            "values": [_domain_value(values, i) for values in part["valuesPerLevel"]],
+            "count": _domain_count(part["podCounts"], i),
+        }
         for part in slices
         for i in range(part["domainCount"])
     ]
 
 
-def _value(values: Obj, i: int) -> str:
-    """Return the value of a level in the i-th domain of a slice."""
+def _domain_value(values: Obj, i: int) -> str:
+    """Return the value of a topology level in the i-th domain of a slice."""
     if (universal := values.get("universal")) is not None:
         return str(universal)
-    own = values["individual"]
-    return f"{own.get('prefix') or ''}{own['roots'][i]}{own.get('suffix') or ''}"
+    individual = values["individual"]
+    return f"{individual.get('prefix') or ''}{individual['roots'][i]}{individual.get('suffix') or ''}"
 
 
-def _count(counts: Obj, i: int) -> int:
+def _domain_count(counts: Obj, i: int) -> int:
     """Return the pod count of the i-th domain of a slice."""
     universal = counts.get("universal")
     return int(counts["individual"][i] if universal is None else universal)
 
 
-def _slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
-    """Return one slice with all the domains."""
+def _build_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
+    """Return one TopologyAssignment slice for all the given domains."""
     counts = [domain["count"] for domain in domains]
-    same = all(count == counts[0] for count in counts)
+    all_equal = all(count == counts[0] for count in counts)
     return {
         "domainCount": len(domains),
-        "podCounts": {"universal": counts[0]} if same else {"individual": counts},
-        "valuesPerLevel": [_values([domain["values"][i] for domain in domains]) for i in range(len(levels))],
+        "podCounts": {"universal": counts[0]} if all_equal else {"individual": counts},
+        "valuesPerLevel": [_encode_values([domain["values"][i] for domain in domains]) for i in range(len(levels))],
     }
 
 
-def _values(values: Sequence[str]) -> dict[str, Any]:
-    """Return the values of one level: a single common value, or the common prefix and suffix with individual roots."""
+def _encode_values(values: Sequence[str]) -> dict[str, Any]:
+    """Encode the values of one level: `universal` if all are equal, else a common prefix and suffix with `roots`."""
     if all(value == values[0] for value in values):
         return {"universal": values[0]}
     suffix = _common_prefix([value[::-1] for value in values])[::-1]
@@ -305,23 +325,25 @@ def _values(values: Sequence[str]) -> dict[str, Any]:
 
 
 def _common_prefix(values: Sequence[str]) -> str:
-    """Return the common prefix of all values: the common prefix of the smallest and the largest."""
-    first, last = min(values), max(values)
-    length = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    return first[:length]
+    """Return the common prefix of all values, found by comparing the smallest with the largest."""
+    smallest, largest = min(values), max(values)
+    length = next(
+        (i for i, pair in enumerate(zip(smallest, largest, strict=False)) if pair[0] != pair[1]), len(smallest)
+    )
+    return smallest[:length]
 
 
-def _runs(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
-    """Group neighbouring domains whose hosts have a common prefix; one group if the lowest level is not the host."""
+def _group_by_prefix(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
+    """Group adjacent domains by a common host name prefix; one group if the lowest level is not the host name."""
     keys = [""] * len(domains)
     if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
         keys = _prefix_keys([domain["values"][-1] for domain in domains])
-    starts = _starts(keys)
+    starts = _slice_starts(keys)
     return [domains[start:end] for start, end in pairwise([*starts, len(domains)])]
 
 
-def _starts(keys: Sequence[str]) -> list[int]:
-    """Return the start indices of slices: at each new key, and at the maximum size of a slice."""
+def _slice_starts(keys: Sequence[str]) -> list[int]:
+    """Return the start index of each slice: one starts where the key changes or the maximum size is reached."""
     starts: list[int] = []
     for i, key in enumerate(keys):
         if not starts or key != keys[i - 1] or i - starts[-1] == _SLICE_DOMAINS_MAX:
@@ -330,124 +352,127 @@ def _starts(keys: Sequence[str]) -> list[int]:
 
 
 def _prefix_keys(hosts: Sequence[str]) -> list[str]:
-    """Return the longest prefix of each host up to a hyphen that another host shares; shorter with too many slices."""
+    """Return for each host its longest prefix ending in a hyphen that another host shares.
+
+    If this results in too many slices, shorter prefixes are used.
+    """
     prefixes = [[host[: i + 1] for i in range(len(host) - 1) if host[i] == "-"] for host in hosts]
     shared: dict[str, int] = {}
-    for prefix in (prefix for each in prefixes for prefix in each):
+    for prefix in (prefix for host_prefixes in prefixes for prefix in host_prefixes):
         shared[prefix] = shared.get(prefix, 0) + 1
     for depth in range(max(map(len, prefixes)), 0, -1):
-        keys = [next((p for p in reversed(each[:depth]) if shared[p] > 1), "") for each in prefixes]
-        if len(_starts(keys)) <= _SLICES_MAX:
+        keys = [next((p for p in reversed(host_prefixes[:depth]) if shared[p] > 1), "") for host_prefixes in prefixes]
+        if len(_slice_starts(keys)) <= _SLICES_MAX:
             return keys
     return [""] * len(hosts)
 
 
-_SOURCES: Final[Mapping[str, tuple[str, str]]] = {
+_CLASS_REFERENCES: Final[Mapping[str, tuple[str, str]]] = {
     "kueue.x-k8s.io/workloadpriorityclass": ("kueue.x-k8s.io", "WorkloadPriorityClass"),
     "scheduling.k8s.io/priorityclass": ("scheduling.k8s.io", "PriorityClass"),
 }
-_SOURCE_OF: Final = {reference: source for source, reference in _SOURCES.items()}
-_LAYERS: Final = "podsetSliceRequiredTopologyConstraints"
+_SOURCE_BY_CLASS: Final = {reference: source for source, reference in _CLASS_REFERENCES.items()}
+_SLICE_CONSTRAINTS: Final = "podsetSliceRequiredTopologyConstraints"
 _POD_SETS: Final = ("spec", "podSets")
 _ASSIGNMENTS: Final = ("status", "admission", "podSetAssignments")
 
 
 @dataclass(frozen=True, slots=True)
 class ItemFields:
-    """A field of each item of a list, by item name; `within` is the path in the item to the mapping with the field."""
+    """The location of a field in each item of a list; `item_path` leads from the item to the field's mapping."""
 
     path: tuple[str, ...]
     field: str
-    within: tuple[str, ...] = ()
+    item_path: tuple[str, ...] = ()
 
     def read(self, obj: Obj) -> Fragment:
-        """Return the field of each item that has it."""
-        found = {}
+        """Return a mapping from the name of each item that has the field to the value of the field."""
+        values = {}
         for item in self._items(obj) or ():
-            holder = _at(item, self.within)
-            if isinstance(holder, Mapping) and holder.get(self.field) is not None:
-                found[item.get("name", "main")] = holder[self.field]
-        return found
+            mapping = _value_at(item, self.item_path)
+            if isinstance(mapping, Mapping) and mapping.get(self.field) is not None:
+                values[item.get("name", "main")] = mapping[self.field]
+        return values
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """Return the object with the field set in each item as the fragment says."""
+        """Return the object with the field of each item set to the value for the item's name, or removed."""
         items = self._items(obj)
         if not items or fragment == self.read(obj):
             return obj
-        return with_path(obj, self.path, [self._written(item, fragment) for item in items])
+        return with_path(obj, self.path, [self._write_item(item, fragment) for item in items])
 
-    def _written(self, item: Obj, fragment: Fragment) -> Obj:
-        """Return one item with its field; items without the mapping for it stay unchanged."""
-        if not isinstance(_at(item, self.within), Mapping):
+    def _write_item(self, item: Obj, fragment: Fragment) -> Obj:
+        """Return the list item with its field set; items without the mapping stay unchanged."""
+        if not isinstance(_value_at(item, self.item_path), Mapping):
             return item
-        return with_path(item, (*self.within, self.field), fragment.get(item.get("name", "main")))
+        return with_path(item, (*self.item_path, self.field), fragment.get(item.get("name", "main")))
 
     def _items(self, obj: Obj) -> list[Obj] | None:
-        """Return the items of the list."""
-        items = _at(obj, self.path)
+        """Return the items of the list at the path, or None if there is no list."""
+        items = _value_at(obj, self.path)
         return items if isinstance(items, list) else None
 
 
-def _at(obj: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at a path, or None."""
+def _value_at(obj: Any, path: tuple[str, ...]) -> Any:
+    """Return the value at a path of nested mappings, or None."""
     for name in path:
         obj = obj.get(name) if isinstance(obj, Mapping) else None
     return obj
 
 
-def _class_up(old: Fragment) -> Fragment:
-    """Convert name and source to a reference to the class; empty without either."""
-    reference = _SOURCES.get(old.get("priorityClassSource") or "")
+def _upgrade_priority_class(old: Fragment) -> Fragment:
+    """Convert priorityClassName and priorityClassSource to priorityClassRef; nothing if one of them is missing."""
+    reference = _CLASS_REFERENCES.get(old.get("priorityClassSource") or "")
     name = old.get("priorityClassName")
     if reference is None or not name:
         return {}
     return {"priorityClassRef": {"group": reference[0], "kind": reference[1], "name": name}}
 
 
-def _class_down(new: Fragment) -> Fragment:
-    """Convert a reference to the name and the source of the class; empty for other kinds."""
+def _downgrade_priority_class(new: Fragment) -> Fragment:
+    """Convert priorityClassRef to priorityClassName and priorityClassSource; nothing for unknown kinds."""
     reference = new.get("priorityClassRef") or {}
-    source = _SOURCE_OF.get((reference.get("group", ""), reference.get("kind", "")))
+    source = _SOURCE_BY_CLASS.get((reference.get("group", ""), reference.get("kind", "")))
     return {"priorityClassName": reference["name"], "priorityClassSource": source} if source else {}
 
 
-def _slices(assignment: Obj) -> Obj:
-    """Convert an assignment to slices. If its domains do not match its levels, return it for validation to reject."""
+def _compress_assignment(assignment: Obj) -> Obj:
+    """Convert the domains of a TopologyAssignment to slices. If a domain does not match the levels, change nothing."""
     levels, domains = assignment.get("levels") or [], assignment.get("domains")
     if domains is None or any(len(domain["values"]) != len(levels) for domain in domains):
         return assignment
-    others = {name: value for name, value in assignment.items() if name != "domains"}
-    return {**others, "slices": compressed(levels, domains)}
+    other_fields = {name: value for name, value in assignment.items() if name != "domains"}
+    return {**other_fields, "slices": compressed(levels, domains)}
 
 
-def _domains(assignment: Obj) -> Obj:
-    """Convert an assignment to domains. If its slices do not match its levels, return it unchanged."""
+def _expand_assignment(assignment: Obj) -> Obj:
+    """Convert the slices of a TopologyAssignment to domains. If the slices are invalid, change nothing."""
     if next(assignment_faults(assignment, ""), None) is not None:
         return assignment
-    others = {name: value for name, value in assignment.items() if name != "slices"}
-    return {**others, "domains": expanded(assignment["slices"])}
+    other_fields = {name: value for name, value in assignment.items() if name != "slices"}
+    return {**other_fields, "domains": expanded(assignment["slices"])}
 
 
-def _each(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
-    """Apply the change to every assignment."""
+def _for_each_assignment(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
+    """Return a conversion that applies `change` to the TopologyAssignment of every pod set."""
     return lambda fragment: {name: change(assignment) for name, assignment in fragment.items()}
 
 
 PARTS: Final[Sequence[ConversionPart]] = (
     ConversionPart(
         "spec.priorityClassRef",
-        FieldsAt(("spec",), ("priorityClassName", "priorityClassSource"), {"priorityClassSource": ""}),
-        FieldsAt(("spec",), ("priorityClassRef",)),
-        _class_up,
-        _class_down,
+        MappingFields(("spec",), ("priorityClassName", "priorityClassSource"), {"priorityClassSource": ""}),
+        MappingFields(("spec",), ("priorityClassRef",)),
+        _upgrade_priority_class,
+        _downgrade_priority_class,
     ),
     new_only(("spec",), "preemptionGates"),
     new_only(("status",), "preemptionGates"),
     renamed(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
     ConversionPart(
-        f"spec.podSets.topologyRequest.{_LAYERS}",
-        FieldsAt(_POD_SETS, ()),
-        ItemFields(_POD_SETS, _LAYERS, ("topologyRequest",)),
+        f"spec.podSets.topologyRequest.{_SLICE_CONSTRAINTS}",
+        MappingFields(_POD_SETS, ()),
+        ItemFields(_POD_SETS, _SLICE_CONSTRAINTS, ("topologyRequest",)),
         lambda _: {},
         lambda _: {},
     ),
@@ -455,7 +480,7 @@ PARTS: Final[Sequence[ConversionPart]] = (
         "status.admission.podSetAssignments.topologyAssignment",
         ItemFields(_ASSIGNMENTS, "topologyAssignment"),
         ItemFields(_ASSIGNMENTS, "topologyAssignment"),
-        _each(_slices),
-        _each(_domains),
+        _for_each_assignment(_compress_assignment),
+        _for_each_assignment(_expand_assignment),
     ),
 )

@@ -1,7 +1,7 @@
-"""Manifests: reads files of objects and reports every fault with its place.
+"""Reads manifests, which are YAML or JSON files of objects, and reports each error with file, document and field.
 
-A fault prints as `file:document kind/name: field.path: problem; remedy`. Documents are counted from 1, without empty
-ones.
+An error prints as `file:document kind/name: field.path: problem; remedy`. Documents are counted from 1;
+empty ones are not counted.
 """
 
 import re
@@ -21,19 +21,19 @@ from batchyard.api.yaml_documents import Document, read_documents
 
 # --- decode ---
 #
-# Decoding of user-supplied objects into stored form, with all faults at once.
+# Decoding of user-supplied objects into stored form. All errors are reported at once.
 #
 # The steps, in order: look up the kind; validate the structure in the given version and fill in defaults; convert to
 # the storage version and fill in its defaults; apply the webhooks' defaults; validate rules between fields.
 
 
 DEFAULT_NAMESPACE: Final = "default"
-#: Kinds of files without metadata, each with the name that its object gets.
-_NAMED: Final = {CONFIGURATION: "kueue"}
+#: Kinds that are read from files without metadata, each with the object name that it gets.
+_DEFAULT_NAMES: Final = {CONFIGURATION: "kueue"}
 
 
 class DecodedObject(NamedTuple):
-    """The object in its storage version and its warnings; or None and its faults."""
+    """The result of decoding: the object in its storage version, or None and its errors; and warnings."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
@@ -41,7 +41,7 @@ class DecodedObject(NamedTuple):
 
 
 def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
-    """Decode a new object; `namespace` is used for namespaced objects that name none.
+    """Decode and validate a new object; a namespaced object without a namespace gets `namespace`.
 
     The given object is not changed. The result is complete, in the storage version, and valid.
     """
@@ -53,20 +53,20 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
 
 
 def complete(obj: Any, namespace: str, sound: Obj | None = None) -> DecodedObject:
-    """Decode without the rules between fields, because creation and update have different rules.
+    """Decode an object without the validation rules across fields, which differ between creation and update.
 
-    `sound` is an object of the kind in its storage version that was decoded before. Parts that are the same Python
-    objects in both are not validated again.
+    `sound` is an already validated object of the same kind in its storage version. Parts of `obj` that are the same
+    Python objects in `sound` are not validated again.
     """
-    found = _kind_of(obj)
-    if isinstance(found, list):
-        return DecodedObject(None, found, [])
-    info, version = found
-    if info.constant in _NAMED and "metadata" not in obj:
-        obj = {**obj, "metadata": {"name": _NAMED[info.constant]}}
+    kind_or_faults = _kind_of(obj)
+    if isinstance(kind_or_faults, list):
+        return DecodedObject(None, kind_or_faults, [])
+    info, version = kind_or_faults
+    if info.constant in _DEFAULT_NAMES and "metadata" not in obj:
+        obj = {**obj, "metadata": {"name": _DEFAULT_NAMES[info.constant]}}
     warnings = [info.deprecation] if version in info.deprecated_versions else []
     if info.is_idle:
-        warnings.append(f"{info.kind} objects are kept, and nothing is done for them yet")
+        warnings.append(f"{info.kind} objects are stored, but batchyard has no controller that acts on them")
     settled = settle(info, version, obj, sound)
     if settled.obj is None:
         return DecodedObject(None, [*settled.faults, *_metadata_faults(obj, settled.faults)], warnings)
@@ -76,15 +76,17 @@ def complete(obj: Any, namespace: str, sound: Obj | None = None) -> DecodedObjec
         if settled.obj is None:
             return DecodedObject(None, settled.faults, warnings)
         stored = settled.obj
-    stored = _placed(info, stored, namespace, warnings)
+    stored = _with_kind_scope(info, stored, namespace, warnings)
     warnings += _queue_warnings(info, stored)
     return DecodedObject(defaults.with_defaults(stored), [], warnings)
 
 
 def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
-    """Return the kind and version of an object, or the faults if they are unknown."""
+    """Return the kind and version of an object, or the errors if they are missing or unknown."""
     if not isinstance(obj, Mapping):
-        return [FieldError("", f"{shown(obj)} is no object", "write fields: apiVersion, kind, metadata, spec")]
+        return [
+            FieldError("", f"{shown(obj)} is not an object", "write the fields apiVersion, kind, metadata and spec")
+        ]
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     if not isinstance(api_version, str) or not isinstance(kind, str) or not api_version or not kind:
         return _kind_faults(api_version, kind)
@@ -93,13 +95,13 @@ def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
 
 
 def _kind_faults(api_version: object, kind: object) -> list[FieldError]:
-    """Return the faults if apiVersion or kind is not a non-empty string."""
-    wanted = {
+    """Return the errors for an apiVersion or kind that is missing or not a string."""
+    required_fields = {
         "apiVersion": (api_version, _api_version_remedy(kind)),
         "kind": (kind, "set it to the kind of the object, such as Job"),
     }
     faults = []
-    for name, (value, remedy) in wanted.items():
+    for name, (value, remedy) in required_fields.items():
         if value is None or value == "":
             faults.append(FieldError(name, "Required value", remedy))
         elif not isinstance(value, str):
@@ -108,22 +110,22 @@ def _kind_faults(api_version: object, kind: object) -> list[FieldError]:
 
 
 def _api_version_remedy(kind: object) -> str:
-    """Return the remedy for a missing apiVersion: that of the kind with this name, or an example."""
+    """Return the remedy for a missing apiVersion: the apiVersion of the kind if it is known, else an example."""
     info = _kinds_by_name().get(str(kind))
     return f"set it to {info.api_version}" if info else "set it to group/version, such as batch/v1"
 
 
 def _unknown_kind(api_version: str, kind: str) -> FieldError:
-    """Return the fault of an unknown kind or version, with the nearest known one."""
+    """Return the error for an unknown kind or version, with the nearest known one as the remedy."""
     info = _kinds_by_name().get(kind)
     if info is not None:
         served = " or ".join(info.api_version_for(version) for version in reversed(info.versions))
-        return FieldError("apiVersion", f"there is no kind {shown(kind)} in {shown(api_version)}", f"use {served}")
-    close = nearest(kind, _kinds_by_name(), STRICT_SHARE)
-    if close:
-        remedy = f"did you mean {close} ({_kinds_by_name()[close].api_version})?"
+        return FieldError("apiVersion", f"{shown(api_version)} has no kind {shown(kind)}", f"use {served}")
+    nearest_kind = nearest(kind, _kinds_by_name(), STRICT_SHARE)
+    if nearest_kind:
+        remedy = f"did you mean {nearest_kind} ({_kinds_by_name()[nearest_kind].api_version})?"
     else:
-        remedy = "remove the document, or apply it elsewhere"
+        remedy = "check kind and apiVersion, or remove the document"
     return FieldError("kind", f"the kind {shown(kind)} of {shown(api_version)} is not known", remedy)
 
 
@@ -132,16 +134,16 @@ def _kinds_by_name() -> dict[str, ServedKind]:
     return {info.kind: info for info in KINDS}
 
 
-def _placed(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
-    """Set or remove the namespace according to the scope of the kind, as the API server does."""
+def _with_kind_scope(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
+    """Set the namespace of a namespaced object, and remove that of a cluster-scoped object with a warning."""
     metadata = obj["metadata"]
-    given = metadata.get("namespace")
+    sent_namespace = metadata.get("namespace")
     if info.namespaced:
-        return obj if given else {**obj, "metadata": {**metadata, "namespace": namespace}}
-    if given is None:
+        return obj if sent_namespace else {**obj, "metadata": {**metadata, "namespace": namespace}}
+    if sent_namespace is None:
         return obj
-    if given:
-        warnings.append(f"metadata.namespace: {info.kind} has no namespace; {given} is ignored")
+    if sent_namespace:
+        warnings.append(f"metadata.namespace: {info.kind} is cluster-scoped; the namespace {sent_namespace} is ignored")
     return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "namespace"}}
 
 
@@ -156,21 +158,21 @@ def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
 
 
 def _metadata_faults(obj: Obj, faults: list[FieldError]) -> list[FieldError]:
-    """Return the faults of valid metadata on an otherwise invalid object, so that all faults are reported at once."""
+    """Return the errors of the metadata if its structure is valid, to report them along with the given errors."""
     if any(fault.path.startswith("metadata") for fault in faults):
         return []
     return list(metadata_faults(obj))
 
 
 _KIND_LINE: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
-#: Each line has only one possible match, which prevents catastrophic backtracking.
+#: The pattern can match each line in one way only, which prevents catastrophic backtracking.
 _NAME_LINE: Final = re.compile(
     r"^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)", re.MULTILINE
 )
 
 
 class ManifestFault(NamedTuple):
-    """One fault of one document. `kind` and `name` are empty if the document does not contain them."""
+    """An error in a document of a manifest. `kind` and `name` are empty if the document does not contain them."""
 
     source: str
     document: int
@@ -179,28 +181,28 @@ class ManifestFault(NamedTuple):
     error: FieldError
 
     def __str__(self) -> str:
-        """`file:document kind/name: field.path: problem; remedy`, on one line."""
-        who = f" {_word(self.kind)}/{_word(self.name)}" if self.kind or self.name else ""
-        return _on_one_line(f"{self.source}:{self.document}{who}: {self.error}")
+        """Return `file:document kind/name: field.path: problem; remedy`, on one line."""
+        object_text = f" {_printable_word(self.kind)}/{_printable_word(self.name)}" if self.kind or self.name else ""
+        return _on_one_line(f"{self.source}:{self.document}{object_text}: {self.error}")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """An object, complete and in its storage version, with its source."""
+    """A valid object with all defaults in its storage version, with its file name and document number."""
 
     obj: dict[str, Any]
     source: str
     document: int
-    #: The path in the document if it is an item of a list, else ''.
+    #: The path in the document if the object is an item of a List, such as `items[0]`; else ''.
     at: str = ""
 
     def fault(self, error: FieldError) -> ManifestFault:
-        """Return a fault of this object, found later."""
+        """Return an error with the file, document, kind and name of this object."""
         return ManifestFault(self.source, self.document, self.obj["kind"], _name_of(self.obj), error)
 
 
 class InvalidDocument(NamedTuple):
-    """An invalid object as written, with its source."""
+    """An invalid object as written, with its file name, document number and path in the document."""
 
     value: Any
     source: str
@@ -210,14 +212,14 @@ class InvalidDocument(NamedTuple):
 
 @dataclass(slots=True)
 class Manifests:
-    """The result of reading: valid objects in order, the faults of the others, and warnings about valid ones."""
+    """The result of reading manifests: the valid objects in order, the invalid objects, the errors and the warnings."""
 
     objects: list[Manifest] = field(default_factory=list)
     faults: list[ManifestFault] = field(default_factory=list)
     odd: list[ManifestFault] = field(default_factory=list)
     #: The invalid objects, as written.
     broken: list[InvalidDocument] = field(default_factory=list)
-    #: By file and number, the text of each document and its first line number.
+    #: The text and the first line number of each document, by file name and document number.
     texts: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
 
     @property
@@ -227,9 +229,9 @@ class Manifests:
 
 
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
-    """Read texts, each with a name to show. Invalid input is reported as faults and never raises.
+    """Read manifests from pairs of file name and text. Invalid input is reported in the result and raises nothing.
 
-    Lists are read as the objects in them.
+    A List is read as the objects in its items.
     """
     manifests = Manifests()
     for source, text in sources:
@@ -239,7 +241,7 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 
 
 def _read_document(source: str, document: Document, manifests: Manifests) -> None:
-    """Add the objects of a document, or their faults."""
+    """Add the objects of a document and their errors and warnings to the result."""
     number = document.number
     manifests.texts[source, number] = document.text, document.line
     if document.faults:
@@ -247,38 +249,40 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
         manifests.faults += [ManifestFault(source, number, kind, name, error) for error in document.faults]
         if document.value is None:
             return
-    for obj, place in _objects(document.value):
+    for obj, item_path in _objects(document.value):
         decoded = decode(obj)
         if decoded.obj is not None and not document.faults:
-            manifests.objects.append(Manifest(decoded.obj, source, number, place))
+            manifests.objects.append(Manifest(decoded.obj, source, number, item_path))
         else:
-            manifests.broken.append(InvalidDocument(obj, source, number, place))
+            manifests.broken.append(InvalidDocument(obj, source, number, item_path))
         if decoded.obj is not None and not decoded.warnings:
             continue
         kind, name = _written_kind(obj), _name_of(obj)
         for error in decoded.faults:
-            placed = error._replace(path=f"{place}.{error.path}" if place and error.path else place or error.path)
-            manifests.faults.append(ManifestFault(source, number, kind, name, placed))
+            located_error = error._replace(
+                path=f"{item_path}.{error.path}" if item_path and error.path else item_path or error.path
+            )
+            manifests.faults.append(ManifestFault(source, number, kind, name, located_error))
         for warning in decoded.warnings:
-            manifests.odd.append(ManifestFault(source, number, kind, name, FieldError(place, warning)))
+            manifests.odd.append(ManifestFault(source, number, kind, name, FieldError(item_path, warning)))
 
 
 def _objects(value: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the objects of a document, each with its path if it is an item of a list."""
+    """Yield the objects of a document, each with its path in a List such as `items[0]`; '' without a List."""
     if not _is_list(value):
         yield value, ""
         return
-    of = (
+    item_type = (
         {"apiVersion": value["apiVersion"], "kind": value["kind"].removesuffix("List")}
         if value["kind"] != "List"
         else {}
     )
     for index, item in enumerate(value["items"]):
-        yield {**of, **item} if isinstance(item, Mapping) else item, f"items[{index}]"
+        yield {**item_type, **item} if isinstance(item, Mapping) else item, f"items[{index}]"
 
 
 def _is_list(value: Any) -> bool:
-    """Report whether a document is a `List`, or a list of one kind as the API returns it."""
+    """Report whether a document is a `List`, or a list of one kind such as `JobList`."""
     if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
         return False
     kind, api_version = value.get("kind"), value.get("apiVersion")
@@ -288,7 +292,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _kind_and_name(document: Document) -> tuple[str, str]:
-    """Return the kind and name of a document, from its value or else from its text."""
+    """Return the kind and name of a document, from its value, or from its text if the text cannot be parsed."""
     if document.value is not None:
         return _written_kind(document.value), _name_of(document.value)
     kind, name = _KIND_LINE.search(document.text), _NAME_LINE.search(document.text)
@@ -301,7 +305,7 @@ def _written_kind(obj: Any) -> str:
 
 
 def _name_of(obj: Any) -> str:
-    """Return the name of an object, or its generateName prefix."""
+    """Return the name of an object, or its generateName prefix followed by `*`; '' if it has neither."""
     metadata = obj.get("metadata") if isinstance(obj, Mapping) else None
     if not isinstance(metadata, Mapping):
         return ""
@@ -313,8 +317,8 @@ def _name_of(obj: Any) -> str:
     return f"{prefix}*" if isinstance(prefix, str) and prefix else ""
 
 
-def _word(text: str) -> str:
-    """Return a kind or name that is one word; `?` for any other."""
+def _printable_word(text: str) -> str:
+    """Return the text if it is one printable word, else `?`."""
     return text if text and text.isprintable() and " " not in text else "?"
 
 
@@ -322,4 +326,6 @@ def _on_one_line(text: str) -> str:
     """Escape line breaks and other non-printable characters."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )

@@ -1,6 +1,6 @@
-"""API objects: plain mappings, their keys, and setters that copy.
+"""API objects as plain mappings: keys, metadata, conditions, annotations, selectors, owners and quantities.
 
-A shared object is never changed. `with_*` return a new object that shares all unchanged parts.
+Objects are never changed in place. The functions `with_*` return a new object that shares all unchanged parts.
 """
 
 import re
@@ -27,12 +27,12 @@ class Key(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """`namespace/name`, or the bare name of a cluster-scoped object."""
+        """Return `namespace/name`, or the name alone for a cluster-scoped object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 def group_kind(obj: Obj) -> str:
-    """Return `Kind.group` of an object, or `Kind` in the core group."""
+    """Return the kind of an object as `Kind.group`, or `Kind` in the core group."""
     return _group_kind(obj["apiVersion"], obj["kind"])
 
 
@@ -49,19 +49,19 @@ def key_of(obj: Obj) -> Key:
 
 
 def annotation(obj: Obj, name: str) -> str | None:
-    """Return the value of an annotation, or None."""
+    """Return the value of an annotation, or None if it is not set."""
     annotations = obj["metadata"].get("annotations")
     return annotations.get(name) if annotations else None
 
 
 def label(obj: Obj, name: str) -> str | None:
-    """Return the value of a label, or None."""
+    """Return the value of a label, or None if it is not set."""
     labels = obj["metadata"].get("labels")
     return labels.get(name) if labels else None
 
 
 def with_path(obj: Obj, path: Iterable[str], value: object) -> dict[str, Any]:
-    """Return the object with one value set, copying only the mappings on the path; None removes the field."""
+    """Return the object with the value at a path set or, for None, removed; only mappings on the path are copied."""
     head, *rest = path
     new = dict(obj)
     if rest:
@@ -74,12 +74,12 @@ def with_path(obj: Obj, path: Iterable[str], value: object) -> dict[str, Any]:
 
 
 def with_status(obj: Obj, status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object with another status."""
+    """Return the object with its status replaced."""
     return {**obj, "status": status}
 
 
 def with_metadata(obj: Obj, **fields: Any) -> dict[str, Any]:
-    """Return the object with metadata fields set; None removes one."""
+    """Return the object with the given metadata fields set; a field set to None is removed."""
     metadata = {k: v for k, v in {**obj["metadata"], **fields}.items() if v is not None}
     return {**obj, "metadata": metadata}
 
@@ -91,13 +91,13 @@ def finalizers_of(obj: Obj) -> Sequence[str]:
 
 
 def with_finalizer(obj: Obj, name: str) -> Obj:
-    """Return the object with that finalizer; itself if it has it."""
+    """Return the object with the finalizer added; the same object if it already has it."""
     finalizers = finalizers_of(obj)
     return obj if name in finalizers else with_metadata(obj, finalizers=[*finalizers, name])
 
 
 def without_finalizer(obj: Obj, name: str) -> Obj:
-    """Return the object without that finalizer; itself if it does not have it."""
+    """Return the object with the finalizer removed; the same object if it does not have it."""
     finalizers = finalizers_of(obj)
     if name not in finalizers:
         return obj
@@ -134,13 +134,13 @@ def controller_of(obj: Obj) -> Mapping[str, Any] | None:
 
 
 MESSAGE_BYTES_MAX: Final = 32 * 1024
-_CUT: Final = b" ..."
+_TRUNCATION_MARK: Final = b" ..."
 
 Condition = Mapping[str, Any]
 
 
 def find_condition(obj_or_status: Mapping[str, Any], type: str) -> Condition | None:  # noqa: A002 - the field's name
-    """Return the condition of that type, or None. Takes a whole object or its status."""
+    """Return the condition of a type, or None. The first argument is a whole object or its status."""
     status = obj_or_status.get("status", obj_or_status)
     for condition in (status and status.get("conditions")) or ():
         if condition["type"] == type:
@@ -149,7 +149,7 @@ def find_condition(obj_or_status: Mapping[str, Any], type: str) -> Condition | N
 
 
 def is_true(obj_or_status: Mapping[str, Any], type: str) -> bool:  # noqa: A002
-    """Report whether a condition of that type has the status True."""
+    """Report whether an object, given as a whole or by its status, has a condition of a type with the status True."""
     condition = find_condition(obj_or_status, type)
     return condition is not None and condition["status"] == "True"
 
@@ -164,33 +164,33 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
     now: Instant,
     generation: int | None = None,
 ) -> list[Condition]:
-    """Return the conditions with this one set, in its old place or at the end.
+    """Return the list of conditions with one condition replaced, or added at the end.
 
-    `lastTransitionTime` changes only with the status. Returns the given list itself if nothing changes.
+    `lastTransitionTime` changes only if the status changes. Returns the same list if nothing changes.
     """
-    wanted: dict[str, Any] = {"type": type, "status": "True" if status else "False"}
+    new_condition: dict[str, Any] = {"type": type, "status": "True" if status else "False"}
     if generation:
-        wanted["observedGeneration"] = generation
-    wanted |= {"lastTransitionTime": format_time(now), "reason": reason, "message": cut_message(message)}
+        new_condition["observedGeneration"] = generation
+    new_condition |= {"lastTransitionTime": format_time(now), "reason": reason, "message": cut_message(message)}
     for index, old in enumerate(conditions):
         if old["type"] != type:
             continue
-        if old["status"] == wanted["status"] and "lastTransitionTime" in old:
-            wanted["lastTransitionTime"] = old["lastTransitionTime"]
-        if old == wanted and isinstance(conditions, list):
+        if old["status"] == new_condition["status"] and "lastTransitionTime" in old:
+            new_condition["lastTransitionTime"] = old["lastTransitionTime"]
+        if old == new_condition and isinstance(conditions, list):
             return conditions
-        return [*conditions[:index], wanted, *conditions[index + 1 :]]
-    return [*conditions, wanted]
+        return [*conditions[:index], new_condition, *conditions[index + 1 :]]
+    return [*conditions, new_condition]
 
 
 def cut_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
-    """Truncate a message to the maximum size of a condition message, or to that many bytes."""
+    """Truncate a message to a maximum number of bytes in UTF-8, by default the maximum of a condition message."""
     if len(message) * 4 <= bytes_max:
         return message
     encoded = message.encode()
     if len(encoded) <= bytes_max:
         return message
-    return (encoded[: bytes_max - len(_CUT)] + _CUT).decode(errors="ignore")
+    return (encoded[: bytes_max - len(_TRUNCATION_MARK)] + _TRUNCATION_MARK).decode(errors="ignore")
 
 
 # --- events ---
@@ -199,25 +199,25 @@ def cut_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
 
 
 def event_last_time(event: Obj) -> str:
-    """Return the time of the last occurrence as text, or ''. Source: printEvent of Kubernetes's printers."""
+    """Return the time of an Event's last occurrence as text, or ''. Source: printEvent of Kubernetes's printers."""
     last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return last or ""
 
 
 def event_count(event: Obj) -> int:
-    """Return the number of occurrences."""
+    """Return the number of occurrences of an Event."""
     return (event.get("series") or {}).get("count") or event.get("count") or 1
 
 
 # --- status draft ---
 #
-# A draft of a status: copied once, changed in place, handed over once.
+# A mutable draft of a status: it copies the status once, is changed in place, and returns the new object once.
 #
-# A transition often sets four conditions. One draft costs a third of creating a new list for each.
+# A transition often sets four conditions. One draft takes a third of the time of copying the list for each.
 
 
 class StatusDraft:
-    """The status and conditions of one object while a transition rewrites them."""
+    """A mutable copy of the status and conditions of one object, for several changes at once."""
 
     __slots__ = ("_conditions_changed", "_generation", "_obj", "changed", "conditions", "now", "status", "time")
 
@@ -226,7 +226,7 @@ class StatusDraft:
         self._generation = obj["metadata"].get("generation")
         self._conditions_changed = False
         self.status: dict[str, Any] = dict(obj.get("status") or ())
-        #: By type, in the order of the status.
+        #: The conditions by type, in the order of the status.
         self.conditions: dict[str, Condition] = {c["type"]: c for c in self.status.get("conditions") or ()}
         self.now = now
         self.time = format_time(now)
@@ -241,19 +241,19 @@ class StatusDraft:
         return {**self._obj, "status": self.status}
 
     def is_true(self, kind: str) -> bool:
-        """Report whether the condition of that type is True."""
+        """Report whether the condition of a type has the status True."""
         condition = self.conditions.get(kind)
         return condition is not None and condition["status"] == "True"
 
     def set_condition(self, kind: str, holds: bool, reason: str, message: str, observed: bool = True) -> None:
-        """Set a condition, like apimachinery's SetStatusCondition; `observed` sets the observed generation."""
+        """Set a condition, like apimachinery's SetStatusCondition; `observed`: whether to set observedGeneration."""
         status = "True" if holds else "False"
         old = self.conditions.get(kind)
-        since = self.time if old is None or old["status"] != status else old["lastTransitionTime"]
+        transition_time = self.time if old is None or old["status"] != status else old["lastTransitionTime"]
         new: dict[str, Any] = {"type": kind, "status": status}
         if observed and self._generation:
             new["observedGeneration"] = self._generation
-        new["lastTransitionTime"] = since
+        new["lastTransitionTime"] = transition_time
         new["reason"] = reason
         new["message"] = cut_message(message)
         if new != old:
@@ -261,17 +261,17 @@ class StatusDraft:
             self._conditions_changed = True
 
     def drop_condition(self, kind: str) -> None:
-        """Remove a condition, if present."""
+        """Remove the condition of a type if the status has it."""
         if self.conditions.pop(kind, None) is not None:
             self._conditions_changed = True
 
     def set_field(self, name: str, value: object) -> None:
-        """Set a field of the status."""
+        """Set a field of the status to a value."""
         self.status[name] = value
         self.changed = True
 
     def drop_fields(self, *names: str) -> None:
-        """Remove fields of the status, if present."""
+        """Remove the named fields of the status that are set."""
         for name in names:
             if name in self.status:
                 del self.status[name]
@@ -287,29 +287,29 @@ class StatusDraft:
 
 _TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
-#: At most the digits of an int64, because Python rejects very long numbers.
-_WHOLE: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
+#: The pattern allows at most the digits of an int64, because Python rejects very long numbers.
+_INTEGER: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
 LAYERS_MAX: Final = 3
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """One entry of the annotation for slice layers."""
+    """One layer in the annotation for slice layers: the topology level and the number of pods in a slice."""
 
     topology: str = ""
     size: int = 0
 
 
 def whole_number(text: str, *, bits: int = 64) -> int | None:
-    """Parse a decimal integer with an optional sign; None for other texts or if it does not fit in `bits` bits."""
-    found = _WHOLE.fullmatch(text)
-    if found is None:
+    """Parse a decimal integer with an optional sign; None for other texts and for values beyond `bits` bits."""
+    match = _INTEGER.fullmatch(text)
+    if match is None:
         return None
-    value = int(found[1] + found[2])
+    value = int(match[1] + match[2])
     return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
 
 
 def boolean(text: str) -> bool | None:
-    """Parse a boolean; None for other texts."""
+    """Parse a boolean as Go does (such as `true` or `1`); None for other texts."""
     if text in _TRUE:
         return True
     return False if text in _FALSE else None
@@ -330,7 +330,7 @@ def duration(obj: Obj, name: str) -> Duration | None:
 
 
 def layers(text: str) -> list[Layer] | None:
-    """Parse the slice layers in an annotation, widest first; None if the text is not such a list."""
+    """Parse the value of the annotation for slice layers, widest layer first; None if it is malformed."""
     try:
         return msgspec.json.decode(text, type=list[Layer])
     except (msgspec.DecodeError, RecursionError):
@@ -338,7 +338,7 @@ def layers(text: str) -> list[Layer] | None:
 
 
 def is_elastic(obj: Obj) -> bool:
-    """Report whether a Job or Workload is elastic, that is scaled with Workload slices."""
+    """Report whether a Job or Workload is elastic: it can be scaled by Workload slices while it runs."""
     return annotation(obj, well_known.ELASTIC_JOB) == "true"
 
 
@@ -355,7 +355,7 @@ class Requirement(NamedTuple):
     values: tuple[str, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether labels satisfy the expression."""
+        """Report whether the labels satisfy this expression."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -367,29 +367,29 @@ class Requirement(NamedTuple):
             case "DoesNotExist":
                 return value is None
             case _:
-                return value is not None and self._compares(value)
+                return value is not None and self._is_beyond_bound(value)
 
-    def _compares(self, value: str) -> bool:
+    def _is_beyond_bound(self, value: str) -> bool:
         """Evaluate `Gt` or `Lt`: both sides must be integers, else there is no match."""
-        left, right = whole_number(value), whole_number(self.values[0]) if self.values else None
-        if left is None or right is None:
+        label_number, bound = whole_number(value), whole_number(self.values[0]) if self.values else None
+        if label_number is None or bound is None:
             return False
-        return left > right if self.operator == "Gt" else left < right
+        return label_number > bound if self.operator == "Gt" else label_number < bound
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A label selector: all requirements must hold; an empty one selects everything."""
+    """A parsed label selector: all requirements must hold; without requirements, it selects everything."""
 
     requirements: tuple[Requirement, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether the labels are selected."""
+        """Report whether this selector selects an object with the given labels."""
         return not self.requirements or all(requirement.matches(labels) for requirement in self.requirements)
 
 
 def selector(obj: Mapping[str, Any] | None) -> Selector | None:
-    """Return the selector of a metav1.LabelSelector; None for None, which selects nothing."""
+    """Parse a metav1.LabelSelector; a missing one (None) selects nothing and results in None."""
     if obj is None:
         return None
     equal = [Requirement(key, "In", (value,)) for key, value in sorted((obj.get("matchLabels") or {}).items())]
@@ -406,21 +406,21 @@ def selector(obj: Mapping[str, Any] | None) -> Selector | None:
 # Owner references are written by users: the owner may be missing, another object of the same name, or part of a cycle.
 
 
-#: The kinds of owners of a pod or job that can be queued by themselves.
+#: The kinds that can own a pod or a Job and be queued in Kueue.
 JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
-#: The maximum length of the chain, as in Kueue.
-_LEVELS_MAX: Final = 10
+#: The maximum number of owners above an object that are followed, as in Kueue.
+_ANCESTORS_MAX: Final = 10
 
 
 def owning_jobs(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
-    """Yield the Job or JobSet that controls an object, then the one that controls that, while they exist."""
-    for _ in range(_LEVELS_MAX):
+    """Yield the existing Job or JobSet that controls an object, then its own controller, and so on upwards."""
+    for _ in range(_ANCESTORS_MAX):
         owner, key = controller_of(obj), job_above(obj)
-        above = None if key is None else find(key)
-        if above is None or owner is None or above["metadata"].get("uid") != owner["uid"]:
+        controller = None if key is None else find(key)
+        if controller is None or owner is None or controller["metadata"].get("uid") != owner["uid"]:
             return
-        yield above
-        obj = above
+        yield controller
+        obj = controller
 
 
 def job_above(obj: Obj) -> Key | None:
@@ -437,16 +437,16 @@ def owner_key(owner: Mapping[str, Any], namespace: str) -> Key:
 
 
 class Ancestry(NamedTuple):
-    """The known ancestors of a job."""
+    """The result of the search for the ancestor of a job that Kueue manages."""
 
-    #: The topmost one with a queue name, which is managed by Kueue.
+    #: The topmost ancestor with a queue name, which Kueue manages; None if there is none.
     managed: Key | None
-    #: An owner that is not found, so that the ancestors are unknown.
+    #: A missing owner, because of which the search could not be completed.
     missing: Key | None = None
 
 
 def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
-    """Return the managed ancestor of a job.
+    """Find the ancestor of a job that Kueue manages: the topmost owner with a queue name.
 
     Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
     """
@@ -454,9 +454,9 @@ def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
     for top in owning_jobs(job, find):
         if label(top, well_known.QUEUE_NAME):
             managed = key_of(top)
-    beyond = job_above(top)
-    if beyond is not None and find(beyond) is None:
-        return Ancestry(None, missing=beyond)
+    next_owner = job_above(top)
+    if next_owner is not None and find(next_owner) is None:
+        return Ancestry(None, missing=next_owner)
     return Ancestry(managed)
 
 
@@ -464,7 +464,7 @@ def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
 #
 # Resource quantities, exact: `10Gi`, `500m`, `1e3`, `0.1`.
 #
-# All other code uses whole numbers: thousandths for cpu, units (bytes, devices) for all else, rounded up like
+# All other code uses integers: thousandths for cpu, units (bytes, devices) for other resources, rounded up like
 # Kubernetes. Source of grammar and canonical form: k8s.io/apimachinery resource.Quantity; of the whole-number form and
 # of `UNLIMITED`: Kueue's pkg/resources.
 
@@ -489,64 +489,64 @@ _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 @lru_cache(maxsize=65536, typed=True)
 def parse(value: str | int | float) -> int:
-    """Return a quantity in billionths, exact; finer parts are rounded up. ValueError describes the error.
+    """Parse a resource quantity such as `500m` to billionths, rounded up; raise ValueError if it is malformed.
 
-    The maximum is 2**63 - 1, as in Kubernetes.
+    Larger quantities than 2**63 - 1 are capped to this maximum, as in Kubernetes.
     """
     text = str(value)
     match = _GRAMMAR.fullmatch(text) if len(text) <= LENGTH_MAX else None
     if match is None or isinstance(value, bool):
         raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
     sign, digits, suffix, exponent = match.groups()
-    whole, _, fraction = digits.partition(".")
-    numerator, denominator = int(whole + fraction or "0") * NANO, _power(len(fraction))
+    integer_digits, _, fraction = digits.partition(".")
+    numerator, denominator = int(integer_digits + fraction or "0") * NANO, _power_of_ten(len(fraction))
     if suffix in _BINARY:
         numerator *= _BINARY[suffix]
     else:
         power = int(exponent) if exponent is not None else _DECIMAL[suffix or ""]
-        numerator, denominator = numerator * _power(power), denominator * _power(-power)
+        numerator, denominator = numerator * _power_of_ten(power), denominator * _power_of_ten(-power)
     nano = min(-(-numerator // denominator), INT64_MAX * NANO)
     return -nano if sign == "-" else nano
 
 
-def _power(exponent: int) -> int:
-    """Return ten to the power of an exponent; one if that is negative."""
+def _power_of_ten(exponent: int) -> int:
+    """Return ten to the power of an exponent; 1 for a negative exponent."""
     return int(10 ** max(exponent, 0))
 
 
 @lru_cache(maxsize=65536)
 def amount(resource: str, value: str | int | float) -> int:
-    """Return a quantity as a whole number: thousandths for cpu, units for all else, rounded up."""
+    """Convert a quantity of a resource to an integer, rounded up: thousandths for cpu, units for other resources."""
     unit = NANO // 1000 if resource == "cpu" else NANO
     return -(-parse(value) // unit)
 
 
 @lru_cache(maxsize=65536)
 def quota_amount(resource: str, value: str | int | float) -> int:
-    """Return a quota as a whole number; values that Kueue treats as unlimited are UNLIMITED."""
-    whole = amount(resource, value)
-    return UNLIMITED if whole >= (INT64_MAX // 1000 * 1000 if resource == "cpu" else INT64_MAX) else whole
+    """Convert a quota to an integer like `amount`; values that Kueue treats as unlimited become UNLIMITED."""
+    value_amount = amount(resource, value)
+    return UNLIMITED if value_amount >= (INT64_MAX // 1000 * 1000 if resource == "cpu" else INT64_MAX) else value_amount
 
 
 def is_unlimited(whole: int) -> bool:
-    """Report whether an amount is unlimited."""
+    """Report whether an amount stands for an unlimited quota."""
     return whole >= _UNLIMITED_FROM
 
 
 @lru_cache(maxsize=65536)
 def format_amount(resource: str, whole: int) -> str:
-    """Format a whole number of a resource in Kubernetes's canonical form."""
+    """Format an amount of a resource (an integer as from `amount`) in Kubernetes's canonical form."""
     if is_unlimited(whole):
         return "<unlimited>"
     if resource == "cpu":
-        return _decimal(whole, -3)
+        return _format_decimal(whole, -3)
     if (resource in _BINARY_RESOURCES or resource.startswith("hugepages-")) and abs(whole) >= 1024:
-        return _binary(whole)
-    return _decimal(whole, 0)
+        return _format_binary(whole)
+    return _format_decimal(whole, 0)
 
 
 class QuantityFormat(StrEnum):
-    """The suffix family of a quantity."""
+    """The suffix format of a quantity, as in Kubernetes: binary (Ki), decimal (k) or with an exponent (e3)."""
 
     BINARY = "BinarySI"
     DECIMAL = "DecimalSI"
@@ -555,12 +555,12 @@ class QuantityFormat(StrEnum):
 
 @lru_cache(maxsize=65536, typed=True)
 def canonical(value: str | int | float) -> str:
-    """Return a quantity in Kubernetes's canonical form, with the same suffix family."""
+    """Return a quantity in Kubernetes's canonical form, with suffixes of the same format."""
     return formatted(parse(value), format_of(value))
 
 
 def format_of(value: str | int | float) -> QuantityFormat:
-    """Return the suffix family of a quantity."""
+    """Return the suffix format of a quantity."""
     text = str(value)
     if any(text.endswith(suffix) for suffix in _BINARY):
         return QuantityFormat.BINARY
@@ -568,22 +568,22 @@ def format_of(value: str | int | float) -> QuantityFormat:
 
 
 def formatted(nano: int, family: QuantityFormat) -> str:
-    """Format billionths in Kubernetes's canonical form, with suffixes of the family if possible."""
+    """Format a quantity in billionths in Kubernetes's canonical form, in the suffix format if possible."""
     if family is QuantityFormat.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
-        return _binary(nano // NANO)
-    return _exponential(nano, -9) if family is QuantityFormat.EXPONENT else _decimal(nano, -9)
+        return _format_binary(nano // NANO)
+    return _format_exponential(nano, -9) if family is QuantityFormat.EXPONENT else _format_decimal(nano, -9)
 
 
-def _exponential(mantissa: int, exponent: int) -> str:
-    """Format `mantissa * 10**exponent` with the largest exponent divisible by three that keeps an integer."""
+def _format_exponential(mantissa: int, exponent: int) -> str:
+    """Format `mantissa * 10**exponent` as an integer with the largest possible exponent divisible by three."""
     while mantissa and mantissa % 1000 == 0:
         mantissa //= 1000
         exponent += 3
     return f"{mantissa}e{exponent}" if mantissa and exponent else str(mantissa)
 
 
-def _decimal(mantissa: int, exponent: int) -> str:
-    """Format `mantissa * 10**exponent` with the largest decimal suffix that keeps an integer."""
+def _format_decimal(mantissa: int, exponent: int) -> str:
+    """Format `mantissa * 10**exponent` as an integer with the largest possible decimal suffix."""
     if mantissa == 0:
         return "0"
     while mantissa % 1000 == 0 and exponent < 18:
@@ -592,9 +592,9 @@ def _decimal(mantissa: int, exponent: int) -> str:
     return f"{mantissa}{_DECIMAL_SUFFIX[exponent]}"
 
 
-def _binary(whole: int) -> str:
-    """Format a whole number with the largest binary suffix that divides it, else in decimal form."""
+def _format_binary(whole: int) -> str:
+    """Format an integer with the largest binary suffix that divides it, else in decimal form."""
     for suffix, factor in reversed(_BINARY.items()):
         if whole % factor == 0:
             return f"{whole // factor}{suffix}"
-    return _decimal(whole, 0)
+    return _format_decimal(whole, 0)

@@ -9,18 +9,18 @@ from typing import Any
 
 
 def pattern_fault(pattern: str) -> str:
-    """Return the error in a pattern; '' if it is valid."""
+    """Return the error message for an invalid pattern; '' if it is valid."""
     try:
-        _compiled(pattern)
+        _compile_pattern(pattern)
     except ValueError as error:
         return str(error)
     return ""
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Report whether a pattern matches somewhere in a text; an invalid pattern does not match."""
+    """Report whether a pattern matches anywhere in a text; an invalid pattern does not match."""
     try:
-        return _compiled(pattern).search(text) is not None
+        return _compile_pattern(pattern).search(text) is not None
     except ValueError:
         return False
 
@@ -31,14 +31,14 @@ def found(pattern: str, text: str) -> Iterator[str]:
     An empty match directly after the previous match is skipped. Source: Go's regexp.FindAllString.
     """
     end = -1
-    for match in _compiled(pattern).finditer(text):
+    for match in _compile_pattern(pattern).finditer(text):
         if match.end() > match.start() or match.start() != end:
             yield match[0]
         end = match.end()
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
+def _compile_pattern(pattern: str) -> Any:
     import re2  # noqa: PLC0415 - loaded on first use
 
     options = re2.Options()

@@ -1,4 +1,4 @@
-"""Pod Security Standards: the policy of a namespace, and the violations of a pod."""
+"""Pod Security Standards: the policy set by a namespace's labels, the restricted checks, and the evaluation of pods."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -45,8 +45,8 @@ from batchyard.api.pod_security_baseline import (
 #
 # The Pod Security policy of a namespace, from its labels.
 #
-# Source: k8s.io/pod-security-admission, api/{constants,helpers}.go. The defaults are those of a cluster without a
-# PodSecurityConfiguration: every mode is `privileged:latest`.
+# Source: k8s.io/pod-security-admission, api/{constants,helpers}.go. As in a cluster without a PodSecurityConfiguration,
+# every mode defaults to `privileged:latest`.
 
 
 PREFIX: Final = "pod-security.kubernetes.io/"
@@ -62,24 +62,24 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class LevelVersion(NamedTuple):
-    """A level, and the minor version of Kubernetes whose checks apply."""
+    """A level of the Pod Security Standards, and the minor version of Kubernetes whose checks apply."""
 
     level: str = PRIVILEGED
     #: None: the latest version.
     minor: int | None = None
 
     def __str__(self) -> str:
-        """`restricted:v1.25`, `baseline:latest`."""
+        """Return the level and the version, such as `restricted:v1.25` or `baseline:latest`."""
         return f"{self.level}:{_LATEST if self.minor is None else f'v1.{self.minor}'}"
 
     @property
     def strictness(self) -> int:
-        """The position of the level among all levels."""
+        """The rank of the level from 0 (privileged) to 2 (restricted)."""
         return LEVELS.index(self.level)
 
 
 class PodSecurityPolicy(NamedTuple):
-    """The level and version of each mode."""
+    """The Pod Security policy of a namespace: level and version of each mode (enforce, audit, warn)."""
 
     enforce: LevelVersion = LevelVersion()
     audit: LevelVersion = LevelVersion()
@@ -87,14 +87,15 @@ class PodSecurityPolicy(NamedTuple):
 
     @property
     def is_privileged(self) -> bool:
-        """Whether no mode checks anything."""
+        """Whether all modes have the level `privileged`, which checks nothing."""
         return all(mode.level == PRIVILEGED for mode in self)
 
 
 def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
-    """Return the policy that labels set. An invalid level means `restricted` for enforce, else `privileged`.
+    """Return the policy set by a namespace's labels.
 
-    An invalid version means the latest. Without a warn level, the enforce level also warns.
+    An invalid level means `restricted` for enforce, and `privileged` for audit and warn.
+    An invalid version means the latest one. If only enforce is set, its level also applies to warn.
     """
     if not any(label.startswith(PREFIX) for label in labels):
         return PodSecurityPolicy()
@@ -109,18 +110,18 @@ def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
 
 
 def label_faults(labels: Mapping[str, str]) -> list[FieldError]:
-    """Return the faults of policy labels, in the API's words."""
+    """Return the errors in the Pod Security labels of a namespace, worded as Kubernetes does."""
     faults = []
     for mode in (_ENFORCE, _AUDIT, _WARN):
         level, version = labels.get(PREFIX + mode), labels.get(f"{PREFIX}{mode}-version")
         if level is not None and level not in LEVELS:
-            faults.append(_fault(mode, level, f"must be one of {', '.join(LEVELS)}"))
+            faults.append(_label_fault(mode, level, f"must be one of {', '.join(LEVELS)}"))
         if version is not None and not _is_version(version):
-            faults.append(_fault(f"{mode}-version", version, 'must be "latest" or "v1.x"'))
+            faults.append(_label_fault(f"{mode}-version", version, 'must be "latest" or "v1.x"'))
     return faults
 
 
-def _fault(name: str, value: str, problem: str) -> FieldError:
+def _label_fault(name: str, value: str, problem: str) -> FieldError:
     return FieldError(f"metadata.labels[{PREFIX}{name}]", f'Invalid value: "{value}": {problem}')
 
 
@@ -135,23 +136,20 @@ def _minor(labels: Mapping[str, str], mode: str) -> int | None:
 
 
 def _is_version(text: str) -> bool:
-    found = _VERSION.fullmatch(text)
-    return text == _LATEST or (found is not None and int(found[1]) <= _INT64_MAX)
-
-
-"""Checks the metadata and the spec of a pod or of a template."""
+    match = _VERSION.fullmatch(text)
+    return text == _LATEST or (match is not None and int(match[1]) <= _INT64_MAX)
 
 
 # --- evaluator ---
 #
-# Evaluates a pod against a level and version of the Pod Security Standards.
+# Evaluation of a pod against a level and version of the Pod Security Standards.
 #
 # Source: k8s.io/pod-security-admission, policy/{registry,checks}.go. Checks run in the order of their names, those of
 # `baseline` first. `restricted` has all checks of `baseline` except those that it replaces.
 
 
 def capabilities(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Containers must not add capabilities beyond the runtime defaults."""
+    """Report containers that add capabilities beyond the defaults of the container runtime."""
 
     def added(container: Obj) -> set[str]:
         return {*((security(container).get("capabilities") or {}).get("add") or ())} - CAPABILITIES
@@ -160,7 +158,8 @@ def capabilities(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     if not names:
         return None
     forbidden = sorted(set().union(*map(added, containers(spec))))
-    detail = f"{named('container', names)} must not include {quoted(forbidden)} in securityContext.capabilities.add"
+    field_text = "in securityContext.capabilities.add"
+    detail = f"{named('container', names)} must not include {quoted(forbidden)} {field_text}"
     return PodSecurityViolation("non-default capabilities", detail)
 
 
@@ -175,7 +174,7 @@ _VOLUMES: Final = frozenset(
         *("persistentVolumeClaim", "projected", "secret"),
     }
 )
-#: In the order in which the volume type is determined.
+#: Volume types that `restricted` forbids, in the order in which the type of a volume is determined.
 _RESTRICTED_VOLUMES: Final = (
     *("hostPath", "gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "nfs", "iscsi", "glusterfs", "rbd"),
     *("flexVolume", "cinder", "cephfs", "flocker", "fc", "azureFile", "vsphereVolume", "quobyte", "azureDisk"),
@@ -185,14 +184,14 @@ _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 
 def allow_privilege_escalation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Containers must not allow privilege escalation."""
+    """Report containers that allow privilege escalation."""
     names = selected(spec, lambda container: security(container).get("allowPrivilegeEscalation") is not False)
     detail = f"{named('container', names)} must set securityContext.allowPrivilegeEscalation=false"
     return PodSecurityViolation("allowPrivilegeEscalation != false", detail) if names else None
 
 
 def capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Containers must drop all capabilities, and may add only NET_BIND_SERVICE."""
+    """Report containers that do not drop all capabilities, or add other ones than NET_BIND_SERVICE."""
 
     def added(container: Obj) -> set[str]:
         return {*((security(container).get("capabilities") or {}).get("add") or ())} - {_NET_BIND_SERVICE}
@@ -200,29 +199,31 @@ def capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | 
     def keeps_some(container: Obj) -> bool:
         return "ALL" not in ((security(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping, adding = selected(spec, keeps_some), selected(spec, lambda container: bool(added(container)))
+    keeping_names, adding_names = selected(spec, keeps_some), selected(spec, lambda container: bool(added(container)))
     details = []
-    if keeping:
-        details.append(f'{named("container", keeping)} must set securityContext.capabilities.drop=["ALL"]')
-    if adding:
+    if keeping_names:
+        details.append(f'{named("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]')
+    if adding_names:
         forbidden = sorted(set().union(*map(added, containers(spec))))
-        place = "in securityContext.capabilities.add"
-        details.append(f"{named('container', adding)} must not include {quoted(forbidden)} {place}")
+        field_text = "in securityContext.capabilities.add"
+        details.append(f"{named('container', adding_names)} must not include {quoted(forbidden)} {field_text}")
     return PodSecurityViolation("unrestricted capabilities", "; ".join(details)) if details else None
 
 
 def volume_types(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Volumes must be of types that do not depend on the node."""
+    """Report volumes of types that the level `restricted` forbids, such as hostPath and nfs."""
     volumes = spec.get("volumes") or ()
-    bad = [volume for volume in volumes if not any(volume.get(field) is not None for field in _VOLUMES)]
+    forbidden = [volume for volume in volumes if not any(volume.get(field) is not None for field in _VOLUMES)]
     # Kubernetes turns a volume without a source into an emptyDir before the check.
-    bad = [volume for volume in bad if any(volume[field] is not None for field in volume if field != "name")]
-    if not bad:
+    forbidden = [
+        volume for volume in forbidden if any(volume[field] is not None for field in volume if field != "name")
+    ]
+    if not forbidden:
         return None
-    types = sorted({_volume_type(volume) for volume in bad})
-    names = [volume["name"] for volume in bad]
-    what = f"{plural('restricted volume type', len(types))} {quoted(types)}"
-    return PodSecurityViolation("restricted volume types", f"{named('volume', names)} {uses(len(names))} {what}")
+    types = sorted({_volume_type(volume) for volume in forbidden})
+    names = [volume["name"] for volume in forbidden]
+    types_text = f"{plural('restricted volume type', len(types))} {quoted(types)}"
+    return PodSecurityViolation("restricted volume types", f"{named('volume', names)} {uses(len(names))} {types_text}")
 
 
 def _volume_type(volume: Obj) -> str:
@@ -230,24 +231,24 @@ def _volume_type(volume: Obj) -> str:
 
 
 def run_as_non_root(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """The pod or each container must run as non-root."""
-    reason, wanted = "runAsNonRoot != true", security(spec).get("runAsNonRoot")
-    explicit = selected(spec, lambda container: security(container).get("runAsNonRoot") is False)
-    if subject := setters(explicit, by_pod=wanted is False):
+    """Report containers that may run as root: neither the pod nor the container sets runAsNonRoot to true."""
+    reason, pod_value = "runAsNonRoot != true", security(spec).get("runAsNonRoot")
+    setting_false = selected(spec, lambda container: security(container).get("runAsNonRoot") is False)
+    if subject := setters(setting_false, by_pod=pod_value is False):
         return PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
-    implicit = selected(spec, lambda container: security(container).get("runAsNonRoot") is None)
-    if wanted is True or not implicit:
+    unset = selected(spec, lambda container: security(container).get("runAsNonRoot") is None)
+    if pod_value is True or not unset:
         return None
     return PodSecurityViolation(
-        reason, f"pod or {named('container', implicit)} must set securityContext.runAsNonRoot=true"
+        reason, f"pod or {named('container', unset)} must set securityContext.runAsNonRoot=true"
     )
 
 
 def run_as_user(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """The pod and its containers must not set the user root."""
+    """Report the pod or the containers that set runAsUser to 0 (root)."""
 
-    def is_root(part: Obj) -> bool:
-        user = security(part).get("runAsUser")
+    def is_root(pod_or_container: Obj) -> bool:
+        user = security(pod_or_container).get("runAsUser")
         return user is not None and user == 0
 
     subject = setters(selected(spec, is_root), by_pod=is_root(spec))
@@ -255,7 +256,7 @@ def run_as_user(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
 
 
 def seccomp_profile_set(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """The pod or each container must set a seccomp profile: the runtime's or a local one."""
+    """Report containers without a seccomp profile of type RuntimeDefault or Localhost, set by them or by the pod."""
     if (violation := seccomp_profile(metadata, spec)) is not None:
         return violation
     if security(spec).get("seccompProfile") is not None and bad_seccomp_type(spec) is None:
@@ -263,32 +264,32 @@ def seccomp_profile_set(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
     names = selected(spec, lambda container: security(container).get("seccompProfile") is None)
     if not names:
         return None
-    wanted = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return PodSecurityViolation("seccompProfile", f"pod or {named('container', names)} {wanted}")
+    requirement = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
+    return PodSecurityViolation("seccompProfile", f"pod or {named('container', names)} {requirement}")
 
 
 def except_on_windows(check: CheckPod) -> CheckPod:
-    """Wrap a check so that it passes Windows pods."""
+    """Return the check with an exception: pods that run on Windows always pass."""
     return lambda metadata, spec: None if is_of_windows(spec) else check(metadata, spec)
 
 
 def except_in_user_namespaces(check: CheckPod) -> CheckPod:
-    """Wrap a check so that it passes pods with their own user namespace."""
+    """Return the check with an exception: pods with their own user namespace always pass."""
     return lambda metadata, spec: None if has_user_namespace(spec) else check(metadata, spec)
 
 
 class PodSecurityCheck(NamedTuple):
-    """A check, with its history."""
+    """A check of the Pod Security Standards, in all its versions."""
 
     name: str
     level: str
-    #: The forms of the check with the minor version since which each applies, oldest first.
+    #: Pairs of the first minor version of Kubernetes and the function that checks from it on, oldest first.
     versions: tuple[tuple[int, CheckPod], ...]
-    #: The check of `baseline` that it replaces.
+    #: The check of `baseline` that this check replaces; '' if none.
     replaces: str = ""
 
     def at(self, minor: int) -> CheckPod | None:
-        """Return the form for a minor version; None if the check is newer."""
+        """Return the check function of a minor version of Kubernetes; None if that version does not have the check."""
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
 
@@ -354,40 +355,40 @@ _CHECKS: Final = (
         replaces="seccompProfile_baseline",
     ),
 )
-#: The latest version in which any check changed.
+#: The latest minor version of Kubernetes in which a check changed.
 LATEST_MINOR: Final = max(since for check in _CHECKS for since, _ in check.versions)
 
 
 class PodSecurityViolations(NamedTuple):
-    """The checks of a level and version that a pod fails."""
+    """The violations of a pod: the checks of a level and version that it fails."""
 
     policy: LevelVersion
     found: Sequence[PodSecurityViolation]
 
     def __str__(self) -> str:
-        """`PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`."""
+        """Return a text such as `PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`."""
         return f'PodSecurity "{self.policy}": {", ".join(map(str, self.found))}'
 
     @property
     def reasons(self) -> str:
-        """The reasons alone."""
+        """The reasons of all violations without details, separated by commas."""
         return ", ".join(violation.reason for violation in self.found)
 
 
 def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
-    """Check a pod or a template against a level and version."""
+    """Check the metadata and spec of a pod or pod template against a level and version."""
     minor = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
-    found = (check(metadata, spec) for check in _checks(policy.level, minor))
-    return PodSecurityViolations(policy, [violation for violation in found if violation is not None])
+    results = (check(metadata, spec) for check in _checks(policy.level, minor))
+    return PodSecurityViolations(policy, [violation for violation in results if violation is not None])
 
 
 @cache
 def _checks(level: str, minor: int) -> Sequence[CheckPod]:
-    """Return the checks of a level in a version, in order."""
+    """Return the check functions of a level in a minor version of Kubernetes, in the order of their names."""
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)
-    present = [check for check in _CHECKS if check.level in levels and check.at(minor) is not None]
-    replaced = {check.replaces for check in present}
-    forms = (check.at(minor) for check in present if check.name not in replaced)
-    return [form for form in forms if form is not None]
+    available = [check for check in _CHECKS if check.level in levels and check.at(minor) is not None]
+    replaced = {check.replaces for check in available}
+    functions = (check.at(minor) for check in available if check.name not in replaced)
+    return [function for function in functions if function is not None]

@@ -1,4 +1,7 @@
-"""Checks of the level `baseline`. Source: k8s.io/pod-security-admission, policy/check_*.go."""
+"""Pod Security Standards: the checks of the level `baseline`, and helpers that the checks of both levels use.
+
+Source: k8s.io/pod-security-admission, policy/check_*.go.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,16 +11,17 @@ from batchyard.api.meta import Obj
 
 
 class PodSecurityViolation(NamedTuple):
-    """A check that a pod fails."""
+    """A violation of the Pod Security Standards: the reason, and the containers or fields that violate the check."""
 
     reason: str
     detail: str
 
     def __str__(self) -> str:
-        """`privileged (container "c" must not set securityContext.privileged=true)`."""
+        """Return a text such as `privileged (container "c" must not set securityContext.privileged=true)`."""
         return f"{self.reason} ({self.detail})" if self.detail else self.reason
 
 
+#: Checks the metadata and the spec of a pod or pod template; returns the violation, or None if it passes.
 CheckPod: TypeAlias = Callable[[Obj, Obj], PodSecurityViolation | None]
 
 
@@ -27,9 +31,9 @@ def containers(spec: Obj) -> Iterator[Mapping[str, Any]]:
         yield from spec.get(field) or ()
 
 
-def security(part: Obj) -> Mapping[str, Any]:
+def security(pod_or_container: Obj) -> Mapping[str, Any]:
     """Return the security context of a pod's spec or of a container."""
-    context: Mapping[str, Any] = part.get("securityContext") or {}
+    context: Mapping[str, Any] = pod_or_container.get("securityContext") or {}
     return context
 
 
@@ -39,12 +43,12 @@ def selected(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[s
 
 
 def plural(word: str, count: int) -> str:
-    """Return a noun in singular or plural."""
+    """Return the noun for one, or with `s` appended for another count."""
     return word if count == 1 else f"{word}s"
 
 
 def uses(count: int) -> str:
-    """Return the verb for a subject in singular or plural."""
+    """Return `uses` if the subject is singular, else `use`."""
     return "uses" if count == 1 else "use"
 
 
@@ -54,12 +58,12 @@ def quoted(values: Iterable[str]) -> str:
 
 
 def named(word: str, names: Sequence[str]) -> str:
-    """`container "a"`, or `containers "a", "b"`."""
+    """Return a noun with names, such as `container "a"` or `containers "a", "b"`."""
     return f"{plural(word, len(names))} {quoted(names)}"
 
 
 def setters(names: Sequence[str], *, by_pod: bool) -> str:
-    """Return the subject of a violation: the pod, containers of it, or both."""
+    """Return the subject of a violation message: the pod, the named containers, or both."""
     return " and ".join([*(["pod"] if by_pod else []), *([named("container", names)] if names else [])])
 
 
@@ -73,11 +77,11 @@ def has_user_namespace(spec: Obj) -> bool:
     return spec.get("hostUsers") is False
 
 
-_APP_ARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
+_APP_ARMOR_PREFIX: Final = "container.apparmor.security.beta.kubernetes.io/"
 _APP_ARMOR_DEFAULT: Final = "runtime/default"
 _LOCAL_PROFILE: Final = "localhost/"
-_SECCOMP_OF_POD: Final = "seccomp.security.alpha.kubernetes.io/pod"
-_SECCOMP_OF_CONTAINER: Final = "container.seccomp.security.alpha.kubernetes.io/"
+_POD_SECCOMP_ANNOTATION: Final = "seccomp.security.alpha.kubernetes.io/pod"
+_CONTAINER_SECCOMP_PREFIX: Final = "container.seccomp.security.alpha.kubernetes.io/"
 _SECCOMP_DEFAULTS: Final = ("runtime/default", "docker/default")
 PROFILE_TYPES: Final = ("RuntimeDefault", "Localhost")
 CAPABILITIES: Final = frozenset(
@@ -108,24 +112,32 @@ SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
 def app_armor_profile(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """AppArmor profiles must be the runtime's or local ones."""
+    """Report AppArmor profiles of other types than RuntimeDefault and Localhost."""
 
-    def bad_type(part: Obj) -> str | None:
-        profile = security(part).get("appArmorProfile")
-        found: str = "" if profile is None else profile.get("type") or ""
-        return found if profile is not None and found not in PROFILE_TYPES else None
+    def bad_type(subject_part: Obj) -> str | None:
+        profile = security(subject_part).get("appArmorProfile")
+        profile_type: str = "" if profile is None else profile.get("type") or ""
+        return profile_type if profile is not None and profile_type not in PROFILE_TYPES else None
 
     names = selected(spec, lambda container: bad_type(container) is not None)
-    types = {found for part in (spec, *containers(spec)) if (found := bad_type(part)) is not None}
+    types = {
+        profile_type
+        for subject_part in (spec, *containers(spec))
+        if (profile_type := bad_type(subject_part)) is not None
+    }
     annotations = sorted(
-        f"{name}={_go_quoted(value)}"
+        f"{name}={_quote_like_go(value)}"
         for name, value in (metadata.get("annotations") or {}).items()
-        if name.startswith(_APP_ARMOR)
+        if name.startswith(_APP_ARMOR_PREFIX)
         and value not in ("", _APP_ARMOR_DEFAULT)
         and not value.startswith(_LOCAL_PROFILE)
     )
     subjects = setters(names, by_pod=bad_type(spec) is not None)
-    subject = " and ".join(part for part in (subjects, annotations and plural("annotation", len(annotations))) if part)
+    subject = " and ".join(
+        subject_part
+        for subject_part in (subjects, annotations and plural("annotation", len(annotations)))
+        if subject_part
+    )
     if not subject:
         return None
     values = [*sorted(types), *annotations]
@@ -134,19 +146,19 @@ def app_armor_profile(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
 
 
 def host_namespaces(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Pods must not share namespaces with the host."""
+    """Report a pod that shares the network, PID or IPC namespace of its node."""
     shared = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
     return PodSecurityViolation("host namespaces", ", ".join(shared)) if shared else None
 
 
 def host_path_volumes(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Pods must not mount host paths."""
+    """Report volumes of type hostPath."""
     names = [volume["name"] for volume in spec.get("volumes") or () if volume.get("hostPath") is not None]
     return PodSecurityViolation("hostPath volumes", named("volume", names)) if names else None
 
 
 def host_ports(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Containers must not use host ports."""
+    """Report containers that use ports of the node (hostPort)."""
 
     def ports(container: Obj) -> set[str]:
         return {str(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
@@ -154,22 +166,24 @@ def host_ports(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     names = selected(spec, lambda container: bool(ports(container)))
     if not names:
         return None
-    found = sorted(set().union(*map(ports, containers(spec))))
-    what = f"{plural('hostPort', len(found))} {', '.join(found)}"
-    return PodSecurityViolation("hostPort", f"{named('container', names)} {uses(len(names))} {what}")
+    used_ports = sorted(set().union(*map(ports, containers(spec))))
+    ports_text = f"{plural('hostPort', len(used_ports))} {', '.join(used_ports)}"
+    return PodSecurityViolation("hostPort", f"{named('container', names)} {uses(len(names))} {ports_text}")
 
 
 def probe_hosts(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Probes and lifecycle hooks must not name a host."""
-    names = sorted(selected(spec, lambda container: any(_hosts(container))))
+    """Report containers whose probes or lifecycle hooks set a host."""
+    names = sorted(selected(spec, lambda container: any(_hook_and_probe_hosts(container))))
     if not names:
         return None
-    hosts = sorted({host for container in containers(spec) for host in _hosts(container)})
-    what = f"{plural('probe or lifecycle host', len(hosts))} {quoted(hosts)}"
-    return PodSecurityViolation("probe or lifecycle host", f"{named('container', names)} {uses(len(names))} {what}")
+    hosts = sorted({host for container in containers(spec) for host in _hook_and_probe_hosts(container)})
+    hosts_text = f"{plural('probe or lifecycle host', len(hosts))} {quoted(hosts)}"
+    return PodSecurityViolation(
+        "probe or lifecycle host", f"{named('container', names)} {uses(len(names))} {hosts_text}"
+    )
 
 
-def _hosts(container: Obj) -> Iterator[str]:
+def _hook_and_probe_hosts(container: Obj) -> Iterator[str]:
     hooks = container.get("lifecycle") or {}
     probes = (container.get(f"{kind}Probe") for kind in ("liveness", "readiness", "startup"))
     for handler in (*probes, hooks.get("postStart"), hooks.get("preStop")):
@@ -180,49 +194,51 @@ def _hosts(container: Obj) -> Iterator[str]:
 
 
 def privileged(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Containers must not be privileged."""
+    """Report privileged containers."""
     names = selected(spec, lambda container: security(container).get("privileged") is True)
     detail = f"{named('container', names)} must not set securityContext.privileged=true"
     return PodSecurityViolation("privileged", detail) if names else None
 
 
 def proc_mount(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """The paths of /proc must stay masked."""
+    """Report containers whose procMount is not Default, so that parts of /proc are not masked."""
 
     def mount(container: Obj) -> str:
-        found: str | None = security(container).get("procMount")
-        return "Default" if found is None else found
+        proc_mount_value: str | None = security(container).get("procMount")
+        return "Default" if proc_mount_value is None else proc_mount_value
 
     names = selected(spec, lambda container: mount(container) != "Default")
     if not names:
         return None
-    found = sorted({mount(container) for container in containers(spec)} - {"Default"})
+    forbidden = sorted({mount(container) for container in containers(spec)} - {"Default"})
     return PodSecurityViolation(
-        "procMount", f"{named('container', names)} must not set securityContext.procMount to {quoted(found)}"
+        "procMount", f"{named('container', names)} must not set securityContext.procMount to {quoted(forbidden)}"
     )
 
 
 def proc_mount_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """The paths of /proc must stay masked, except in a user namespace."""
+    """Report containers whose procMount is not Default, unless the pod has its own user namespace."""
     return None if has_user_namespace(spec) else proc_mount(metadata, spec)
 
 
 def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
-    """SELinux types must be those for containers; users and roles must not be set."""
+    """Return the check that reports SELinux options with a user, a role, or a type that is not in `types`."""
 
     def flaws(part: Obj) -> Mapping[str, Any]:
         options = security(part).get("seLinuxOptions") or {}
-        found = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
-        return {field: value for field, value in found.items() if (value not in types if field == "type" else value)}
+        options_set = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
+        return {
+            field: value for field, value in options_set.items() if (value not in types if field == "type" else value)
+        }
 
     def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = selected(spec, lambda container: bool(flaws(container)))
         if not names and not flaws(spec):
             return None
-        found = [flaws(part) for part in (spec, *containers(spec))]
-        bad = sorted({flaw["type"] for flaw in found if "type" in flaw})
-        details = [f"{plural('type', len(bad))} {quoted(bad)}"] if bad else []
-        details += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in found)]
+        all_flaws = [flaws(part) for part in (spec, *containers(spec))]
+        forbidden_types = sorted({flaw["type"] for flaw in all_flaws if "type" in flaw})
+        details = [f"{plural('type', len(forbidden_types))} {quoted(forbidden_types)}"] if forbidden_types else []
+        details += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in all_flaws)]
         subject = setters(names, by_pod=bool(flaws(spec)))
         return PodSecurityViolation(
             "seLinuxOptions", f"{subject} set forbidden securityContext.seLinuxOptions: {'; '.join(details)}"
@@ -232,13 +248,16 @@ def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 
 
 def seccomp_annotations(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Seccomp profiles in annotations (before Kubernetes 1.19) must be the runtime's or local ones."""
+    """Report annotations (used before Kubernetes 1.19) that set other seccomp profiles than default and local ones."""
     annotations = metadata.get("annotations") or {}
-    places = {_SECCOMP_OF_POD, *(_SECCOMP_OF_CONTAINER + container["name"] for container in containers(spec))}
+    names = {
+        _POD_SECCOMP_ANNOTATION,
+        *(_CONTAINER_SECCOMP_PREFIX + container["name"] for container in containers(spec)),
+    }
     forbidden = sorted(
-        f"{place}={_go_quoted(annotations[place])}"
-        for place in places & annotations.keys()
-        if annotations[place] not in _SECCOMP_DEFAULTS and not annotations[place].startswith(_LOCAL_PROFILE)
+        f"{name}={_quote_like_go(annotations[name])}"
+        for name in names & annotations.keys()
+        if annotations[name] not in _SECCOMP_DEFAULTS and not annotations[name].startswith(_LOCAL_PROFILE)
     )
     if not forbidden:
         return None
@@ -247,27 +266,29 @@ def seccomp_annotations(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
     )
 
 
-def bad_seccomp_type(part: Obj) -> str | None:
-    """Return the forbidden seccomp profile type of a pod or container; None if it is allowed or absent."""
-    profile = security(part).get("seccompProfile")
-    found: str = "" if profile is None else profile.get("type") or ""
-    return found if profile is not None and found not in PROFILE_TYPES else None
+def bad_seccomp_type(pod_or_container: Obj) -> str | None:
+    """Return the seccomp profile type of a pod spec or container if it is forbidden, else None."""
+    profile = security(pod_or_container).get("seccompProfile")
+    profile_type: str = "" if profile is None else profile.get("type") or ""
+    return profile_type if profile is not None and profile_type not in PROFILE_TYPES else None
 
 
 def seccomp_profile(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Seccomp profiles must be the runtime's or local ones."""
+    """Report seccomp profiles of other types than RuntimeDefault and Localhost."""
     names = selected(spec, lambda container: bad_seccomp_type(container) is not None)
     subject = setters(names, by_pod=bad_seccomp_type(spec) is not None)
     if not subject:
         return None
-    bad = sorted({found for part in (spec, *containers(spec)) if (found := bad_seccomp_type(part)) is not None})
+    forbidden_types = sorted(
+        {profile_type for part in (spec, *containers(spec)) if (profile_type := bad_seccomp_type(part)) is not None}
+    )
     return PodSecurityViolation(
-        "seccompProfile", f"{subject} must not set securityContext.seccompProfile.type to {quoted(bad)}"
+        "seccompProfile", f"{subject} must not set securityContext.seccompProfile.type to {quoted(forbidden_types)}"
     )
 
 
 def sysctls(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
-    """Pods must set safe sysctls only."""
+    """Return the check that reports sysctls of the pod that are not in `allowed`."""
 
     def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = (sysctl["name"] for sysctl in security(spec).get("sysctls") or ())
@@ -278,7 +299,7 @@ def sysctls(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
 
 
 def windows_host_process(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Windows containers must not be host processes."""
+    """Report Windows containers that run as host processes."""
 
     def is_host_process(part: Obj) -> bool:
         return (security(part).get("windowsOptions") or {}).get("hostProcess") is True
@@ -288,5 +309,5 @@ def windows_host_process(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
     return PodSecurityViolation("hostProcess", detail) if subject else None
 
 
-def _go_quoted(text: str) -> str:
+def _quote_like_go(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The kinds that batchyard serves: groups, versions, names, scope, and the tables of their fields."""
+"""The registry of all kinds: groups, versions, names, scope; and the field tables, from which the schemas are built."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -64,13 +64,13 @@ BUDGET: Final = "Budget.cost.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 PLATFORM: Final = "Platform.platform.batchyard.dev"
 CONFIGURATION: Final = "Configuration.config.kueue.x-k8s.io"
-#: Kinds that are files and not API resources.
+#: Kinds that are read from files only; the API server does not serve them.
 FILES: Final = frozenset({SCENARIO, PLATFORM, CONFIGURATION})
 
 
 @dataclass(frozen=True, slots=True)
 class ServedKind:
-    """A served kind. `constant` is its key everywhere: `Kind.group`, or bare `Kind` in the core group."""
+    """A kind with its names and versions. `constant` identifies it: `Kind.group`, or `Kind` in the core group."""
 
     constant: str
     kind: str
@@ -78,7 +78,7 @@ class ServedKind:
     versions: tuple[str, ...]
     """All served versions, oldest first."""
     storage_version: str
-    """The version of decoded objects."""
+    """The version in which objects are stored; decoded objects have it."""
     plural: str
     singular: str
     short_names: tuple[str, ...] = ()
@@ -87,16 +87,16 @@ class ServedKind:
     """Whether the status is a subresource."""
     deprecated_versions: tuple[str, ...] = ()
     deprecation: str = ""
-    """The warning for users of a deprecated version, from the CRD."""
+    """The warning to clients that use a deprecated version, from the CRD."""
     is_idle: bool = False
-    """Whether no controller acts on its objects; clients that create one get a warning."""
+    """Whether no controller acts on objects of this kind; a client that creates one gets a warning."""
     categories: tuple[str, ...] = ()
-    """Categories for command lines, such as `all`."""
+    """Categories of kinds for `kubectl get`, such as `all`."""
     selectable_fields: tuple[str, ...] = ()
     """Field selectors that lists and watches support besides name and namespace."""
 
     def __hash__(self) -> int:
-        """Hash by the constant: caches use it for every request, and a hash of all fields would be slow."""
+        """Hash only the constant: a hash of all fields would be slow, and caches need it in every request."""
         return hash(self.constant)
 
     @property
@@ -105,29 +105,29 @@ class ServedKind:
         return self.api_version_for(self.storage_version)
 
     def api_version_for(self, version: str) -> str:
-        """Return a version in the form of `apiVersion`: `group/version`, or the version alone in the core group."""
+        """Return the `apiVersion` of a version: `group/version`, or the version alone in the core group."""
         return f"{self.group}/{version}" if self.group else version
 
     def version_of(self, api_version: str) -> str | None:
-        """Return the version in an `apiVersion`, or None if this kind is not served there."""
+        """Return the version in an `apiVersion`, or None if it is not one of this kind."""
         version = api_version.rpartition("/")[2]
         return version if version in self.versions and self.api_version_for(version) == api_version else None
 
 
-def _built_in(
+def _kubernetes_kind(
     constant: str, plural: str, *short_names: str, namespaced: bool = True, has_status: bool = False
 ) -> ServedKind:
     kind, _, group = constant.partition(".")
     names = plural, kind.lower(), short_names
-    categories = ("all",) if constant in _OF_ALL else ()
+    categories = ("all",) if constant in _KUBECTL_GET_ALL else ()
     return ServedKind(constant, kind, group, ("v1",), "v1", *names, namespaced, has_status, categories=categories)
 
 
-def _idle(constant: str, plural: str, *short_names: str, has_status: bool = True) -> ServedKind:
-    return replace(_built_in(constant, plural, *short_names, has_status=has_status), is_idle=True)
+def _kind_without_controller(constant: str, plural: str, *short_names: str, has_status: bool = True) -> ServedKind:
+    return replace(_kubernetes_kind(constant, plural, *short_names, has_status=has_status), is_idle=True)
 
 
-def _kueue(
+def _kueue_kind(
     constant: str, *short_names: str, namespaced: bool = False, has_status: bool = False, deprecated: bool = True
 ) -> ServedKind:
     kind, _, group = constant.partition(".")
@@ -149,14 +149,14 @@ def _kueue(
     )
 
 
-def _own(constant: str, *, namespaced: bool = False, has_status: bool = False) -> ServedKind:
+def _batchyard_kind(constant: str, *, namespaced: bool = False, has_status: bool = False) -> ServedKind:
     kind, _, group = constant.partition(".")
     names = f"{kind.lower()}s", kind.lower(), ()
     return ServedKind(constant, kind, group, ("v1alpha1",), "v1alpha1", *names, namespaced, has_status)
 
 
-#: The kinds in `kubectl get all`.
-_OF_ALL: Final = (
+#: The kinds that `kubectl get all` lists.
+_KUBECTL_GET_ALL: Final = (
     POD,
     SERVICE,
     JOB,
@@ -164,46 +164,46 @@ _OF_ALL: Final = (
     *(DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, REPLICATION_CONTROLLER),
 )
 
-#: All kinds, in the order in which dependent manifests are best applied.
+#: All kinds, ordered so that each comes after the kinds that it refers to.
 KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
-    _own(PLATFORM),
-    _kueue(CONFIGURATION),
-    _own(CLUSTER),
-    _own(NODE_POOL, has_status=True),
-    _built_in(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),
-    _built_in(PRIORITY_CLASS, "priorityclasses", "pc", namespaced=False),
-    _built_in(CONFIG_MAP, "configmaps", "cm"),
-    _built_in(SECRET, "secrets"),
-    _built_in(SERVICE_ACCOUNT, "serviceaccounts", "sa"),
-    _built_in(CLUSTER_ROLE, "clusterroles", namespaced=False),
-    _built_in(CLUSTER_ROLE_BINDING, "clusterrolebindings", namespaced=False),
-    _built_in(ROLE, "roles"),
-    _built_in(ROLE_BINDING, "rolebindings"),
-    _built_in(SERVICE, "services", "svc", has_status=True),
-    _idle(ENDPOINTS, "endpoints", "ep", has_status=False),
-    _idle(ENDPOINT_SLICE, "endpointslices", has_status=False),
-    replace(_idle(RUNTIME_CLASS, "runtimeclasses", has_status=False), namespaced=False),
-    _built_in(POD_TEMPLATE, "podtemplates"),
-    _built_in(RESOURCE_QUOTA, "resourcequotas", "quota", has_status=True),
-    _built_in(LIMIT_RANGE, "limitranges", "limits"),
-    _built_in(POD_DISRUPTION_BUDGET, "poddisruptionbudgets", "pdb", has_status=True),
-    _idle(NETWORK_POLICY, "networkpolicies", "netpol", has_status=False),
-    _built_in(NODE, "nodes", "no", namespaced=False, has_status=True),
-    _built_in(LEASE, "leases"),
-    _own(INSTANCE, has_status=True),
-    _own(RESIZE_REQUEST, has_status=True),
-    _kueue(TOPOLOGY, "topo"),
-    _kueue(RESOURCE_FLAVOR, "flavor", "flavors", "rf"),
-    _kueue(WORKLOAD_PRIORITY_CLASS, "wpc"),
-    _kueue(PROVISIONING_REQUEST_CONFIG, "prc"),
-    _kueue(MULTI_KUEUE_CLUSTER, "mkc", has_status=True),
-    _kueue(MULTI_KUEUE_CONFIG, "mkconf", deprecated=False),
-    _kueue(ADMISSION_CHECK, "ac", has_status=True),
-    _kueue(COHORT, "co", has_status=True),
-    _kueue(CLUSTER_QUEUE, "cq", has_status=True),
-    _kueue(LOCAL_QUEUE, "queue", "queues", "lq", namespaced=True, has_status=True),
-    _kueue(WORKLOAD, "kwl", "kueueworkload", "kueueworkloads", namespaced=True, has_status=True),
+    _batchyard_kind(PLATFORM),
+    _kueue_kind(CONFIGURATION),
+    _batchyard_kind(CLUSTER),
+    _batchyard_kind(NODE_POOL, has_status=True),
+    _kubernetes_kind(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),
+    _kubernetes_kind(PRIORITY_CLASS, "priorityclasses", "pc", namespaced=False),
+    _kubernetes_kind(CONFIG_MAP, "configmaps", "cm"),
+    _kubernetes_kind(SECRET, "secrets"),
+    _kubernetes_kind(SERVICE_ACCOUNT, "serviceaccounts", "sa"),
+    _kubernetes_kind(CLUSTER_ROLE, "clusterroles", namespaced=False),
+    _kubernetes_kind(CLUSTER_ROLE_BINDING, "clusterrolebindings", namespaced=False),
+    _kubernetes_kind(ROLE, "roles"),
+    _kubernetes_kind(ROLE_BINDING, "rolebindings"),
+    _kubernetes_kind(SERVICE, "services", "svc", has_status=True),
+    _kind_without_controller(ENDPOINTS, "endpoints", "ep", has_status=False),
+    _kind_without_controller(ENDPOINT_SLICE, "endpointslices", has_status=False),
+    replace(_kind_without_controller(RUNTIME_CLASS, "runtimeclasses", has_status=False), namespaced=False),
+    _kubernetes_kind(POD_TEMPLATE, "podtemplates"),
+    _kubernetes_kind(RESOURCE_QUOTA, "resourcequotas", "quota", has_status=True),
+    _kubernetes_kind(LIMIT_RANGE, "limitranges", "limits"),
+    _kubernetes_kind(POD_DISRUPTION_BUDGET, "poddisruptionbudgets", "pdb", has_status=True),
+    _kind_without_controller(NETWORK_POLICY, "networkpolicies", "netpol", has_status=False),
+    _kubernetes_kind(NODE, "nodes", "no", namespaced=False, has_status=True),
+    _kubernetes_kind(LEASE, "leases"),
+    _batchyard_kind(INSTANCE, has_status=True),
+    _batchyard_kind(RESIZE_REQUEST, has_status=True),
+    _kueue_kind(TOPOLOGY, "topo"),
+    _kueue_kind(RESOURCE_FLAVOR, "flavor", "flavors", "rf"),
+    _kueue_kind(WORKLOAD_PRIORITY_CLASS, "wpc"),
+    _kueue_kind(PROVISIONING_REQUEST_CONFIG, "prc"),
+    _kueue_kind(MULTI_KUEUE_CLUSTER, "mkc", has_status=True),
+    _kueue_kind(MULTI_KUEUE_CONFIG, "mkconf", deprecated=False),
+    _kueue_kind(ADMISSION_CHECK, "ac", has_status=True),
+    _kueue_kind(COHORT, "co", has_status=True),
+    _kueue_kind(CLUSTER_QUEUE, "cq", has_status=True),
+    _kueue_kind(LOCAL_QUEUE, "queue", "queues", "lq", namespaced=True, has_status=True),
+    _kueue_kind(WORKLOAD, "kwl", "kueueworkload", "kueueworkloads", namespaced=True, has_status=True),
     ServedKind(
         PROVISIONING_REQUEST,
         "ProvisioningRequest",
@@ -218,9 +218,9 @@ KINDS: Final[tuple[ServedKind, ...]] = (
         deprecated_versions=("v1beta1",),
         deprecation="autoscaling.k8s.io/v1beta1 API is deprecated",
     ),
-    _own(BUDGET, namespaced=True, has_status=True),
-    _own(COST_RECORD, namespaced=True),
-    _built_in(JOB, "jobs", has_status=True),
+    _batchyard_kind(BUDGET, namespaced=True, has_status=True),
+    _batchyard_kind(COST_RECORD, namespaced=True),
+    _kubernetes_kind(JOB, "jobs", has_status=True),
     ServedKind(
         JOB_SET,
         "JobSet",
@@ -232,19 +232,24 @@ KINDS: Final[tuple[ServedKind, ...]] = (
         namespaced=True,
         has_status=True,
     ),
-    _idle(CRON_JOB, "cronjobs", "cj"),
-    _idle(DEPLOYMENT, "deployments", "deploy"),
-    _idle(REPLICA_SET, "replicasets", "rs"),
-    _idle(STATEFUL_SET, "statefulsets", "sts"),
-    _idle(DAEMON_SET, "daemonsets", "ds"),
-    _idle(REPLICATION_CONTROLLER, "replicationcontrollers", "rc"),
-    _idle(INGRESS, "ingresses", "ing"),
-    replace(_idle(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
-    _idle(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
-    replace(_idle(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", has_status=False), namespaced=False),
-    replace(_idle(VALIDATING_WEBHOOKS, "validatingwebhookconfigurations", has_status=False), namespaced=False),
-    _built_in(POD, "pods", "po", has_status=True),
-    _built_in(EVENT, "events", "ev"),
+    _kind_without_controller(CRON_JOB, "cronjobs", "cj"),
+    _kind_without_controller(DEPLOYMENT, "deployments", "deploy"),
+    _kind_without_controller(REPLICA_SET, "replicasets", "rs"),
+    _kind_without_controller(STATEFUL_SET, "statefulsets", "sts"),
+    _kind_without_controller(DAEMON_SET, "daemonsets", "ds"),
+    _kind_without_controller(REPLICATION_CONTROLLER, "replicationcontrollers", "rc"),
+    _kind_without_controller(INGRESS, "ingresses", "ing"),
+    replace(_kind_without_controller(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
+    _kind_without_controller(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
+    replace(
+        _kind_without_controller(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", has_status=False), namespaced=False
+    ),
+    replace(
+        _kind_without_controller(VALIDATING_WEBHOOKS, "validatingwebhookconfigurations", has_status=False),
+        namespaced=False,
+    ),
+    _kubernetes_kind(POD, "pods", "po", has_status=True),
+    _kubernetes_kind(EVENT, "events", "ev"),
 )
 
 _BY_CONSTANT: Final = {info.constant: info for info in KINDS}
@@ -252,18 +257,18 @@ _BY_NAME: Final = {(info.api_version_for(version), info.kind): info for info in 
 
 
 def find_kind(api_version: str, kind: str) -> ServedKind | None:
-    """Return the kind of an object's `apiVersion` and `kind`, in any served version; None if there is none."""
+    """Return the kind with the given `apiVersion` (of any served version) and `kind`; None if it does not exist."""
     return _BY_NAME.get((api_version, kind))
 
 
 def kind_info(constant: str) -> ServedKind:
-    """Return the kind of a constant such as WORKLOAD; KeyError if there is none."""
+    """Return the kind with a constant such as WORKLOAD; raise KeyError if it does not exist."""
     return _BY_CONSTANT[constant]
 
 
 NATIVE: Final = "native"
 NATIVE_PREFIX: Final = "native."
-#: The groups of Kubernetes itself with kinds here, each by the first part of its name.
+#: The API groups of Kubernetes itself that batchyard supports, by the first part of their names.
 _NATIVE_GROUPS: Final = frozenset(
     {
         "admissionregistration",
@@ -282,7 +287,7 @@ Table: TypeAlias = dict[str, dict[str, str | tuple[str, dict[str, Any]]]]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a type, or the element of a list or a mapping."""
+    """The schema of a field, or of the elements of a list or mapping: type expression and constraints."""
 
     expression: str
     required: bool
@@ -290,115 +295,115 @@ class Field:
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list."""
+        """Whether the field is a list."""
         return self.expression.startswith("[")
 
     @property
     def is_map(self) -> bool:
-        """Whether it is a mapping with user-defined keys."""
+        """Whether the field is a mapping with user-defined keys."""
         return self.expression.startswith("{")
 
     @property
     def is_object(self) -> bool:
-        """Whether it is an object with its own fields."""
+        """Whether the field is an object with fields of its own type."""
         return not (self.is_list or self.is_map) and self.expression not in _SCALARS
 
     @property
     def element(self) -> "Field":
-        """The element of the list or the mapping."""
+        """The schema of the list's items or of the mapping's values."""
         return Field(self.expression[1:-1], False, self.facts.get("items" if self.is_list else "values", {}))
 
     @property
     def object_type(self) -> str:
-        """The innermost object type, of the field or of its elements; '' if there is none."""
+        """The object type of the field or, for lists and mappings, of their innermost elements; '' for scalars."""
         if self.is_list or self.is_map:
             return self.element.object_type
         return self.expression if self.is_object else ""
 
 
 class TypeScope:
-    """A namespace of type names, with the fields of each type."""
+    """The types of one field table: a namespace for type names, such as `kueue.v1beta2`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._types: dict[str, Mapping[str, Field]] = {}
 
     def fields(self, type_name: str) -> Mapping[str, Field]:
-        """Return the fields of a type, sorted by name; KeyError if the type does not exist."""
+        """Return the fields of a type, sorted by name; raise KeyError if the type does not exist."""
         if type_name not in self._types:
-            self._types[type_name] = self._read(type_name)
+            self._types[type_name] = self._read_type(type_name)
         return self._types[type_name]
 
     def scope_of(self, type_name: str) -> "tuple[TypeScope, str]":
-        """Return the scope that a name refers to, and the name there."""
+        """Resolve a type name such as `native.PodSpec` to its scope and its name in that scope."""
         if type_name.startswith(NATIVE_PREFIX):
             return scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
-        elsewhere, slash, name = type_name.rpartition("/")
+        scope_name, slash, name = type_name.rpartition("/")
         if slash:
-            return scope(elsewhere), name
+            return scope(scope_name), name
         return self, type_name
 
-    def _read(self, type_name: str) -> Mapping[str, Field]:
-        own, core = table(self.name).get(type_name), table("core").get(type_name)
-        if own is None and core is None:
-            raise KeyError(f"no type {type_name} in {self.name}")
-        merged = {**(core or {}), **(own or {})}
-        return {name: _field(merged[name]) for name in sorted(merged)}
+    def _read_type(self, type_name: str) -> Mapping[str, Field]:
+        own_fields, core_fields = table(self.name).get(type_name), table("core").get(type_name)
+        if own_fields is None and core_fields is None:
+            raise KeyError(f"the schema {self.name} has no type {type_name}")
+        merged = {**(core_fields or {}), **(own_fields or {})}
+        return {name: _parse_field(merged[name]) for name in sorted(merged)}
 
 
 @cache
 def table(name: str) -> Table:
-    """Return a table of the package."""
+    """Load a field table of the package, such as `core`, from its JSON file."""
     content = pkgutil.get_data(__package__, f"schema/fields/{name}.json")
-    assert content is not None, f"the package lacks its table {name}"
+    assert content is not None, f"the package has no schema/fields/{name}.json; reinstall batchyard"
     return msgspec.json.decode(content, type=Table)
 
 
 @cache
 def scope(name: str) -> TypeScope:
-    """Return the scope of that name; it is read once."""
+    """Return the scope of a name, such as `kueue.v1beta2`; its types are loaded on first use."""
     return TypeScope(name)
 
 
 def scope_for(info: ServedKind, version: str) -> TypeScope:
-    """Return the scope of a version of a kind."""
-    return scope(NATIVE if is_native(info) else f"{_first_part(info)}.{version}")
+    """Return the scope with the types of a version of a kind."""
+    return scope(NATIVE if is_native(info) else f"{_group_prefix(info)}.{version}")
 
 
 def is_native(info: ServedKind) -> bool:
     """Report whether a kind belongs to Kubernetes itself."""
-    return _first_part(info) in _NATIVE_GROUPS
+    return _group_prefix(info) in _NATIVE_GROUPS
 
 
-def _first_part(info: ServedKind) -> str:
+def _group_prefix(info: ServedKind) -> str:
     return info.group.partition(".")[0]
 
 
-def _field(spec: str | tuple[str, dict[str, Any]]) -> Field:
+def _parse_field(spec: str | tuple[str, dict[str, Any]]) -> Field:
     expression, facts = (spec, {}) if isinstance(spec, str) else spec
     return Field(expression.removesuffix("!"), expression.endswith("!"), facts)
 
 
 # --- descriptions ---
 #
-# Descriptions of types and fields: `descriptions.json`, by type and by `Type.field`.
+# Descriptions of types and fields from `descriptions.json`, by type and by `Type.field`.
 #
 # The text of `*.field` applies to any field of that name without its own text.
 
 
-_ANY: Final = "*"
+_ANY_TYPE: Final = "*"
 
 
 def description(type_name: str, field: str = "") -> str:
     """Return the description of a type or of one of its fields; empty if there is none."""
-    texts = _texts()
+    texts = _description_texts()
     if not field:
         return texts.get(type_name, "")
-    return texts.get(f"{type_name}.{field}") or texts.get(f"{_ANY}.{field}", "")
+    return texts.get(f"{type_name}.{field}") or texts.get(f"{_ANY_TYPE}.{field}", "")
 
 
 @cache
-def _texts() -> dict[str, str]:
+def _description_texts() -> dict[str, str]:
     content = pkgutil.get_data(__package__, "schema/descriptions.json")
-    assert content is not None, "the package lacks its descriptions"
+    assert content is not None, "the package has no schema/descriptions.json; reinstall batchyard"
     return msgspec.json.decode(content, type=dict[str, str])

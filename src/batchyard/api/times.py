@@ -1,7 +1,7 @@
-"""Instants in API form: RFC 3339 in UTC. Only this module uses calendars.
+"""Times in API objects: parses and formats RFC 3339 times in UTC; time windows of machine reservations.
 
-`2026-01-01T00:00:00Z` for whole seconds, as metav1.Time; `2026-01-01T00:00:00.250000Z` with a fraction, as
-metav1.MicroTime.
+The formats are `2026-01-01T00:00:00Z` for whole seconds, as metav1.Time, and `2026-01-01T00:00:00.250000Z` with a
+fraction, as metav1.MicroTime. Only this module uses calendars.
 """
 
 import re
@@ -16,42 +16,42 @@ from batchyard.base.memory import memoized_if_short
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all values are UTC, and naive ones are faster
 _MICROSECOND: Final = timedelta(microseconds=1)
-#: The first and last instant that can be formatted.
-_FIRST: Final[Instant] = (datetime.min - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
-_LAST: Final[Instant] = (datetime.max - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
+#: The first and the last instant that can be formatted: the years 1 to 9999.
+_FIRST_INSTANT: Final[Instant] = (datetime.min - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
+_LAST_INSTANT: Final[Instant] = (datetime.max - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
 _RFC3339: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
 )
-_MICRO: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
-#: Times repeat within short periods; a larger cache would grow with every Event.
-_REMEMBERED_MAX: Final = 16384
+_MICRO_TIME: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
+#: The size of the caches: times repeat within short periods only, and every Event has new ones.
+_CACHE_SIZE: Final = 16384
 
 
-@lru_cache(maxsize=_REMEMBERED_MAX)
+@lru_cache(maxsize=_CACHE_SIZE)
 def format_time(instant: Instant) -> str:
     """Format an instant in RFC 3339: whole seconds, or microseconds if they are not zero.
 
     Instants out of range are clamped to the first or last one.
     """
-    return (_EPOCH + timedelta(microseconds=min(max(instant, _FIRST), _LAST))).isoformat() + "Z"
+    return (_EPOCH + timedelta(microseconds=min(max(instant, _FIRST_INSTANT), _LAST_INSTANT))).isoformat() + "Z"
 
 
 def format_micro_time(instant: Instant) -> str:
-    """Format an instant as metav1.MicroTime: Go's clients require six fractional digits in those fields."""
+    """Format an instant as metav1.MicroTime, always with six fractional digits, which clients in Go require."""
     text = format_time(instant)
     return text if "." in text else f"{text[:-1]}.000000Z"
 
 
 def in_utc(text: str) -> str:
-    """Convert a time to UTC in API form; a text in UTC is returned unchanged. ValueError as `parse_time`."""
+    """Convert an RFC 3339 time in any zone to UTC; a text in UTC is returned unchanged. Raises ValueError."""
     instant = parse_time(text)
     return text if text.endswith("Z") else format_time(instant)
 
 
 def micro_in_utc(text: str) -> str:
-    """Convert a metav1.MicroTime, which has six fractional digits, to UTC in API form."""
-    if _MICRO.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is not a time to the microsecond; write it as 2026-01-01T00:00:00.000000Z")
+    """Convert a metav1.MicroTime (six fractional digits) in any zone to UTC. Raises ValueError."""
+    if _MICRO_TIME.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a time with six decimals; write it as 2026-01-01T00:00:00.000000Z")
     instant = parse_time(text)
     return text if text.endswith("Z") else format_micro_time(instant)
 
@@ -66,53 +66,53 @@ def to_datetime(instant: Instant) -> datetime:
     return (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
 
 
-@memoized_if_short(maxsize=_REMEMBERED_MAX)
+@memoized_if_short(maxsize=_CACHE_SIZE)
 def parse_time(text: str) -> Instant:
-    """Parse an RFC 3339 time in any zone, truncated to microseconds; ValueError describes the error."""
+    """Parse an RFC 3339 time in any zone, truncated to microseconds; raise ValueError if it is malformed."""
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a time; write it as 2026-01-01T00:00:00Z")
-    day, clock, fraction, sign, hours, minutes = match.groups()
+        raise ValueError(f"{text!r} is not an RFC 3339 time; write it as 2026-01-01T00:00:00Z")
+    day, time_of_day, fraction, sign, hours, minutes = match.groups()
     try:
-        plain = datetime.fromisoformat(f"{day}T{clock}")
-    except ValueError as wrong:
-        raise ValueError(f"{text!r} is not a time ({wrong}); write it as 2026-01-01T00:00:00Z") from None
-    instant = (plain - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
+        local = datetime.fromisoformat(f"{day}T{time_of_day}")
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a valid time ({error}); write it as 2026-01-01T00:00:00Z") from None
+    instant = (local - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
     offset = (int(hours) * 60 + int(minutes)) * 60_000_000 if sign else 0
     instant += offset if sign == "-" else -offset
-    if not _FIRST <= instant <= _LAST:
-        raise ValueError(f"{text!r} is not a time of the years 1 to 9999 in UTC; write it as 2026-01-01T00:00:00Z")
+    if not _FIRST_INSTANT <= instant <= _LAST_INSTANT:
+        raise ValueError(f"{text!r} is not in the years 1 to 9999 in UTC; write it as 2026-01-01T00:00:00Z")
     return instant
 
 
 # --- windows ---
 #
-# Reservation windows: begin and end, as times or as durations from the start of the simulation.
+# Windows of machine reservations: start and end, as times or as durations from the start of the simulation.
 
 
 class ReservationWindow(NamedTuple):
-    """The period of a reservation; without an end it is unlimited."""
+    """The start and end of a machine reservation; an end of None means that it is unlimited."""
 
     start: Instant
     end: Instant | None
 
     def overlaps(self, other: "ReservationWindow") -> bool:
-        """Report whether two windows overlap."""
+        """Report whether this window and another one overlap."""
         return (other.end is None or self.start < other.end) and (self.end is None or other.start < self.end)
 
 
 def is_time(text: str) -> bool:
-    """Report whether a moment is written as a time, not as a duration from the start of the simulation."""
+    """Report whether a text is an RFC 3339 time; otherwise it is a duration from the start of the simulation."""
     return "T" in text
 
 
 def moment(text: str, began: Instant) -> Instant:
-    """Return the instant of a moment in a simulation that began then; ValueError describes the error."""
+    """Parse an RFC 3339 time, or a duration from `began`, the start of the simulation. Raises ValueError."""
     return parse_time(text) if is_time(text) else began + parse_duration(text)
 
 
 def window_of(reservation: Mapping[str, Any], began: Instant) -> ReservationWindow:
-    """Return the window of a valid reservation."""
+    """Return the start and end of a valid reservation of a Cluster; `began` is the start of the simulation."""
     start = moment(reservation.get("start") or "0s", began)
     length, end = reservation.get("duration"), reservation.get("end")
     if length is not None:

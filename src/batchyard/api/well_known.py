@@ -1,8 +1,8 @@
-"""Well-known labels, annotations, finalizers and taints.
+"""Names of well-known labels, annotations, finalizers and taints, and the feature gates of Kueue.
 
 Sources: Kueue's pkg/controller/constants and apis/kueue/v1beta2, JobSet's api/jobset/v1alpha2 and pkg/constants,
 Kubernetes' batch/v1 and well-known labels and taints, the cluster autoscaler's apis/provisioningrequest and FAQ, GKE's
-pkg/cloudprovider/gke/labels; those of `batchyard.dev` are our own, for simulated work.
+pkg/cloudprovider/gke/labels. batchyard defines the names under `batchyard.dev` itself.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
-# On ProvisioningRequests and their PodTemplates that Kueue made.
+# On ProvisioningRequests, and on their PodTemplates, that Kueue created.
 MANAGED: Final = "kueue.x-k8s.io/managed"
 
 # On pods.
@@ -149,15 +149,15 @@ RESIZE_REQUEST_UID: Final = "cloud.batchyard.dev/resize-request-uid"
 # On its node pools: the finalizer until they have no machines.
 NODE_POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
 
-# On simulated objects: creation and deletion times, run time, exit code, checkpoint interval.
-#: On objects that the platform provides: a client that creates one of that name takes it over.
+#: On objects that the platform creates by default: a client that creates an object of that name replaces it.
 PROVIDED: Final = "batchyard.dev/provided"
+# On simulated objects: creation and deletion times, run time, exit code, checkpoint interval.
 SUBMIT_AT: Final = "batchyard.dev/submit-at"
 DELETE_AT: Final = "batchyard.dev/delete-at"
 RUNTIME: Final = "batchyard.dev/runtime"
 EXIT_CODE: Final = "batchyard.dev/exit-code"
 CHECKPOINT_EVERY: Final = "batchyard.dev/checkpoint-every"
-# On Jobs and JobSets: the saved work of their pods, by place. On such pods: the finalizer until their work is saved.
+# On Jobs and JobSets: the saved work of their pods. On such pods: the finalizer until their work is saved.
 WORK_DONE: Final = "batchyard.dev/work-done"
 WORK_FINALIZER: Final = "batchyard.dev/work"
 
@@ -176,7 +176,7 @@ PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"
 # Source: pkg/features/kube_features.go and apis/config/v1beta2 of Kueue 0.19.
 
 
-#: Disables waitForPodsReady, which has no `enable` field in v1beta2.
+#: The feature gate that disables waitForPodsReady, which has no `enable` field in v1beta2.
 DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
 
 #: The preemption strategies of fair sharing.
@@ -210,7 +210,7 @@ _OFF: Final = """
     ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASReplaceNodeDueToNotReadyOverFixedTime
     TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WorkloadRequestUseMergePatch
 """
-#: The default of each gate by name.
+#: The feature gates of Kueue by name: whether each is enabled by default.
 GATES: Final[Mapping[str, bool]] = {
     **dict.fromkeys(_ON.split(), True),
     **dict.fromkeys(_OFF.split(), False),

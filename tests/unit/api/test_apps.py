@@ -31,7 +31,7 @@ def test_replicas_default_to_1(kind: str) -> None:
     found = decode(made(kind))
     assert found.obj is not None
     assert found.obj["spec"]["replicas"] == 1
-    assert found.warnings == [f"{kind} objects are kept, and nothing is done for them yet"]
+    assert found.warnings == [f"{kind} objects are stored, but batchyard has no controller that acts on them"]
 
 
 def test_update_strategy_defaults_to_rolling_update() -> None:

@@ -31,8 +31,11 @@ def test_budget_period_defaults_to_month() -> None:
 @pytest.mark.parametrize(
     ("spec", "reported"),
     [
-        ({}, "spec.dollars: Required value: a Budget says how much"),
-        ({"dollars": 1, "acceleratorHours": 1}, "spec.acceleratorHours: Forbidden: may not be set beside dollars"),
+        ({}, "spec.dollars: Required value: a Budget needs an amount"),
+        (
+            {"dollars": 1, "acceleratorHours": 1},
+            "spec.acceleratorHours: Forbidden: must not be set together with dollars",
+        ),
         ({"dollars": -1}, "spec.dollars: Invalid value"),
         ({"dollars": 1, "period": "Year"}, 'spec.period: Unsupported value: "Year"'),
         ({"dollars": 1, "thresholds": [{"percent": 0, "action": "Hold"}]}, "spec.thresholds[0].percent: Invalid value"),
@@ -40,7 +43,7 @@ def test_budget_period_defaults_to_month() -> None:
         ({"dollars": 1, "thresholds": [{"percent": 1, "action": "Notify", "drain": True}]}, "spec.thresholds[0].drain"),
         (
             {"dollars": 1, "thresholds": [{"percent": 1, "action": "Hold", "priorityBoost": -1}]},
-            "spec.thresholds[0].priorityBoost: Forbidden: only those that Demote have one",
+            "spec.thresholds[0].priorityBoost: Forbidden: only the action Demote can have a priorityBoost",
         ),
     ],
 )

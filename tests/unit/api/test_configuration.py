@@ -71,7 +71,7 @@ def test_v1beta1_fair_sharing_switch_sets_strategies(stated: str, strategies: li
         ("waitForPodsReady: {timeout: 5}", "waitForPodsReady.timeout: Invalid value"),
         ("waitForPodsReady: {requeuingStrategy: {timestamp: Never}}", "waitForPodsReady.requeuingStrategy.timestamp"),
         ("waitForPodsReady: {requeuingStrategy: {backoffLimitCount: -1}}", "waitForPodsReady.requeuingStrategy.back"),
-        ("fairSharing: {}", "fairSharing.preemptionStrategies: Required value: must be specified; write ["),
+        ("fairSharing: {}", "fairSharing.preemptionStrategies: Required value: must be specified; use ["),
         ("fairSharing: {preemptionStrategies: [Fair]}", "fairSharing.preemptionStrategies: Unsupported value"),
         ("featureGates: {DisableWaitForPodReady: true}", "featureGates: Invalid value: "),
         ("integrations: {frameworks: [batch/jobs]}", 'integrations.frameworks[0]: Unsupported value: "batch/jobs"'),
@@ -88,13 +88,16 @@ def test_configuration_fault_is_reported_with_line_and_remedy(line: str, reporte
 @pytest.mark.parametrize(
     ("line", "remedy"),
     [
-        ("waitForPodsReady: {enable: false}", "featureGates: {DisableWaitForPodsReady: true} turns it off"),
-        ("fairSharing: {enable: true, preemptionStrategies: [LessThanInitialShare]}", "without fairSharing it is off"),
+        ("waitForPodsReady: {enable: false}", "to disable it, set featureGates: {DisableWaitForPodsReady: true}"),
+        (
+            "fairSharing: {enable: true, preemptionStrategies: [LessThanInitialShare]}",
+            "to disable it, remove fairSharing",
+        ),
     ],
 )
 def test_v1beta1_switch_in_v1beta2_is_rejected_with_replacement(line: str, remedy: str) -> None:
     (found,) = faults(NEW + line)
-    assert "unknown field; v1beta2 has no such switch" in found
+    assert "unknown field; v1beta2 does not have this field" in found
     assert found.endswith(remedy)
 
 
@@ -106,10 +109,13 @@ def test_all_configuration_faults_are_reported_together() -> None:
     ("text", "reported"),
     [
         ("", "kueue.yaml: the file is empty"),
-        (f"{NEW}---\n{NEW}", "kueue.yaml: it has 2 documents"),
-        ("apiVersion: v1\nkind: ConfigMap\n", "kueue.yaml:2: kind: this is a ConfigMap, and no Configuration of Kueue"),
+        (f"{NEW}---\n{NEW}", "kueue.yaml: the file has 2 YAML documents"),
+        ("apiVersion: v1\nkind: ConfigMap\n", "kueue.yaml:2: kind: ConfigMap is not the kind of a Kueue Configuration"),
         ("kind: Configuration\n", "kueue.yaml:1: apiVersion: Required value"),
-        ("apiVersion: config.kueue.x-k8s.io/v1\nkind: Configuration\n", "kueue.yaml:1: apiVersion: there is no kind"),
+        (
+            "apiVersion: config.kueue.x-k8s.io/v1\nkind: Configuration\n",
+            'kueue.yaml:1: apiVersion: "config.kueue.x-k8s.io/v1" has no kind',
+        ),
         ("a: [", "kueue.yaml:1: "),
     ],
 )

@@ -81,7 +81,7 @@ def test_cluster_scoped_object_drops_namespace_with_warning() -> None:
     decoded = decode(edited(OLD_QUEUE, {"metadata.namespace": "a"}))
     assert decoded.obj is not None
     assert "namespace" not in decoded.obj["metadata"]
-    assert decoded.warnings[1:] == ["metadata.namespace: ClusterQueue has no namespace; a is ignored"]
+    assert decoded.warnings[1:] == ["metadata.namespace: ClusterQueue is cluster-scoped; the namespace a is ignored"]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_cluster_scoped_object_drops_namespace_with_warning() -> None:
         ({"kind": "Jbo"}, 'kind: the kind "Jbo" of "batch/v1" is not known; did you mean Job (batch/v1)?'),
         (
             {"kind": "Gadget", "apiVersion": "apps/v1"},
-            'kind: the kind "Gadget" of "apps/v1" is not known; remove the document, or apply it elsewhere',
+            'kind: the kind "Gadget" of "apps/v1" is not known; check kind and apiVersion, or remove the document',
         ),
-        ({"apiVersion": "v1"}, 'apiVersion: there is no kind "Job" in "v1"; use batch/v1'),
+        ({"apiVersion": "v1"}, 'apiVersion: "v1" has no kind "Job"; use batch/v1'),
         (
             {"kind": "Cohort", "apiVersion": "kueue.x-k8s.io/v1alpha1"},
-            f'apiVersion: there is no kind "Cohort" in "{KUEUE}/v1alpha1"; use {KUEUE}/v1beta2 or {KUEUE}/v1beta1',
+            f'apiVersion: "{KUEUE}/v1alpha1" has no kind "Cohort"; use {KUEUE}/v1beta2 or {KUEUE}/v1beta1',
         ),
         ({"apiVersion": GONE}, "apiVersion: Required value; set it to batch/v1"),
         ({"apiVersion": GONE, "kind": "X"}, "apiVersion: Required value; set it to group/version, such as batch/v1"),
@@ -113,7 +113,7 @@ def test_unknown_kind_is_only_reported_fault(edits: dict[str, Any], fault: str) 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "null"), ([], "a list"), ("Job", '"Job"'), (7, "7")], ids=str)
 def test_value_that_is_no_mapping_is_rejected(value: object, shown: str) -> None:
-    assert reported(value) == [f"{shown} is no object; write fields: apiVersion, kind, metadata, spec"]
+    assert reported(value) == [f"{shown} is not an object; write the fields apiVersion, kind, metadata and spec"]
 
 
 def test_structure_and_name_faults_are_reported_together() -> None:

@@ -96,15 +96,15 @@ def test_scalars_are_parsed_as_kubernetes_does(text: str, value: object) -> None
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (".inf", 'a: .inf is no number that JSON can hold (line 1); write a number, or ".inf" in quotes'),
-        ("1e400", "a: 1e400 is too large for a number (line 1); put it in quotes if it is a text"),
+        (".inf", 'a: .inf is not a number in JSON (line 1); write a finite number, or ".inf" in quotes'),
+        ("1e400", "a: the number 1e400 is too large (line 1); put it in quotes if it is a text"),
         ("9" * 500, "a: a number of 500 digits is too large (line 1); put it in quotes if it is a text"),
-        ("!!int x", "a: 'x' is no int (line 1); leave out the tag, or change the value"),
-        ("!mine x", "a: the tag !mine means nothing here (line 1); leave the tag out"),
-        ("!mine {}", "a: the tag !mine means nothing here (line 1); leave the tag out"),
-        ("!!binary /w==", "a: a !!binary value is not base64 of a text (line 1); leave the tag out"),
-        ("*b", "a: there is no anchor &b before *b (line 1); define it, or use quotes"),
-        ("&b [*b]", "a[0]: there is no anchor &b before *b (line 1); define it, or use quotes"),
+        ("!!int x", "a: 'x' is not a valid int (line 1); remove the tag, or change the value"),
+        ("!mine x", "a: the tag !mine is not supported (line 1); remove the tag"),
+        ("!mine {}", "a: the tag !mine is not supported (line 1); remove the tag"),
+        ("!!binary /w==", "a: the !!binary value is not base64 of UTF-8 text (line 1); correct it, or remove the tag"),
+        ("*b", "a: the anchor &b is not defined before *b (line 1); define it, or put the text in quotes"),
+        ("&b [*b]", "a[0]: the anchor &b is not defined before *b (line 1); define it, or put the text in quotes"),
     ],
     ids=lambda text: text[:12],
 )
@@ -114,22 +114,28 @@ def test_scalar_without_json_equivalent_is_reported(text: str, fault: str) -> No
 
 def test_duplicate_field_is_reported_with_line() -> None:
     text = "spec:\n  groups:\n  - name: x\n    size: 1\n    name: y\n"
-    assert reported(text) == ['spec.groups[0]: the field "name" is set twice (line 5); remove one of them']
+    assert reported(text) == ['spec.groups[0]: the field "name" is set twice (line 5); remove one of the two']
 
 
 def test_duplicate_field_in_json_is_reported() -> None:
-    assert reported('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is set twice (line 2); remove one of them']
+    assert reported('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is set twice (line 2); remove one of the two']
     assert values('{"a": "\\u0061", "b": 1E2}') == [{"a": "a", "b": 100.0}]
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("1: a", 'line 1: the name 1 is not a string; put it in quotes: "1"'),
-        ("yes: a", 'line 1: the name true is not a string; put it in quotes: "true"'),
-        ("? [a]\n: b", "line 1: a list is no name of a field; put texts in brackets in quotes"),
-        ("? {a: b}\n: c", "line 1: a mapping is no name of a field; put texts in braces in quotes"),
-        ("{{name}}: c", "line 1: a mapping is no name of a field; put texts in braces in quotes"),
+        ("1: a", 'line 1: the field name 1 is not a string; put it in quotes: "1"'),
+        ("yes: a", 'line 1: the field name true is not a string; put it in quotes: "true"'),
+        ("? [a]\n: b", "line 1: a list cannot be the name of a field; put the name in quotes if it contains brackets"),
+        (
+            "? {a: b}\n: c",
+            "line 1: an object cannot be the name of a field; put the name in quotes if it contains braces",
+        ),
+        (
+            "{{name}}: c",
+            "line 1: an object cannot be the name of a field; put the name in quotes if it contains braces",
+        ),
     ],
 )
 def test_field_name_that_is_no_string_is_rejected(text: str, fault: str) -> None:
@@ -153,7 +159,7 @@ def test_anchors_and_merge_keys_are_resolved() -> None:
         }
     ]
     assert reported("a: {<<: 1}") == [
-        "a.<<: << merges mappings only (line 1); write << : *anchor, the anchor being on a mapping"
+        "a.<<: << must have objects as its value (line 1); write `<<: *name`, where &name marks an object"
     ]
 
 
@@ -161,34 +167,34 @@ def test_excessive_alias_expansion_is_rejected() -> None:
     lines = ["l0: &l0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"]
     lines += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
     (fault,) = reported("\n".join(lines))
-    assert f"anchors multiply to more than {ALIASED_VALUES_MAX} values" in fault
+    assert f"aliases of anchors expand to more than {ALIASED_VALUES_MAX} values" in fault
 
 
 @pytest.mark.parametrize("opening", ["[", "- ", '{"a":', "{a: "])
 def test_deep_nesting_is_rejected(opening: str) -> None:
     (fault,) = reported(opening * 100_000)
-    assert f"nested more than {NESTING_MAX} deep" in fault
+    assert f"nested more than {NESTING_MAX} levels deep" in fault
     assert len(fault) < 200
 
 
 def test_deeply_nested_complete_json_is_rejected() -> None:
     (fault,) = reported('{"a":' * (NESTING_MAX + 1) + "1" + "}" * (NESTING_MAX + 1))
-    assert f"nested more than {NESTING_MAX} deep" in fault
+    assert f"nested more than {NESTING_MAX} levels deep" in fault
     assert values('{"a": "' + "{" * 200 + '"}') == [{"a": "{" * 200}]
 
 
 @pytest.mark.parametrize(
     ("text", "place", "remedy"),
     [
-        ("a: 1\nb: c: d", "line 2", "check the indentation, and put texts that hold ': ' in quotes"),
+        ("a: 1\nb: c: d", "line 2", "check the indentation, and put texts that contain ': ' in quotes"),
         ("a:\n\tb: 1", "line 2", "put texts that start with one of @ ` % in quotes, and indent with spaces, not tabs"),
-        ("a: 'x\nb: 1", "line 2", "close the quotes"),
-        ("a: [1, 2\nb: 3", "line 2", "close the bracket, or put a comma between the values"),
-        ("- a\nb: c", "line 2", "indent all items of the list alike, and its fields below them"),
+        ("a: 'x\nb: 1", "line 2", "add the missing closing quote"),
+        ("a: [1, 2\nb: 3", "line 2", "add the missing closing bracket, or a comma between the values"),
+        ("- a\nb: c", "line 2", "indent all items of the list equally, and their fields below them"),
         ("a: b\nc\nd: e", "line 3", "write `name: value`, with a space after the colon"),
-        ('{"a": 1', "line 1", "close the bracket, or put a comma between the values"),
-        ("a: \0", "line 1", "save the file as plain UTF-8 text"),
-        ("a: \ud800", "", "save the file as plain UTF-8 text"),
+        ('{"a": 1', "line 1", "add the missing closing bracket, or a comma between the values"),
+        ("a: \0", "line 1", "remove the control characters, and save the file as UTF-8"),
+        ("a: \ud800", "", "save the file as UTF-8"),
         ("a: b\n...\nc: d", "line 3", "put a line with --- between documents"),
     ],
 )

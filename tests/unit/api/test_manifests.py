@@ -80,15 +80,15 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
             "kind: Job\nmetadata:\n  labels: {a: b}\n  name: x\n  spec: a: b",
             "a.yaml:1 Job/x: line 5: mapping values are not allowed in this context; check the indentation",
         ),
-        ("- a", "a.yaml:1: a list is no object; write fields: apiVersion, kind, metadata, spec"),
-        ("hello", 'a.yaml:1: "hello" is no object; write fields: apiVersion, kind, metadata, spec'),
+        ("- a", "a.yaml:1: a list is not an object; write the fields apiVersion, kind, metadata and spec"),
+        ("hello", 'a.yaml:1: "hello" is not an object; write the fields apiVersion, kind, metadata and spec'),
         (
             "apiVersion: v1\nmetadata: {name: x}",
             "a.yaml:1 ?/x: kind: Required value; set it to the kind of the object, such as Job",
         ),
         (
             "apiVersion: v1\nkind: Namespace",
-            "a.yaml:1 Namespace/?: metadata: Required value; give the object metadata with a name",
+            "a.yaml:1 Namespace/?: metadata: Required value; add metadata with a name to the object",
         ),
         (
             NAMESPACE % '"a\\nb"',
@@ -100,7 +100,7 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
         ),
         (
             "apiVersion: apps/v1\nkind: Gadget\nmetadata: {name: web}\nspec: {replicas: 3}",
-            'a.yaml:1 Gadget/web: kind: the kind "Gadget" of "apps/v1" is not known; remove the document',
+            'a.yaml:1 Gadget/web: kind: the kind "Gadget" of "apps/v1" is not known; check kind and apiVersion',
         ),
     ],
     ids=["syntax", "list", "text", "no kind", "no metadata", "line break in the name", "generateName", "unknown kind"],
@@ -142,9 +142,9 @@ def test_fault_in_list_contains_path_of_item() -> None:
     (fault,) = reported(
         "apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: x}}, {metadata: {name: y}, zzz: 1}]"
     )
-    assert fault.startswith("a.yaml:1 Namespace/y: items[1].zzz: unknown field; known here: apiVersion")
+    assert fault.startswith("a.yaml:1 Namespace/y: items[1].zzz: unknown field; use one of the fields apiVersion")
     assert reported("apiVersion: v1\nkind: List\nitems: [3]") == [
-        "a.yaml:1: items[0]: 3 is no object; write fields: apiVersion, kind, metadata, spec"
+        "a.yaml:1: items[0]: 3 is not an object; write the fields apiVersion, kind, metadata and spec"
     ]
 
 

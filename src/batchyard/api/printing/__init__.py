@@ -1,7 +1,7 @@
-"""Tables as `kubectl get` prints them.
+"""Tables of objects as `kubectl get` prints them: their columns, rows and text format.
 
-The columns of Kueue's, JobSet's and the autoscaler's kinds are the printer columns of their CRDs. Those of the cloud
-kinds are our own, all others those of Kubernetes's pkg/printers. A column of priority 1 is printed only with `-o wide`.
+The columns of Kueue's, JobSet's and the autoscaler's kinds are the printer columns of their CRDs. batchyard defines the
+columns of its own kinds; all others come from Kubernetes's pkg/printers. Columns of priority 1 need `-o wide`.
 """
 
 import re
@@ -18,24 +18,24 @@ __all__ = ["Column", "Table", "columns", "format_table", "row", "table"]
 
 Table: TypeAlias = list[list[str]]
 
-# The padding beyond the longest cell of a column, and the minimum width.
+# The spaces after the longest cell of a column, and the minimum width of a column.
 _PADDING: Final = 3
 _WIDTH_MIN: Final = 6
 _LINE_BREAK: Final = re.compile(r"[\f\n\r]")
 
 
 def columns(kind: str, *, wide: bool) -> list[Column]:
-    """Return the columns of a kind; name and age for unknown kinds."""
-    return [column for column, _ in _printed(kind, wide)]
+    """Return the table columns of a kind; an unknown kind has name and age."""
+    return [column for column, _ in _printed_columns(kind, wide)]
 
 
 def row(obj: Obj, *, now: Instant, wide: bool) -> list[str]:
-    """Return the cells of an object, one for each column of its kind."""
-    return [cell(obj, now) for cell in _cells(group_kind(obj), wide)]
+    """Return the texts of an object's table row, one for each column of its kind."""
+    return [cell(obj, now) for cell in _cell_functions(group_kind(obj), wide)]
 
 
 def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespaces: bool) -> Table:
-    """Return the header and a row for each object, in order; with `namespaces`, the first column is the namespace."""
+    """Return a table: the header, and a row for each object; `namespaces` adds the namespace as the first column."""
     header = [column.name.upper() for column in columns(kind, wide=wide)]
     rows = [(obj["metadata"].get("namespace") or "", row(obj, now=now, wide=wide)) for obj in objs]
     if not namespaces:
@@ -44,30 +44,30 @@ def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespace
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table like kubectl: columns left-aligned, the last one not padded, each line with a newline."""
+    """Format a table like kubectl: all columns are left-aligned, and all but the last are padded with spaces."""
     cells = [[_one_line(cell) for cell in cells] for cells in rows]
     widths = [max(_WIDTH_MIN, *(len(cell) + _PADDING for cell in column)) for column in zip(*cells, strict=True)]
-    return "".join(_line(line, widths) for line in cells)
+    return "".join(_format_line(line, widths) for line in cells)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _format_line(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = (cell.ljust(width) for cell, width in zip(cells[:-1], widths, strict=False))
     return "".join((*padded, *cells[-1:], "\n"))
 
 
 def _one_line(cell: str) -> str:
-    """Truncate a cell at its first line break with three dots, and replace control characters."""
+    """Cut the text of a cell at its first line break, append `...`, and replace control characters by spaces."""
     if cell.isprintable():
         return cell
-    first, *rest = _LINE_BREAK.split(cell, maxsplit=1)
-    printable = "".join(character if character.isprintable() else " " for character in first)
-    return f"{printable}..." if rest else printable
+    first_line, *after_break = _LINE_BREAK.split(cell, maxsplit=1)
+    printable = "".join(character if character.isprintable() else " " for character in first_line)
+    return f"{printable}..." if after_break else printable
 
 
 @lru_cache(maxsize=256)
-def _cells(kind: str, wide: bool) -> Sequence[Cell]:
-    return [cell for _, cell in _printed(kind, wide)]
+def _cell_functions(kind: str, wide: bool) -> Sequence[Cell]:
+    return [cell for _, cell in _printed_columns(kind, wide)]
 
 
-def _printed(kind: str, wide: bool) -> Sequence[tuple[Column, Cell]]:
+def _printed_columns(kind: str, wide: bool) -> Sequence[tuple[Column, Cell]]:
     return [(column, cell) for column, cell in TABLES.get(kind, NAME_AND_AGE) if wide or column.priority == 0]

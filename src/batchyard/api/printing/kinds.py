@@ -1,4 +1,4 @@
-"""Table definitions: the columns of every kind, each with its cell."""
+"""The printed columns of all kinds, and the cell functions of Pods, Jobs, Nodes, Events and batchyard's own kinds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -12,120 +12,132 @@ from batchyard.base.instant import HOUR, Instant, format_age
 
 # --- pods ---
 #
-# Cells of Pods: ready containers, and the status word.
+# Cells of Pods: ready containers, status, restarts, IP address, readiness gates.
 #
 # Source: printPod of Kubernetes's pkg/printers/internalversion.
 
 
 Container: TypeAlias = Mapping[str, Any]
 
-_ENDED: Final = ("Succeeded", "Failed")
-#: The reason of pods on an unreachable node.
+_TERMINAL_PHASES: Final = ("Succeeded", "Failed")
+#: The status reason of pods on an unreachable node.
 _NODE_LOST: Final = "NodeLost"
-_GATED: Final = "SchedulingGated"
+_SCHEDULING_GATED: Final = "SchedulingGated"
 
 
-class _Start(NamedTuple):
-    """The progress of the init containers."""
+class _InitProgress(NamedTuple):
+    """The progress of a pod's init containers."""
 
-    #: The statuses up to the first that is not done.
-    begun: Sequence[Container]
-    #: The state of the first that is not done; empty if all are done.
+    #: The statuses of the init containers up to the first unfinished one.
+    statuses: Sequence[Container]
+    #: The state of the first unfinished init container, such as `Init:0/2`; empty if all have finished.
     reason: str
     #: The number of ready sidecars.
-    ready: int
+    ready_count: int
 
 
 def ready(obj: Obj, _now: Instant) -> str:
-    """Return the ready containers and the total, including sidecars."""
-    start = _start(obj)
-    running = [each for each in _counted(obj, start) if _is_running(each)]
+    """Return the number of ready containers and the total of a pod, including sidecars: `1/2`."""
+    init_progress = _init_progress(obj)
+    running = [each for each in _main_statuses(obj, init_progress) if _is_running(each)]
     total = len(value(obj, "spec", "containers") or ()) + len(_sidecars(obj))
-    return f"{start.ready + len(running)}/{total}"
+    return f"{init_progress.ready_count + len(running)}/{total}"
 
 
 def status(obj: Obj, _now: Instant) -> str:
-    """Return the status word of a pod: its deletion, the reason of its containers, or its phase."""
+    """Return the status of a pod: Terminating, the reason of a container that does not run, or the phase."""
     phase, pod_reason = value(obj, "status", "phase"), value(obj, "status", "reason")
     if obj["metadata"].get("deletionTimestamp"):
         if pod_reason == _NODE_LOST:
             return "Unknown"
-        if phase not in _ENDED:
+        if phase not in _TERMINAL_PHASES:
             return "Terminating"
-    gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _GATED
-    start = _start(obj)
-    return _of_containers(obj, start) or start.reason or (_GATED if gated else text(pod_reason or phase))
+    gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _SCHEDULING_GATED
+    init_progress = _init_progress(obj)
+    return (
+        _container_reason(obj, init_progress)
+        or init_progress.reason
+        or (_SCHEDULING_GATED if gated else text(pod_reason or phase))
+    )
 
 
 def restarts(obj: Obj, now: Instant) -> str:
-    """Return the number of container restarts, and the time since the last one."""
-    start = _start(obj)
+    """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)`."""
+    init_progress = _init_progress(obj)
     sidecars = _sidecars(obj)
-    beside = [each for each in start.begun if each["name"] in sidecars]
-    counted = [*beside, *_counted(obj, start)] if _is_prepared(obj, start) else start.begun
-    times = sum(each.get("restartCount") or 0 for each in counted)
-    ends = [value(each, "lastState", "terminated", "finishedAt") for each in counted]
+    sidecar_statuses = [
+        status_of_container for status_of_container in init_progress.statuses if status_of_container["name"] in sidecars
+    ]
+    counted = (
+        [*sidecar_statuses, *_main_statuses(obj, init_progress)]
+        if _is_initialized(obj, init_progress)
+        else init_progress.statuses
+    )
+    count = sum(status_of_container.get("restartCount") or 0 for status_of_container in counted)
+    ends = [value(status_of_container, "lastState", "terminated", "finishedAt") for status_of_container in counted]
     last = max((parse_time(end) for end in ends if end), default=None)
-    return str(times) if not times or last is None else f"{times} ({format_age(now - last)} ago)"
+    return str(count) if not count or last is None else f"{count} ({format_age(now - last)} ago)"
 
 
 def ip(obj: Obj, _now: Instant) -> str:
-    """Return the pod's IP address."""
+    """Return the first IP address of a pod."""
     addresses = value(obj, "status", "podIPs") or [{"ip": value(obj, "status", "podIP")}]
     return addresses[0].get("ip") or NONE
 
 
 def readiness_gates(obj: Obj, _now: Instant) -> str:
-    """Return the number of readiness gates that are true, and the total."""
+    """Return the number of a pod's readiness gates that are true, and the total: `1/2`."""
     gates = value(obj, "spec", "readinessGates") or ()
     return f"{sum(is_true(obj, gate['conditionType']) for gate in gates)}/{len(gates)}" if gates else NONE
 
 
-def _of_containers(obj: Obj, start: _Start) -> str:
-    """Return the reason of the first container that does not run; empty if there is none."""
-    counted = _counted(obj, start)
+def _container_reason(obj: Obj, init_progress: _InitProgress) -> str:
+    """Return the reason of the first main container of a pod that does not run; empty if there is none."""
+    counted = _main_statuses(obj, init_progress)
     reason = next(filter(None, map(_why_not_running, counted)), "")
     if reason == "Completed" and any(map(_is_running, counted)):
         return "Running" if is_true(obj, "Ready") else "NotReady"
     return reason
 
 
-def _counted(obj: Obj, start: _Start) -> Sequence[Container]:
-    """Return the statuses of the main containers, once the init containers are done."""
-    return (value(obj, "status", "containerStatuses") or ()) if _is_prepared(obj, start) else ()
+def _main_statuses(obj: Obj, init_progress: _InitProgress) -> Sequence[Container]:
+    """Return the statuses of a pod's main containers; none while its init containers run."""
+    return (value(obj, "status", "containerStatuses") or ()) if _is_initialized(obj, init_progress) else ()
 
 
-def _is_prepared(obj: Obj, start: _Start) -> bool:
-    return not start.reason or is_true(obj, "Initialized")
+def _is_initialized(obj: Obj, init_progress: _InitProgress) -> bool:
+    return not init_progress.reason or is_true(obj, "Initialized")
 
 
-def _start(obj: Obj) -> _Start:
-    """Return the progress of the init containers."""
+def _init_progress(obj: Obj) -> _InitProgress:
+    """Return the progress of a pod's init containers."""
     sidecars, total = _sidecars(obj), len(value(obj, "spec", "initContainers") or ())
-    begun: list[Container] = []
-    up = 0
+    statuses: list[Container] = []
+    ready_sidecars = 0
     for index, container in enumerate(value(obj, "status", "initContainerStatuses") or ()):
-        begun.append(container)
+        statuses.append(container)
         ended = value(container, "state", "terminated")
         if ended is not None and not ended.get("exitCode"):
             continue
         if container["name"] not in sidecars or not container.get("started"):
-            return _Start(begun, f"Init:{_why_not_running(container, 'PodInitializing') or f'{index}/{total}'}", up)
-        up += bool(container.get("ready"))
-    return _Start(begun, "", up)
+            return _InitProgress(
+                statuses, f"Init:{_why_not_running(container, 'PodInitializing') or f'{index}/{total}'}", ready_sidecars
+            )
+        ready_sidecars += bool(container.get("ready"))
+    return _InitProgress(statuses, "", ready_sidecars)
 
 
 def _sidecars(obj: Obj) -> Mapping[str, None]:
-    """Return the sidecars: init containers with restartPolicy Always."""
-    found = value(obj, "spec", "initContainers") or ()
-    return {each["name"]: None for each in found if each.get("restartPolicy") == "Always"}
+    """Return the names of a pod's sidecars: its init containers with restartPolicy Always."""
+    init_containers = value(obj, "spec", "initContainers") or ()
+    return {each["name"]: None for each in init_containers if each.get("restartPolicy") == "Always"}
 
 
-def _why_not_running(container: Container, usual: str = "") -> str:
-    """Return the waiting reason of a container, unless it is `usual`, or its exit reason; empty if it runs."""
-    waits, ended = (value(container, "state", way) for way in ("waiting", "terminated"))
-    if waits is not None and waits.get("reason"):
-        return "" if waits["reason"] == usual else str(waits["reason"])
+def _why_not_running(container: Container, ignored_reason: str = "") -> str:
+    """Return the reason why a container waits or has terminated; '' if it runs or waits for `ignored_reason`."""
+    waiting, ended = (value(container, "state", state_name) for state_name in ("waiting", "terminated"))
+    if waiting is not None and waiting.get("reason"):
+        return "" if waiting["reason"] == ignored_reason else str(waiting["reason"])
     if ended is None:
         return ""
     if ended.get("reason"):
@@ -143,12 +155,12 @@ def _is_running(container: Container) -> bool:
 
 
 def zones(obj: Obj, _now: Instant) -> str:
-    """Return the zones of a cluster or a pool."""
+    """Return the zones of a Cluster or NodePool, separated by commas."""
     return ",".join(value(obj, "spec", "zones") or ())
 
 
 def size(obj: Obj, _now: Instant) -> str:
-    """Return the possible sizes of a pool: `4` or `0-24` for each zone, `0-24 total` for all zones."""
+    """Return the size of a NodePool: `4` or `0-24` nodes in each zone, or `0-24 total` in all zones."""
     spec = obj.get("spec") or {}
     bounds = spec.get("autoscaling")
     if bounds is None:
@@ -159,7 +171,7 @@ def size(obj: Obj, _now: Instant) -> str:
 
 
 def phase(obj: Obj, _now: Instant) -> str:
-    """Return the phase of an instance; Terminating if it is being deleted."""
+    """Return the phase of an Instance; Terminating if it is being deleted."""
     if obj["metadata"].get("deletionTimestamp"):
         return "Terminating"
     return value(obj, "status", "phase") or "Pending"
@@ -170,11 +182,11 @@ def phase(obj: Obj, _now: Instant) -> str:
 # Cells of Budgets and of cost records.
 
 
-_CENT: Final = 10_000
+_MICRODOLLARS_IN_CENT: Final = 10_000
 
 
 def amount(obj: Obj, _now: Instant) -> str:
-    """Return the amount of a Budget: `$5000` or `120 accelerator hours`."""
+    """Return the amount of a Budget, such as `$5000` or `120 accelerator hours`."""
     spec = obj.get("spec") or {}
     dollars = spec.get("dollars")
     return f"${dollars}" if dollars is not None else f"{text(spec.get('acceleratorHours'))} accelerator hours"
@@ -187,17 +199,17 @@ def state(obj: Obj, _now: Instant) -> str:
 
 
 def node_hours(obj: Obj, _now: Instant) -> str:
-    """Return the node hours of all lines of a record."""
-    return f"{_sum(obj, 'nodeMicroseconds') / HOUR:.2f}"
+    """Return the total node hours of a CostRecord, with two decimals."""
+    return f"{_sum_lines(obj, 'nodeMicroseconds') / HOUR:.2f}"
 
 
 def dollars(obj: Obj, _now: Instant) -> str:
-    """Return the total cost of a record, to the cent."""
-    cents = (_sum(obj, "microdollars") + _CENT // 2) // _CENT
+    """Return the total cost of a CostRecord in dollars, with two decimals."""
+    cents = (_sum_lines(obj, "microdollars") + _MICRODOLLARS_IN_CENT // 2) // _MICRODOLLARS_IN_CENT
     return f"{cents // 100}.{cents % 100:02}"
 
 
-def _sum(obj: Obj, field: str) -> int:
+def _sum_lines(obj: Obj, field: str) -> int:
     return sum(line.get(field, 0) for line in value(obj, "spec", "lines") or ())
 
 
@@ -252,35 +264,35 @@ EVENTS: Final = (
 # Source: Kubernetes's pkg/printers/internalversion.
 
 
-_CONDITIONS: Final = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
+_JOB_CONDITIONS: Final = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
 
 
 def condition_status_cell(obj: Obj, _now: Instant) -> str:
-    """Return the status of a Job: the first condition that is true, in the order of Kubernetes."""
+    """Return the status of a Job: Terminating, the first true condition in Kubernetes's order, or Running."""
     if is_true(obj, "Complete"):
         return "Complete"
     if is_true(obj, "Failed"):
         return "Failed"
     if obj["metadata"].get("deletionTimestamp"):
         return "Terminating"
-    return next((type_ for type_ in _CONDITIONS if is_true(obj, type_)), "Running")
+    return next((type_ for type_ in _JOB_CONDITIONS if is_true(obj, type_)), "Running")
 
 
 def completions(obj: Obj, _now: Instant) -> str:
-    """Return the succeeded pods and the completions; without completions, one success completes the Job."""
+    """Return the succeeded pods and the completions of a Job: `2/4`; without completions, `2/1 of 4`."""
     succeeded = value(obj, "status", "succeeded") or 0
-    wanted, parallelism = value(obj, "spec", "completions"), value(obj, "spec", "parallelism") or 0
-    if wanted is not None:
-        return f"{succeeded}/{wanted}"
+    desired, parallelism = value(obj, "spec", "completions"), value(obj, "spec", "parallelism") or 0
+    if desired is not None:
+        return f"{succeeded}/{desired}"
     return f"{succeeded}/1 of {parallelism}" if parallelism > 1 else f"{succeeded}/1"
 
 
 def duration(obj: Obj, now: Instant) -> str:
-    """Return the duration of the Job."""
-    start, end = value(obj, "status", "startTime"), value(obj, "status", "completionTime")
-    if not start:
+    """Return the duration of a Job from its start to its completion, or to the present."""
+    init_progress, end = value(obj, "status", "startTime"), value(obj, "status", "completionTime")
+    if not init_progress:
         return ""
-    return format_age((parse_time(end) if end else now) - parse_time(start))
+    return format_age((parse_time(end) if end else now) - parse_time(init_progress))
 
 
 # --- nodes ---
@@ -289,23 +301,23 @@ def duration(obj: Obj, now: Instant) -> str:
 
 
 def nodes_status(obj: Obj, _now: Instant) -> str:
-    """Return the readiness of a node, and whether scheduling is disabled."""
+    """Return the readiness of a Node, followed by SchedulingDisabled if it is unschedulable."""
     ready = find_condition(obj, "Ready")
-    known = "Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"
-    return f"{known},SchedulingDisabled" if value(obj, "spec", "unschedulable") else known
+    readiness = "Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"
+    return f"{readiness},SchedulingDisabled" if value(obj, "spec", "unschedulable") else readiness
 
 
 def roles(obj: Obj, _now: Instant) -> str:
-    """Return the roles in a node's labels."""
+    """Return the roles of a Node from its labels, separated by commas."""
     labels = obj["metadata"].get("labels") or {}
     prefix = well_known.NODE_ROLE_PREFIX
-    found = [key.removeprefix(prefix) for key in labels if key.startswith(prefix)]
-    found.append(labels.get(well_known.OLD_NODE_ROLE) or "")
-    return ",".join(sorted(dict.fromkeys(filter(None, found)))) or NONE
+    role_names = [key.removeprefix(prefix) for key in labels if key.startswith(prefix)]
+    role_names.append(labels.get(well_known.OLD_NODE_ROLE) or "")
+    return ",".join(sorted(dict.fromkeys(filter(None, role_names)))) or NONE
 
 
 def address(type_: str) -> Cell:
-    """Return the cell of a node's first address of a type."""
+    """Return a cell function for a Node's first address of a type, such as InternalIP."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         addresses = value(obj, "status", "addresses") or ()
@@ -320,18 +332,18 @@ def address(type_: str) -> Cell:
 
 
 def role(obj: Obj, _now: Instant) -> str:
-    """Return the role of a binding: `ClusterRole/view`."""
+    """Return the role of a role binding, such as `ClusterRole/view`."""
     return f"{obj['roleRef']['kind']}/{obj['roleRef']['name']}"
 
 
 def subjects(kind: str) -> Cell:
-    """Return the cell of the subjects of a kind."""
+    """Return a cell function for the subjects of one kind in a role binding."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        found = [subject for subject in obj.get("subjects") or () if subject["kind"] == kind]
+        kind_subjects = [subject for subject in obj.get("subjects") or () if subject["kind"] == kind]
         return ", ".join(
             f"{each.get('namespace', '')}/{each['name']}" if kind == "ServiceAccount" else each["name"]
-            for each in found
+            for each in kind_subjects
         )
 
     return cell
@@ -339,13 +351,13 @@ def subjects(kind: str) -> Cell:
 
 _NAME: Final = (Column("Name"), cells.name)
 _AGE: Final = (Column("Age"), cells.age)
-#: The age column as in CRDs.
-_AGE_OF_CUSTOM: Final = (Column("Age", type="date"), cells.age)
-NAME_AND_AGE: Final = (_NAME, _AGE_OF_CUSTOM)
+#: The age column of kinds defined by CRDs, whose type is date.
+_CRD_AGE: Final = (Column("Age", type="date"), cells.age)
+NAME_AND_AGE: Final = (_NAME, _CRD_AGE)
 _PENDING: Final = (Column("Pending Workloads", type="integer"), at("status", "pendingWorkloads"))
 _ADMITTED: Final = at("status", "admittedWorkloads")
-_TEMPLATE: Final = ("spec", "template", "spec")
-_SYSTEM: Final = ("status", "nodeInfo")
+_POD_SPEC_PATH: Final = ("spec", "template", "spec")
+_NODE_INFO: Final = ("status", "nodeInfo")
 _ROLE: Final = (_NAME, (Column("Created At", type="date"), cells.created))
 _BINDING: Final = (
     _NAME,
@@ -399,24 +411,24 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Reserved in"), at("status", "admission", "clusterQueue")),
         (Column("Admitted"), cells.ConditionStatus("Admitted")),
         (Column("Finished"), cells.ConditionStatus("Finished")),
-        _AGE_OF_CUSTOM,
+        _CRD_AGE,
     ),
     scheme.PROVISIONING_REQUEST: (
         _NAME,
         (Column("Accepted"), cells.ConditionStatus("Accepted")),
         (Column("Provisioned"), cells.ConditionStatus("Provisioned")),
         (Column("Failed"), cells.ConditionStatus("Failed")),
-        _AGE_OF_CUSTOM,
+        _CRD_AGE,
     ),
     scheme.WORKLOAD_PRIORITY_CLASS: (_NAME, (Column("Value", type="integer"), at("value"))),
-    scheme.MULTI_KUEUE_CLUSTER: (_NAME, (Column("Connected"), cells.ConditionStatus("Active")), _AGE_OF_CUSTOM),
+    scheme.MULTI_KUEUE_CLUSTER: (_NAME, (Column("Connected"), cells.ConditionStatus("Active")), _CRD_AGE),
     scheme.JOB_SET: (
         _NAME,
         (Column("TerminalState"), at("status", "terminalState")),
         (Column("Restarts"), at("status", "restarts")),
         (Column("Completed"), cells.ConditionStatus("Completed")),
         (Column("Suspended"), at("spec", "suspend")),
-        _AGE_OF_CUSTOM,
+        _CRD_AGE,
     ),
     scheme.JOB: (
         _NAME,
@@ -424,8 +436,8 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Completions"), completions),
         (Column("Duration"), duration),
         _AGE,
-        (Column("Containers", priority=1), cells.containers("name", *_TEMPLATE)),
-        (Column("Images", priority=1), cells.containers("image", *_TEMPLATE)),
+        (Column("Containers", priority=1), cells.containers("name", *_POD_SPEC_PATH)),
+        (Column("Images", priority=1), cells.containers("image", *_POD_SPEC_PATH)),
         (Column("Selector", priority=1), cells.selector()),
     ),
     scheme.NAMESPACE: (_NAME, (Column("Status"), at("status", "phase")), _AGE),
@@ -485,15 +497,15 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Status"), nodes_status),
         (Column("Roles"), roles),
         _AGE,
-        (Column("Version"), at(*_SYSTEM, "kubeletVersion")),
+        (Column("Version"), at(*_NODE_INFO, "kubeletVersion")),
         (Column("Internal-IP", priority=1), address("InternalIP")),
         (Column("External-IP", priority=1), address("ExternalIP")),
-        (Column("OS-Image", priority=1), at(*_SYSTEM, "osImage", default=UNKNOWN)),
-        (Column("Kernel-Version", priority=1), at(*_SYSTEM, "kernelVersion", default=UNKNOWN)),
-        (Column("Container-Runtime", priority=1), at(*_SYSTEM, "containerRuntimeVersion", default=UNKNOWN)),
+        (Column("OS-Image", priority=1), at(*_NODE_INFO, "osImage", default=UNKNOWN)),
+        (Column("Kernel-Version", priority=1), at(*_NODE_INFO, "kernelVersion", default=UNKNOWN)),
+        (Column("Container-Runtime", priority=1), at(*_NODE_INFO, "containerRuntimeVersion", default=UNKNOWN)),
     ),
     scheme.LEASE: (_NAME, (Column("Holder"), at("spec", "holderIdentity")), _AGE),
-    scheme.CLUSTER: (_NAME, (Column("Region"), at("spec", "region")), (Column("Zones"), zones), _AGE_OF_CUSTOM),
+    scheme.CLUSTER: (_NAME, (Column("Region"), at("spec", "region")), (Column("Zones"), zones), _CRD_AGE),
     scheme.NODE_POOL: (
         _NAME,
         (Column("Machine-Type"), at("spec", "machineType")),
@@ -501,7 +513,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Size"), size),
         (Column("Instances", type="integer"), at("status", "instances", default=0)),
         (Column("Ready", type="integer"), at("status", "ready", default=0)),
-        _AGE_OF_CUSTOM,
+        _CRD_AGE,
         (Column("Zones", priority=1), zones),
         (Column("Reservation", priority=1), chosen("spec", "reservation")),
     ),
@@ -510,7 +522,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Pool"), at("spec", "pool")),
         (Column("Zone"), at("spec", "zone")),
         (Column("Phase"), phase),
-        _AGE_OF_CUSTOM,
+        _CRD_AGE,
         (Column("Machine-Type", priority=1), at("spec", "machineType")),
         (Column("Provisioning", priority=1), _PROVISIONING),
         (Column("Error", priority=1), chosen("status", "error", "code")),
@@ -521,7 +533,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Zone"), at("spec", "zone")),
         (Column("Count", type="integer"), at("spec", "count")),
         (Column("State"), at("status", "state")),
-        _AGE_OF_CUSTOM,
+        _CRD_AGE,
         (Column("Error", priority=1), chosen("status", "error", "code")),
     ),
     scheme.BUDGET: (
@@ -532,7 +544,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Remaining"), at("status", "remaining")),
         (Column("Forecast"), at("status", "forecast")),
         (Column("State"), state),
-        _AGE_OF_CUSTOM,
+        _CRD_AGE,
     ),
     scheme.COST_RECORD: (
         _NAME,

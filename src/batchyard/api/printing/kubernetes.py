@@ -1,4 +1,7 @@
-"""Cells of Services, volumes, workload controllers, budgets and quotas. Source: Kubernetes's pkg/printers."""
+"""Columns and cell functions of Kubernetes's Services, Ingresses, volumes, workload controllers, quotas and policies.
+
+Source: Kubernetes's pkg/printers.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,22 +18,22 @@ from batchyard.base.instant import Instant, format_age
 
 
 #: The maximum number of addresses or hosts in a cell.
-_SHOWN: Final = 3
+_SHOWN_MAX: Final = 3
 
 
 def type_of(obj: Obj, _now: Instant) -> str:
-    """Return the type of a Service."""
+    """Return the type of a Service, by default ClusterIP."""
     return value(obj, "spec", "type") or "ClusterIP"
 
 
 def cluster_ip(obj: Obj, _now: Instant) -> str:
-    """Return the cluster IP of a Service."""
-    given = value(obj, "spec", "clusterIPs") or [value(obj, "spec", "clusterIP")]
-    return given[0] or NONE
+    """Return the first cluster IP of a Service."""
+    addresses_of_service = value(obj, "spec", "clusterIPs") or [value(obj, "spec", "clusterIP")]
+    return addresses_of_service[0] or NONE
 
 
 def external_ip(obj: Obj, now: Instant) -> str:
-    """Return the external addresses of a Service."""
+    """Return the external addresses of a Service: load balancers and external IPs, or its external name."""
     external = list(value(obj, "spec", "externalIPs") or ())
     match type_of(obj, now):
         case "LoadBalancer":
@@ -41,58 +44,58 @@ def external_ip(obj: Obj, now: Instant) -> str:
 
 
 def ports(obj: Obj, _now: Instant) -> str:
-    """Return the ports of a Service, with node ports."""
+    """Return the ports of a Service with node ports and protocols, such as `80:30080/TCP`."""
     return ",".join(map(_port, value(obj, "spec", "ports") or ())) or NONE
 
 
 def endpoints(obj: Obj, _now: Instant) -> str:
-    """Return the first addresses of Endpoints with their ports, and the number of the others."""
-    found = [
+    """Return the first three addresses of Endpoints with ports, and how many more there are."""
+    address_texts = [
         f"{address['ip']}:{port['port']}" if port else str(address["ip"])
         for subset in obj.get("subsets") or ()
         for port in subset.get("ports") or [{}]
         for address in subset.get("addresses") or ()
     ]
-    return _some(found)
+    return _first_three(address_texts)
 
 
 def slice_ports(obj: Obj, _now: Instant) -> str:
-    """Return the ports of an EndpointSlice."""
-    found = obj.get("ports")
-    if found is None:
+    """Return the first three ports of an EndpointSlice, and how many more there are."""
+    port_list = obj.get("ports")
+    if port_list is None:
         return "<unset>"
-    return _some([str(port.get("port", "*")) for port in found])
+    return _first_three([str(port.get("port", "*")) for port in port_list])
 
 
 def slice_endpoints(obj: Obj, _now: Instant) -> str:
-    """Return the addresses of an EndpointSlice."""
-    found = obj.get("endpoints")
-    if found is None:
+    """Return the first three addresses of an EndpointSlice, and how many more there are."""
+    endpoint_list = obj.get("endpoints")
+    if endpoint_list is None:
         return "<unset>"
-    return _some([str(address) for endpoint in found for address in endpoint.get("addresses") or ()])
+    return _first_three([str(address) for endpoint in endpoint_list for address in endpoint.get("addresses") or ()])
 
 
 def hosts(obj: Obj, _now: Instant) -> str:
-    """Return the first hosts of an Ingress."""
+    """Return the first three hosts of an Ingress, and how many more rules there are; `*` without hosts."""
     rules = value(obj, "spec", "rules") or ()
-    return _first([rule["host"] for rule in rules[:_SHOWN] if rule.get("host")], len(rules)) or "*"
+    return _first_of_total([rule["host"] for rule in rules[:_SHOWN_MAX] if rule.get("host")], len(rules)) or "*"
 
 
 def addresses(obj: Obj, _now: Instant) -> str:
-    """Return the load balancer addresses of an Ingress."""
+    """Return the load balancer addresses of an Ingress, separated by commas."""
     return ",".join(_load_balancers(obj))
 
 
-def _first(found: Sequence[str], of: int) -> str:
-    """Return the first few of many."""
-    shown = ",".join(found[:_SHOWN])
-    return f"{shown} + {of - _SHOWN} more..." if shown and of > _SHOWN else shown
+def _first_of_total(texts: Sequence[str], total: int) -> str:
+    """Return the first three texts, and how many of the total follow: `a,b,c + 2 more...`."""
+    shown = ",".join(texts[:_SHOWN_MAX])
+    return f"{shown} + {total - _SHOWN_MAX} more..." if shown and total > _SHOWN_MAX else shown
 
 
-def _some(found: Sequence[str]) -> str:
-    """Return the first three of a list, and the number of the others."""
-    more = f" + {len(found) - _SHOWN} more..." if len(found) > _SHOWN else ""
-    return ",".join(found[:_SHOWN]) + more or NONE
+def _first_three(texts: Sequence[str]) -> str:
+    """Return the first three texts of a list, and how many more there are; `<none>` if it is empty."""
+    more = f" + {len(texts) - _SHOWN_MAX} more..." if len(texts) > _SHOWN_MAX else ""
+    return ",".join(texts[:_SHOWN_MAX]) + more or NONE
 
 
 def _load_balancers(obj: Obj) -> list[str]:
@@ -113,26 +116,31 @@ def _port(port: Mapping[str, Any]) -> str:
 _NAME: Final = (Column("Name"), cells.name)
 _AGE: Final = (Column("Age"), cells.age)
 _UNSET: Final = "<unset>"
-_OLD_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
-_MODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
+_STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
+_MODE_ABBREVIATIONS: Final = {
+    "ReadWriteOnce": "RWO",
+    "ReadOnlyMany": "ROX",
+    "ReadWriteMany": "RWX",
+    "ReadWriteOncePod": "RWOP",
+}
 
 
 def _phase(obj: Obj, _now: Instant) -> str:
     return "Terminating" if "deletionTimestamp" in obj["metadata"] else text(value(obj, "status", "phase"))
 
 
-def _modes(part: str) -> Cell:
-    """Return the cell of the access modes of a part of the object, in the order of Kubernetes."""
+def _access_modes(section: str) -> Cell:
+    """Return a cell function for the access modes in the object's `spec` or `status`, abbreviated: `RWO,ROX`."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        found = value(obj, part, "accessModes") or ()
-        return ",".join(short for mode, short in _MODES.items() if mode in found)
+        modes = value(obj, section, "accessModes") or ()
+        return ",".join(short for mode, short in _MODE_ABBREVIATIONS.items() if mode in modes)
 
     return cell
 
 
-def _class(obj: Obj, _now: Instant) -> str:
-    old = (obj["metadata"].get("annotations") or {}).get(_OLD_CLASS)
+def _storage_class(obj: Obj, _now: Instant) -> str:
+    old = (obj["metadata"].get("annotations") or {}).get(_STORAGE_CLASS_ANNOTATION)
     return text(value(obj, "spec", "storageClassName") if old is None else old)
 
 
@@ -141,8 +149,8 @@ def _claim(obj: Obj, _now: Instant) -> str:
     return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
 
 
-_CLASSES: Final = (
-    (Column("StorageClass"), _class),
+_CLASS_COLUMNS: Final = (
+    (Column("StorageClass"), _storage_class),
     (Column("VolumeAttributesClass"), at("spec", "volumeAttributesClassName", default=_UNSET)),
 )
 _MODE: Final = (Column("VolumeMode", priority=1), at("spec", "volumeMode", default=_UNSET))
@@ -150,11 +158,11 @@ _MODE: Final = (Column("VolumeMode", priority=1), at("spec", "volumeMode", defau
 VOLUMES: Final = (
     _NAME,
     (Column("Capacity"), at("spec", "capacity", "storage", default="0")),
-    (Column("Access Modes"), _modes("spec")),
+    (Column("Access Modes"), _access_modes("spec")),
     (Column("Reclaim Policy"), at("spec", "persistentVolumeReclaimPolicy")),
     (Column("Status"), _phase),
     (Column("Claim"), _claim),
-    *_CLASSES,
+    *_CLASS_COLUMNS,
     (Column("Reason"), at("status", "reason")),
     _AGE,
     _MODE,
@@ -164,8 +172,8 @@ CLAIMS: Final = (
     (Column("Status"), _phase),
     (Column("Volume"), at("spec", "volumeName")),
     (Column("Capacity"), at("status", "capacity", "storage")),
-    (Column("Access Modes"), _modes("status")),
-    *_CLASSES,
+    (Column("Access Modes"), _access_modes("status")),
+    *_CLASS_COLUMNS,
     _AGE,
     _MODE,
 )
@@ -177,16 +185,16 @@ _TEMPLATE: Final = ("spec", "template", "spec")
 _NOT_AVAILABLE: Final = "N/A"
 
 
-def _ready_of_wanted(obj: Obj, _now: Instant) -> str:
-    wanted = value(obj, "spec", "replicas")
-    return f"{value(obj, 'status', 'readyReplicas') or 0}/{1 if wanted is None else wanted}"
+def _ready_replicas(obj: Obj, _now: Instant) -> str:
+    desired = value(obj, "spec", "replicas")
+    return f"{value(obj, 'status', 'readyReplicas') or 0}/{1 if desired is None else desired}"
 
 
-def _in_status(field: str) -> Cell:
+def _status_count(field: str) -> Cell:
     return at("status", field, default=0)
 
 
-def _or_not_available(field: str) -> Cell:
+def _spec_value(field: str) -> Cell:
     return at("spec", field, default=_NOT_AVAILABLE)
 
 
@@ -195,14 +203,14 @@ def _last_schedule(obj: Obj, now: Instant) -> str:
     return format_age(now - parse_time(last)) if last else NONE
 
 
-def _used(obj: Obj, is_limit: bool) -> str:
-    """Return used and hard amounts, of limits or of all others: `requests.cpu: 1/4, pods: 2/10`."""
+def _used_of_hard(obj: Obj, is_limit: bool) -> str:
+    """Return used and hard amounts of a ResourceQuota's limits, or of its other resources: `pods: 2/10, ...`."""
     hard, used = value(obj, "status", "hard") or {}, value(obj, "status", "used") or {}
     names = sorted(name for name in hard if name.startswith("limits") is is_limit)
     return ", ".join(f"{name}: {text(used.get(name, 0))}/{text(hard[name])}" for name in names)
 
 
-def _containers(*path: str) -> tuple[tuple[Column, Cell], ...]:
+def _container_columns(*path: str) -> tuple[tuple[Column, Cell], ...]:
     return (
         (Column("Containers", priority=1), cells.containers("name", *path)),
         (Column("Images", priority=1), cells.containers("image", *path)),
@@ -213,37 +221,37 @@ _SELECTOR: Final = (Column("Selector", priority=1), cells.selector())
 
 DEPLOYMENTS: Final = (
     NAME,
-    (Column("Ready"), _ready_of_wanted),
-    (Column("Up-to-date", counts=True), _in_status("updatedReplicas")),
-    (Column("Available", counts=True), _in_status("availableReplicas")),
+    (Column("Ready"), _ready_replicas),
+    (Column("Up-to-date", counts=True), _status_count("updatedReplicas")),
+    (Column("Available", counts=True), _status_count("availableReplicas")),
     AGE,
-    *_containers(*_TEMPLATE),
+    *_container_columns(*_TEMPLATE),
     _SELECTOR,
 )
 REPLICA_SETS: Final = (
     NAME,
     (Column("Desired", type="integer"), at("spec", "replicas", default=1)),
-    (Column("Current", type="integer"), _in_status("replicas")),
-    (Column("Ready", type="integer"), _in_status("readyReplicas")),
+    (Column("Current", type="integer"), _status_count("replicas")),
+    (Column("Ready", type="integer"), _status_count("readyReplicas")),
     AGE,
-    *_containers(*_TEMPLATE),
+    *_container_columns(*_TEMPLATE),
     _SELECTOR,
 )
 REPLICATION_CONTROLLERS: Final = (
     *REPLICA_SETS[:-1],
     (Column("Selector", priority=1), cells.labels("spec", "selector")),
 )
-STATEFUL_SETS: Final = (NAME, (Column("Ready"), _ready_of_wanted), AGE, *_containers(*_TEMPLATE))
+STATEFUL_SETS: Final = (NAME, (Column("Ready"), _ready_replicas), AGE, *_container_columns(*_TEMPLATE))
 DAEMON_SETS: Final = (
     NAME,
-    (Column("Desired", type="integer"), _in_status("desiredNumberScheduled")),
-    (Column("Current", type="integer"), _in_status("currentNumberScheduled")),
-    (Column("Ready", type="integer"), _in_status("numberReady")),
-    (Column("Up-to-date", type="integer"), _in_status("updatedNumberScheduled")),
-    (Column("Available", type="integer"), _in_status("numberAvailable")),
+    (Column("Desired", type="integer"), _status_count("desiredNumberScheduled")),
+    (Column("Current", type="integer"), _status_count("currentNumberScheduled")),
+    (Column("Ready", type="integer"), _status_count("numberReady")),
+    (Column("Up-to-date", type="integer"), _status_count("updatedNumberScheduled")),
+    (Column("Available", type="integer"), _status_count("numberAvailable")),
     (Column("Node Selector"), cells.labels(*_TEMPLATE, "nodeSelector")),
     AGE,
-    *_containers(*_TEMPLATE),
+    *_container_columns(*_TEMPLATE),
     _SELECTOR,
 )
 CRON_JOBS: Final = (
@@ -254,20 +262,20 @@ CRON_JOBS: Final = (
     (Column("Active", type="integer"), cells.count_at("status", "active")),
     (Column("Last Schedule"), _last_schedule),
     AGE,
-    *_containers("spec", "jobTemplate", *_TEMPLATE),
+    *_container_columns("spec", "jobTemplate", *_TEMPLATE),
     (Column("Selector", priority=1), cells.selector("spec", "jobTemplate", "spec", "selector")),
 )
 DISRUPTION_BUDGETS: Final = (
     NAME,
-    (Column("Min Available"), _or_not_available("minAvailable")),
-    (Column("Max Unavailable"), _or_not_available("maxUnavailable")),
-    (Column("Allowed Disruptions", type="integer"), _in_status("disruptionsAllowed")),
+    (Column("Min Available"), _spec_value("minAvailable")),
+    (Column("Max Unavailable"), _spec_value("maxUnavailable")),
+    (Column("Allowed Disruptions", type="integer"), _status_count("disruptionsAllowed")),
     AGE,
 )
 RESOURCE_QUOTAS: Final = (
     NAME,
-    (Column("Request"), lambda obj, _now: _used(obj, is_limit=False)),
-    (Column("Limit"), lambda obj, _now: _used(obj, is_limit=True)),
+    (Column("Request"), lambda obj, _now: _used_of_hard(obj, is_limit=False)),
+    (Column("Limit"), lambda obj, _now: _used_of_hard(obj, is_limit=True)),
     AGE,
 )
 LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), cells.created))

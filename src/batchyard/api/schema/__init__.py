@@ -1,13 +1,13 @@
-"""The fields of every kind: their types, constraints and defaults.
+"""Schemas: validates the structure of objects, and fills in the default values of their fields.
 
-    validate(info, obj)         all structural faults of an object, in the version of its apiVersion
-    with_defaults(info, obj)    the object without nulls and with the defaults of its schema
-    settle(info, version, obj)  both in one walk, which is how manifests are decoded
-    completed(type, value)      a value of a type of Kubernetes itself with its defaults
-    meaning_of(kind)            compares values of a kind's types semantically
+    validate(info, obj)         returns all structural errors of an object, in the version of its apiVersion
+    with_defaults(info, obj)    returns the object without nulls and with the defaults of its schema
+    settle(info, version, obj)  validates and fills in defaults in one pass, to decode manifests
+    completed(type, value)      returns a value of a Kubernetes type with its defaults
+    meaning_of(kind)            returns the comparison by meaning (semantic equality) for the types of a kind
 
-Rules between fields are in batchyard.api.validation, defaults of webhooks in batchyard.api.defaults. A pod template in
-an object of a CRD is validated like that CRD does; in Jobs and PodTemplates like Kubernetes does.
+Rules across fields are in batchyard.api.validation, defaults of webhooks in batchyard.api.defaults. A pod template is
+validated by the schema of the CRD that contains it; in Jobs and PodTemplates, by Kubernetes's own schema.
 """
 
 import marshal
@@ -32,83 +32,83 @@ from batchyard.api.schema.violations import (
 )
 from batchyard.api.scheme import NATIVE, NATIVE_PREFIX, Field, ServedKind, TypeScope, kind_info, scope, scope_for
 
-#: Completes a value of a type of Kubernetes itself; returns it unchanged if its structure is invalid.
+#: Fills in the defaults of a value of a Kubernetes type; returns the value unchanged if its structure is invalid.
 Complete = Callable[[str, Any], Any]
 
 _ABSENT: Final = object()
-#: Go has no pointer for these numbers and booleans, so zero equals absence.
+#: Fields that Go stores without a pointer, so that 0 or false means the same as an absent field.
 _ZERO_IS_ABSENT: Final = frozenset(
     {
         *("chapAuthDiscovery", "chapAuthSession", "hostIPC", "hostNetwork", "hostPID", "readOnly", "sslEnabled"),
         *("stdin", "stdinOnce", "tty", "hostPort", "initialDelaySeconds", "partition"),
     }
 )
-#: Strings of which an empty one differs from an absent one.
-_EMPTY_TEXT_COUNTS: Final = frozenset({"storageClassName", "volumeAttributesClassName"})
-#: An empty selector selects everything, an absent one nothing.
-_EMPTY_COUNTS: Final = frozenset({"LabelSelector"})
-_COMPLETED: Final = "PodSpec"
+#: String fields whose empty text differs from an absent field.
+_SIGNIFICANT_EMPTY_STRINGS: Final = frozenset({"storageClassName", "volumeAttributesClassName"})
+#: Types whose empty object differs from an absent one: an empty selector selects everything, an absent one nothing.
+_SIGNIFICANT_EMPTY_TYPES: Final = frozenset({"LabelSelector"})
+_TYPE_WITH_DEFAULTS: Final = "PodSpec"
 
 
 class SemanticEquality:
-    """Compares values of the types of one scope."""
+    """Compares values by meaning: defaults, empty parts and the notation of quantities make no difference."""
 
-    def __init__(self, of: TypeScope, complete: Complete) -> None:
-        self._scope = of
+    def __init__(self, type_scope: TypeScope, complete: Complete) -> None:
+        self._scope = type_scope
         self._complete = complete
 
     def is_same(self, expression: str, one: Any, other: Any) -> bool:
-        """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, are semantically equal."""
+        """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
         if one is other or one == other:
             return True
         field = Field(expression, False, {})
-        return bool(self._normal("", field, one) == self._normal("", field, other))
+        return bool(self._normalize("", field, one) == self._normalize("", field, other))
 
     def is_same_field(self, type_name: str, name: str, one: Obj, other: Obj) -> bool:
-        """Report whether a field is semantically equal in two objects of a type."""
+        """Report whether a field has the same meaning in two objects of a type."""
         before, after = one.get(name), other.get(name)
         if before is after or before == after:
             return True
         return self.is_same(self._scope.fields(type_name)[name].expression, before, after)
 
-    def _normal(self, name: str, field: Field, value: Any) -> Any:
+    def _normalize(self, name: str, field: Field, value: Any) -> Any:
         if value is None:
             return _ABSENT
         if field.is_list and isinstance(value, list | tuple):
-            return [self._normal("", field.element, item) for item in value] or _ABSENT
+            return [self._normalize("", field.element, item) for item in value] or _ABSENT
         if field.is_map and isinstance(value, Mapping):
-            return {key: _entry(field.element, each) for key, each in value.items()} or _ABSENT
+            return {key: _normalize_entry(field.element, each) for key, each in value.items()} or _ABSENT
         if field.is_object and isinstance(value, Mapping):
-            return self._normal_object(field.expression, value)
+            return self._normalize_object(field.expression, value)
         if field.expression == "quantity":
-            return _amount(value)
+            return _parse_or_keep(value)
         if value == "":
-            return value if name in _EMPTY_TEXT_COUNTS else _ABSENT
+            return value if name in _SIGNIFICANT_EMPTY_STRINGS else _ABSENT
         return _ABSENT if name in _ZERO_IS_ABSENT and not value else value
 
-    def _normal_object(self, type_name: str, value: Mapping[str, Any]) -> Any:
-        home, name = self._scope.scope_of(type_name)
-        if name == _COMPLETED:
-            home, value = scope(NATIVE), self._complete(name, value)
-        among = self if home is self._scope else SemanticEquality(home, self._complete)
-        return among._normal_fields(name, value)
+    def _normalize_object(self, type_name: str, value: Mapping[str, Any]) -> Any:
+        type_scope, name = self._scope.scope_of(type_name)
+        if name == _TYPE_WITH_DEFAULTS:
+            type_scope, value = scope(NATIVE), self._complete(name, value)
+        comparison = self if type_scope is self._scope else SemanticEquality(type_scope, self._complete)
+        return comparison._normalize_fields(name, value)
 
-    def _normal_fields(self, name: str, value: Mapping[str, Any]) -> Any:
+    def _normalize_fields(self, name: str, value: Mapping[str, Any]) -> Any:
         known = self._scope.fields(name)
-        normal = {
-            field: done
+        normal_fields = {
+            field: normal_child
             for field, child in value.items()
-            if (done := self._normal(field, known[field], child) if field in known else child) is not _ABSENT
+            if (normal_child := self._normalize(field, known[field], child) if field in known else child) is not _ABSENT
         }
-        return normal if normal or name in _EMPTY_COUNTS else _ABSENT
+        return normal_fields if normal_fields or name in _SIGNIFICANT_EMPTY_TYPES else _ABSENT
 
 
-def _entry(element: Field, value: Any) -> Any:
-    """Normalize a value of a mapping, where an empty string counts as a value."""
-    return _amount(value) if element.expression == "quantity" else value
+def _normalize_entry(element: Field, value: Any) -> Any:
+    """Normalize a value in a mapping: quantities become numbers; empty strings are kept."""
+    return _parse_or_keep(value) if element.expression == "quantity" else value
 
 
-def _amount(value: Any) -> Any:
+def _parse_or_keep(value: Any) -> Any:
     try:
         return meta.parse(value)
     except (ValueError, TypeError):
@@ -119,85 +119,84 @@ def _amount(value: Any) -> Any:
 #
 # Validators of objects, lists and mappings, compiled once from the field tables.
 #
-# A visitor takes a value and returns the validated value: the same object if it is valid and complete; a new one if
-# nulls are dropped or defaults added (unchanged parts are shared); or Flaws. So one walk validates and completes an
-# object, and the common case costs one call for each node.
+# A visitor validates a value. It returns the same object if it is valid and complete, a new object if nulls were
+# removed or defaults added (unchanged parts are shared), or Flaws. So one pass validates and fills in defaults.
 
 
-_DROPPED: Final = object()
-_EMPTY: Final[Sequence[Any]] = ([], {})
-#: Types whose null values in a mapping of a kind of Kubernetes itself are read as empty, as Go does.
-_TEXTS: Final = frozenset({"string", "bytes"})
-#: Equal pod templates are frequent; a valid one is validated once and then shared.
-_REMEMBERED: Final = "PodTemplateSpec"
-REMEMBERED_MAX: Final = 4096
+_REMOVED: Final = object()
+_EMPTY_VALUES: Final[Sequence[Any]] = ([], {})
+#: Types whose null values in mappings of Kubernetes's own kinds are read as an empty string, as Go does.
+_TEXT_TYPES: Final = frozenset({"string", "bytes"})
+#: The type whose valid values are cached, because equal pod templates are frequent.
+_CACHED_TYPE: Final = "PodTemplateSpec"
+CACHED_VALUES_MAX: Final = 4096
 _MARSHAL_WITHOUT_REFERENCES: Final = 2
 
 
 class Compiler:
-    """Compiles the visitors of one scope, each type on first use."""
+    """Builds the visitors (validators) for the types of one scope, each on first use."""
 
-    def __init__(self, scope: TypeScope, other: "Callable[[TypeScope], Compiler]") -> None:
+    def __init__(self, scope: TypeScope, compiler_for: "Callable[[TypeScope], Compiler]") -> None:
         self._scope = scope
-        self._other = other
-        self._made: dict[str, Visitor] = {}
+        self._compiler_for = compiler_for
+        self._visitors: dict[str, Visitor] = {}
 
     def root_visitor(self, type_name: str) -> "RootVisitor":
-        """Return the visitor of whole objects of a kind."""
+        """Return the visitor for whole objects of a kind."""
         return self._object(type_name)
 
     def object_visitor(self, type_name: str) -> Visitor:
-        """Return the visitor of an object type."""
+        """Return the visitor for an object type, which may be in another scope."""
         scope, name = self._scope.scope_of(type_name)
         if scope is not self._scope:
-            return self._other(scope).object_visitor(name)
-        if name not in self._made:
+            return self._compiler_for(scope).object_visitor(name)
+        if name not in self._visitors:
             visitor: Visitor = self._object(name)
-            self._made[name] = _remembering(visitor) if name == _REMEMBERED else visitor
-        return self._made[name]
+            self._visitors[name] = _with_cache(visitor) if name == _CACHED_TYPE else visitor
+        return self._visitors[name]
 
     def visitor(self, field: Field) -> PlainVisitor:
-        """Return the visitor of a field."""
+        """Return the visitor for the values of a field."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
-            visitor = _list(self._called(field.element), field)
-            return _omitting(visitor) if is_native and _is_omitted(field) else visitor
+            visitor = _list_visitor(self._element_visitor(field.element), field)
+            return _with_omitted_empty(visitor) if is_native and _is_omitted(field) else visitor
         if field.is_map:
-            takes_null = is_native and field.element.expression in _TEXTS
-            visitor = _map(self._called(field.element), field, takes_null=takes_null)
-            return _omitting(visitor) if is_native and _is_omitted(field) else visitor
+            takes_null = is_native and field.element.expression in _TEXT_TYPES
+            visitor = _map_visitor(self._element_visitor(field.element), field, takes_null=takes_null)
+            return _with_omitted_empty(visitor) if is_native and _is_omitted(field) else visitor
         if field.is_object:
             return self.object_visitor(field.expression)
         return scalar_visitor(field.expression, field.facts)
 
-    def _called(self, field: Field) -> Visitor:
-        """Return the visitor of an element as a function, even if its type is plain."""
+    def _element_visitor(self, field: Field) -> Visitor:
+        """Return the visitor for the elements of a list or mapping, always as a function."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
-        wanted = visitor
+        plain_type = visitor
 
         def visit(value: Any) -> Any:
-            return value if type(value) is wanted else plain_flaws(wanted, value)
+            return value if type(value) is plain_type else plain_flaws(plain_type, value)
 
         return visit
 
     def _object(self, type_name: str) -> "RootVisitor":
-        """Return the visitor of an object's fields; those that hold objects are compiled on first use."""
+        """Build the visitor for an object type; visitors for nested objects are built on first use."""
         fields = self._scope.fields(type_name)
         visitors: dict[str, PlainVisitor] = {}
         for name, field in fields.items():
-            visitors[name] = self._late(visitors, name, field) if field.object_type else self.visitor(field)
+            visitors[name] = self._lazy_visitor(visitors, name, field) if field.object_type else self.visitor(field)
         required = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
         defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
         nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
         qualified = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
         visitor = _object(visitors, _Completion(qualified, visitors, required, defaults, nullable))
         computed = COMPUTED.get(type_name) if self._scope.name == NATIVE else None
-        return visitor if computed is None else _computing(visitor, computed)
+        return visitor if computed is None else _with_computed_defaults(visitor, computed)
 
-    def _late(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
-        """Return a visitor that replaces itself by the compiled one on the first call."""
+    def _lazy_visitor(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
+        """Return a visitor that builds the visitor for the field on its first call and replaces itself by it."""
 
         def visit(value: Any) -> Any:
             visitor = visitors[name] = self.visitor(field)
@@ -209,52 +208,52 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """The handling of an object with unknown, null or missing fields."""
+    """Completes or rejects objects of a type with fields that are unknown, null, missing or normalized."""
 
     type_name: str
     visitors: Mapping[str, PlainVisitor]
     required: Mapping[str, str]
-    """The required fields, each with a description of its value."""
+    """The required fields, each with a description of its value for error messages."""
     defaults: Mapping[str, Any]
     nullable: frozenset[str]
 
-    def strange(self, name: str, value: Any) -> Any:
-        """Return the result for a field that is unknown, null, or not of its plain type."""
+    def handle_exceptional_field(self, name: str, value: Any) -> Any:
+        """Return the result for a field that is unknown, null, or not of the type str or bool that it must have."""
         visitor = self.visitors.get(name)
         if visitor is None:
             # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
             if value is None and name == "creationTimestamp":
-                return _DROPPED
+                return _REMOVED
             return Flaws([Flaw((), "unknown field", "", self.type_name)])
         if value is None:
-            return None if name in self.nullable else _DROPPED
+            return None if name in self.nullable else _REMOVED
         assert isinstance(visitor, type)
         return plain_flaws(visitor, value)
 
-    def completed(self, value: Mapping[str, Any], odd: Mapping[str, Any]) -> Any:
-        """Return the object with the odd fields replaced or dropped and defaults added; or all its flaws."""
-        flaws, new = Flaws(), {**value, **odd}
-        for name, settled in odd.items():
-            if settled is _DROPPED:
+    def complete_object(self, value: Mapping[str, Any], replaced: Mapping[str, Any]) -> Any:
+        """Return the object with the results in `replaced` in place of its fields and with defaults; or all flaws."""
+        flaws, new = Flaws(), {**value, **replaced}
+        for name, result in replaced.items():
+            if result is _REMOVED:
                 del new[name]
-            elif type(settled) is Flaws:
-                flaws += settled.below(name)
+            elif type(result) is Flaws:
+                flaws += result.below(name)
         if not new.keys() >= self.required.keys():
-            flaws += self._missing(new)
+            flaws += self._missing_field_flaws(new)
         if flaws:
             return flaws
         for name, default in self.defaults.items():
             if name not in new:
-                new[name] = self._settled_default(name, default)
+                new[name] = self._complete_default(name, default)
         return new
 
-    def _missing(self, fields: Mapping[str, Any]) -> Flaws:
-        """Return the flaws of missing required fields."""
+    def _missing_field_flaws(self, fields: Mapping[str, Any]) -> Flaws:
+        """Return a flaw for each missing required field."""
         missing = [name for name in self.required if name not in fields and name not in self.defaults]
         return Flaws(Flaw((name,), "Required value", f"set it to {self.required[name]}") for name in missing)
 
-    def _settled_default(self, name: str, default: Any) -> Any:
-        """Return a default with the defaults of its own fields, normalized like a sent value."""
+    def _complete_default(self, name: str, default: Any) -> Any:
+        """Return the default of a field, with the defaults of nested fields and in normal form."""
         visitor = self.visitors[name]
         if not isinstance(visitor, type):
             default = visitor(default)
@@ -263,42 +262,42 @@ class _Completion:
 
 
 class RootVisitor(Protocol):
-    """A visitor of whole objects: parts that are the same Python objects in a valid object are not validated again."""
+    """A visitor for whole objects, which can skip the parts that were already validated in an earlier object."""
 
     def __call__(self, value: Any, sound: Mapping[str, Any] | None = None) -> Any:
-        """Return the result for the value, as any visitor does."""
+        """Validate a value; parts that are the same Python objects in the valid object `sound` are skipped."""
 
 
 def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> RootVisitor:
-    must_have = frozenset(completion.required) | frozenset(completion.defaults)
-    known, strange = visitors.get, completion.strange
+    expected_names = frozenset(completion.required) | frozenset(completion.defaults)
+    known, handle_exceptional_field = visitors.get, completion.handle_exceptional_field
 
     def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
         if type(value) is not dict:
-            return _not_an_object(value, visitors)
-        odd: dict[str, Any] | None = None
+            return _not_an_object_flaws(value, visitors)
+        replaced: dict[str, Any] | None = None
         for name, child in value.items():
             visitor = known(name)
             if type(child) is visitor or (sound is not None and child is not None and sound.get(name) is child):
                 continue
             if visitor is None or child is None or visitor is str or visitor is bool:
-                settled = strange(name, child)
+                settled = handle_exceptional_field(name, child)
             else:
                 settled = visitor(child)
                 if settled is child:
                     continue
-            if odd is None:
-                odd = {}
-            odd[name] = settled
-        if odd is None and value.keys() >= must_have:
+            if replaced is None:
+                replaced = {}
+            replaced[name] = settled
+        if replaced is None and value.keys() >= expected_names:
             return value
-        return completion.completed(value, odd or {})
+        return completion.complete_object(value, replaced or {})
 
     return visit
 
 
-def _computing(visitor: RootVisitor, computed: Computed) -> RootVisitor:
-    """Return the visitor extended by defaults that follow from other fields."""
+def _with_computed_defaults(visitor: RootVisitor, computed: Computed) -> RootVisitor:
+    """Return the visitor extended by the defaults that `computed` derives from other fields."""
 
     def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
         settled = visitor(value, sound)
@@ -310,47 +309,47 @@ def _computing(visitor: RootVisitor, computed: Computed) -> RootVisitor:
     return visit
 
 
-def _not_an_object(value: Any, visitors: Mapping[str, PlainVisitor]) -> Flaws:
+def _not_an_object_flaws(value: Any, visitors: Mapping[str, PlainVisitor]) -> Flaws:
     names = ", ".join(list(visitors)[:6]) + (", ..." if len(visitors) > 6 else "")
     if isinstance(value, list):
-        return wrong_type(value, f"an object (fields: {names})", "write its fields below it, without '- '")
-    return wrong_type(value, f"an object (fields: {names})", "write its fields below it")
+        return wrong_type(value, f"an object (fields: {names})", "write its fields below the name, without '- '")
+    return wrong_type(value, f"an object (fields: {names})", "write its fields below the name")
 
 
-def _list(visit_item: Visitor, field: Field) -> Visitor:
+def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
     facts = field.facts
-    keys, lowest, highest = facts.get("keys"), facts.get("minItems", 0), facts.get("maxItems", 1 << 62)
+    keys, minimum, maximum = facts.get("keys"), facts.get("minItems", 0), facts.get("maxItems", 1 << 62)
     unique = bool(keys) or facts.get("set", False)
 
     def visit(value: Any) -> Any:
         if type(value) is not list:
-            return wrong_type(value, "a list", "start every item with '- '")
-        odd: dict[int, Any] | None = None
-        suspect = not lowest <= len(value) <= highest
+            return wrong_type(value, "a list", "write one item on each line, starting with '- '")
+        replaced: dict[int, Any] | None = None
+        may_be_invalid = not minimum <= len(value) <= maximum
         for index, item in enumerate(value):
             settled = visit_item(item)
             if settled is not item:
-                odd = odd or {}
-                odd[index] = settled
-                suspect = suspect or type(settled) is Flaws
-        new = value if odd is None else [odd.get(index, item) for index, item in enumerate(value)]
-        if not suspect and (not unique or len(new) < 2 or _are_different(new, keys)):
+                replaced = replaced or {}
+                replaced[index] = settled
+                may_be_invalid = may_be_invalid or type(settled) is Flaws
+        new = value if replaced is None else [replaced.get(index, item) for index, item in enumerate(value)]
+        if not may_be_invalid and (not unique or len(new) < 2 or _are_distinct(new, keys)):
             return new
         return _list_flaws(new, field) or new
 
     return visit
 
 
-def _are_different(items: list[Any], keys: list[str] | None) -> bool:
-    """Report whether the items of a valid list are distinct by their keys."""
+def _are_distinct(items: list[Any], keys: list[str] | None) -> bool:
+    """Report whether no two items of a valid list have equal keys."""
     if keys is None:
-        found = set(items)
+        identities = set(items)
     elif len(keys) == 1:
         key = keys[0]
-        found = {item.get(key) for item in items}
+        identities = {item.get(key) for item in items}
     else:
-        found = {tuple([item.get(key) for key in keys]) for item in items}
-    return len(found) == len(items)
+        identities = {tuple([item.get(key) for key in keys]) for item in items}
+    return len(identities) == len(items)
 
 
 def _list_flaws(items: list[Any], field: Field) -> Flaws:
@@ -359,26 +358,26 @@ def _list_flaws(items: list[Any], field: Field) -> Flaws:
         if type(item) is Flaws:
             flaws += item.below(index)
     if len(items) < facts.get("minItems", 0):
-        wanted = f"must have at least {_counted(facts['minItems'])}"
+        requirement = f"must have at least {_count_items(facts['minItems'])}"
         flaws += (
-            flaw(f"Invalid value: {wanted}", "add the missing items")
+            flaw(f"Invalid value: {requirement}", "add the missing items")
             if items
-            else flaw("Required value", f"it {wanted}")
+            else flaw("Required value", f"it {requirement}")
         )
     if len(items) > facts.get("maxItems", len(items)):
-        highest = facts["maxItems"]
-        problem = f"Too many: {len(items)}: must have at most {_counted(highest)}"
-        flaws += flaw(problem, f"remove {len(items) - highest}")
+        maximum = facts["maxItems"]
+        problem = f"Too many: {len(items)}: must have at most {_count_items(maximum)}"
+        flaws += flaw(problem, f"remove {len(items) - maximum}")
     if "keys" in facts or facts.get("set"):
-        flaws += _duplicates(items, facts.get("keys"))
+        flaws += _duplicate_flaws(items, facts.get("keys"))
     return flaws
 
 
-def _counted(count: int) -> str:
+def _count_items(count: int) -> str:
     return "1 item" if count == 1 else f"{count} items"
 
 
-def _duplicates(items: list[Any], keys: list[str] | None) -> Flaws:
+def _duplicate_flaws(items: list[Any], keys: list[str] | None) -> Flaws:
     flaws, seen = Flaws(), set[Any]()
     for index, item in enumerate(items):
         if type(item) is Flaws:
@@ -398,157 +397,154 @@ def _identity_text(item: Any, keys: list[str] | None) -> str:
     return ", ".join(f"{key} {shown(item.get(key))}" for key in keys)
 
 
-def _map(visit_value: Visitor, field: Field, *, takes_null: bool) -> Visitor:
-    highest = field.facts.get("maxProperties", 1 << 62)
+def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Visitor:
+    maximum = field.facts.get("maxProperties", 1 << 62)
 
     def visit(value: Any) -> Any:
         if type(value) is not dict:
-            return wrong_type(value, "an object", "write name: value pairs below it")
-        odd: dict[Any, Any] | None = None
+            return wrong_type(value, "an object", "write `name: value` pairs below the name")
+        replaced: dict[Any, Any] | None = None
         for name, child in value.items():
             settled = visit_value(child)
             if settled is not child or type(name) is not str:
                 if takes_null and child is None:
                     settled = ""
-                odd = odd or {}
-                odd[name] = settled if type(name) is str else wrong_type(name, "a string as its name")
-        if odd is None and len(value) <= highest:
+                replaced = replaced or {}
+                replaced[name] = settled if type(name) is str else wrong_type(name, "a string as its name")
+        if replaced is None and len(value) <= maximum:
             return value
-        return _map_flaws(value, odd or {}, field) or {**value, **(odd or {})}
+        return _map_flaws(value, replaced or {}, field) or {**value, **(replaced or {})}
 
     return visit
 
 
-def _map_flaws(value: Mapping[str, Any], odd: Mapping[Any, Any], field: Field) -> Flaws:
+def _map_flaws(value: Mapping[str, Any], replaced: Mapping[Any, Any], field: Field) -> Flaws:
     flaws, facts = Flaws(), field.facts
-    for name, settled in odd.items():
+    for name, settled in replaced.items():
         if type(settled) is Flaws:
             flaws += settled.below(MapKey(name))
     if len(value) > facts.get("maxProperties", len(value)):
-        highest = facts["maxProperties"]
-        problem = f"Too many: {len(value)}: must have at most {_counted(highest)}"
-        flaws += flaw(problem, f"remove {len(value) - highest}")
+        maximum = facts["maxProperties"]
+        problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
+        flaws += flaw(problem, f"remove {len(value) - maximum}")
     return flaws
 
 
 def _is_omitted(field: Field) -> bool:
-    """Report whether an empty list or mapping is omitted in the output. managedFields entries are an exception."""
+    """Report whether an empty list or mapping of a field is omitted, as Go's omitempty does (not in managedFields)."""
     return not field.required and field.element.expression != "ManagedFieldsEntry"
 
 
-def _omitting(visit: Visitor) -> Visitor:
-    """Return the visitor of a list or mapping that drops an empty one, as Go's omitempty does."""
+def _with_omitted_empty(visit: Visitor) -> Visitor:
+    """Return the visitor of a list or mapping changed to remove an empty value, as Go's omitempty does."""
 
     def visit_filled(value: Any) -> Any:
-        return _DROPPED if not value and value in _EMPTY else visit(value)
+        return _REMOVED if not value and value in _EMPTY_VALUES else visit(value)
 
     return visit_filled
 
 
-def _remembering(visit: Visitor) -> Visitor:
-    """Return the visitor with a cache of valid values, by their serialized bytes."""
-    memory: dict[bytes, Any] = {}
+def _with_cache(visit: Visitor) -> Visitor:
+    """Return the visitor with a cache of valid values, whose keys are the serialized values."""
+    cached: dict[bytes, Any] = {}
 
     def visit_once(value: Any) -> Any:
         try:
             encoded = marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES)
         except ValueError:
             return visit(value)
-        known = memory.get(encoded)
+        known = cached.get(encoded)
         if known is not None:
             return known
         settled = visit(value)
         if type(settled) is not Flaws:
-            if len(memory) >= REMEMBERED_MAX:
-                memory.clear()
-            memory[encoded] = settled
+            if len(cached) >= CACHED_VALUES_MAX:
+                cached.clear()
+            cached[encoded] = settled
         return settled
 
     return visit_once
 
 
 def describe(field: Field, scope: TypeScope) -> str:
-    """Describe the value of a field: `a list of objects (name, resources)`."""
+    """Describe the values that a field accepts, such as `a list of strings` or `an object with name`."""
     if field.is_list:
         return f"a list of {_plural(describe(field.element, scope))}"
     if field.is_map:
         return f"a mapping from names to {_plural(describe(field.element, scope))}"
     if not field.is_object:
         return " or ".join(field.facts.get("enum", ())) or WORDS[field.expression]
-    home, name = scope.scope_of(field.expression)
-    needed = [name for name, inner in home.fields(name).items() if inner.required]
-    return f"an object with {', '.join(needed)}" if needed else "an object"
+    type_scope, name = scope.scope_of(field.expression)
+    required_names = [name for name, inner in type_scope.fields(name).items() if inner.required]
+    return f"an object with {', '.join(required_names)}" if required_names else "an object"
 
 
-def _plural(words: str) -> str:
-    """Return the plural: `a string` as `strings`, `a quantity such as 2` as `quantities such as 2`."""
-    first, space, rest = words.removeprefix("an ").removeprefix("a ").partition(" ")
-    return f"{first[:-1]}ies{space}{rest}" if first.endswith("y") else f"{first}s{space}{rest}"
+def _plural(description: str) -> str:
+    """Return the plural of a description, such as `quantities such as 2` for `a quantity such as 2`."""
+    noun, space, other_words = description.removeprefix("an ").removeprefix("a ").partition(" ")
+    return f"{noun[:-1]}ies{space}{other_words}" if noun.endswith("y") else f"{noun}s{space}{other_words}"
 
-
-__all__ = ["SettledObject", "completed", "meaning_of", "settle", "validate", "with_defaults"]
 
 _REMEDIES_MAX: Final = 100
 
 
 class SettledObject(NamedTuple):
-    """A validated object with defaults, or None and its faults."""
+    """The result of validation: the object with defaults, or None and the errors."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
 
 
 def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> SettledObject:
-    """Validate an object of a version of a kind, drop its nulls and fill in the defaults of its schema, in one walk.
+    """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
 
-    The result is the object itself if nothing changes, and shares all unchanged parts. It may share pod templates with
-    other objects: objects are never changed in place. Parts that are the same Python objects in `sound`, an object of
-    the version that was settled before, are not validated again.
+    The result is the same object if nothing changes, and shares all unchanged parts with it. It may share pod templates
+    with other objects: objects are never changed in place. Parts that are the same Python objects in `sound`, an object
+    of the version that was validated before, are not validated again.
     """
     settled = _root_visitor(info.constant, version)(obj, sound)
     if type(settled) is not Flaws:
-        return SettledObject(settled, []) if "metadata" in settled else SettledObject(None, [_NO_METADATA])
+        return SettledObject(settled, []) if "metadata" in settled else SettledObject(None, [_MISSING_METADATA])
     faults = _faults(settled, scope_for(info, version), info.kind)
-    return SettledObject(None, faults if obj.get("metadata") is not None else [*faults, _NO_METADATA])
+    return SettledObject(None, faults if obj.get("metadata") is not None else [*faults, _MISSING_METADATA])
 
 
 def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
-    """Return all structural faults of an object, in the version of its `apiVersion` (the storage version if it has
-    none).
+    """Return all structural errors of an object, in the version of its `apiVersion` or else the storage version.
 
-    Takes the name of a Kubernetes type as well, such as `PodTemplateSpec`, and then validates a value of that type.
+    Given the name of a Kubernetes type instead of a kind, such as `PodTemplateSpec`, it validates a value of that type.
     """
     if isinstance(info_or_type, ServedKind):
-        return settle(info_or_type, _version(info_or_type, obj), obj).faults
+        return settle(info_or_type, _version_of(info_or_type, obj), obj).faults
     settled = _compiler(scope(NATIVE)).object_visitor(info_or_type)(obj)
     return _faults(settled, scope(NATIVE), info_or_type) if type(settled) is Flaws else []
 
 
 def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
-    """Return the object without nulls and with structural defaults; InvalidObject if its structure is invalid."""
-    settled = settle(info, _version(info, obj), obj)
+    """Return the object without nulls and with the defaults of its schema; raise InvalidObject if it is invalid."""
+    settled = settle(info, _version_of(info, obj), obj)
     if settled.obj is None:
         raise InvalidObject(settled.faults)
     return settled.obj
 
 
 def completed(type_name: str, value: Any) -> Any:
-    """Return a value of a type of Kubernetes itself with its defaults; unchanged if its structure is invalid."""
+    """Return a value of a Kubernetes type such as PodSpec with its defaults; unchanged if its structure is invalid."""
     settled = _compiler(scope(NATIVE)).object_visitor(type_name)(value)
     return value if type(settled) is Flaws else settled
 
 
 @cache
 def meaning_of(constant: str) -> SemanticEquality:
-    """Return the semantic comparison for the types of a kind, in its storage version."""
+    """Return the comparison by meaning for the types of a kind in its storage version."""
     info = kind_info(constant)
     return SemanticEquality(scope_for(info, info.storage_version), completed)
 
 
-_NO_METADATA = FieldError("metadata", "Required value", "give the object metadata with a name")
+_MISSING_METADATA = FieldError("metadata", "Required value", "add metadata with a name to the object")
 
 
-def _version(info: ServedKind, obj: Obj) -> str:
+def _version_of(info: ServedKind, obj: Obj) -> str:
     return info.version_of(str(obj.get("apiVersion"))) or info.storage_version
 
 
@@ -559,17 +555,18 @@ def _root_visitor(constant: str, version: str) -> RootVisitor:
 
 
 @cache
-def _compiler(of: TypeScope) -> Compiler:
-    return Compiler(of, _compiler)
+def _compiler(type_scope: TypeScope) -> Compiler:
+    return Compiler(type_scope, _compiler)
 
 
-def _faults(flaws: Flaws, of: TypeScope, kind: str) -> list[FieldError]:
-    """Return the flaws as faults; only the first get remedies, because finding one is slow and many share a cause."""
-    remedied = [
-        FieldError(path_text(flaw.path), flaw.problem, _remedy(flaw, of, kind)) for flaw in flaws[:_REMEDIES_MAX]
+def _faults(flaws: Flaws, type_scope: TypeScope, kind: str) -> list[FieldError]:
+    """Convert flaws to FieldErrors; only the first 100 get remedies, because finding remedies is slow."""
+    with_remedies = [
+        FieldError(path_text(flaw.path), flaw.problem, _remedy(flaw, type_scope, kind))
+        for flaw in flaws[:_REMEDIES_MAX]
     ]
-    return [*remedied, *(FieldError(path_text(flaw.path), flaw.problem) for flaw in flaws[_REMEDIES_MAX:])]
+    return [*with_remedies, *(FieldError(path_text(flaw.path), flaw.problem) for flaw in flaws[_REMEDIES_MAX:])]
 
 
-def _remedy(flaw: Flaw, of: TypeScope, kind: str) -> str:
-    return unknown_field_remedy(of, kind, flaw.path, flaw.owner) if flaw.owner else flaw.remedy
+def _remedy(flaw: Flaw, type_scope: TypeScope, kind: str) -> str:
+    return unknown_field_remedy(type_scope, kind, flaw.path, flaw.owner) if flaw.owner else flaw.remedy

@@ -1,8 +1,7 @@
-"""Validators of scalars: strings, numbers, quantities, times.
+"""Validators of scalar fields (strings, numbers, quantities, times), and defaults that depend on other fields.
 
-A visitor takes a value and returns it if it is valid, else Flaws. Only quantities and times are normalized to
-Kubernetes's form, always as strings. If only the type matters, the type itself (`str`, `bool`) is the visitor, so that
-the parent compares without a call.
+A visitor returns the value if it is valid, else Flaws. Quantities and times are normalized to Kubernetes's form. If any
+string or boolean is valid, the type itself (`str`, `bool`) is the visitor, which saves a call.
 """
 
 import binascii
@@ -20,7 +19,7 @@ from batchyard.base.memory import memoized_if_short
 Visitor: TypeAlias = Callable[[Any], Any]
 PlainVisitor: TypeAlias = "Visitor | type"
 
-#: Descriptions of types, for messages.
+#: Descriptions of scalar types for error messages.
 WORDS: Final = {
     "string": "a string",
     "bool": "true or false",
@@ -37,60 +36,60 @@ WORDS: Final = {
 }
 _RANGES: Final = {"int": 63, "int32": 31, "int64": 63}
 _CACHE_SIZE: Final = 4096
-_REWRITTEN: Final = frozenset({"quantity", "time", "micro-time"})
-#: Descriptions of name patterns.
-_PATTERN_WORDS: Final = {
-    "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower case letters, digits and '-', a letter or digit first and last",
+_NORMALIZED: Final = frozenset({"quantity", "time", "micro-time"})
+#: Descriptions of the patterns of names.
+_PATTERN_DESCRIPTIONS: Final = {
+    "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lowercase letters, digits and '-', and start and end with a letter or digit",
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$": (
-        "lower case letters, digits, '-' and '.', a letter or digit first and last"
+        "lowercase letters, digits, '-' and '.', and start and end with a letter or digit"
     ),
 }
 
 
 def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
-    """Return the visitor of a scalar type."""
+    """Return the visitor for a scalar type with the constraints in `facts`."""
     if expression == "string":
-        return _string(facts) if facts.keys() - {"default"} else str
+        return _string_visitor(facts) if facts.keys() - {"default"} else str
     if expression in _RANGES:
-        return _integer(expression, facts)
+        return _integer_visitor(expression, facts)
     if expression == "bool":
         return bool
     if expression in _PARSERS:
-        return _parsed(expression, *_PARSERS[expression])
-    return _anything
+        return _parser_visitor(expression, *_PARSERS[expression])
+    return _accept_any
 
 
 def plain_flaws(wanted: type, value: Any) -> Flaws:
-    """Return the flaws of a value that is not of a plain type."""
+    """Return the flaw of a value that is not a string or not a boolean, as required."""
     if wanted is bool:
-        spelt = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
-        return wrong_type(value, WORDS["bool"], f"write {spelt} without quotes" if spelt else "")
+        boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
+        return wrong_type(value, WORDS["bool"], f"write {boolean_text} without quotes" if boolean_text else "")
     text = shown(value)
     is_scalar = isinstance(value, bool | int | float) and " " not in text
     return wrong_type(value, WORDS["string"], f'put it in quotes: "{text}"' if is_scalar else "")
 
 
-def _anything(value: Any) -> Any:
+def _accept_any(value: Any) -> Any:
     return value
 
 
-def _integer(expression: str, facts: Mapping[str, Any]) -> Visitor:
+def _integer_visitor(expression: str, facts: Mapping[str, Any]) -> Visitor:
     bits = _RANGES[expression]
-    lowest, highest = facts.get("min", -(1 << bits)), facts.get("max", (1 << bits) - 1)
+    minimum, maximum = facts.get("min", -(1 << bits)), facts.get("max", (1 << bits) - 1)
 
     def visit(value: Any) -> Any:
         if type(value) is not int:
-            return _not_an_integer(value)
-        if lowest <= value <= highest:
+            return _not_an_integer_flaws(value)
+        if minimum <= value <= maximum:
             return value
-        if value < lowest:
-            return flaw(f"Invalid value: {shown(value)}: must be at least {lowest}", f"use {lowest} or more")
-        return flaw(f"Invalid value: {shown(value)}: must be at most {highest}", f"use {highest} or less")
+        if value < minimum:
+            return flaw(f"Invalid value: {shown(value)}: must be at least {minimum}", f"use {minimum} or more")
+        return flaw(f"Invalid value: {shown(value)}: must be at most {maximum}", f"use {maximum} or less")
 
     return visit
 
 
-def _not_an_integer(value: Any) -> Flaws:
+def _not_an_integer_flaws(value: Any) -> Flaws:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
         return wrong_type(value, "an integer", f"write {int(value)} without quotes")
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
@@ -98,7 +97,7 @@ def _not_an_integer(value: Any) -> Flaws:
     return wrong_type(value, "an integer")
 
 
-def _string(facts: Mapping[str, Any]) -> Visitor:
+def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
     def check(value: str) -> Any:
         return Flaws(_string_flaws(value, facts)) or value
 
@@ -107,8 +106,8 @@ def _string(facts: Mapping[str, Any]) -> Visitor:
     def visit(value: Any) -> Any:
         if type(value) is not str:
             return plain_flaws(str, value)
-        found = checked(value)
-        return value if type(found) is str else found
+        result = checked(value)
+        return value if type(result) is str else result
 
     return visit
 
@@ -117,49 +116,49 @@ def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[Flaw]:
     allowed = facts.get("enum")
     if allowed is not None:
         if value not in allowed:
-            yield _unsupported(value, allowed)
+            yield _unsupported_value_flaw(value, allowed)
         return
     if len(value) < facts.get("minLength", 0):
-        least = facts["minLength"]
-        wanted = f"must have at least {least} characters" if least > 1 else "must not be empty"
-        yield Flaw((), f"Invalid value: {shown(value)}: {wanted}", "fill it in")
+        minimum_length = facts["minLength"]
+        requirement = f"must have at least {minimum_length} characters" if minimum_length > 1 else "must not be empty"
+        yield Flaw((), f"Invalid value: {shown(value)}: {requirement}", "write a longer value")
     elif len(value) > facts.get("maxLength", len(value)):
         remedy = f"shorten it by {len(value) - facts['maxLength']}"
         yield Flaw((), f"Too long: may not be more than {facts['maxLength']} characters", remedy)
-    elif "pattern" in facts and not _compiled(facts["pattern"]).search(value):
-        words = _PATTERN_WORDS.get(facts["pattern"])
-        remedy = f"use {words}" if words else "write it so that it matches"
+    elif "pattern" in facts and not _compile_pattern(facts["pattern"]).search(value):
+        description = _PATTERN_DESCRIPTIONS.get(facts["pattern"])
+        remedy = f"use {description}" if description else "write a value that matches this regular expression"
         yield Flaw((), f"Invalid value: {shown(value)}: must match {facts['pattern']}", remedy)
 
 
-def _unsupported(value: str, allowed: list[str]) -> Flaw:
-    close = nearest(value, allowed)
-    remedy = f"did you mean {close}?" if close else f"use {choice(allowed)}"
+def _unsupported_value_flaw(value: str, allowed: list[str]) -> Flaw:
+    nearest_value = nearest(value, allowed)
+    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {choice(allowed)}"
     shown_names = ", ".join(map(shown, allowed))
     return Flaw((), f"Unsupported value: {shown(value)}: supported values: {shown_names}", remedy)
 
 
 @lru_cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of a CRD in Go syntax: `$` is the end of the text, and flags may come after `^`."""
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern in Go syntax, where `$` matches only at the end of the text and flags may follow `^`."""
     if pattern.startswith("^(?i)"):
         pattern = "(?i)^" + pattern.removeprefix("^(?i)")
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), re.ASCII)
 
 
-def _parsed(expression: str, types: tuple[type, ...], parse: Callable[[Any], object]) -> Visitor:
-    """Return the visitor of a grammar; the parser's ValueError has the problem and, after `; `, the remedy."""
+def _parser_visitor(expression: str, types: tuple[type, ...], parse: Callable[[Any], object]) -> Visitor:
+    """Return a visitor that calls a parser, whose ValueError contains the problem and, after `; `, the remedy."""
 
     def visit(value: Any) -> Any:
         if type(value) not in types:
             return wrong_type(value, WORDS[expression])
         try:
-            found = parse(value)
+            result = parse(value)
         except ValueError as wrong:
             problem, separator, remedy = str(wrong).rpartition("; ")
             problem, remedy = (problem, remedy) if separator else (remedy, "")
             return flaw(f"Invalid value: {problem}", remedy or f"write {WORDS[expression]}")
-        return found if expression in _REWRITTEN and found != value else value
+        return result if expression in _NORMALIZED and result != value else value
 
     return visit
 
@@ -168,7 +167,7 @@ def _parse_base64(text: str) -> bytes:
     try:
         return binascii.a2b_base64(text.replace("\n", ""), strict_mode=True)
     except ValueError as wrong:
-        raise ValueError(f"it is not base64 ({wrong}); encode it, or use stringData for plain text") from None
+        raise ValueError(f"the value is not base64 ({wrong}); encode it, or use stringData for plain text") from None
 
 
 _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {
@@ -183,7 +182,7 @@ _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] 
 
 # --- computed ---
 #
-# Defaults of types of Kubernetes itself that depend on other fields.
+# Defaults of fields of Kubernetes types that depend on other fields.
 #
 # Constant defaults are in the field tables. Each function returns the fields to add to an object of its type. Sources:
 # Kubernetes's pkg/apis/core/v1/{defaults,conversion}.go, pkg/util/parsers.
@@ -191,53 +190,53 @@ _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] 
 
 Computed: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
-_NONE: Final[Mapping[str, Any]] = {}
-#: An image reference: optional host, path, optional tag or digest. Without either, the tag is `latest`.
-_PART: Final = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
-_REFERENCE: Final = re.compile(
-    rf"(?:[a-zA-Z0-9.\-\[\]:]++/)?+{_PART}(?:/{_PART})*+(?::(?P<tag>[\w][\w.\-]{{0,127}}+))?+(?P<digest>@[\w+.:\-]++)?+",
+_NO_DEFAULTS: Final[Mapping[str, Any]] = {}
+#: An image reference: optional host, path, optional tag and digest. Without tag and digest, the tag is `latest`.
+_PATH_COMPONENT: Final = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
+_IMAGE_REFERENCE: Final = re.compile(
+    rf"(?:[a-zA-Z0-9.\-\[\]:]++/)?+{_PATH_COMPONENT}(?:/{_PATH_COMPONENT})*+(?::(?P<tag>[\w][\w.\-]{{0,127}}+))?+(?P<digest>@[\w+.:\-]++)?+",
     re.ASCII,
 )
-_REFERENCE_MAX: Final = 1024
+_IMAGE_REFERENCE_MAX: Final = 1024
 _LATEST: Final = "latest"
-#: The session affinity timeout of a Service.
+#: The default session affinity timeout of a Service.
 _CLIENT_IP_SECONDS: Final = 10800
 
 
 def pull_policy(image: str) -> str:
-    """Return the pull policy of an image: `Always` for the tag `latest`, which is the default without a digest."""
-    found = _REFERENCE.fullmatch(image) if len(image) <= _REFERENCE_MAX else None
-    if found is None:
+    """Return the default pull policy of an image: `Always` for the tag `latest` or no tag, else `IfNotPresent`."""
+    match = _IMAGE_REFERENCE.fullmatch(image) if len(image) <= _IMAGE_REFERENCE_MAX else None
+    if match is None:
         return "IfNotPresent"
-    tag = found["tag"] or ("" if found["digest"] else _LATEST)
+    tag = match["tag"] or ("" if match["digest"] else _LATEST)
     return "Always" if tag == _LATEST else "IfNotPresent"
 
 
-def _container(container: Mapping[str, Any]) -> Mapping[str, Any]:
+def _container_defaults(container: Mapping[str, Any]) -> Mapping[str, Any]:
     if container.get("imagePullPolicy"):
-        return _NONE
+        return _NO_DEFAULTS
     return {"imagePullPolicy": pull_policy(container.get("image") or "")}
 
 
-def _volume(volume: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the source of a volume without one: an emptyDir; or the pull policy of an image volume."""
+def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the defaults of a volume: an emptyDir if it has no source, and the pull policy of an image volume."""
     if len(volume) == 1 and "name" in volume:
         return {"emptyDir": {}}
     image = volume.get("image")
     if image is not None and not image.get("pullPolicy"):
         return {"image": {**image, "pullPolicy": pull_policy(image.get("reference") or "")}}
-    return _NONE
+    return _NO_DEFAULTS
 
 
-def _pod_spec(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the service account name in both fields; the newer field takes precedence."""
+def _pod_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `serviceAccountName` and the older `serviceAccount` with equal values; the former takes precedence."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if not name or (spec.get("serviceAccountName") == name and spec.get("serviceAccount") == name):
-        return _NONE
+        return _NO_DEFAULTS
     return {"serviceAccountName": name, "serviceAccount": name}
 
 
-def _service_spec(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+def _service_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     added: dict[str, Any] = {}
     ports = spec.get("ports") or ()
     if any(port.get("targetPort") in {None, 0, ""} for port in ports):
@@ -259,27 +258,27 @@ def _service_spec(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return added
 
 
-def _endpoint_slice(endpoint_slice: Mapping[str, Any]) -> Mapping[str, Any]:
+def _endpoint_slice_defaults(endpoint_slice: Mapping[str, Any]) -> Mapping[str, Any]:
     ports = endpoint_slice.get("ports") or ()
     if all("name" in port for port in ports):
-        return _NONE
+        return _NO_DEFAULTS
     return {"ports": [port if "name" in port else {**port, "name": ""} for port in ports]}
 
 
-def _network_policy_spec(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the default policy types: ingress, and egress if there are egress rules."""
+def _network_policy_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the default `policyTypes` of a NetworkPolicy: Ingress, and Egress if it has egress rules."""
     if spec.get("policyTypes"):
-        return _NONE
+        return _NO_DEFAULTS
     return {"policyTypes": ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]}
 
 
-#: The functions by type.
+#: The functions that return defaults, by the name of the Kubernetes type.
 COMPUTED: Final[Mapping[str, Computed]] = {
-    "Container": _container,
-    "EphemeralContainer": _container,
-    "EndpointSlice": _endpoint_slice,
-    "NetworkPolicySpec": _network_policy_spec,
-    "PodSpec": _pod_spec,
-    "ServiceSpec": _service_spec,
-    "Volume": _volume,
+    "Container": _container_defaults,
+    "EphemeralContainer": _container_defaults,
+    "EndpointSlice": _endpoint_slice_defaults,
+    "NetworkPolicySpec": _network_policy_defaults,
+    "PodSpec": _pod_spec_defaults,
+    "ServiceSpec": _service_spec_defaults,
+    "Volume": _volume_source_defaults,
 }

@@ -1,4 +1,4 @@
-"""Violations: the result of validating an invalid value, each with its path relative to the value."""
+"""Schema violations (flaws) with path, problem and remedy, and suggestions for misspelt or misplaced field names."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -9,7 +9,7 @@ import msgspec
 from batchyard.api.scheme import Field, TypeScope
 
 _SHOWN_LENGTH_MAX: Final = 80
-_WORDS: Final = {True: "true", False: "false", None: "null"}
+_CONSTANT_TEXTS: Final = {True: "true", False: "false", None: "null"}
 
 
 class MapKey(str):
@@ -22,7 +22,10 @@ Step: TypeAlias = "str | int | MapKey"
 
 
 class Flaw(NamedTuple):
-    """One flaw. `owner` is the type with an unknown field; its remedy needs the whole kind."""
+    """One schema violation, with its path relative to the validated value.
+
+    If a field is unknown, `owner` is the type of the object that contains it, and the remedy is found later.
+    """
 
     path: tuple[Step, ...]
     problem: str
@@ -31,27 +34,27 @@ class Flaw(NamedTuple):
 
 
 class Flaws(list[Flaw]):
-    """The result for an invalid value."""
+    """The list of all schema violations of one value."""
 
     __slots__ = ()
 
     def below(self, step: Step) -> "Flaws":
-        """Return the flaws with paths relative to the parent."""
+        """Return the flaws with their paths extended by a leading step: relative to the parent value."""
         return Flaws(Flaw((step, *flaw.path), *flaw[1:]) for flaw in self)
 
 
 def flaw(problem: str, remedy: str) -> Flaws:
-    """Return a single flaw of the value itself."""
+    """Return the list with a single flaw that concerns the value as a whole."""
     return Flaws([Flaw((), problem, remedy)])
 
 
 def wrong_type(value: Any, wanted: str, remedy: str = "") -> Flaws:
-    """Return the flaw of a value of the wrong type."""
+    """Return the flaw for a value of the wrong type; `wanted` describes the right one."""
     return flaw(f"Invalid value: {shown(value)}: must be {wanted}", remedy or f"write {wanted}")
 
 
 def shown(value: Any) -> str:
-    """Return a value as shown in messages: short, and on one line."""
+    """Format a value for an error message: on one line, and truncated if it is long."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -61,17 +64,17 @@ def shown(value: Any) -> str:
     elif isinstance(value, int) and value.bit_length() > _SHOWN_LENGTH_MAX:
         return "a huge number"
     else:
-        text = _WORDS[value] if isinstance(value, bool | None) else repr(value)
+        text = _CONSTANT_TEXTS[value] if isinstance(value, bool | None) else repr(value)
     return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[:_SHOWN_LENGTH_MAX]}..."
 
 
 def choice(names: list[str]) -> str:
-    """Return `a`, `a or b`, `a, b or c`."""
+    """Join names to a choice: `a`, `a or b`, `a, b or c`."""
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def path_text(path: tuple[Step, ...]) -> str:
-    """Return a path in Kubernetes's form: `spec.resourceGroups[0].flavors[1].name`, `metadata.labels[a/b]`."""
+    """Format a path as Kubernetes does: `spec.resourceGroups[0].flavors[1].name`, `metadata.labels[a/b]`."""
     text = ""
     for step in path:
         if isinstance(step, int | MapKey):
@@ -91,27 +94,31 @@ STRICT_SHARE: Final = 0.2
 
 
 def nearest(written: str, known: Iterable[str], share: float = 0.34) -> str | None:
-    """Return the known name with the fewest edits, at most one or the share of the longer name; else None.
+    """Return the known name with the smallest edit distance to a written one; None if none is close enough.
 
-    Case, `-` and `_` are ignored; among equally near names, the first is returned. With a share of at least a half, a
-    name that is a prefix of the other (`queue`, `queueingStrategy`) also matches.
+    The distance may be one, or `share` of the length of the longer name. Case, `-` and `_` are ignored. With a share of
+    at least 0.5, a name that is a prefix of the other (`queue`, `queueingStrategy`) also matches.
     """
-    plain, best, fewest = _plain(written), None, 1 << 30
-    if not plain or len(plain) > 100:
+    plain_name, nearest_name, minimum_edits = _normalize_name(written), None, 1 << 30
+    if not plain_name or len(plain_name) > 100:
         return None
     for name in known:
-        other = _plain(name)
-        longer = max(len(plain), len(other))
-        edits = edit_distance(plain, other)
-        if share >= LOOSE_SHARE and min(len(plain), len(other)) >= 4 and _starts_alike(plain, other):
+        known_plain = _normalize_name(name)
+        longer = max(len(plain_name), len(known_plain))
+        edits = edit_distance(plain_name, known_plain)
+        if (
+            share >= LOOSE_SHARE
+            and min(len(plain_name), len(known_plain)) >= 4
+            and _is_prefix_of_either(plain_name, known_plain)
+        ):
             edits = min(edits, int(longer * share))
-        if edits < fewest and (edits <= longer * share or (edits == 1 and longer >= 3)):
-            best, fewest = name, edits
-    return best
+        if edits < minimum_edits and (edits <= longer * share or (edits == 1 and longer >= 3)):
+            nearest_name, minimum_edits = name, edits
+    return nearest_name
 
 
 def edit_distance(one: str, other: str) -> int:
-    """Return the number of characters to insert, delete, replace or swap with their neighbour."""
+    """Return the edit distance of two texts: insertions, deletions, replacements and swaps of adjacent characters."""
     before_last: list[int] = []
     last = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
@@ -125,102 +132,97 @@ def edit_distance(one: str, other: str) -> int:
     return last[-1]
 
 
-def _starts_alike(one: str, other: str) -> bool:
+def _is_prefix_of_either(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-# --- places ---
+# --- field locations ---
 #
 # Locations of field names within a kind, for remedies for unknown fields.
 
 
-#: The fields from the root to an object; those of lists end in `[]`.
-Place: TypeAlias = tuple[str, ...]
-
-# --- field locations ---
-#
-# Semantic equality of values, and remedies for unknown fields.
-#
-# Clients read an object into their own types and write it back. They drop empty parts and add others, write defaults,
-# and format quantities differently. So immutable fields are compared in a normal form: with the defaults of Kubernetes
-# in pod templates, without empty parts, and with quantities as numbers. Source: k8s.io/apimachinery's
-# equality.Semantic, after defaulting.
+#: The path from the root to an object within a kind; names of list fields end in `[]`.
+ObjectLocation: TypeAlias = tuple[str, ...]
 
 
 _NEAR_STEPS: Final = 2
 _FAR_STEPS: Final = 4
 _LISTED_MAX: Final = 12
-_DEEPEST: Final = 12
+_DEPTH_MAX: Final = 12
 
 
 def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], owner: str) -> str:
-    """Return the remedy for a field that its object does not have.
+    """Return the remedy for an unknown field of an object within a kind.
 
-    In this order: a name with a likely typo; the same name at a nearby location; a similar name; the same name farther
-    away; all known names.
+    The first that exists: a known name with few typos; the same name in a nearby object; a similar known name; the same
+    name in a more distant object; the list of known names.
     """
     name = str(path[-1])
-    home, type_name = scope.scope_of(owner)
-    known = list(home.fields(type_name))
-    close = nearest(name, known, STRICT_SHARE)
-    if close:
-        return f"did you mean {close}?"
-    steps, place = _closest_place(scope, kind, _place_of(path), name)
-    if place and steps <= _NEAR_STEPS:
-        return f"it belongs at {place}"
+    type_scope, type_name = scope.scope_of(owner)
+    known = list(type_scope.fields(type_name))
+    likely_name = nearest(name, known, STRICT_SHARE)
+    if likely_name:
+        return f"did you mean {likely_name}?"
+    steps, closest_path = _closest_location(scope, kind, _location_of(path), name)
+    if closest_path and steps <= _NEAR_STEPS:
+        return f"it belongs at {closest_path}"
     similar = nearest(name, known, LOOSE_SHARE)
     if similar:
         return f"did you mean {similar}?"
-    if place and steps <= _FAR_STEPS:
-        return f"it belongs at {place}"
-    return f"known here: {', '.join(known)}" if len(known) <= _LISTED_MAX else "remove it, or check its spelling"
+    if closest_path and steps <= _FAR_STEPS:
+        return f"it belongs at {closest_path}"
+    return (
+        f"use one of the fields {', '.join(known)}" if len(known) <= _LISTED_MAX else "check its spelling, or remove it"
+    )
 
 
-def _closest_place(scope: TypeScope, kind: str, at: Place, name: str) -> tuple[int, str]:
-    """Return the distance to the closest object with a field of that name, and the path of that field."""
-    best, found = 1 << 30, ""
-    for place in _places(scope, kind).get(name, ()):
+def _closest_location(scope: TypeScope, kind: str, start: ObjectLocation, name: str) -> tuple[int, str]:
+    """Return the distance to the closest object within a kind that has a field `name`, and the path of that field."""
+    minimum_steps, closest_path = 1 << 30, ""
+    for location in _locations_by_field(scope, kind).get(name, ()):
         shared = 0
-        while shared < min(len(at), len(place)) and at[shared] == place[shared]:
+        while shared < min(len(start), len(location)) and start[shared] == location[shared]:
             shared += 1
-        steps = len(at) + len(place) - 2 * shared
-        if 0 < steps < best:
-            best, found = steps, ".".join((*place, name))
-    return best, found
+        steps = len(start) + len(location) - 2 * shared
+        if 0 < steps < minimum_steps:
+            minimum_steps, closest_path = steps, ".".join((*location, name))
+    return minimum_steps, closest_path
 
 
 @lru_cache(maxsize=64)
-def _places(scope: TypeScope, kind: str) -> dict[str, list[Place]]:
-    """Return all objects within a kind, by the names of their fields."""
-    places: dict[str, list[Place]] = {}
-    for place, fields in _objects(scope, kind):
+def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[ObjectLocation]]:
+    """Return the locations of all objects within a kind, by the names of their fields."""
+    locations: dict[str, list[ObjectLocation]] = {}
+    for location, fields in _objects(scope, kind):
         for name in fields:
-            places.setdefault(name, []).append(place)
-    return places
+            locations.setdefault(name, []).append(location)
+    return locations
 
 
-def _objects(scope: TypeScope, kind: str) -> Iterator[tuple[Place, dict[str, Field]]]:
-    """Yield every object within a kind, outermost first, with its fields."""
-    waiting: list[tuple[Place, TypeScope, str]] = [((), scope, kind)]
-    for place, within, type_name in waiting:
-        home, name = within.scope_of(type_name)
-        fields = dict(home.fields(name))
-        yield place, fields
-        if len(place) < _DEEPEST and name != "ObjectMeta":
+def _objects(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
+    """Yield the location and the fields of every object type within a kind, outermost first."""
+    pending: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
+    for location, outer_scope, type_name in pending:
+        type_scope, name = outer_scope.scope_of(type_name)
+        fields = dict(type_scope.fields(name))
+        yield location, fields
+        if len(location) < _DEPTH_MAX and name != "ObjectMeta":
             inner = [(field, spec) for field, spec in fields.items() if spec.object_type]
-            waiting += [((*place, field + "[]" * spec.is_list), home, spec.object_type) for field, spec in inner]
+            pending += [
+                ((*location, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in inner
+            ]
 
 
-def _place_of(path: tuple[Step, ...]) -> Place:
-    """Return the location of the object that a field is in."""
-    place: list[str] = []
+def _location_of(path: tuple[Step, ...]) -> ObjectLocation:
+    """Return the location of the object that contains the field at a path."""
+    location: list[str] = []
     for step in path[:-1]:
         if isinstance(step, int):
-            place[-1] += "[]"
+            location[-1] += "[]"
         else:
-            place.append(step)
-    return tuple(place)
+            location.append(step)
+    return tuple(location)

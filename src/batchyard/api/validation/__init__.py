@@ -1,8 +1,8 @@
-"""Validation rules across fields, beyond the structure of an object.
+"""Validation of objects by rules across fields, which the schema cannot express: on creation, update and status update.
 
-`validate` and `validate_update` take objects that are structurally valid, defaulted, and in the storage version; they
-change nothing. Each rule is a pure function that yields faults. A reference to a missing object (a flavor, a queue, a
-cohort) is no fault: controllers report it in a status.
+`validate` and `validate_update` take objects that are structurally valid, defaulted, and in the storage version, and
+change nothing. Each rule is a function that yields errors (FieldErrors). A reference to a missing object, such as a
+flavor or a queue, is valid: controllers report it in a status.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -105,17 +105,17 @@ _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.work
 
 
 def validate(obj: Obj) -> list[FieldError]:
-    """Return all faults of a new object; kinds without their own rules have those of metadata."""
+    """Return all errors of a new object; of kinds without rules of their own, only the metadata is validated."""
     return list(_RULES.get(group_kind(obj), rules.metadata_faults)(obj))
 
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:
-    """Return all faults of a status update; few kinds have separate rules for it."""
+    """Return all errors of a status update, by the status rules of the kind if it has any, else by its update rules."""
     rule = _STATUS_RULES.get(group_kind(new))
     return list(rule(new, old)) if rule else validate_update(new, old)
 
 
 def validate_update(new: Obj, old: Obj) -> list[FieldError]:
-    """Return all faults of an update, including those of the new object itself."""
+    """Return all errors of an update: invalid fields of the new object and forbidden changes."""
     rule = _UPDATE_RULES.get(group_kind(new))
     return list(rule(new, old)) if rule else validate(new)

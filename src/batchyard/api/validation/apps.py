@@ -1,4 +1,4 @@
-"""Rules of workload controllers: they select their own pods, and some fields are immutable.
+"""Validation of Deployments, ReplicaSets, StatefulSets, DaemonSets and CronJobs; cron schedules and time zones.
 
 Sources: Kubernetes's pkg/apis/apps/validation and pkg/apis/batch/validation (CronJobs).
 """
@@ -27,7 +27,7 @@ _FIELDS: Final = 5
 _INT64_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 19
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
-_PART: Final = re.compile(r"([0-9]*)(\.?)([0-9]*)([^0-9.]*)")
+_DURATION_PART: Final = re.compile(r"([0-9]*)(\.?)([0-9]*)([^0-9.]*)")
 _UNITS: Final = {
     "ns": 1.0,
     "us": 1e3,
@@ -39,20 +39,20 @@ _UNITS: Final = {
     "h": 3600e9,
 }
 _DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-_EVERY: Final = "@every "
+_EVERY_PREFIX: Final = "@every "
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class ScheduleError(Exception):
-    """An invalid schedule; the message is the library's."""
+    """The schedule of a CronJob is invalid; the message is that of Kubernetes's cron library."""
 
 
 class _Bounds(NamedTuple):
-    """The range of values of a field."""
+    """The valid values of a field of a cron schedule: minimum, maximum, and names such as `jan`."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     names: Mapping[str, int] = {}
 
 
@@ -66,7 +66,7 @@ _BOUNDS: Final = (
 
 
 def check_schedule(text: str) -> None:
-    """Raise ScheduleError unless a text is five fields, or a descriptor such as `@daily` or `@every 90m`."""
+    """Raise ScheduleError unless a text has five cron fields, or is a descriptor such as `@daily` or `@every 90m`."""
     if not text:
         raise ScheduleError("empty spec string")
     if text.startswith("@"):
@@ -74,8 +74,8 @@ def check_schedule(text: str) -> None:
         return
     fields = text.split()
     if len(fields) != _FIELDS:
-        found = " ".join(fields)
-        raise ScheduleError(f"expected exactly {_FIELDS} fields, found {len(fields)}: [{found}]")
+        found_fields = " ".join(fields)
+        raise ScheduleError(f"expected exactly {_FIELDS} fields, found {len(fields)}: [{found_fields}]")
     for field, bounds in zip(fields, _BOUNDS, strict=True):
         for expression in field.split(","):
             if expression:
@@ -85,43 +85,43 @@ def check_schedule(text: str) -> None:
 def _check_descriptor(text: str) -> None:
     if text in _DESCRIPTORS:
         return
-    if not text.startswith(_EVERY):
+    if not text.startswith(_EVERY_PREFIX):
         raise ScheduleError(f"unrecognized descriptor: {text}")
     try:
-        _check_duration(text.removeprefix(_EVERY))
+        _check_duration(text.removeprefix(_EVERY_PREFIX))
     except ScheduleError as error:
         raise ScheduleError(f"failed to parse duration {text}: {error}") from error
 
 
 def _check_range(expression: str, bounds: _Bounds) -> None:
-    """Validate `*`, `N` or `N-M`, with an optional step: `*/N`."""
+    """Raise ScheduleError unless a part of a cron field is valid: `*`, `N` or `N-M`, with an optional step `/N`."""
     first, *steps = expression.split("/")
     low, *highs = first.split("-")
-    start, end = bounds.least, bounds.most
+    start, end = bounds.minimum, bounds.maximum
     if low not in {"*", "?"}:
-        start = end = _number(low, bounds.names)
+        start = end = _parse_number(low, bounds.names)
         if len(highs) > 1:
             raise ScheduleError(f"too many hyphens: {expression}")
-        end = _number(highs[0], bounds.names) if highs else end
+        end = _parse_number(highs[0], bounds.names) if highs else end
     if len(steps) > 1:
         raise ScheduleError(f"too many slashes: {expression}")
-    step = _number(steps[0], {}) if steps else 1
+    step = _parse_number(steps[0], {}) if steps else 1
     if steps and not highs:
-        end = bounds.most
-    if start < bounds.least:
-        raise ScheduleError(f"beginning of range ({start}) below minimum ({bounds.least}): {expression}")
-    if end > bounds.most:
-        raise ScheduleError(f"end of range ({end}) above maximum ({bounds.most}): {expression}")
+        end = bounds.maximum
+    if start < bounds.minimum:
+        raise ScheduleError(f"beginning of range ({start}) below minimum ({bounds.minimum}): {expression}")
+    if end > bounds.maximum:
+        raise ScheduleError(f"end of range ({end}) above maximum ({bounds.maximum}): {expression}")
     if start > end:
         raise ScheduleError(f"beginning of range ({start}) beyond end of range ({end}): {expression}")
     if not step:
         raise ScheduleError(f"step of range should be a positive number: {expression}")
 
 
-def _number(text: str, names: Mapping[str, int]) -> int:
-    named = names.get(text.lower())
-    if named is not None:
-        return named
+def _parse_number(text: str, names: Mapping[str, int]) -> int:
+    value_by_name = names.get(text.lower())
+    if value_by_name is not None:
+        return value_by_name
     problem = ""
     digits = text.lstrip("+-").lstrip("0")
     if not _INTEGER.fullmatch(text):
@@ -136,15 +136,15 @@ def _number(text: str, names: Mapping[str, int]) -> int:
 
 
 def _check_duration(text: str) -> None:
-    """Validate a Go duration: `1h30m`, `1.5h`."""
-    rest = text[1:] if text[:1] in {"+", "-"} else text
-    if rest == "0":
+    """Raise ScheduleError unless a text is a duration in Go's syntax, such as `1h30m` or `1.5h`."""
+    unsigned = text[1:] if text[:1] in {"+", "-"} else text
+    if unsigned == "0":
         return
-    invalid, total, place = ScheduleError(f'time: invalid duration "{text}"'), 0.0, 0
-    if not rest:
+    invalid, total, position = ScheduleError(f'time: invalid duration "{text}"'), 0.0, 0
+    if not unsigned:
         raise invalid
-    while place < len(rest):
-        part = _PART.match(rest, place)
+    while position < len(unsigned):
+        part = _DURATION_PART.match(unsigned, position)
         if part is None or not (part[1] or part[3]):
             raise invalid
         if not part[4]:
@@ -154,15 +154,15 @@ def _check_duration(text: str) -> None:
         total += float(f"{part[1] or 0}.{part[3] or 0}") * _UNITS[part[4]]
         if total > _INT64_MAX:
             raise invalid
-        place = part.end()
+        position = part.end()
 
 
 # --- time zones ---
 #
-# The names of the IANA time zone database. No file of the machine is read.
+# The names in the IANA time zone database, so that validation does not depend on the files of the machine.
 
 
-_NAMES: Final = """
+_TIME_ZONE_NAMES: Final = """
     Africa/Abidjan Africa/Accra Africa/Addis_Ababa Africa/Algiers Africa/Asmara Africa/Asmera Africa/Bamako
     Africa/Bangui Africa/Banjul Africa/Bissau Africa/Blantyre Africa/Brazzaville Africa/Bujumbura Africa/Cairo
     Africa/Casablanca Africa/Ceuta Africa/Conakry Africa/Dakar Africa/Dar_es_Salaam Africa/Djibouti Africa/Douala
@@ -250,28 +250,28 @@ _NAMES: Final = """
     Singapore Turkey UCT US/Alaska US/Aleutian US/Arizona US/Central US/East-Indiana US/Eastern US/Hawaii
     US/Indiana-Starke US/Michigan US/Mountain US/Pacific US/Samoa UTC Universal W-SU WET Zulu
 """
-TIME_ZONES: Final = frozenset(_NAMES.split())
+TIME_ZONES: Final = frozenset(_TIME_ZONE_NAMES.split())
 
 
-_LABELS: Final = "spec.template.metadata.labels"
-_COUNTS: Final = ("replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
+_TEMPLATE_LABELS: Final = "spec.template.metadata.labels"
+_COUNT_FIELDS: Final = ("replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
 #: The mutable fields of a StatefulSet, in the order in which Kubernetes names them.
-_CHANGEABLE: Final = (
+_MUTABLE_FIELDS: Final = (
     *("replicas", "ordinals", "template", "updateStrategy", "persistentVolumeClaimRetentionPolicy"),
     "minReadySeconds",
 )
 _CRON_NAME_MAX: Final = 52
-_ZONE: Final = re.compile(r"^(?:CRON_)?TZ=[^ ]* *")
+_TIME_ZONE_PREFIX: Final = re.compile(r"^(?:CRON_)?TZ=[^ ]* *")
 #: The maximum length of an unknown time zone in a message.
 _ZONE_SHOWN_MAX: Final = 200
-_POLICIES: Final = ("Allow", "Forbid", "Replace")
+_CONCURRENCY_POLICIES: Final = ("Allow", "Forbid", "Replace")
 
 
 def selecting_faults(obj: Obj) -> Iterator[FieldError]:
     """Validate a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     yield from rules.metadata_faults(obj)
     spec = obj["spec"]
-    for field in _COUNTS:
+    for field in _COUNT_FIELDS:
         if (spec.get(field) or 0) < 0:
             yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE, "use 0 or more")
     template = spec.get("template") or {}
@@ -281,11 +281,11 @@ def selecting_faults(obj: Obj) -> Iterator[FieldError]:
     policy = (template.get("spec") or {}).get("restartPolicy", "Always")
     if policy != "Always":
         problem = f'Unsupported value: "{policy}": supported values: "Always"'
-        yield FieldError("spec.template.spec.restartPolicy", problem, "drop it, or use a Job")
+        yield FieldError("spec.template.spec.restartPolicy", problem, "remove restartPolicy, or use a Job")
 
 
 def selecting_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update: the selector is immutable."""
+    """Validate an update of a Deployment, ReplicaSet or DaemonSet: the selector is immutable."""
     yield from selecting_faults(new)
     if not meaning_of(group_kind(new)).is_same(
         "LabelSelector", new["spec"].get("selector"), old["spec"].get("selector")
@@ -296,13 +296,13 @@ def selecting_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a StatefulSet: most of its spec is immutable."""
     yield from selecting_faults(new)
-    spec, before = new["spec"], old["spec"]
-    kept = [field for field in dict.fromkeys((*spec, *before)) if field not in _CHANGEABLE]
+    spec, old_spec = new["spec"], old["spec"]
+    immutable_fields = [field for field in dict.fromkeys((*spec, *old_spec)) if field not in _MUTABLE_FIELDS]
     meaning = meaning_of(scheme.STATEFUL_SET)
-    if not all(meaning.is_same_field("StatefulSetSpec", field, spec, before) for field in kept):
-        names = ", ".join(f"'{name}'" for name in _CHANGEABLE[:-1])
-        message = f"updates to statefulset spec for fields other than {names} and '{_CHANGEABLE[-1]}' are forbidden"
-        yield rules.forbidden("spec", message, "make another StatefulSet")
+    if not all(meaning.is_same_field("StatefulSetSpec", field, spec, old_spec) for field in immutable_fields):
+        names = ", ".join(f"'{name}'" for name in _MUTABLE_FIELDS[:-1])
+        message = f"updates to statefulset spec for fields other than {names} and '{_MUTABLE_FIELDS[-1]}' are forbidden"
+        yield rules.forbidden("spec", message, "create another StatefulSet")
 
 
 def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
@@ -311,14 +311,14 @@ def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
     name, spec = obj["metadata"].get("name", ""), obj["spec"]
     if len(name) > _CRON_NAME_MAX:
         message = f"must be no more than {_CRON_NAME_MAX} characters"
-        yield rules.invalid("metadata.name", name, message, "shorten it: its Jobs are named after it")
+        yield rules.invalid("metadata.name", name, message, "shorten the name: the names of its Jobs start with it")
     yield from _schedule_faults(spec["schedule"])
     yield from _time_zone_faults(spec.get("timeZone"))
     policy = spec.get("concurrencyPolicy", "Allow")
-    if policy not in _POLICIES:
-        supported = ", ".join(f'"{each}"' for each in _POLICIES)
+    if policy not in _CONCURRENCY_POLICIES:
+        supported = ", ".join(f'"{each}"' for each in _CONCURRENCY_POLICIES)
         problem = f'Unsupported value: "{policy}": supported values: {supported}'
-        yield FieldError("spec.concurrencyPolicy", problem, "use one of these")
+        yield FieldError("spec.concurrencyPolicy", problem, f"use one of {supported}")
     for field in ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
         if (spec.get(field) or 0) < 0:
             yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE, "use 0 or more")
@@ -328,19 +328,19 @@ def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
 def _selector_faults(selector: Mapping[str, Any] | None, labels: Mapping[str, str], kind: str) -> Iterator[FieldError]:
     if selector is None:
         return  # the schema reports it as required
-    wrong = list(rules.selector_faults(selector, "spec.selector"))
-    yield from wrong
+    errors = list(rules.selector_faults(selector, "spec.selector"))
+    yield from errors
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         message = f"empty selector is invalid for {kind.lower()}"
-        yield rules.invalid("spec.selector", selector, message, "select the labels of the template")
-    selected = None if wrong else parsed_selector(selector)
-    if selected is not None and not selected.matches(labels):
+        yield rules.invalid("spec.selector", selector, message, "add matchLabels with the labels of the pod template")
+    parsed = None if errors else parsed_selector(selector)
+    if parsed is not None and not parsed.matches(labels):
         message = "`selector` does not match template `labels`"
-        yield rules.invalid(_LABELS, labels, message, "give the template the labels of the selector")
+        yield rules.invalid(_TEMPLATE_LABELS, labels, message, "add the labels of the selector to the pod template")
 
 
 def _schedule_faults(schedule: str) -> Iterator[FieldError]:
-    remedy = "write it as 0 3 * * 1: minute, hour, day, month, day of the week"
+    remedy = "write five fields (minute, hour, day of the month, month, day of the week), such as 0 3 * * 1"
     if not schedule:
         yield rules.required("spec.schedule", "", remedy)
         return
@@ -349,17 +349,17 @@ def _schedule_faults(schedule: str) -> Iterator[FieldError]:
         return
     is_zoned = "TZ" in schedule
     try:
-        check_schedule(_ZONE.sub("", schedule) if is_zoned else schedule)
+        check_schedule(_TIME_ZONE_PREFIX.sub("", schedule) if is_zoned else schedule)
     except ScheduleError as error:
         yield rules.invalid("spec.schedule", schedule, str(error), remedy)
     if is_zoned:
         message = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
-        yield rules.invalid("spec.schedule", schedule, message, "set timeZone")
+        yield rules.invalid("spec.schedule", schedule, message, "remove the prefix, and set spec.timeZone")
 
 
 def _time_zone_faults(zone: str | None) -> Iterator[FieldError]:
-    """A time zone is a name of the IANA database."""
-    path, remedy = "spec.timeZone", "use a name of the IANA time zone database, such as Europe/Berlin"
+    """Report a time zone that is not a name in the IANA time zone database."""
+    path, remedy = "spec.timeZone", "use a name in the IANA time zone database, such as Europe/Berlin"
     if zone is None:
         return
     if not zone:

@@ -1,4 +1,4 @@
-"""Rules of ConfigMaps, Secrets, Events, Nodes, Namespaces and PriorityClasses.
+"""Validation of ConfigMaps, Secrets, Events, Nodes, Namespaces and PriorityClasses.
 
 Source: Kubernetes's pkg/apis/core/validation.
 """
@@ -11,13 +11,13 @@ from batchyard.api.validation import pods, rules
 
 BYTES_MAX: Final = 1024 * 1024
 #: The required keys of Secrets by type.
-_KEYS_OF_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
+_REQUIRED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "kubernetes.io/dockercfg": (".dockercfg",),
     "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
     "kubernetes.io/ssh-auth": ("ssh-privatekey",),
     "kubernetes.io/tls": ("tls.crt", "tls.key"),
 }
-_ACCOUNT: Final = "kubernetes.io/service-account.name"
+_SERVICE_ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 
 
 def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -28,63 +28,72 @@ def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from _key_faults(binary, "binaryData")
     for key in binary:
         if key in data:
-            yield rules.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", "drop one of the two")
+            yield rules.invalid(
+                f"data[{key}]",
+                key,
+                "duplicate of key present in binaryData",
+                "remove the key from data or from binaryData",
+            )
     if sum(len(value.encode()) for value in data.values()) + _decoded_size(binary) > BYTES_MAX:
         yield _too_large("")
 
 
 def config_map_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a ConfigMap: an immutable one cannot change."""
+    """Validate an update of a ConfigMap: with `immutable: true`, its data cannot change."""
     yield from config_map_faults(new)
-    yield from _kept_faults(new, old, ("data", "binaryData"))
+    yield from _immutable_faults(new, old, ("data", "binaryData"))
 
 
 def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Secret."""
     yield from rules.metadata_faults(secret)
-    given = secret.get("data") or {}
-    yield from _key_faults(given, "data")
-    if _decoded_size(given) > BYTES_MAX:
+    data = secret.get("data") or {}
+    yield from _key_faults(data, "data")
+    if _decoded_size(data) > BYTES_MAX:
         yield _too_large("data")
     kind = secret.get("type") or "Opaque"
-    for key in _KEYS_OF_TYPE.get(kind, ()):
-        if key not in given:
-            yield rules.required(f"data[{key}]", "", f"give {key}, or drop the type {kind}")
-    if kind == "kubernetes.io/basic-auth" and not ("username" in given or "password" in given):
+    for key in _REQUIRED_KEYS.get(kind, ()):
+        if key not in data:
+            yield rules.required(f"data[{key}]", "", f"add the key {key}, or remove the type {kind}")
+    if kind == "kubernetes.io/basic-auth" and not ("username" in data or "password" in data):
         for key in ("username", "password"):
-            yield rules.required(f"data[{key}]", "", "give a username or a password")
-    account = (secret["metadata"].get("annotations") or {}).get(_ACCOUNT)
+            yield rules.required(f"data[{key}]", "", "add the key username or the key password")
+    account = (secret["metadata"].get("annotations") or {}).get(_SERVICE_ACCOUNT_ANNOTATION)
     if kind == "kubernetes.io/service-account-token" and not account:
-        yield rules.required(f"metadata.annotations[{_ACCOUNT}]", "", "name the ServiceAccount")
+        yield rules.required(
+            f"metadata.annotations[{_SERVICE_ACCOUNT_ANNOTATION}]",
+            "",
+            "set the annotation to the name of the ServiceAccount",
+        )
 
 
 def secret_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Secret: its type is immutable, and an immutable one cannot change."""
+    """Validate an update of a Secret: its type is immutable; with `immutable: true`, its data cannot change."""
     yield from secret_faults(new)
     if (new.get("type") or "Opaque") != (old.get("type") or "Opaque"):
         yield rules.immutable("type", new.get("type"))
-    yield from _kept_faults(new, old, ("data",))
+    yield from _immutable_faults(new, old, ("data",))
 
 
 def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Keys are valid file names."""
+    """Report keys of a ConfigMap or Secret that are not valid file names."""
     for key in data:
         for message in rules.config_key(key):
             yield rules.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
 
 
 def _decoded_size(encoded: Mapping[str, str]) -> int:
-    """Return the size in bytes of decoded base64 values."""
+    """Return the total size in bytes of base64 values after decoding."""
     return sum(len(value) * 3 // 4 - value.count("=") for value in encoded.values())
 
 
 def _too_large(path: str) -> FieldError:
-    """Return the fault for more than one MiB of values."""
-    return rules.too_long(path, BYTES_MAX, "split it, or keep large content in a volume")
+    """Return the error for data of more than 1 MiB."""
+    return rules.too_long(path, BYTES_MAX, "split the object into several, or store large content in a volume")
 
 
-def _kept_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
-    """An immutable object stays immutable and unchanged."""
+def _immutable_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
+    """Report changes of the given fields of an object with `immutable: true`, and the removal of `immutable`."""
     if not old.get("immutable"):
         return
     message, remedy = "field is immutable when `immutable` is set", "delete the object and recreate it"
@@ -99,21 +108,21 @@ def _kept_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[s
 #
 # Rules of Events. Source: Kubernetes's pkg/apis/core/validation/events.go.
 #
-# An Event is in the namespace of its object. Events with an `eventTime` have the newer form, which has more required
-# fields.
+# An Event must be in the namespace of its object. Events with an `eventTime` are in the newer form (events.k8s.io),
+# which has more required fields.
 
 
-#: The namespaces for Events about cluster-scoped objects; the newer form allows one more.
-_OF_NO_NAMESPACE: Final = ("default",)
-_OF_NO_NAMESPACE_NEWER: Final = ("default", "kube-system")
-#: The maximum lengths of the required texts of the newer form, and of its message.
+#: The namespaces for Events about cluster-scoped objects, in the older and the newer form.
+_CLUSTER_SCOPED_NAMESPACES: Final = ("default",)
+_CLUSTER_SCOPED_NAMESPACES_NEWER: Final = ("default", "kube-system")
+#: The maximum lengths of the required texts and of the message in the newer form.
 _LENGTH_MAX: Final = 128
 _NOTE_LENGTH_MAX: Final = 1024
-_TYPES: Final = ("Normal", "Warning")
-#: Fields of the older form, which must be unset in the newer one.
-_OF_OLD: Final = ("firstTimestamp", "lastTimestamp", "count", "source")
-_SETTLED: Final = (
-    *("involvedObject", "reason", "message", *_OF_OLD, "type", "eventTime"),
+_EVENT_TYPES: Final = ("Normal", "Warning")
+#: Fields of the older form, which must be unset in the newer form.
+_OLD_FORM_FIELDS: Final = ("firstTimestamp", "lastTimestamp", "count", "source")
+_IMMUTABLE_EVENT_FIELDS: Final = (
+    *("involvedObject", "reason", "message", *_OLD_FORM_FIELDS, "type", "eventTime"),
     *("action", "related", "reportingComponent", "reportingInstance"),
 )
 
@@ -122,38 +131,38 @@ def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an Event."""
     yield from rules.metadata_faults(event)
     is_newer = bool(event.get("eventTime"))
-    about, namespace = (
+    object_namespace, namespace = (
         (event.get("involvedObject") or {}).get("namespace") or "",
         event["metadata"].get("namespace", ""),
     )
-    if not about:
-        fits = namespace in (_OF_NO_NAMESPACE_NEWER if is_newer else _OF_NO_NAMESPACE)
+    if not object_namespace:
+        is_valid_namespace = namespace in (_CLUSTER_SCOPED_NAMESPACES_NEWER if is_newer else _CLUSTER_SCOPED_NAMESPACES)
     else:
-        fits = is_newer or about == namespace
-    if not fits:
-        remedy = "use the namespace of the object; for cluster-scoped objects, `default`"
-        yield rules.invalid("involvedObject.namespace", about, "does not match event.namespace", remedy)
+        is_valid_namespace = is_newer or object_namespace == namespace
+    if not is_valid_namespace:
+        remedy = "create the Event in the namespace of the object; for cluster-scoped objects, in `default`"
+        yield rules.invalid("involvedObject.namespace", object_namespace, "does not match event.namespace", remedy)
     if is_newer:
         yield from _newer_faults(event)
 
 
 def strict_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate the additional rules of a new Event of `events.k8s.io`."""
+    """Validate a new Event of the API group `events.k8s.io` by its additional rules."""
     yield from _series_faults(event)
     if not event.get("eventTime"):
-        yield rules.required("eventTime", "", "say when it was")
-    if event.get("type") not in _TYPES:
+        yield rules.required("eventTime", "", "set it to the time of the event")
+    if event.get("type") not in _EVENT_TYPES:
         yield rules.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
-    for field in _OF_OLD:
+    for field in _OLD_FORM_FIELDS:
         if event.get(field):
-            yield rules.invalid(field, "", "needs to be unset", "leave it out")
+            yield rules.invalid(field, "", "needs to be unset", f"remove {field}")
 
 
 def strict_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of an Event of `events.k8s.io`: everything except its series is immutable."""
+    """Validate an update of an Event of the API group `events.k8s.io`: only its series may change."""
     if new.get("series") != old.get("series"):
         yield from _series_faults(new)
-    for field in _SETTLED:
+    for field in _IMMUTABLE_EVENT_FIELDS:
         if (new.get(field) or None) != (old.get(field) or None):
             yield rules.immutable(field, new.get(field))
 
@@ -163,25 +172,25 @@ def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     if series is None:
         return
     if (series.get("count") or 0) < 2:
-        yield rules.invalid("series.count", "", "should be at least 2", "leave out the series of a single occurrence")
+        yield rules.invalid("series.count", "", "should be at least 2", "remove series if the event occurred once")
     if not series.get("lastObservedTime"):
-        yield rules.required("series.lastObservedTime", "", "say when it was last")
+        yield rules.required("series.lastObservedTime", "", "set it to the time of the last occurrence")
 
 
 def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
-        yield rules.required("reportingComponent", "", "name the component that reports it")
+        yield rules.required("reportingComponent", "", "set it to the name of the component that reports the event")
     for message in rules.qualified_name(component):
-        yield rules.invalid("reportingComponent", component, message, "name it as kubernetes.io/kubelet")
+        yield rules.invalid("reportingComponent", component, message, "use a name such as kubernetes.io/kubelet")
     for field in ("reportingInstance", "action", "reason"):
         text = event.get(field) or ""
         if not text:
-            yield rules.required(field, "", "say it")
+            yield rules.required(field, "", f"set {field}")
         if len(text.encode()) > _LENGTH_MAX:
-            yield rules.invalid(field, "", f"can have at most {_LENGTH_MAX} characters", "say it in fewer")
+            yield rules.invalid(field, "", f"can have at most {_LENGTH_MAX} characters", f"shorten {field}")
     if len((event.get("message") or "").encode()) > _NOTE_LENGTH_MAX:
-        yield rules.invalid("message", "", f"can have at most {_NOTE_LENGTH_MAX} characters", "say it in fewer")
+        yield rules.invalid("message", "", f"can have at most {_NOTE_LENGTH_MAX} characters", "shorten the message")
 
 
 # --- node ---
@@ -189,8 +198,8 @@ def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
 # Rules of Nodes. Source: Kubernetes's pkg/apis/core/validation.
 
 
-#: Fields of a node that are immutable once set, with the name in the message.
-_KEPT: Final = (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
+#: Fields of a Node that are immutable once set, and their names in Kubernetes's message.
+_IMMUTABLE_NODE_FIELDS: Final = (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
 
 
 def node_faults(node: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -207,10 +216,10 @@ def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
     """Validate an update of a Node: its provider ID and its pod CIDRs are immutable."""
     yield from node_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
-    for field, word in _KEPT:
+    for field, shown_name in _IMMUTABLE_NODE_FIELDS:
         if before.get(field) and spec.get(field) != before[field]:
-            message = f'node updates may not change {word} except from "" to valid'
-            yield rules.forbidden(f"spec.{field}", message, f"keep {rules.printed(before[field])}")
+            message = f'node updates may not change {shown_name} except from "" to valid'
+            yield rules.forbidden(f"spec.{field}", message, f"keep the value {rules.printed(before[field])}")
 
 
 # --- namespace ---
@@ -230,9 +239,9 @@ def namespace_faults(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 USER_PRIORITY_MAX: Final = 1_000_000_000
-#: The built-in classes, with their values.
+#: The built-in PriorityClasses, with their values.
 SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-_POLICIES: Final = ("PreemptLowerPriority", "Never")
+_PREEMPTION_POLICIES: Final = ("PreemptLowerPriority", "Never")
 
 
 def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -243,14 +252,14 @@ def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldEr
         yield from _system_class_faults(priority_class, name)
     elif value > USER_PRIORITY_MAX:
         message = f"maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}"
-        yield rules.forbidden("value", message, f"give at most {USER_PRIORITY_MAX}")
+        yield rules.forbidden("value", message, f"set value to at most {USER_PRIORITY_MAX}")
     policy = priority_class.get("preemptionPolicy")
-    if policy is not None and policy not in _POLICIES:
-        yield rules.unsupported("preemptionPolicy", policy, _POLICIES)
+    if policy is not None and policy not in _PREEMPTION_POLICIES:
+        yield rules.unsupported("preemptionPolicy", policy, _PREEMPTION_POLICIES)
 
 
 def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
-    """Names with the prefix system- are reserved for the built-in classes, with their values, and not as default."""
+    """Report a PriorityClass named system-* that is not built in, has another value, or is the global default."""
     value, prefix = (
         SYSTEM_CLASSES.get(name),
         "priority class names with 'system-' prefix are reserved for system use only",
@@ -268,10 +277,10 @@ def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterat
 
 
 def priority_class_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a PriorityClass: value and preemption policy are immutable."""
+    """Validate an update of a PriorityClass: its value and preemption policy are immutable."""
     yield from priority_class_faults(new)
     if new.get("value", 0) != old.get("value", 0):
-        yield rules.forbidden("value", "may not be changed in an update.", "delete the class and recreate it")
+        yield rules.forbidden("value", "may not be changed in an update.", "delete the PriorityClass and recreate it")
     policy, before = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
     if policy != before:
         yield rules.immutable("preemptionPolicy", policy)

@@ -1,4 +1,4 @@
-"""Rules of Jobs: Kubernetes's own, then Kueue's.
+"""Validation of Jobs by the rules of Kubernetes and of Kueue's webhook; rules that Jobs share with JobSets and pools.
 
 Source: Kubernetes's pkg/apis/batch/validation; Kueue's Job webhook at its default feature gates.
 """
@@ -17,11 +17,11 @@ from batchyard.api.validation import pods, rules, topology, workload
 from batchyard.api.validation.job_policies import failure_faults, success_faults
 from batchyard.api.views.node import pods_at_once
 
-_REPLACEMENT: Final = ("Failed", "TerminatingOrFailed")
+_REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
 
 
 def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Validate the policies of a Job's spec."""
+    """Validate podFailurePolicy, successPolicy and podReplacementPolicy of a Job's spec."""
     failure, success = spec.get("podFailurePolicy"), spec.get("successPolicy")
     if failure is not None:
         yield from failure_faults(spec, failure.get("rules") or (), f"{path}.podFailurePolicy.rules")
@@ -32,43 +32,43 @@ def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
         else:
             yield from success_faults(spec, success.get("rules") or (), f"{path}.successPolicy.rules")
     replacement = spec.get("podReplacementPolicy")
-    allowed = _REPLACEMENT if failure is None else _REPLACEMENT[:1]
+    allowed = _REPLACEMENT_POLICIES if failure is None else _REPLACEMENT_POLICIES[:1]
     if replacement is not None and replacement not in allowed:
         yield rules.unsupported(f"{path}.podReplacementPolicy", replacement, allowed)
 
 
 # --- queued jobs ---
 #
-# Rules of Kueue's labels and annotations on Jobs and JobSets, and of TPU slices.
+# Rules of Kueue's labels and annotations on Jobs and JobSets.
 #
 # Source: Kueue's pkg/controller/jobframework/validation.go at its default feature gates.
 
 
 def create_faults(job: Obj) -> Iterator[FieldError]:
-    """Validate the rules for every stored Job or JobSet."""
+    """Validate Kueue's labels and annotations on a Job or JobSet."""
     labels = _labels(job)
     yield from _object_name_faults(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
-    name, path = _prebuilt(job)
+    name, path = _prebuilt_workload(job)
     yield from _object_name_faults(name, path)
     yield from _max_time_faults(labels.get(well_known.MAX_EXEC_TIME))
     if is_elastic(job) and job["kind"] != "Job":
         group_version, kind = job["apiVersion"], job["kind"]
         message = f'elastic job is not supported for "{group_version}, Kind={kind}"'
         yield rules.forbidden(
-            f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "drop the annotation, or use a Job"
+            f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
         )
     yield from workload.gate_faults(job)
 
 
 def update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update: the queue settings of a running Job are immutable."""
+    """Validate an update of Kueue's labels and annotations: most of them are immutable while the Job runs."""
     suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not suspended:
-        yield from _kept_label(new, old, well_known.QUEUE_NAME)
-    if not suspended and not is_elastic(old) and _prebuilt(new)[0] != _prebuilt(old)[0]:
-        yield rules.immutable(_prebuilt(new)[1], _prebuilt(new)[0], "suspend the Job first")
+        yield from _immutable_label_faults(new, old, well_known.QUEUE_NAME)
+    if not suspended and not is_elastic(old) and _prebuilt_workload(new)[0] != _prebuilt_workload(old)[0]:
+        yield rules.immutable(_prebuilt_workload(new)[1], _prebuilt_workload(new)[0], "suspend the Job first")
     if not (suspended and was_suspended):
-        yield from _kept_label(new, old, well_known.MAX_EXEC_TIME)
+        yield from _immutable_label_faults(new, old, well_known.MAX_EXEC_TIME)
     yield from _class_update_faults(new, old)
     if is_elastic(new) != is_elastic(old):
         yield rules.immutable(f"metadata.annotations[{well_known.ELASTIC_JOB}]", is_elastic(new))
@@ -81,13 +81,13 @@ def is_suspended(job: Obj) -> bool:
 
 
 def _labels(job: Obj) -> Mapping[str, str]:
-    """Return the labels of a Job, possibly empty."""
+    """Return the labels of a Job; empty if it has none."""
     labels: Mapping[str, str] = job["metadata"].get("labels") or {}
     return labels
 
 
-def _prebuilt(job: Obj) -> tuple[str | None, str]:
-    """Return the prebuilt Workload of a Job and the path of its name; the annotation takes precedence."""
+def _prebuilt_workload(job: Obj) -> tuple[str | None, str]:
+    """Return the name of a Job's prebuilt Workload, and the path of the annotation or else the label that sets it."""
     annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
     if annotation:
         return annotation, f"metadata.annotations[{well_known.PREBUILT_WORKLOAD}]"
@@ -95,33 +95,37 @@ def _prebuilt(job: Obj) -> tuple[str | None, str]:
 
 
 def _object_name_faults(name: str | None, path: str) -> Iterator[FieldError]:
-    """A label with the name of another object has a valid name."""
+    """Report a label or annotation that should contain the name of an object, but is not a valid name."""
     messages = rules.dns_subdomain(name) if name is not None else ()
     if messages:
-        yield rules.invalid(path, name, ",".join(messages), "give the name of the object, in lower case")
+        yield rules.invalid(
+            path, name, ",".join(messages), "use the name of the object: lowercase letters, digits, '-' and '.'"
+        )
 
 
 def _max_time_faults(value: str | None) -> Iterator[FieldError]:
-    """A time limit is a positive number of seconds."""
+    """Report a max-exec-time-seconds label that is not a positive number."""
     if value is None:
         return
     path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", whole_number(value)
     if seconds is None:
         message = f"strconv.Atoi: parsing {rules.printed(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, 'give a number of seconds, such as "3600"')
+        yield rules.invalid(path, value, message, 'set it to a number of seconds, such as "3600"')
     elif seconds <= 0:
-        yield rules.invalid(path, seconds, "should be greater than 0", "give 1 or more seconds, or drop the label")
+        yield rules.invalid(
+            path, seconds, "should be greater than 0", "set it to 1 or more seconds, or remove the label"
+        )
 
 
-def _kept_label(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
-    """A label is immutable while the Job runs."""
+def _immutable_label_faults(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
+    """Report the change of a label that is immutable while the Job runs."""
     before, after = _labels(old).get(name) or "", _labels(new).get(name) or ""
     if before != after:
         yield rules.immutable(f"metadata.labels[{name}]", after, "suspend the Job first")
 
 
 def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """A priority class may be replaced, not removed, and not added to a running Job."""
+    """Report a removed priority class label, and one added to a running Job; it may be changed to another class."""
     before, after, path = (
         _labels(old).get(well_known.PRIORITY_CLASS),
         _labels(new).get(well_known.PRIORITY_CLASS),
@@ -132,13 +136,13 @@ def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield rules.invalid(path, after, message, "suspend the Job first")
     if before and not after:
         message = "WorkloadPriorityClass cannot be removed from a workload"
-        yield rules.invalid(path, "", message, f"keep {before}, or name another class")
+        yield rules.invalid(path, "", message, f"keep the label with {before}, or set it to another class")
 
 
 # --- slices ---
 #
-# Rules of pools whose nodes form one TPU slice: they share its chips, are in one zone, and are created and deleted
-# together.
+# Rules of node pools whose nodes form one TPU slice: they divide its chips among them, are in one zone, and are created
+# and deleted together.
 #
 # Source: GKE's multi-host TPU node pools, which are resized between 0 and all their nodes; pkg/cloudprovider/gke
 # (IsMultiHostTpuPodslice, ZeroOrMaxNodeScaling). A slice of one node is a normal pool.
@@ -147,79 +151,92 @@ def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 Spec = Mapping[str, Any]
 
 _TOPOLOGY: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
-#: Google names TPU machines by their number of chips: ct5lp-hightpu-4t.
-_CHIPS: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
+#: The names of Google's TPU machine types end with the number of chips: ct5lp-hightpu-4t.
+_CHIPS_IN_NAME: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
 _NODES_SHOWN_MAX: Final = 256
 
 
 def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """A slice has a topology that its nodes fill, and exactly that number of nodes."""
+    """Report a tpuTopology that is malformed or that the nodes of the pool do not match in number and chips."""
     topology = pool.get("tpuTopology")
     if topology is None:
         return
-    at, chips, each = f"{path}.tpuTopology", _chips_in(topology), _chips_of_machine(pool["machineType"])
+    topology_path, chips, machine_chips = (
+        f"{path}.tpuTopology",
+        _chips_in(topology),
+        _chips_of_machine(pool["machineType"]),
+    )
     if chips is None:
-        yield from topology_faults(topology, at)
-    elif each is not None and chips % each:
-        message = f"must have a multiple of the {each} chips of a {pool['machineType']}, not {chips}"
-        yield rules.invalid(at, topology, message, "use a larger topology, or a smaller machine type")
-    elif each != chips:
+        yield from topology_faults(topology, topology_path)
+    elif machine_chips is not None and chips % machine_chips:
+        message = f"must have a multiple of the {machine_chips} chips of a {pool['machineType']}, not {chips}"
+        yield rules.invalid(
+            topology_path,
+            topology,
+            message,
+            f"use a topology with a multiple of {machine_chips} chips, or another machine type",
+        )
+    elif machine_chips != chips:
         yield from one_zone_faults(pool, path, "a TPU slice of several nodes")
-        yield from _sharing_faults(pool, chips, path) if each is None else _whole_faults(pool, chips // each, path)
+        yield from (
+            _chips_per_node_faults(pool, chips, path)
+            if machine_chips is None
+            else _whole_slice_faults(pool, chips // machine_chips, path)
+        )
 
 
 def topology_faults(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
-    """A topology has the number of chips in each dimension; their product is `count` if given."""
+    """Report a malformed TPU topology, and one that does not have `count` chips if that is given."""
     chips = _chips_in(topology)
     if chips is None:
-        message = "must be the numbers of chips in two or three dimensions"
+        message = "must be the number of chips in each of two or three dimensions"
         yield rules.invalid(path, topology, message, "write it as 2x4 or 2x2x4")
     elif count not in (None, chips):
         message = f"must have the {count} chips of the machine, not {chips}"
-        yield rules.invalid(path, topology, message, "write how its own chips lie, or change their count")
+        yield rules.invalid(path, topology, message, f"use a topology with {count} chips, or change accelerator.count")
 
 
-def one_zone_faults(pool: Spec, path: str, what: str) -> Iterator[FieldError]:
-    """A pool with compact placement is in one zone."""
+def one_zone_faults(pool: Spec, path: str, reason: str) -> Iterator[FieldError]:
+    """Report several zones in a pool that must be in one because of `reason`, such as a placement group."""
     zones = pool.get("zones") or []
     if len(zones) > 1:
-        message = f"must have at most 1 item: {what} lies in one zone"
-        yield rules.invalid(f"{path}.zones", zones, message, f"name one zone, such as zones: [{zones[0]}]")
+        message = f"must have at most 1 item: {reason} must be in one zone"
+        yield rules.invalid(f"{path}.zones", zones, message, f"set a single zone, such as zones: [{zones[0]}]")
 
 
 def _chips_in(topology: str) -> int | None:
-    """Return the chips of a topology such as 2x4 or 2x2x4; None if it is malformed."""
+    """Return the number of chips of a TPU topology such as 2x4 or 2x2x4; None if it is malformed."""
     return math.prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else None
 
 
 def _chips_of_machine(machine_type: str) -> int | None:
-    """Return the chips of a machine from its type name; None if it does not contain them."""
-    found = _CHIPS.fullmatch(machine_type)
-    return int(found[1]) if found else None
+    """Return the number of TPU chips in a machine type's name, such as 4 in ct5lp-hightpu-4t; None without one."""
+    match = _CHIPS_IN_NAME.fullmatch(machine_type)
+    return int(match[1]) if match else None
 
 
-def _sharing_faults(pool: Spec, chips: int, path: str) -> Iterator[FieldError]:
-    """The number of nodes divides the chips evenly, and an autoscaled pool scales by the whole slice."""
+def _chips_per_node_faults(pool: Spec, chips: int, path: str) -> Iterator[FieldError]:
+    """Report node counts that do not divide the chips of a TPU slice evenly, or that differ from each other and 0."""
     counts = _counts(pool)
     for field, count in counts.items():
         if count and chips % count:
-            message = f"must divide the {chips} chips of topology {pool['tpuTopology']}, so that each node has as many"
-            even = [str(n) for n in range(1, min(chips, _NODES_SHOWN_MAX) + 1) if chips % n == 0]
-            yield rules.invalid(f"{path}.{field}", count, message, f"use one of {', '.join(even)}")
+            message = f"must be a divisor of {chips}, the chips of topology {pool['tpuTopology']}"
+            divisors = [str(n) for n in range(1, min(chips, _NODES_SHOWN_MAX) + 1) if chips % n == 0]
+            yield rules.invalid(f"{path}.{field}", count, message, f"use one of {', '.join(divisors)}")
             return
-    yield from _whole_faults(pool, max(counts.values(), default=0), path)
+    yield from _whole_slice_faults(pool, max(counts.values(), default=0), path)
 
 
-def _whole_faults(pool: Spec, hosts: int, path: str) -> Iterator[FieldError]:
-    """The number of nodes is 0 or the whole slice."""
+def _whole_slice_faults(pool: Spec, hosts: int, path: str) -> Iterator[FieldError]:
+    """Report node counts of a TPU slice that are neither 0 nor the number of its nodes."""
     for field, count in _counts(pool).items():
         if count not in (0, hosts):
-            message = f"must be 0 or {hosts}: a slice {pool['tpuTopology']} has all its nodes or none"
+            message = f"must be 0 or {hosts}: a TPU slice {pool['tpuTopology']} has all of its nodes or none"
             yield rules.invalid(f"{path}.{field}", count, message, f"set it to {hosts}, or to 0")
 
 
 def _counts(pool: Spec) -> dict[str, int]:
-    """Return the node counts of a pool by field."""
+    """Return the node counts that a pool sets, by field: nodeCount and the autoscaling bounds."""
     autoscaling = pool.get("autoscaling") or {}
     bounds = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "max", "totalMin", "totalMax")}
     return {field: n for field, n in {"nodeCount": pool.get("nodeCount"), **bounds}.items() if n is not None}
@@ -227,7 +244,7 @@ def _counts(pool: Spec) -> dict[str, int]:
 
 # --- job selector ---
 #
-# Rules of a Job's selector: generated from its name and uid, or set manually.
+# Rules of a Job's selector, which Kubernetes generates from the Job's name and uid unless it is set manually.
 #
 # Source: Kubernetes's pkg/apis/batch/validation (ValidateGeneratedSelector, ValidateJobSpec).
 
@@ -237,54 +254,58 @@ _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
 def selector_faults(job: Obj) -> Iterator[FieldError]:
-    """Validate the selector, which Kubernetes generates unless it is manual; it must match the Job's own pods."""
+    """Validate the selector of a Job: a manual one must match the pod template; others are left to Kubernetes."""
     spec = job.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if spec.get("manualSelector"):
-        yield from _own_faults(spec.get("selector"), labels)
+        yield from _manual_selector_faults(spec.get("selector"), labels)
     else:
-        yield from _generated_faults(job["metadata"].get("name"), spec.get("selector"), labels)
+        yield from _generated_selector_faults(job["metadata"].get("name"), spec.get("selector"), labels)
 
 
-def _own_faults(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
-    """Validate a manual selector."""
+def _manual_selector_faults(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
+    """Validate a selector that is set manually (`manualSelector: true`)."""
     if selector is None:
-        yield rules.required("spec.selector", "", "give the selector, or drop manualSelector")
+        yield rules.required("spec.selector", "", "set the selector, or remove manualSelector")
         return
-    wrong = list(rules.selector_faults(selector, "spec.selector"))
-    yield from wrong
-    selected = None if wrong else parsed_selector(selector)
-    if selected is not None and not selected.matches(labels):
-        yield rules.invalid(_LABELS, labels, _NO_MATCH, "give the template the labels of the selector")
+    errors = list(rules.selector_faults(selector, "spec.selector"))
+    yield from errors
+    parsed = None if errors else parsed_selector(selector)
+    if parsed is not None and not parsed.matches(labels):
+        yield rules.invalid(_LABELS, labels, _NO_MATCH, "add the labels of the selector to the pod template")
 
 
-def _generated_faults(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
-    """A given selector and given labels equal those that Kubernetes generates."""
+def _generated_selector_faults(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
+    """Report a selector and template labels that differ from those that Kubernetes generates."""
     if selector and (
         selector.get("matchExpressions") or set(selector.get("matchLabels") or ()) - set(well_known.POD_OWNER_LABELS)
     ):
-        remedy = "drop the selector, or set manualSelector: true"
+        remedy = "remove the selector, or set manualSelector: true"
         yield rules.invalid("spec.selector", selector, "`selector` not auto-generated", remedy)
     elif selector and any(labels.get(k, value) != value for k, value in (selector.get("matchLabels") or {}).items()):
-        yield rules.invalid(_LABELS, labels, _NO_MATCH, "drop the selector and these labels")
+        yield rules.invalid(
+            _LABELS, labels, _NO_MATCH, "remove the selector and these labels: Kubernetes generates them"
+        )
     if not name:
         return
     for message in rules.label_value(name):
-        yield rules.invalid(_LABELS, name, message, "shorten the name of the Job: its pods have it as a label")
+        yield rules.invalid(_LABELS, name, message, "shorten the name of the Job: its pods get it as a label")
     for key in (well_known.OLD_JOB_NAME, well_known.JOB_NAME):
         if labels.get(key) not in (None, name):
-            yield rules.invalid(f"{_LABELS}[{key}]", labels[key], f"must be '{name}'", "drop the label")
+            yield rules.invalid(
+                f"{_LABELS}[{key}]", labels[key], f"must be '{name}'", f"remove the label {key}: Kubernetes sets it"
+            )
 
 
 #: The name of Kueue's webhook.
 _WEBHOOK: Final = "vjob.kb.io"
 _INDEXES_MAX: Final = 100_000
-_PARALLELISM_OF_MANY_MAX: Final = 10_000
-_MODES: Final = ("NonIndexed", "Indexed")
+_MANY_INDEXES_LIMIT: Final = 10_000
+_COMPLETION_MODES: Final = ("NonIndexed", "Indexed")
 _RESTART_POLICIES: Final = ("OnFailure", "Never")
 _SPEC_TYPE: Final = "JobSpec"
 _TEMPLATE_TYPE: Final = "PodTemplateSpec"
-_KEPT: Final = (
+_IMMUTABLE_FIELDS: Final = (
     "selector",
     "completionMode",
     "podFailurePolicy",
@@ -301,14 +322,14 @@ def job_faults(job: Obj) -> Iterator[FieldError]:
 
 
 def job_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update of a Job: most of it is immutable once it runs."""
+    """Validate an update of a Job: most of its spec is immutable."""
     yield from _kubernetes_faults(new)
     yield from _spec_update_faults(new.get("spec") or {}, old.get("spec") or {})
     yield from rules.denied_by(_WEBHOOK, _queued_update_faults(new, old))
 
 
 def _queued_faults(job: Obj) -> Iterator[FieldError]:
-    """Validate Kueue's rules of a Job."""
+    """Validate a Job by the rules of Kueue's webhook."""
     yield from create_faults(job)
     yield from _partial_admission_faults(job)
     yield from _equal_completions_faults(job)
@@ -316,7 +337,7 @@ def _queued_faults(job: Obj) -> Iterator[FieldError]:
 
 
 def _queued_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate Kueue's rules of an update of a Job."""
+    """Validate an update of a Job by the rules of Kueue's webhook."""
     yield from create_faults(new)
     if _annotation(new, well_known.MIN_PARALLELISM) != _annotation(old, well_known.MIN_PARALLELISM):
         yield from _partial_admission_faults(new)
@@ -327,7 +348,7 @@ def _queued_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def spec_faults(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
-    """Validate a Job's spec at a path; `claims` are additional volumes."""
+    """Validate a Job's spec at a path; `claims` are names of volumes that are added to its pods."""
     yield from _number_faults(spec, path)
     yield from _completion_faults(spec, path)
     yield from manager_faults(spec.get("managedBy"), f"{path}.managedBy")
@@ -337,17 +358,17 @@ def spec_faults(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[Fi
 
 
 def manager_faults(manager: str | None, path: str) -> Iterator[FieldError]:
-    """`managedBy` is a domain-prefixed path."""
+    """Report a `managedBy` that is not a domain-prefixed path such as example.com/name."""
     if manager is None:
         return
     for message in rules.domain_path(manager):
-        yield rules.invalid(path, manager, message, "name the controller, as example.com/name")
+        yield rules.invalid(path, manager, message, "use a name such as example.com/controller")
     if len(manager) > rules.LABEL_LENGTH_MAX:
         yield rules.too_long(path, rules.LABEL_LENGTH_MAX, "shorten the name")
 
 
 def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
-    """Validate Kubernetes's own rules."""
+    """Validate a Job by the rules of Kubernetes."""
     spec = job.get("spec") or {}
     yield from rules.metadata_faults(job)
     yield from spec_faults(spec, "spec")
@@ -360,12 +381,12 @@ def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
         and rules.dns_label(f"{name}-{completions - 1}")
     ):
         message = f"will not able to create pod with invalid DNS label: {name}-{completions - 1}"
-        remedy = "use a shorter name without dots: pods of an Indexed Job are called after it"
+        remedy = "use a shorter name without dots: the host names of an Indexed Job's pods start with it"
         yield rules.invalid("metadata.name", name, message, remedy)
 
 
 def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Counts and times are not negative."""
+    """Report negative numbers in a Job's spec, and maxFailedIndexes without backoffLimitPerIndex."""
     for field in (
         "parallelism",
         "completions",
@@ -377,17 +398,17 @@ def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
     ):
         value = spec.get(field)
         if value is not None and value < 0:
-            yield rules.invalid(f"{path}.{field}", value, rules.NEGATIVE, "give 0 or more")
+            yield rules.invalid(f"{path}.{field}", value, rules.NEGATIVE, "set it to 0 or more")
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         message = "when maxFailedIndexes is specified"
-        yield rules.required(f"{path}.backoffLimitPerIndex", message, "say how often an index may fail")
+        yield rules.required(f"{path}.backoffLimitPerIndex", message, "set it to the number of retries for each index")
 
 
 def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Fields about indexes require an Indexed Job, whose number of indexes is bounded."""
+    """Report an unknown completion mode, invalid index settings, and index settings of a NonIndexed Job."""
     mode = spec.get("completionMode") or "NonIndexed"
-    if mode not in _MODES:
-        yield rules.unsupported(f"{path}.completionMode", mode, _MODES)
+    if mode not in _COMPLETION_MODES:
+        yield rules.unsupported(f"{path}.completionMode", mode, _COMPLETION_MODES)
     elif mode == "Indexed":
         yield from _index_faults(spec, path)
     else:
@@ -398,56 +419,56 @@ def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """Completions, parallelism and failed indexes of an Indexed Job are within limits."""
+    """Report completions, parallelism and maxFailedIndexes of an Indexed Job that are missing or above the limits."""
     completions, parallelism, failed = (spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes"))
     if completions is None:
-        remedy = "say how many indexes there are"
+        remedy = "set it to the number of indexes"
         yield rules.required(f"{path}.completions", "when completion mode is Indexed", remedy)
     if parallelism is not None and parallelism > _INDEXES_MAX:
         message = f"must be less than or equal to {_INDEXES_MAX} when completion mode is Indexed"
-        yield rules.invalid(f"{path}.parallelism", parallelism, message, f"give at most {_INDEXES_MAX}")
+        yield rules.invalid(f"{path}.parallelism", parallelism, message, f"set it to at most {_INDEXES_MAX}")
     if failed is not None and completions is not None and failed > completions:
         message = "must be less than or equal to completions"
-        yield rules.invalid(f"{path}.maxFailedIndexes", failed, message, f"give at most {completions}")
+        yield rules.invalid(f"{path}.maxFailedIndexes", failed, message, f"set it to at most {completions}")
     if failed is not None and failed > _INDEXES_MAX:
         message = f"must be less than or equal to {_INDEXES_MAX}"
-        yield rules.invalid(f"{path}.maxFailedIndexes", failed, message, f"give at most {_INDEXES_MAX}")
+        yield rules.invalid(f"{path}.maxFailedIndexes", failed, message, f"set it to at most {_INDEXES_MAX}")
     if (completions or 0) > _INDEXES_MAX and spec.get("backoffLimitPerIndex") is not None:
         yield from _many_indexes_faults(parallelism, failed, path)
 
 
 def _many_indexes_faults(parallelism: int | None, failed: int | None, path: str) -> Iterator[FieldError]:
-    """With very many indexes and backoffLimitPerIndex, parallelism and maxFailedIndexes are bounded."""
+    """Report parallelism and maxFailedIndexes above the lower limits for Jobs with over 100,000 indexes."""
     if failed is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
-        remedy = f"give at most {_PARALLELISM_OF_MANY_MAX}"
+        remedy = f"set it to at most {_MANY_INDEXES_LIMIT}"
         yield rules.required(f"{path}.maxFailedIndexes", message, remedy)
     for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed)):
-        if value is not None and value > _PARALLELISM_OF_MANY_MAX:
+        if value is not None and value > _MANY_INDEXES_LIMIT:
             message = (
-                f"must be less than or equal to {_PARALLELISM_OF_MANY_MAX} when completions are above {_INDEXES_MAX} "
+                f"must be less than or equal to {_MANY_INDEXES_LIMIT} when completions are above {_INDEXES_MAX} "
                 "and used with backoff limit per index"
             )
-            yield rules.invalid(f"{path}.{field}", value, message, f"give at most {_PARALLELISM_OF_MANY_MAX}")
+            yield rules.invalid(f"{path}.{field}", value, message, f"set it to at most {_MANY_INDEXES_LIMIT}")
 
 
 def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
-    """The restart policy is not Always; with a podFailurePolicy it is Never."""
+    """Report a pod template with restartPolicy Always, or with OnFailure and a podFailurePolicy."""
     policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
     if policy == "Always":
         message = 'valid values: "OnFailure", "Never"'
         yield rules.required(
-            path, message, "set restartPolicy to Never, or to OnFailure to restart containers in place"
+            path, message, "set restartPolicy to Never, or to OnFailure to restart failed containers in the same pod"
         )
     elif policy in _RESTART_POLICIES and spec.get("podFailurePolicy") is not None and policy != "Never":
         message = 'only "Never" is supported when podFailurePolicy is specified'
-        yield rules.invalid(path, policy, message, "set restartPolicy to Never, or drop podFailurePolicy")
+        yield rules.invalid(path, policy, message, "set restartPolicy to Never, or remove podFailurePolicy")
 
 
 def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Completions, policies and the template are immutable; the scheduling directives of a suspended Job may change."""
+    """Report changes of immutable fields of a Job's spec; of a suspended Job, scheduling directives may change."""
     meaning = meaning_of(scheme.JOB)
-    for field in _KEPT:
+    for field in _IMMUTABLE_FIELDS:
         if not meaning.is_same_field(_SPEC_TYPE, field, new, old):
             yield rules.immutable(f"spec.{field}", new.get(field))
     completions = new.get("completions")
@@ -458,16 +479,22 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
             message = "can only be modified in tandem with spec.parallelism"
             yield rules.invalid("spec.completions", completions, message, "set both to the same number")
     # Kubernetes requires the Job to be suspended before; a write that also suspends it is as safe.
-    movable = bool(old.get("suspend") or new.get("suspend"))
+    may_move = bool(old.get("suspend") or new.get("suspend"))
     template, before = (spec.get("template") or {} for spec in (new, old))
     is_same = meaning.is_same(_TEMPLATE_TYPE, template, before)
-    if not is_same and not (movable and meaning.is_same(_TEMPLATE_TYPE, _placeless(template), _placeless(before))):
-        remedy = "delete the Job and recreate it" if movable else "suspend the Job first; then where it runs may change"
+    if not is_same and not (
+        may_move and meaning.is_same(_TEMPLATE_TYPE, _without_scheduling(template), _without_scheduling(before))
+    ):
+        remedy = (
+            "delete the Job and recreate it"
+            if may_move
+            else "suspend the Job first; then its scheduling directives may change"
+        )
         yield rules.immutable("spec.template", template, remedy)
 
 
-def _placeless(template: Obj) -> Obj:
-    """Return a pod template without scheduling directives and requests."""
+def _without_scheduling(template: Obj) -> Obj:
+    """Return a pod template without labels, annotations, scheduling directives and container resources."""
     spec = dict(template.get("spec") or {})
     for field in ("nodeSelector", "tolerations", "schedulingGates"):
         spec.pop(field, None)
@@ -482,32 +509,34 @@ def _placeless(template: Obj) -> Obj:
 
 
 def _annotation(job: Obj, name: str) -> str | None:
-    """Return an annotation of the Job, or None."""
+    """Return the value of an annotation of a Job, or None."""
     value: str | None = (job["metadata"].get("annotations") or {}).get(name)
     return value
 
 
 def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
-    """The minimum parallelism is below the parallelism, and the Job is not elastic."""
+    """Report a minimum parallelism that is not a positive number below the parallelism, or on an elastic Job."""
     value, path = _annotation(job, well_known.MIN_PARALLELISM), f"metadata.annotations[{well_known.MIN_PARALLELISM}]"
     if value is None:
         return
-    most = pods_at_once(job.get("spec") or {}) - 1
-    least = whole_number(value)
-    if least is None:
+    maximum = pods_at_once(job.get("spec") or {}) - 1
+    minimum = whole_number(value)
+    if minimum is None:
         message = f"strconv.Atoi: parsing {rules.printed(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, f"give a whole number from 1 to {most}")
-    elif not 0 < least <= most:
-        message = f"should be between 0 and {most}"
-        remedy = f"give a number from 1 to {most}" if most > 0 else "drop it: the Job runs one pod at a time"
-        yield rules.invalid(path, least, message, remedy)
+        yield rules.invalid(path, value, message, f"set it to an integer from 1 to {maximum}")
+    elif not 0 < minimum <= maximum:
+        message = f"should be between 0 and {maximum}"
+        remedy = (
+            f"set it to an integer from 1 to {maximum}" if maximum > 0 else "remove it: the Job runs one pod at a time"
+        )
+        yield rules.invalid(path, minimum, message, remedy)
     if is_elastic(job):
         message = "partial admission and elastic job cannot be used together"
-        yield rules.invalid(path, value, message, f"drop it, or the annotation {well_known.ELASTIC_JOB}")
+        yield rules.invalid(path, value, message, f"remove this annotation or {well_known.ELASTIC_JOB}")
 
 
 def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
-    """Only an Indexed Job with equal completions and parallelism may keep them equal."""
+    """Report job-completions-equal-parallelism on a Job that is not Indexed or whose two numbers differ."""
     value, path = (
         _annotation(job, well_known.EQUAL_COMPLETIONS),
         f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]",
@@ -517,34 +546,40 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
     enabled, spec = boolean(value), job.get("spec") or {}
     if enabled is None:
         message = f"strconv.ParseBool: parsing {rules.printed(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, "give true or false")
+        yield rules.invalid(path, value, message, "set it to true or false")
     if not enabled:
         return
     if spec.get("completionMode") != "Indexed":
         message = "should not be enabled for NonIndexed jobs"
-        yield rules.invalid(path, value, message, "set completionMode to Indexed, or drop the annotation")
+        yield rules.invalid(path, value, message, "set completionMode to Indexed, or remove the annotation")
     if spec.get("parallelism", 1) != spec.get("completions", 1):
         message = f"should be equal to parallelism when {well_known.EQUAL_COMPLETIONS} annotation is true"
-        remedy = f"give {spec.get('parallelism', 1)}, as many as parallelism"
+        remedy = f"set it to {spec.get('parallelism', 1)}, the value of parallelism"
         yield rules.invalid("spec.completions", spec.get("completions"), message, remedy)
 
 
 def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """With partial admission, the parallelism of a running Job is immutable."""
+    """Report changes of a running Job's parallelism (with partial admission) or job-completions-equal-parallelism."""
     spec, before = new.get("spec") or {}, old.get("spec") or {}
-    moved = spec.get("parallelism", 1) != before.get("parallelism", 1)
-    if _annotation(old, well_known.MIN_PARALLELISM) is not None and not before.get("suspend") and moved:
+    is_parallelism_changed = spec.get("parallelism", 1) != before.get("parallelism", 1)
+    if (
+        _annotation(old, well_known.MIN_PARALLELISM) is not None
+        and not before.get("suspend")
+        and is_parallelism_changed
+    ):
         message = "cannot change when partial admission is enabled and the job is not suspended"
         yield rules.forbidden("spec.parallelism", message, "suspend the Job first")
-    synced = [boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old)]
-    if not spec.get("suspend") and not before.get("suspend") and synced[0] != synced[1]:
+    has_equal_completions = [
+        boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old)
+    ]
+    if not spec.get("suspend") and not before.get("suspend") and has_equal_completions[0] != has_equal_completions[1]:
         path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
         message = f"{rules.IMMUTABLE} while the job is not suspended"
         yield rules.forbidden(path, message, "suspend the Job first")
 
 
 def _topology_faults(job: Obj) -> Iterator[FieldError]:
-    """Validate the topology annotations of the pod template."""
+    """Validate the topology annotations of a Job's pod template."""
     spec = job.get("spec") or {}
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
     if annotations:

@@ -1,4 +1,4 @@
-"""Rules of the failure and success policies of Jobs."""
+"""Validation of the failure policies (podFailurePolicy) and success policies (successPolicy) of Jobs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,28 +15,28 @@ _EXIT_CODES_MAX: Final = 255
 _INDEXES_BYTES_MAX: Final = 64 * 1024
 
 
-def failure_faults(spec: Obj, given: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """The number of rules is bounded; each matches exit codes or conditions."""
-    if len(given) > _RULES_MAX:
-        yield rules.too_many(path, len(given), _RULES_MAX, "merge some rules")
+def failure_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
+    """Report too many rules of a podFailurePolicy, and rules without exactly one of exit codes and conditions."""
+    if len(policy_rules) > _RULES_MAX:
+        yield rules.too_many(path, len(policy_rules), _RULES_MAX, "merge some rules")
     pod = (spec.get("template") or {}).get("spec") or {}
     containers = [c.get("name") for field in ("containers", "initContainers") for c in pod.get(field) or ()]
-    for i, rule in enumerate(given):
-        at, codes, conditions = f"{path}[{i}]", rule.get("onExitCodes"), rule.get("onPodConditions")
-        yield from _action_faults(rule.get("action"), spec, f"{at}.action")
+    for i, rule in enumerate(policy_rules):
+        rule_path, codes, conditions = f"{path}[{i}]", rule.get("onExitCodes"), rule.get("onPodConditions")
+        yield from _action_faults(rule.get("action"), spec, f"{rule_path}.action")
         if codes is not None:
-            yield from _exit_code_faults(codes, containers, f"{at}.onExitCodes")
-        yield from _condition_faults(conditions or (), f"{at}.onPodConditions")
+            yield from _exit_code_faults(codes, containers, f"{rule_path}.onExitCodes")
+        yield from _condition_faults(conditions or (), f"{rule_path}.onPodConditions")
         if codes is not None and conditions:
             message = "specifying both OnExitCodes and OnPodConditions is not supported"
-            yield rules.invalid_here(at, message, "make two rules of it")
+            yield rules.invalid_here(rule_path, message, "split the rule into two")
         if codes is None and not conditions:
             message = "specifying one of OnExitCodes and OnPodConditions is required"
-            yield rules.invalid_here(at, message, "say what the rule is about")
+            yield rules.invalid_here(rule_path, message, "set onExitCodes or onPodConditions in the rule")
 
 
 def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
-    """The action is known, and FailIndex requires backoffLimitPerIndex."""
+    """Report a missing or unknown action of a rule, and FailIndex without backoffLimitPerIndex."""
     if not action:
         shown = " ".join(map(rules.printed, _ACTIONS))
         yield rules.required(path, f"valid values: [{shown}]", f"use one of {', '.join(_ACTIONS)}")
@@ -48,9 +48,9 @@ def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldEr
 
 
 def _condition_faults(conditions: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """Patterns of conditions have a type and a status."""
+    """Report onPodConditions patterns with an invalid type or status, and too many of them."""
     if len(conditions) > _RULES_MAX:
-        yield rules.too_many(path, len(conditions), _RULES_MAX, "make several rules of it")
+        yield rules.too_many(path, len(conditions), _RULES_MAX, "split the rule into several")
     for j, pattern in enumerate(conditions):
         yield from rules.label_key_faults(pattern.get("type") or "", f"{path}[{j}].type")
         if (status := pattern.get("status") or "True") not in _STATUSES:
@@ -58,7 +58,7 @@ def _condition_faults(conditions: Sequence[Obj], path: str) -> Iterator[FieldErr
 
 
 def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Iterator[FieldError]:
-    """Exit codes belong to a container of the pod, are sorted and unique, and exclude 0 for the operator In."""
+    """Report an onExitCodes with an unknown operator or container, or with invalid or unsorted exit codes."""
     operator, values, name = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
     if operator not in _OPERATORS:
         yield rules.unsupported(f"{path}.operator", operator or "", _OPERATORS)
@@ -66,69 +66,80 @@ def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Itera
         message = "must be one of the container or initContainer names in the pod template"
         yield rules.invalid(f"{path}.containerName", name, message, f"use one of {', '.join(map(str, containers))}")
     if not values:
-        yield rules.invalid(f"{path}.values", values, "at least one value is required", "list the exit codes")
+        yield rules.invalid(f"{path}.values", values, "at least one value is required", "add exit codes")
     elif len(values) > _EXIT_CODES_MAX:
-        yield rules.too_many(f"{path}.values", len(values), _EXIT_CODES_MAX, "use the operator NotIn")
+        yield rules.too_many(
+            f"{path}.values", len(values), _EXIT_CODES_MAX, "list fewer exit codes, for example with the operator NotIn"
+        )
     else:
         yield from _exit_code_value_faults(values, operator, f"{path}.values")
     if values != sorted(values):
-        yield rules.invalid(f"{path}.values", values, "must be ordered", "sort them, smallest first")
+        yield rules.invalid(f"{path}.values", values, "must be ordered", "sort the exit codes in ascending order")
 
 
 def _exit_code_value_faults(values: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
-    """Exit codes are unique, and 0 is not a failure."""
+    """Report duplicate exit codes, and the exit code 0 with the operator In."""
     seen: dict[int, None] = {}
     for j, value in enumerate(values):
         if operator == "In" and value == 0:
             message = "must not be 0 for the In operator"
-            yield rules.invalid(f"{path}[{j}]", value, message, "drop it: 0 is success")
+            yield rules.invalid(f"{path}[{j}]", value, message, "remove 0, which means success")
         if value in seen:
             yield rules.duplicate(f"{path}[{j}]", value, "list each exit code once")
         seen[value] = None
 
 
-def success_faults(spec: Obj, given: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """The number of rules is bounded; indexes exist in the Job."""
-    if not given:
+def success_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
+    """Report a successPolicy with no or too many rules, and invalid rules."""
+    if not policy_rules:
         message = "at least one rules must be specified when the successPolicy is specified"
-        yield rules.required(path, message, "add a rule, or drop successPolicy")
-    if len(given) > _RULES_MAX:
-        yield rules.too_many(path, len(given), _RULES_MAX, "merge some rules")
-    for i, rule in enumerate(given):
+        yield rules.required(path, message, "add a rule, or remove successPolicy")
+    if len(policy_rules) > _RULES_MAX:
+        yield rules.too_many(path, len(policy_rules), _RULES_MAX, "merge some rules")
+    for i, rule in enumerate(policy_rules):
         yield from _success_rule_faults(rule, spec.get("completions") or 0, f"{path}[{i}]")
 
 
 def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[FieldError]:
-    """A rule has the succeeded indexes, or their number."""
+    """Report a success rule without succeededIndexes and succeededCount, and invalid values of both."""
     count, indexes = rule.get("succeededCount"), rule.get("succeededIndexes")
     if count is None and indexes is None:
         message = "at least one of succeededCount or succeededIndexes must be specified"
-        yield rules.required(path, message, "say which indexes must succeed, or how many")
+        yield rules.required(
+            path, message, "set succeededIndexes to the indexes that must succeed, or succeededCount to their number"
+        )
     total = None
     if indexes is not None:
         if len(indexes) > _INDEXES_BYTES_MAX:
-            yield rules.too_long(f"{path}.succeededIndexes", _INDEXES_BYTES_MAX, "write runs of indexes as first-last")
+            yield rules.too_long(
+                f"{path}.succeededIndexes", _INDEXES_BYTES_MAX, "write consecutive indexes as ranges, such as 0-99"
+            )
         total = _index_count(indexes, completions)
         if total is None:
             message = f"error parsing succeededIndexes: indexes must be from 0 to {completions - 1} and increase"
-            yield rules.invalid(f"{path}.succeededIndexes", indexes, message, 'write them as "0,2-4"')
+            yield rules.invalid(
+                f"{path}.succeededIndexes",
+                indexes,
+                message,
+                'list indexes and ranges in ascending order, such as "0,2-4"',
+            )
     if count is None:
         return
-    at = f"{path}.succeededCount"
+    count_path = f"{path}.succeededCount"
     if count < 0:
-        yield rules.invalid(at, count, rules.NEGATIVE, "give 0 or more")
+        yield rules.invalid(count_path, count, rules.NEGATIVE, "set it to 0 or more")
     if count > completions:
         message = f"must be less than or equal to {completions} (the number of specified completions)"
-        yield rules.invalid(at, count, message, f"give at most {completions}")
+        yield rules.invalid(count_path, count, message, f"set it to at most {completions}")
     if total is not None and count > total:
         message = (
             f"must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
         )
-        yield rules.invalid(at, count, message, f"give at most {total}")
+        yield rules.invalid(count_path, count, message, f"set it to at most {total}")
 
 
 def _index_count(text: str, completions: int) -> int | None:
-    """Return the number of indexes in a text such as `0,2-4`; None if it is malformed or an index does not exist."""
+    """Return the number of indexes in a text such as `0,2-4`; None if it is malformed or has an index out of range."""
     last, total = -1, 0
     for part in text.split(",") if text else ():
         first, dash, end = part.partition("-")

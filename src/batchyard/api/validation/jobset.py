@@ -1,7 +1,7 @@
-"""Rules of JobSets: JobSet's own, then Kueue's.
+"""Validation of JobSets by the rules of JobSet's webhook and CRD, and of Kueue's webhook.
 
-Source: JobSet's webhook and the rules in its CRD; Kueue's JobSet webhook; both at their default feature gates. Errors
-that would only occur on creation of the Jobs (their specs, their pod templates) are reported at once.
+Source: JobSet's webhook and the rules in its CRD; Kueue's JobSet webhook; both at their default feature gates. Upstream
+reports errors in Job specs and pod templates only when the Jobs are created; this module reports them at once.
 """
 
 import re
@@ -38,7 +38,7 @@ _RULE_NAME_LENGTH_MAX: Final = 128
 
 
 def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
-    """Validate the policies of a JobSet's spec."""
+    """Validate the success and failure policies, the coordinator and the volume claims of a JobSet's spec."""
     jobs = {each["name"]: each for each in spec.get("replicatedJobs") or ()}
     for i, name in enumerate((spec.get("successPolicy") or {}).get("targetReplicatedJobs") or ()):
         if name not in jobs:
@@ -54,7 +54,7 @@ def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 
 def claim_names(spec: Obj) -> list[str]:
-    """Return the names of the volumes that a JobSet adds to its pods."""
+    """Return the names of the volumes that the volume claim policies of a JobSet add to its pods."""
     return [
         _claim_name(template)
         for policy in spec.get("volumeClaimPolicies") or ()
@@ -68,7 +68,7 @@ def _claim_name(template: Obj) -> str:
 
 
 def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
-    """Strategies and actions are enabled ones; rules have unique names and existing targets."""
+    """Report a failure policy with a disabled restart strategy, invalid rules, or rules of equal names."""
     if failure.get("restartStrategy") == "InPlaceRestart":
         message = "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is disabled"
         yield rules.forbidden("spec.failurePolicy.restartStrategy", message, "use Recreate or BlockingRecreate")
@@ -76,15 +76,15 @@ def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
     for i, rule in enumerate(failure.get("rules") or ()):
         yield from _rule_faults(rule, jobs, f"{_RULES}[{i}]")
         seen.setdefault(rule.get("name") or f"failurePolicyRule{i}", []).append(i)
-    for name, places in seen.items():
-        if len(places) > 1:
-            shown = " ".join(map(str, places))
+    for name, indexes in seen.items():
+        if len(indexes) > 1:
+            shown = " ".join(map(str, indexes))
             message = f"rule names are not unique, rules with indices [{shown}] all have the same name '{name}'"
-            yield rules.invalid(f"{_RULES}[{places[1]}].name", name, message, "give each rule a name of its own")
+            yield rules.invalid(f"{_RULES}[{indexes[1]}].name", name, message, "give each rule a unique name")
 
 
 def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldError]:
-    """Validate a rule's name, action, targets and reasons."""
+    """Validate the name, action, target jobs and failure reasons of a failure policy rule."""
     name = rule.get("name") or ""
     if len(name) > _RULE_NAME_LENGTH_MAX:
         message = (
@@ -98,7 +98,7 @@ def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
             "character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an "
             "alphanumeric character or '_'"
         )
-        yield rules.invalid(f"{path}.name", name, message, "use letters, digits and '_', a letter first")
+        yield rules.invalid(f"{path}.name", name, message, "use letters, digits and '_', and start with a letter")
     if rule.get("action") in _RESTART_JOB:
         message = (
             "RestartJob and RestartJobAndIgnoreMaxRestarts failure policy actions are not allowed when RestartJob "
@@ -108,17 +108,17 @@ def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
     for j, target in enumerate(rule.get("targetReplicatedJobs") or ()):
         if target not in jobs:
             message = f"invalid replicatedJob name '{target}' in failure policy does not appear in .spec.ReplicatedJobs"
-            at = f"{path}.targetReplicatedJobs[{j}]"
-            yield rules.invalid(at, target, message, f"use one of {', '.join(jobs)}")
+            item_path = f"{path}.targetReplicatedJobs[{j}]"
+            yield rules.invalid(item_path, target, message, f"use one of {', '.join(jobs)}")
     for j, reason in enumerate(rule.get("onJobFailureReasons") or ()):
         if reason not in _REASONS:
             message = f"invalid job failure reason '{reason}' in failure policy is not a recognized job failure reason"
-            at = f"{path}.onJobFailureReasons[{j}]"
-            yield rules.invalid(at, reason, message, f"use one of {', '.join(_REASONS)}")
+            item_path = f"{path}.onJobFailureReasons[{j}]"
+            yield rules.invalid(item_path, reason, message, f"use one of {', '.join(_REASONS)}")
 
 
 def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
-    """The coordinator is an existing pod of the JobSet."""
+    """Report a coordinator that is not a pod of an Indexed Job in the JobSet."""
     name, index, pod = coordinator["replicatedJob"], coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
     replicated = jobs.get(name)
     if replicated is None:
@@ -128,7 +128,7 @@ def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[F
     replicas, spec = replicated.get("replicas", 1), replicated["template"].get("spec") or {}
     if not 0 <= index < replicas:
         message = f"coordinator job index {index} is invalid for replicatedJob {name}"
-        yield rules.invalid(f"{_COORDINATOR}.jobIndex", index, message, f"give an index from 0 to {replicas - 1}")
+        yield rules.invalid(f"{_COORDINATOR}.jobIndex", index, message, f"use an index from 0 to {replicas - 1}")
     completions = spec.get("completions")
     if spec.get("completionMode") != "Indexed" or completions is None:
         message = "job for coordinator pod must be indexed completion mode, and completions number must be set"
@@ -136,11 +136,11 @@ def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[F
         yield rules.invalid(f"{_COORDINATOR}.replicatedJob", name, message, remedy)
     elif not 0 <= pod < completions:
         message = f"coordinator pod index {pod} is invalid for replicatedJob {name} job index {index}"
-        yield rules.invalid(f"{_COORDINATOR}.podIndex", pod, message, f"give an index from 0 to {completions - 1}")
+        yield rules.invalid(f"{_COORDINATOR}.podIndex", pod, message, f"use an index from 0 to {completions - 1}")
 
 
 def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
-    """The coordinator's host name is a valid label value."""
+    """Report a coordinator whose host name is not a valid label value, because JobSet sets it as a label."""
     job = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
     value = f"{jobset_name}-{job}.{subdomain}"
@@ -149,32 +149,38 @@ def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[
             f'spec will lead to invalid label value "{value}" for coordinator label "jobset.sigs.k8s.io/coordinator" '
             f"(long JobSet / ReplicatedJob / SubDomain name?): {', '.join(messages)}"
         )
-        yield rules.invalid(_COORDINATOR, value, message, "shorten these names, or drop the coordinator")
+        yield rules.invalid(_COORDINATOR, value, message, "shorten these names, or remove the coordinator")
 
 
 def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
-    """Volume claims have unique and short names, and a container mounts each."""
+    """Report volume claim templates with a namespace, an invalid or duplicate name, or without a mount."""
     seen: dict[str, None] = {}
     for i, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
         for j, template in enumerate(policy.get("templates") or ()):
             path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}]", _claim_name(template)
             if (template.get("metadata") or {}).get("namespace"):
                 message = "namespace cannot be set for VolumeClaimPolicies templates"
-                yield rules.broken_rule(f"spec.volumeClaimPolicies[{i}]", "object", message, "drop the namespace")
+                yield rules.broken_rule(
+                    f"spec.volumeClaimPolicies[{i}]", "object", message, "remove the namespace from the template"
+                )
             if name in seen:
                 message = "names must be unique for VolumeClaimPolicies template"
-                yield rules.invalid(f"{path}.metadata.name", name, message, "give each template a name of its own")
+                yield rules.invalid(f"{path}.metadata.name", name, message, "give each template a unique name")
             seen[name] = None
             for message in rules.dns_subdomain(name):
-                yield rules.invalid(f"{path}.metadata.name", name, message, "use lower case letters, digits and '-'")
+                yield rules.invalid(
+                    f"{path}.metadata.name", name, message, "use lowercase letters, digits, '-' and '.'"
+                )
             if len(f"{name}-{jobset_name}") > rules.LABEL_LENGTH_MAX:
                 message = "VolumeClaimPolicies template name is too long"
-                yield rules.invalid(f"{path}.metadata.name", name, message, "shorten it, or the name of the JobSet")
+                yield rules.invalid(
+                    f"{path}.metadata.name", name, message, "shorten the name of the template or of the JobSet"
+                )
             yield from _mounted_faults(spec, name)
 
 
 def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
-    """A volume claim is mounted, and no volume of a pod has its name."""
+    """Report a volume claim that no container mounts, and pod volumes with the same name."""
     mounted = False
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         pod = ((replicated["template"].get("spec") or {}).get("template") or {}).get("spec") or {}
@@ -182,26 +188,26 @@ def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
             if volume.get("name") == name:
                 path = f"spec.replicatedJobs[{i}].template.spec.template.spec.volumes[{j}].name"
                 message = f"volume name conflicts with VolumeClaimPolicy template name: {name}"
-                yield rules.invalid(path, name, message, "rename the volume")
+                yield rules.invalid(path, name, message, "rename the volume of the pod")
         containers = [c for field in ("initContainers", "containers") for c in pod.get(field) or ()]
         mounted = mounted or any(m.get("name") == name for c in containers for m in c.get("volumeMounts") or ())
     if not mounted:
         message = f"replicatedJob containers don't have a matching volumeMount: {name} from VolumeClaimPolicies"
-        yield rules.invalid_here("spec.replicatedJobs", message, f"mount the volume {name} in a container")
+        yield rules.invalid_here("spec.replicatedJobs", message, f"add a volumeMount for {name} to a container")
 
 
-#: The name of Kueue's webhook; JobSet's own has the same name.
+#: The name of Kueue's webhook for JobSets; JobSet's own webhook has the same name.
 _WEBHOOK: Final = "vjobset.kb.io"
 PATH: Final = "spec.replicatedJobs"
 _JOBS_TYPE: Final = "[JobSet.spec.replicatedJobs]"
 _INT32_MAX: Final = 2**31 - 1
-#: Stands for the random suffix of a pod's name.
+#: A placeholder for the random suffix of a pod's name.
 _POD_SUFFIX: Final = "-abcde"
 _GENERATED_SUFFIX: Final = "abcde"
 _SHORTEN: Final = "shorten the name of the JobSet or of the replicatedJob"
 #: The maximum number of pod sets in a Workload.
 _POD_SETS_MAX: Final = 18
-_KEPT: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
+_IMMUTABLE_FIELDS: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
 
 
 def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
@@ -226,18 +232,22 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
 
 
 def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update of a JobSet: most of it is immutable; scheduling directives of a suspended one may change."""
+    """Validate an update of a JobSet: most of its spec is immutable; if suspended, scheduling directives may change."""
     yield from jobset_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     meaning = meaning_of(scheme.JOB_SET)
-    for field in _KEPT:
+    for field in _IMMUTABLE_FIELDS:
         is_given = spec.get(field) is not None and before.get(field) is not None
         if is_given and not meaning.is_same_field("JobSet.spec", field, spec, before):
             schema_type = "array" if isinstance(spec[field], list) else "object"
-            yield rules.broken_rule(f"spec.{field}", schema_type, "Value is immutable", "keep it, or make a new JobSet")
-    movable = bool(spec.get("suspend") or before.get("suspend"))
-    if not meaning.is_same(_JOBS_TYPE, _jobs(spec, movable=movable), _jobs(before, movable=movable)):
-        remedy = "make a new JobSet" if movable else "suspend the JobSet first; then its pods' nodes may change"
+            yield rules.broken_rule(
+                f"spec.{field}", schema_type, "Value is immutable", "keep the value, or create another JobSet"
+            )
+    may_move = bool(spec.get("suspend") or before.get("suspend"))
+    if not meaning.is_same(
+        _JOBS_TYPE, _comparable_jobs(spec, may_move=may_move), _comparable_jobs(before, may_move=may_move)
+    ):
+        remedy = "create another JobSet" if may_move else "suspend it first; then its scheduling directives may change"
         yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != before.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))
@@ -245,14 +255,14 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _name(jobset: Obj) -> str:
-    """Return the name of the JobSet, or a placeholder of the same length as the generated name."""
+    """Return the name of a JobSet, or generateName with a placeholder for the random suffix."""
     meta = jobset["metadata"]
     prefix = meta.get("generateName")
     return str(meta.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
 
 
 def _job_spec(replicated: Obj) -> Obj:
-    """Return the spec of each Job of a replicated Job, with default counts."""
+    """Return the spec of the Jobs of a replicated Job, with default completions and parallelism."""
     spec: Obj = replicated["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}
@@ -260,7 +270,7 @@ def _job_spec(replicated: Obj) -> Obj:
 
 
 def _network_faults(spec: Obj) -> Iterator[FieldError]:
-    """The subdomain is a valid Service name."""
+    """Report a network subdomain that is not a valid name for a Service."""
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
         return
@@ -268,35 +278,39 @@ def _network_faults(spec: Obj) -> Iterator[FieldError]:
     for message in messages:
         if "must be no more than 63" in message:
             message = ".spec.network.subdomain is too long, must be less than 63 characters"  # noqa: PLW2901
-        remedy = "use lower case letters, digits and '-', a letter first, at most 63 in all"
+        remedy = "use at most 63 lowercase letters, digits and '-', and start with a letter"
         yield rules.invalid("spec.network.subdomain", subdomain, message, remedy)
 
 
 def _order_faults(spec: Obj) -> Iterator[FieldError]:
-    """Replicated Jobs have unique names, and depend only on earlier ones."""
+    """Report replicated Jobs with equal names, and dependencies on replicated Jobs that do not precede them."""
     jobs: Sequence[Obj] = spec.get("replicatedJobs") or ()
     in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     if in_order and any(each.get("dependsOn") is not None for each in jobs):
         message = "StartupPolicy and DependsOn APIs are mutually exclusive"
-        yield rules.broken_rule("spec", "object", message, "use dependsOn, and drop startupPolicy")
+        yield rules.broken_rule("spec", "object", message, "use dependsOn, and remove startupPolicy")
     seen: dict[str, None] = {}
     for i, replicated in enumerate(jobs):
         path, depends_on = f"{PATH}[{i}]", replicated.get("dependsOn")
         if i == 0 and depends_on is not None:
             message = "DependsOn can't be set for the first ReplicatedJob"
-            yield rules.forbidden(f"{path}.dependsOn", message, "drop it, or move the Job it waits for before it")
+            yield rules.forbidden(
+                f"{path}.dependsOn",
+                message,
+                "remove dependsOn, or move the replicatedJob that it depends on to the front",
+            )
         if replicated["name"] in seen:
-            yield rules.duplicate(f"{path}.name", replicated["name"], "give each replicatedJob a name of its own")
-        for j, other in enumerate(depends_on or () if i else ()):
-            if other["name"] not in seen:
-                message = f"replicatedJob: {replicated['name']} cannot depend on replicatedJob: {other['name']}"
-                remedy = "name a replicatedJob that stands before it"
-                yield rules.invalid(f"{path}.dependsOn[{j}].name", other["name"], message, remedy)
+            yield rules.duplicate(f"{path}.name", replicated["name"], "give each replicatedJob a unique name")
+        for j, dependency in enumerate(depends_on or () if i else ()):
+            if dependency["name"] not in seen:
+                message = f"replicatedJob: {replicated['name']} cannot depend on replicatedJob: {dependency['name']}"
+                remedy = f"use the name of a replicatedJob that precedes {replicated['name']} in the list"
+                yield rules.invalid(f"{path}.dependsOn[{j}].name", dependency["name"], message, remedy)
         seen[replicated["name"]] = None
 
 
 def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
-    """The number of pods does not overflow, and all generated names are valid."""
+    """Report a replicated Job with too many pods, or whose generated Job and pod names are invalid."""
     replicas, spec = replicated.get("replicas", 1), replicated["template"].get("spec") or {}
     parallelism = spec.get("parallelism")
     if replicas * (1 if parallelism is None else parallelism) > _INT32_MAX:
@@ -304,23 +318,23 @@ def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iter
             f"the product of replicas and parallelism must not exceed {_INT32_MAX} "
             f"for replicatedJob '{replicated['name']}'"
         )
-        yield rules.invalid(f"{path}.replicas", replicas, message, "give fewer replicas or less parallelism")
+        yield rules.invalid(f"{path}.replicas", replicas, message, "reduce replicas or parallelism")
     group = replicated.get("groupName", "default")
     too_long = ".spec.replicatedJob[].groupName is too long, must be less than 63 characters"
     yield from _label_faults(group, too_long, f"{path}.groupName", "shorten the name of the group")
-    longest = f"{jobset_name}-{replicated['name']}-{max(replicas - 1, 0)}"
+    longest_job_name = f"{jobset_name}-{replicated['name']}-{max(replicas - 1, 0)}"
     too_long = "JobSet name is too long, job names generated for this JobSet will exceed 63 characters"
-    found = list(_label_faults(longest, too_long, f"{path}.name", _SHORTEN))
+    name_faults = list(_label_faults(longest_job_name, too_long, f"{path}.name", _SHORTEN))
     completions = spec.get("completions")
-    if not found and spec.get("completionMode") == "Indexed" and completions is not None:
+    if not name_faults and spec.get("completionMode") == "Indexed" and completions is not None:
         too_long = "JobSet name is too long, pod names generated for this JobSet will exceed 63 characters"
-        pod = f"{longest}-{max(completions - 1, 0)}{_POD_SUFFIX}"
-        found.extend(_label_faults(pod, too_long, f"{path}.name", _SHORTEN))
-    yield from found
+        pod = f"{longest_job_name}-{max(completions - 1, 0)}{_POD_SUFFIX}"
+        name_faults.extend(_label_faults(pod, too_long, f"{path}.name", _SHORTEN))
+    yield from name_faults
 
 
 def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
-    """Validate the metadata of the Job template."""
+    """Validate the labels and annotations of a replicated Job's template."""
     meta = template.get("metadata") or {}
     yield from rules.label_faults(meta.get("labels"), f"{path}.labels")
     yield from rules.annotation_faults(meta.get("annotations"), f"{path}.annotations")
@@ -328,30 +342,30 @@ def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _exclusive_faults(obj: Obj, path: str) -> Iterator[FieldError]:
-    """The exclusive topology is a valid topology key."""
+    """Report an exclusive-topology annotation that is not a valid topology key (node label)."""
     key = annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
     if key is not None:
         yield from pods.topology_key_faults(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
 
 
 def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
-    """A queued JobSet has at least one replicated Job, and at most as many as a Workload has pod sets."""
+    """Report a queued JobSet with no replicated Job, or with more than a Workload can have pod sets."""
     if not replicated_jobs:
-        message = "a JobSet in a queue has at least one replicatedJob"
-        yield rules.required(PATH, message, f"give it one, or drop the label {well_known.QUEUE_NAME}")
+        message = "a JobSet in a queue needs at least one replicatedJob"
+        yield rules.required(PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")
     if len(replicated_jobs) > _POD_SETS_MAX:
-        remedy = f"a JobSet in a queue has no more; merge some, or drop the label {well_known.QUEUE_NAME}"
+        remedy = f"merge some replicatedJobs, or remove the label {well_known.QUEUE_NAME}"
         yield rules.too_many(PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
 
 
 def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
-    """A name is a DNS label; if it is too long, JobSet's own message is used."""
+    """Report a name that is not a DNS label; if it is too long, with the message `too_long`."""
     for message in rules.dns1035_label(name):
         yield rules.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
 
 
 def _topology_faults(spec: Obj) -> Iterator[FieldError]:
-    """Validate the topology annotations of the pod templates, each and in groups."""
+    """Validate the topology annotations of all pod templates of a JobSet, and their pod set groups."""
     pod_sets = []
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         job_spec = replicated["template"].get("spec") or {}
@@ -365,20 +379,20 @@ def _topology_faults(spec: Obj) -> Iterator[FieldError]:
     yield from topology.group_faults(pod_sets)
 
 
-def _jobs(spec: Obj, *, movable: bool) -> list[Obj]:
-    """Return the replicated Jobs; of a suspended JobSet without the fields that a queue may change."""
+def _comparable_jobs(spec: Obj, *, may_move: bool) -> list[Obj]:
+    """Return the replicated Jobs of a JobSet; if `may_move`, without scheduling directives, which may then change."""
     jobs: list[Obj] = spec.get("replicatedJobs") or []
-    return [_placeless(each) for each in jobs] if movable else jobs
+    return [_without_scheduling(each) for each in jobs] if may_move else jobs
 
 
-def _placeless(replicated: Obj) -> Obj:
-    """Return a replicated Job without scheduling directives."""
+def _without_scheduling(replicated: Obj) -> Obj:
+    """Return a replicated Job without the labels, annotations and scheduling directives of its pod template."""
     template = replicated["template"]
     job_spec = template.get("spec") or {}
     pod = job_spec.get("template") or {}
     meta = {k: v for k, v in (pod.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
-    hidden = {"nodeSelector", "tolerations", "schedulingGates"}
-    pod_spec = {k: v for k, v in (pod.get("spec") or {}).items() if k not in hidden}
+    scheduling_fields = {"nodeSelector", "tolerations", "schedulingGates"}
+    pod_spec = {k: v for k, v in (pod.get("spec") or {}).items() if k not in scheduling_fields}
     return {
         **replicated,
         "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": pod_spec}}},

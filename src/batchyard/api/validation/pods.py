@@ -1,4 +1,4 @@
-"""Rules of Pods and pod templates that a batch platform depends on.
+"""Validation of Pods, pod templates and their updates: volumes, affinity, spread, taints and tolerations.
 
 Source: Kubernetes's pkg/apis/core/validation.
 """
@@ -13,7 +13,7 @@ from batchyard.api.validation import containers, rules
 
 # --- volumes ---
 #
-# Rules of the volumes of pods: one source each, and paths that stay within the volume.
+# Rules of the volumes of pods: each has one source, and file paths stay within the volume.
 #
 # Source: Kubernetes's pkg/apis/core/validation (ValidateVolumes).
 
@@ -21,31 +21,33 @@ from batchyard.api.validation import containers, rules
 _HOST_PATH_TYPES: Final = (
     *("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"),
 )
-_PATH_REMEDY: Final = "name the file"
+_PATH_REMEDY: Final = "set path to the name of the file in the volume"
 _TOKEN_SECONDS_MIN: Final = 600
 _TOKEN_SECONDS_MAX: Final = 2**32
 
 
 def volume_faults(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Volumes have unique names and one source each."""
+    """Report volumes of a pod with an invalid or duplicate name, or without exactly one valid source."""
     seen: dict[str, None] = {}
     for i, volume in enumerate(volumes):
-        at, name = f"{path}[{i}]", volume.get("name") or ""
+        item_path, name = f"{path}[{i}]", volume.get("name") or ""
         if not name:
-            yield rules.required(f"{at}.name", "", "name the volume")
+            yield rules.required(f"{item_path}.name", "", "set the name of the volume")
         for message in rules.dns_label(name) if name else ():
-            yield rules.invalid(f"{at}.name", name, message, "use lower case letters, digits and '-'")
+            yield rules.invalid(f"{item_path}.name", name, message, "use lowercase letters, digits and '-'")
         if name in seen:
-            yield rules.duplicate(f"{at}.name", name, "give each volume a name of its own")
+            yield rules.duplicate(f"{item_path}.name", name, "give each volume a unique name")
         seen[name] = None
         sources = [field for field, source in volume.items() if field != "name" and source is not None]
         if not sources:
-            yield rules.required(at, "must specify a volume type", "say what the volume is, such as emptyDir: {}")
+            yield rules.required(
+                item_path, "must specify a volume type", "add a source to the volume, such as emptyDir: {}"
+            )
         for field in sources[1:]:
             message = "may not specify more than 1 volume type"
-            yield rules.forbidden(f"{at}.{field}", message, f"leave one of {', '.join(sources)}")
+            yield rules.forbidden(f"{item_path}.{field}", message, f"keep only one of {', '.join(sources)}")
         for field in sources[:1]:
-            yield from _source_faults(field, volume[field], f"{at}.{field}")
+            yield from _source_faults(field, volume[field], f"{item_path}.{field}")
 
 
 def _source_faults(field: str, source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -55,7 +57,9 @@ def _source_faults(field: str, source: Mapping[str, Any], path: str) -> Iterator
         case "secret" | "configMap":
             name = "secretName" if field == "secret" else "name"
             if not source.get(name):
-                yield rules.required(f"{path}.{name}", "", f"name the {'Secret' if field == 'secret' else 'ConfigMap'}")
+                yield rules.required(
+                    f"{path}.{name}", "", f"set it to the name of a {'Secret' if field == 'secret' else 'ConfigMap'}"
+                )
             yield from rules.mode_faults(source.get("defaultMode"), f"{path}.defaultMode")
             yield from _item_faults(source.get("items") or (), f"{path}.items")
         case "downwardAPI":
@@ -66,13 +70,13 @@ def _source_faults(field: str, source: Mapping[str, Any], path: str) -> Iterator
             yield from rules.mode_faults(source.get("defaultMode"), f"{path}.defaultMode")
             yield from _projection_faults(source.get("sources") or (), path)
         case "persistentVolumeClaim" if not source.get("claimName"):
-            yield rules.required(f"{path}.claimName", "", "name the claim")
+            yield rules.required(f"{path}.claimName", "", "set it to the name of a PersistentVolumeClaim")
 
 
 def _host_path_faults(source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     folder, kind = source.get("path") or "", source.get("type") or ""
     if not folder:
-        yield rules.required(f"{path}.path", "", "name the folder of the node")
+        yield rules.required(f"{path}.path", "", "set it to a path on the node, such as /var/data")
         return
     yield from rules.step_faults(folder, f"{path}.path")
     if kind not in _HOST_PATH_TYPES:
@@ -80,12 +84,12 @@ def _host_path_faults(source: Mapping[str, Any], path: str) -> Iterator[FieldErr
 
 
 def _item_faults(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Items have keys and valid paths."""
+    """Report items of a Secret or ConfigMap volume without a key or a valid file path."""
     for i, item in enumerate(items):
-        at = f"{path}[{i}]"
+        item_path = f"{path}[{i}]"
         if not item.get("key"):
-            yield rules.required(f"{at}.key", "", "name the key")
-        yield from _file_faults(item, at)
+            yield rules.required(f"{item_path}.key", "", "set it to a key of the Secret or ConfigMap")
+        yield from _file_faults(item, item_path)
 
 
 def _file_faults(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -96,35 +100,42 @@ def _file_faults(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 
 def _projection_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Each source has one type, and no two sources write the same file."""
+    """Report sources of a projected volume with several types, with invalid files, or with conflicting file paths."""
     files: set[str] = set()
     for i, source in enumerate(sources):
-        at = f"{path}.sources[{i}]"
-        given = [field for field, part in source.items() if part is not None]
-        for field in given[1:]:
-            yield rules.forbidden(f"{at}.{field}", "may not specify more than 1 volume type", "use a source for each")
+        item_path = f"{path}.sources[{i}]"
+        source_types = [field for field, projection in source.items() if projection is not None]
+        for field in source_types[1:]:
+            yield rules.forbidden(
+                f"{item_path}.{field}", "may not specify more than 1 volume type", "add a separate source for each type"
+            )
         for field in ("secret", "configMap", "downwardAPI"):
-            part = source.get(field) or {}
-            for j, item in enumerate(part.get("items") or ()):
-                place = f"{at}.{field}" if field == "downwardAPI" else f"{at}.{field}.items[{j}]"
+            projection = source.get(field) or {}
+            for j, item in enumerate(projection.get("items") or ()):
+                file_path = f"{item_path}.{field}" if field == "downwardAPI" else f"{item_path}.{field}.items[{j}]"
                 if field != "downwardAPI" and not item.get("key"):
-                    yield rules.required(f"{place}.key", "", "name the key")
-                yield from _file_faults(item, place)
+                    yield rules.required(f"{file_path}.key", "", "set it to a key of the Secret or ConfigMap")
+                yield from _file_faults(item, file_path)
                 if (file := item.get("path") or "") and file in files:
-                    yield rules.invalid(path, part.get("name") or file, "conflicting duplicate paths", _PATH_REMEDY)
+                    yield rules.invalid(
+                        path,
+                        projection.get("name") or file,
+                        "conflicting duplicate paths",
+                        f"give the files different paths: {file} occurs twice",
+                    )
                 files.add(file)
         if (token := source.get("serviceAccountToken")) is not None:
-            yield from _token_faults(token, path, f"{at}.serviceAccountToken")
+            yield from _token_faults(token, path, f"{item_path}.serviceAccountToken")
 
 
-def _token_faults(token: Mapping[str, Any], path: str, at: str) -> Iterator[FieldError]:
+def _token_faults(token: Mapping[str, Any], path: str, item_path: str) -> Iterator[FieldError]:
     seconds = token.get("expirationSeconds")
     if seconds is not None and seconds < _TOKEN_SECONDS_MIN:
         message = "may not specify a duration less than 10 minutes"
-        yield rules.invalid(f"{at}.expirationSeconds", seconds, message, "give 600 or more seconds")
+        yield rules.invalid(f"{item_path}.expirationSeconds", seconds, message, "set it to 600 or more seconds")
     if seconds is not None and seconds > _TOKEN_SECONDS_MAX:
         message = "may not specify a duration larger than 2^32 seconds"
-        yield rules.invalid(f"{at}.expirationSeconds", seconds, message, "give less")
+        yield rules.invalid(f"{item_path}.expirationSeconds", seconds, message, "reduce expirationSeconds")
     if not token.get("path"):
         yield rules.required(f"{path}.path", "", _PATH_REMEDY)
     yield from rules.file_faults(token.get("path") or "", f"{path}.path")
@@ -132,118 +143,118 @@ def _token_faults(token: Mapping[str, Any], path: str, at: str) -> Iterator[Fiel
 
 # --- node constraints ---
 #
-# Rules of scheduling constraints: affinity, spreading, taints, tolerations.
+# Rules of node affinity, pod affinity and topology spread constraints.
 #
 # Source: Kubernetes's pkg/apis/core/validation.
 
 
 _WHEN_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
-_POLICIES: Final = ("Honor", "Ignore")
+_NODE_POLICIES: Final = ("Honor", "Ignore")
 
 
 def affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate `affinity`."""
+    """Validate the `affinity` of a pod: node affinity, pod affinity and pod anti-affinity."""
     yield from _node_affinity_faults(affinity.get("nodeAffinity") or {}, f"{path}.nodeAffinity")
     for field in ("podAffinity", "podAntiAffinity"):
         yield from _pod_affinity_faults(affinity.get(field) or {}, f"{path}.{field}")
 
 
 def _node_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Required terms exist; preferred ones have a weight; all expressions are valid."""
+    """Report a required node affinity without terms, preferred terms with an invalid weight, and invalid terms."""
     if (required := affinity.get(well_known.REQUIRED)) is not None:
         terms = required.get("nodeSelectorTerms")
-        at = f"{path}.{well_known.REQUIRED}.nodeSelectorTerms"
+        item_path = f"{path}.{well_known.REQUIRED}.nodeSelectorTerms"
         if not terms:
             message = "must have at least one node selector term"
-            yield rules.required(at, message, "give a term, or drop the required affinity")
+            yield rules.required(item_path, message, f"add a term, or remove {well_known.REQUIRED}")
         for i, term in enumerate(terms or ()):
-            yield from _term_faults(term, f"{at}[{i}]")
+            yield from _term_faults(term, f"{item_path}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
-        at = f"{path}.{well_known.PREFERRED}[{i}]"
-        yield from _weight_faults(preferred, at)
-        yield from _term_faults(preferred.get("preference") or {}, f"{at}.preference")
+        item_path = f"{path}.{well_known.PREFERRED}[{i}]"
+        yield from _weight_faults(preferred, item_path)
+        yield from _term_faults(preferred.get("preference") or {}, f"{item_path}.preference")
 
 
 def _weight_faults(preferred: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """The weight of a preference is 1 to 100."""
+    """Report a preferred term whose weight is not from 1 to 100."""
     weight = preferred.get("weight", 0)
     if not 1 <= weight <= 100:
-        yield rules.invalid(f"{path}.weight", weight, "must be in the range 1-100", "give a weight from 1 to 100")
+        yield rules.invalid(f"{path}.weight", weight, "must be in the range 1-100", "use a weight from 1 to 100")
 
 
 def _term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """The expressions of a term match labels or the node's name."""
+    """Report invalid matchExpressions and matchFields in a term of node affinity."""
     for i, expression in enumerate(term.get("matchExpressions") or ()):
-        at = f"{path}.matchExpressions[{i}]"
-        yield from _operator_faults(expression, at)
-        yield from rules.label_key_faults(expression.get("key") or "", f"{at}.key")
+        item_path = f"{path}.matchExpressions[{i}]"
+        yield from _operator_faults(expression, item_path)
+        yield from rules.label_key_faults(expression.get("key") or "", f"{item_path}.key")
     for i, field in enumerate(term.get("matchFields") or ()):
-        at = f"{path}.matchFields[{i}]"
+        item_path = f"{path}.matchFields[{i}]"
         if field.get("key") != "metadata.name":
-            remedy = "select by metadata.name"
-            yield rules.invalid(f"{at}.key", field.get("key"), "not a valid field selector key", remedy)
+            remedy = "use the key metadata.name"
+            yield rules.invalid(f"{item_path}.key", field.get("key"), "not a valid field selector key", remedy)
         if len(field.get("values") or ()) != 1:
             message = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-            yield rules.required(f"{at}.values", message, "give the name of one node")
+            yield rules.required(f"{item_path}.values", message, "use the name of one node")
 
 
 def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Each operator has the number of values that it requires."""
+    """Report a node selector expression with an unknown operator, or a wrong number of values for its operator."""
     operator, values = expression.get("operator") or "", expression.get("values") or ()
-    at = f"{path}.values"
+    item_path = f"{path}.values"
     if operator in {"In", "NotIn"}:
         if not values:
             message = "must be specified when `operator` is 'In' or 'NotIn'"
-            yield rules.required(at, message, "list the values, or use the operator Exists")
+            yield rules.required(item_path, message, "add values, or use the operator Exists")
     elif operator in {"Exists", "DoesNotExist"}:
         if values:
             message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            yield rules.forbidden(at, message, "drop the values, or use the operator In")
+            yield rules.forbidden(item_path, message, "remove the values, or use the operator In")
     elif operator in {"Gt", "Lt"}:
         if len(values) != 1:
             message = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-            yield rules.required(at, message, "give one whole number")
+            yield rules.required(item_path, message, "use one value, which must be an integer")
     else:
         remedy = "use In, NotIn, Exists, DoesNotExist, Gt or Lt"
         yield rules.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
 
 
 def _pod_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Terms name a topology and have valid selectors; preferred ones have a weight."""
+    """Report invalid required terms, and preferred terms with an invalid weight, of pod affinity or anti-affinity."""
     for i, term in enumerate(affinity.get(well_known.REQUIRED) or ()):
         yield from _pod_term_faults(term, f"{path}.{well_known.REQUIRED}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
-        at = f"{path}.{well_known.PREFERRED}[{i}]"
-        yield from _weight_faults(preferred, at)
-        yield from _pod_term_faults(preferred.get("podAffinityTerm") or {}, f"{at}.podAffinityTerm")
+        item_path = f"{path}.{well_known.PREFERRED}[{i}]"
+        yield from _weight_faults(preferred, item_path)
+        yield from _pod_term_faults(preferred.get("podAffinityTerm") or {}, f"{item_path}.podAffinityTerm")
 
 
 def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A term names a topology key, and selects pods and namespaces."""
+    """Report a term of pod affinity with an invalid selector, topology key, namespace or label key."""
     for field in ("labelSelector", "namespaceSelector"):
         yield from rules.selector_faults(term.get(field), f"{path}.{field}")
     yield from topology_key_faults(term.get("topologyKey") or "", f"{path}.topologyKey")
     for i, namespace in enumerate(term.get("namespaces") or ()):
         for message in rules.dns_label(namespace):
-            yield rules.invalid(f"{path}.namespaces[{i}]", namespace, message, "give the name of a namespace")
-    yield from _own_label_faults(term, "matchLabelKeys", path)
-    yield from _own_label_faults(term, "mismatchLabelKeys", path)
+            yield rules.invalid(f"{path}.namespaces[{i}]", namespace, message, "use the name of a namespace")
+    yield from _pod_label_key_faults(term, "matchLabelKeys", path)
+    yield from _pod_label_key_faults(term, "mismatchLabelKeys", path)
     for i, name in enumerate(term.get("matchLabelKeys") or ()):
         if name in (term.get("mismatchLabelKeys") or ()):
             message = "exists in both matchLabelKeys and mismatchLabelKeys"
-            yield rules.invalid(f"{path}.matchLabelKeys[{i}]", name, message, "leave it in one of them")
+            yield rules.invalid(f"{path}.matchLabelKeys[{i}]", name, message, "remove it from one of the two lists")
 
 
 def topology_key_faults(key: str, path: str) -> Iterator[FieldError]:
-    """A topology key is a label key."""
+    """Report a topology key that is empty or not a valid label key."""
     if key:
         yield from rules.label_key_faults(key, path)
     else:
-        yield rules.required(path, "can not be empty", "name a node label, such as kubernetes.io/hostname")
+        yield rules.required(path, "can not be empty", "use the key of a node label, such as kubernetes.io/hostname")
 
 
-def _own_label_faults(obj: Mapping[str, Any], field: str, path: str) -> Iterator[FieldError]:
-    """Keys of the pod's own labels narrow a label selector, which must exist."""
+def _pod_label_key_faults(obj: Mapping[str, Any], field: str, path: str) -> Iterator[FieldError]:
+    """Report matchLabelKeys or mismatchLabelKeys that are not label keys, or that are set without a labelSelector."""
     keys = obj.get(field) or ()
     if keys and obj.get("labelSelector") is None:
         message = "must not be specified when labelSelector is not set"
@@ -253,37 +264,42 @@ def _own_label_faults(obj: Mapping[str, Any], field: str, path: str) -> Iterator
 
 
 def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """A constraint has a topology key and a skew of at least one; no two are equal."""
+    """Report topology spread constraints that are invalid or duplicate."""
     seen: dict[tuple[str, str], None] = {}
     for i, constraint in enumerate(constraints):
-        at, when = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
+        item_path, when = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
         key, skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
         if skew <= 0:
-            yield rules.invalid(f"{at}.maxSkew", skew, "must be greater than zero", "give 1 or more")
+            yield rules.invalid(f"{item_path}.maxSkew", skew, "must be greater than zero", "set it to 1 or more")
         if not key:
-            yield rules.required(f"{at}.topologyKey", "can not be empty", "name a node label")
+            remedy = "use the key of a node label, such as kubernetes.io/hostname"
+            yield rules.required(f"{item_path}.topologyKey", "can not be empty", remedy)
         if when not in _WHEN_UNSATISFIABLE:
-            yield rules.unsupported(f"{at}.whenUnsatisfiable", when, _WHEN_UNSATISFIABLE)
+            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", when, _WHEN_UNSATISFIABLE)
         if (key, when) in seen:
-            yield rules.duplicate(f"{at}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {when}}}", "drop one of them")
+            yield rules.duplicate(
+                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {when}}}", "remove one of the two"
+            )
         seen[key, when] = None
-        yield from rules.selector_faults(constraint.get("labelSelector"), f"{at}.labelSelector")
-        yield from _own_label_faults(constraint, "matchLabelKeys", at)
-        yield from _domain_faults(constraint, when, at)
+        yield from rules.selector_faults(constraint.get("labelSelector"), f"{item_path}.labelSelector")
+        yield from _pod_label_key_faults(constraint, "matchLabelKeys", item_path)
+        yield from _domain_faults(constraint, when, item_path)
 
 
 def _domain_faults(constraint: Mapping[str, Any], when: str, path: str) -> Iterator[FieldError]:
-    """A minDomains is positive and requires DoNotSchedule; node policies are known."""
-    least = constraint.get("minDomains")
-    if least is not None and least <= 0:
-        yield rules.invalid(f"{path}.minDomains", least, "must be greater than zero", "give 1 or more")
-    if least is not None and when != _WHEN_UNSATISFIABLE[0]:
+    """Report a minDomains that is not positive or lacks DoNotSchedule, and unknown node policies."""
+    min_domains = constraint.get("minDomains")
+    if min_domains is not None and min_domains <= 0:
+        yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "set it to 1 or more")
+    if min_domains is not None and when != _WHEN_UNSATISFIABLE[0]:
         message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
-        yield rules.invalid(f"{path}.minDomains", least, message, "drop it, or set whenUnsatisfiable to DoNotSchedule")
+        yield rules.invalid(
+            f"{path}.minDomains", min_domains, message, "remove it, or set whenUnsatisfiable to DoNotSchedule"
+        )
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
         policy = constraint.get(field)
-        if policy is not None and policy not in _POLICIES:
-            yield rules.unsupported(f"{path}.{field}", policy, _POLICIES)
+        if policy is not None and policy not in _NODE_POLICIES:
+            yield rules.unsupported(f"{path}.{field}", policy, _NODE_POLICIES)
 
 
 # --- tolerations ---
@@ -298,56 +314,60 @@ OPERATORS: Final = ("Equal", "Exists")
 
 
 def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Taints have valid keys, values and effects; each pair of key and effect is unique."""
+    """Report taints with an invalid key, value or effect, and taints with the same key and effect."""
     seen: dict[tuple[str, str], str] = {}
     for i, taint in enumerate(taints):
-        at, pair = f"{path}[{i}]", (taint["key"], taint["effect"])
-        yield from rules.label_key_faults(taint["key"], f"{at}.key")
+        item_path, pair = f"{path}[{i}]", (taint["key"], taint["effect"])
+        yield from rules.label_key_faults(taint["key"], f"{item_path}.key")
         value = taint.get("value") or ""
         for message in rules.label_value(value):
-            yield rules.invalid(f"{at}.value", value, message, "use a short text of letters, digits, '-', '_' and '.'")
+            yield rules.invalid(
+                f"{item_path}.value", value, message, "use at most 63 letters, digits, '-', '_' and '.'"
+            )
         if taint["effect"] not in EFFECTS:
-            yield rules.unsupported(f"{at}.effect", taint["effect"], EFFECTS)
+            yield rules.unsupported(f"{item_path}.effect", taint["effect"], EFFECTS)
         if pair in seen:
             message = "taints must be unique by key and effect pair"
-            remedy = f"drop it: {seen[pair]} has the same key and effect"
-            yield FieldError(at, f"Duplicate value: {rules.printed(taint)}: {message}", remedy)
-        seen.setdefault(pair, at)
+            remedy = f"remove this taint: {seen[pair]} has the same key and effect"
+            yield FieldError(item_path, f"Duplicate value: {rules.printed(taint)}: {message}", remedy)
+        seen.setdefault(pair, item_path)
 
 
 def toleration_faults(tolerations: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Tolerations have valid keys, operators and effects, without contradictions."""
+    """Report tolerations with an invalid or contradictory key, operator, value, effect or tolerationSeconds."""
     for i, toleration in enumerate(tolerations):
-        at, operator = f"{path}[{i}]", toleration.get("operator") or "Equal"
+        item_path, operator = f"{path}[{i}]", toleration.get("operator") or "Equal"
         if key := toleration.get("key"):
-            yield from rules.label_key_faults(key, f"{at}.key")
+            yield from rules.label_key_faults(key, f"{item_path}.key")
         elif operator != "Exists":
             message = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
-            yield rules.invalid(f"{at}.operator", operator, message, "give a key, or set the operator to Exists")
+            yield rules.invalid(f"{item_path}.operator", operator, message, "set a key, or set the operator to Exists")
         if operator not in OPERATORS:
-            yield rules.unsupported(f"{at}.operator", operator, OPERATORS)
-        yield from _value_faults(toleration, operator, at)
-        yield from _effect_faults(toleration, at)
+            yield rules.unsupported(f"{item_path}.operator", operator, OPERATORS)
+        yield from _value_faults(toleration, operator, item_path)
+        yield from _effect_faults(toleration, item_path)
 
 
 def _value_faults(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
-    """A value is a label value, and Exists has none."""
+    """Report a toleration whose value is not a label value, or is set with the operator Exists."""
     value = toleration.get("value") or ""
     if operator == "Exists" and value:
         message = "value must be empty when `operator` is 'Exists'"
-        yield rules.invalid(f"{path}.operator", operator, message, "drop the value, or set the operator to Equal")
+        yield rules.invalid(f"{path}.operator", operator, message, "remove the value, or set the operator to Equal")
     for message in rules.label_value(value):
-        yield rules.invalid(f"{path}.value", value, message, "use a value a taint can have")
+        yield rules.invalid(f"{path}.value", value, message, "use at most 63 letters, digits, '-', '_' and '.'")
 
 
 def _effect_faults(toleration: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Only NoExecute may have tolerationSeconds."""
+    """Report a toleration with an unknown effect, or with tolerationSeconds but without the effect NoExecute."""
     effect = toleration.get("effect") or ""
     if effect and effect not in EFFECTS:
         yield rules.unsupported(f"{path}.effect", effect, EFFECTS)
     if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
         message = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-        yield rules.invalid(f"{path}.effect", effect, message, "set the effect to NoExecute, or drop tolerationSeconds")
+        yield rules.invalid(
+            f"{path}.effect", effect, message, "set the effect to NoExecute, or remove tolerationSeconds"
+        )
 
 
 _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
@@ -360,7 +380,7 @@ def pod_faults(pod: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from _spec_faults(spec, "spec", ())
     if spec.get("nodeName") and spec.get("schedulingGates"):
         message = "cannot be set until all schedulingGates have been cleared"
-        yield rules.forbidden("spec.nodeName", message, "drop the gates, or the node")
+        yield rules.forbidden("spec.nodeName", message, "remove schedulingGates or nodeName")
 
 
 def pod_template_kind_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -370,7 +390,7 @@ def pod_template_kind_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def pod_template_faults(template: Mapping[str, Any], path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
-    """Validate a pod template within another object, which adds volumes for the named claims."""
+    """Validate a pod template at a path of another object; `claims` are names of volumes that the object adds to it."""
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     yield from rules.label_faults(meta.get("labels"), f"{path}.metadata.labels")
     yield from rules.annotation_faults(meta.get("annotations"), f"{path}.metadata.annotations")
@@ -378,7 +398,7 @@ def pod_template_faults(template: Mapping[str, Any], path: str, claims: Sequence
 
 
 def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
-    """Validate a pod's volumes, containers, resources and scheduling constraints."""
+    """Validate the spec of a pod or pod template at a path."""
     volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claims])
     yield from volume_faults(spec.get("volumes") or (), f"{path}.volumes")
     yield from containers.containers_faults(spec, volumes, path)
@@ -398,28 +418,30 @@ def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> I
 
 
 def _gate_faults(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Scheduling gates are unique qualified names."""
+    """Report scheduling gates that are not qualified names, and duplicate ones."""
     seen: dict[str, None] = {}
     for i, gate in enumerate(gates):
         name = gate.get("name") or ""
         yield from rules.label_key_faults(name, f"{path}[{i}]")
         if name in seen:
-            yield rules.duplicate(f"{path}[{i}]", name, "name each gate once")
+            yield rules.duplicate(f"{path}[{i}]", name, "remove one of the two gates")
         seen[name] = None
 
 
 def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate single fields of a pod."""
+    """Validate the restart policy, the deadlines and the names in a pod's spec."""
     policy = spec.get("restartPolicy")
     if policy and policy not in _RESTART_POLICIES:
         yield rules.unsupported(f"{path}.restartPolicy", policy, _RESTART_POLICIES)
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
         message = "must be between 1 and 2147483647, inclusive"
-        yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline, message, "give 1 or more seconds")
+        yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline, message, "set it to 1 or more seconds")
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and grace < 0:
-        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE, "give 0 or more seconds")
+        yield rules.invalid(
+            f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE, "set it to 0 or more seconds"
+        )
     for field, rule in (
         ("hostname", rules.dns_label),
         ("subdomain", rules.dns_label),
@@ -429,7 +451,8 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         ("runtimeClassName", rules.dns_subdomain),
     ):
         for message in rule(spec[field]) if spec.get(field) else ():
-            yield rules.invalid(f"{path}.{field}", spec[field], message, "use lower case letters, digits and '-'")
+            characters = "letters, digits and '-'" if rule is rules.dns_label else "letters, digits, '-' and '.'"
+            yield rules.invalid(f"{path}.{field}", spec[field], message, f"use lowercase {characters}")
 
 
 # --- pod updates ---
@@ -441,20 +464,20 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 Spec = Mapping[str, Any]
 
-_MEANING: Final = meaning_of(scheme.POD)
+_POD_EQUALITY: Final = meaning_of(scheme.POD)
 _INT32_MAX: Final = 2**31 - 1
-_KEPT: Final = (
+_IMMUTABLE_MESSAGE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
 _REMEDY: Final = "delete the Pod and recreate it"
-#: Fields with separate rules.
-_JUDGED: Final = ("containers", "initContainers", "activeDeadlineSeconds", "tolerations", "schedulingGates")
+#: Fields whose changes have separate rules.
+_SEPARATE_FIELDS: Final = ("containers", "initContainers", "activeDeadlineSeconds", "tolerations", "schedulingGates")
 
 
 def pod_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Pod."""
+    """Validate an update of a Pod: most of its spec is immutable."""
     yield from pod_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     for field in ("containers", "initContainers"):
@@ -463,58 +486,67 @@ def pod_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterato
             return
     yield from _deadline_faults(spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds"))
     yield from _toleration_faults(spec.get("tolerations") or (), before.get("tolerations") or ())
-    yield from _pod_updates_gate_faults(spec.get("schedulingGates") or (), before.get("schedulingGates") or ())
-    if not _MEANING.is_same("PodSpec", _rest(spec, before), _rest(before, before)):
-        yield rules.forbidden("spec", _KEPT, _REMEDY)
+    yield from _gate_update_faults(spec.get("schedulingGates") or (), before.get("schedulingGates") or ())
+    if not _POD_EQUALITY.is_same("PodSpec", _immutable_fields(spec, before), _immutable_fields(before, before)):
+        yield rules.forbidden("spec", _IMMUTABLE_MESSAGE, _REMEDY)
 
 
 def _deadline_faults(new: int | None, old: int | None) -> Iterator[FieldError]:
-    """A deadline may be set or shortened."""
+    """Report an activeDeadlineSeconds that is removed, increased or out of range."""
     path = "spec.activeDeadlineSeconds"
     if new is None:
         if old is not None:
-            yield rules.invalid(path, new, "must not update from a positive integer to nil value", f"keep {old}")
+            yield rules.invalid(
+                path, new, "must not update from a positive integer to nil value", f"keep the value {old}"
+            )
     elif not 0 <= new <= _INT32_MAX:
         message = f"must be between 0 and {_INT32_MAX}, inclusive"
-        yield rules.invalid(path, new, message, "give 0 or more seconds")
+        yield rules.invalid(path, new, message, "set it to 0 or more seconds")
     elif old is not None and new > old:
         message = "must be less than or equal to previous value"
-        yield rules.invalid(path, new, message, f"give at most {old}")
+        yield rules.invalid(path, new, message, f"set it to at most {old}")
 
 
 def _toleration_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
-    """Tolerations may be added; of existing ones only the seconds of NoExecute may change."""
+    """Report removed and changed tolerations; tolerations may be added, and tolerationSeconds may change."""
     for toleration in old:
         is_timed = toleration.get("effect") == "NoExecute"
-        alike = (
-            _MEANING.is_same("Toleration", each, toleration)
-            or (is_timed and _MEANING.is_same("Toleration", _timeless(each), _timeless(toleration)))
-            for each in new
+        matches = (
+            _POD_EQUALITY.is_same("Toleration", new_toleration, toleration)
+            or (
+                is_timed
+                and _POD_EQUALITY.is_same("Toleration", _without_seconds(new_toleration), _without_seconds(toleration))
+            )
+            for new_toleration in new
         )
-        if not any(alike):
+        if not any(matches):
             message = "existing toleration can not be modified except its tolerationSeconds"
-            yield rules.forbidden("spec.tolerations", message, f"keep {rules.printed(toleration)}")
+            yield rules.forbidden("spec.tolerations", message, f"keep the toleration {rules.printed(toleration)}")
 
 
-def _timeless(toleration: Spec) -> Spec:
+def _without_seconds(toleration: Spec) -> Spec:
     return {field: value for field, value in toleration.items() if field != "tolerationSeconds"}
 
 
-def _pod_updates_gate_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
-    """Scheduling gates may only be removed."""
+def _gate_update_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
+    """Report scheduling gates that an update adds; it may only remove them."""
     for i, gate in enumerate(new):
         if gate not in old:
             message = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
-            yield rules.forbidden(f"spec.schedulingGates[{i}].name", message, "drop it")
+            yield rules.forbidden(
+                f"spec.schedulingGates[{i}].name", message, "remove the gate, or recreate the Pod with it"
+            )
 
 
-def _rest(spec: Spec, old: Spec) -> Spec:
-    """Return the immutable part of a spec. Scheduling directives of a gated Pod may change."""
-    hidden = _JUDGED if not old.get("schedulingGates") else (*_JUDGED, "nodeSelector", "affinity")
+def _immutable_fields(spec: Spec, old: Spec) -> Spec:
+    """Return the immutable fields of a Pod's spec; nodeSelector and affinity may change while the Pod is gated."""
+    mutable_fields = (
+        _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
+    )
     spec = completed("PodSpec", spec)
-    rest = {field: value for field, value in spec.items() if field not in hidden}
+    immutable = {field: value for field, value in spec.items() if field not in mutable_fields}
     for field in ("containers", "initContainers"):
-        rest[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec.get(field) or ()]
+        immutable[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec.get(field) or ()]
     if (old.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
-        rest["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
-    return rest
+        immutable["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
+    return immutable

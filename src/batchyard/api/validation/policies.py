@@ -1,4 +1,4 @@
-"""Rules of LimitRanges, ResourceQuotas, PodDisruptionBudgets, roles and role bindings."""
+"""Validation of LimitRanges, ResourceQuotas, PodDisruptionBudgets, and RBAC roles and role bindings."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +11,14 @@ from batchyard.api.validation.rules import is_extended, resource_name_faults
 
 # --- limit range ---
 #
-# Rules of LimitRanges. Source: Kubernetes's pkg/apis/core/validation.
+# Rules of LimitRanges and ResourceQuotas. Source: Kubernetes's pkg/apis/core/validation.
 
 
 _CLAIM: Final = "PersistentVolumeClaim"
 _TYPES: Final = ("Container", "Pod", _CLAIM)
 _FIELDS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
-#: Pairs of which the first is at most the second: the field to blame, and the names in the message.
-_ORDERED: Final = (
+#: Pairs of fields, the first of which must not exceed the second; the reported field; the names in the message.
+_ORDERED_FIELDS: Final = (
     ("min", "max", "min", "min value", "max value"),
     ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
     ("defaultRequest", "max", "defaultRequest", "default request value", "max value"),
@@ -26,8 +26,8 @@ _ORDERED: Final = (
     ("min", "default", "default", "min value", "default value"),
     ("default", "max", "default", "default value", "max value"),
 )
-#: For these pairs, the message shows the value of the other field.
-_SHOWN: Final = {("min", "default"): "min", ("default", "max"): "max"}
+#: The field whose value the message shows, for the pairs where it is not the reported one.
+_SHOWN_FIELDS: Final = {("min", "default"): "min", ("default", "max"): "max"}
 
 
 def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -38,7 +38,7 @@ def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
         path, kind = f"spec.limits[{i}]", limit["type"]
         yield from _type_faults(kind, f"{path}.type")
         if kind in seen:
-            yield rules.duplicate(f"{path}.type", kind, "join the two")
+            yield rules.duplicate(f"{path}.type", kind, "merge the two limits")
         seen[kind] = None
         yield from _field_faults(limit, path)
         listed = {name: None for field in _FIELDS for name in limit.get(field) or ()}
@@ -47,10 +47,10 @@ def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _type_faults(kind: str, path: str) -> Iterator[FieldError]:
-    remedy, wrong = f"use one of {', '.join(_TYPES)}", rules.qualified_name(kind)
-    for message in wrong:
+    remedy, name_errors = f"use one of {', '.join(_TYPES)}", rules.qualified_name(kind)
+    for message in name_errors:
         yield rules.invalid(path, kind, message, remedy)
-    if not wrong and "/" not in kind and kind not in _TYPES:
+    if not name_errors and "/" not in kind and kind not in _TYPES:
         yield rules.invalid(path, kind, "must be a standard limit type or fully qualified", remedy)
 
 
@@ -60,67 +60,80 @@ def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         if kind == "Pod" and field.startswith("default"):
             if limit.get(field):
                 message = "may not be specified when `type` is 'Pod'"
-                yield rules.forbidden(f"{path}.{field}", message, "give it for containers")
+                yield rules.forbidden(
+                    f"{path}.{field}", message, "remove it, or set it in the limit with the type Container"
+                )
         elif kind in _TYPES[:2]:
             for name in limit.get(field) or ():
                 yield from resource_name_faults(name, f"{path}.{field}[{name}]")
     if kind == _CLAIM and not any("storage" in (limit.get(field) or ()) for field in ("min", "max")):
         message = "either minimum or maximum storage value is required, but neither was provided"
-        yield rules.required(f"{path}.limits", message, "give a minimum or maximum of storage")
+        yield rules.required(f"{path}.limits", message, "set min.storage or max.storage")
 
 
 def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    """The amounts of one resource are consistent."""
-    given = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
-    for less, more, wrong, first, second in _ORDERED:
-        if less in given and more in given and rules.exceeds(given[less], given[more]):
-            low, high = rules.shown(given[less]), rules.shown(given[more])
-            value = rules.shown(given[_SHOWN.get((less, more), wrong)])
-            message = f"{first} {low} is greater than {second} {high}"
-            yield rules.invalid(f"{path}.{wrong}[{name}]", value, message, f"give at most {high}")
-    yield from _ratio_faults(given, name, path)
+    """Report minimum, maximum and default amounts of a resource that contradict each other."""
+    amounts = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
+    for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELDS:
+        if smaller in amounts and larger in amounts and rules.exceeds(amounts[smaller], amounts[larger]):
+            low, high = rules.shown(amounts[smaller]), rules.shown(amounts[larger])
+            value = rules.shown(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
+            message = f"{smaller_name} {low} is greater than {larger_name} {high}"
+            yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"set it to at most {high}")
+    yield from _ratio_faults(amounts, name, path)
     is_shared = not is_extended(name) and not name.startswith("hugepages-")
-    if not is_shared and "default" in given and "defaultRequest" in given:
-        default, request = rules.shown(given["default"]), rules.shown(given["defaultRequest"])
-        if rules.nano(given["default"]) != rules.nano(given["defaultRequest"]):
+    if not is_shared and "default" in amounts and "defaultRequest" in amounts:
+        default, request = rules.shown(amounts["default"]), rules.shown(amounts["defaultRequest"])
+        if rules.nano(amounts["default"]) != rules.nano(amounts["defaultRequest"]):
             message = f"default value {default} must equal to defaultRequest value {request} in {name}"
-            yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"give {default}")
+            yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"set it to {default}")
 
 
-def _ratio_faults(given: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    ratio = rules.nano(given.get("maxLimitRequestRatio", ""))
+def _ratio_faults(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+    ratio = rules.nano(amounts.get("maxLimitRequestRatio", ""))
     if ratio is None:
         return
-    at, shown = f"{path}.maxLimitRequestRatio[{name}]", rules.shown(given["maxLimitRequestRatio"])
+    ratio_path, shown = f"{path}.maxLimitRequestRatio[{name}]", rules.shown(amounts["maxLimitRequestRatio"])
     if ratio < NANO:
-        yield rules.invalid(at, shown, f"ratio {shown} is less than 1", "give at least 1")
-    low, high = rules.nano(given.get("min", "")), rules.nano(given.get("max", ""))
+        yield rules.invalid(ratio_path, shown, f"ratio {shown} is less than 1", "set it to 1 or more")
+    low, high = rules.nano(amounts.get("min", "")), rules.nano(amounts.get("max", ""))
     if low and high is not None and ratio * low > high * NANO:
         message = f"ratio {shown} is greater than max/min = {high / low:f}"
-        yield rules.invalid(at, shown, message, "give less, or move the bounds")
+        yield rules.invalid(ratio_path, shown, message, "reduce the ratio, or change min and max")
 
 
-_COMPUTE: Final = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
-_WHOLE: Final = frozenset(
+_COMPUTE_RESOURCES: Final = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
+_INTEGER_RESOURCES: Final = frozenset(
     {
         *("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps"),
         *("persistentvolumeclaims", "services.nodeports", "services.loadbalancers"),
     }
 )
-_STORAGE: Final = ("ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage", "requests.storage")
-_STANDARD: Final = frozenset({*_COMPUTE, *_STORAGE, *_WHOLE})
+_STORAGE_RESOURCES: Final = (
+    "ephemeral-storage",
+    "requests.ephemeral-storage",
+    "limits.ephemeral-storage",
+    "requests.storage",
+)
+_STANDARD_RESOURCES: Final = frozenset({*_COMPUTE_RESOURCES, *_STORAGE_RESOURCES, *_INTEGER_RESOURCES})
 _HUGE_PAGES: Final = ("hugepages-", "requests.hugepages-")
 _BEST_EFFORT: Final = "BestEffort"
 _PRIORITY: Final = "PriorityClass"
 #: Scopes without values.
-_PLAIN: Final = ("Terminating", "NotTerminating", _BEST_EFFORT, "NotBestEffort", "CrossNamespacePodAffinity")
-_SCOPES: Final = (*_PLAIN, _PRIORITY)
+_SCOPES_WITHOUT_VALUES: Final = (
+    "Terminating",
+    "NotTerminating",
+    _BEST_EFFORT,
+    "NotBestEffort",
+    "CrossNamespacePodAffinity",
+)
+_SCOPES: Final = (*_SCOPES_WITHOUT_VALUES, _PRIORITY)
 _CONFLICTS: Final = ((_BEST_EFFORT, "NotBestEffort"), ("Terminating", "NotTerminating"))
 _MUST_EXIST: Final = (
     "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
     "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
 )
-_UNSUITED: Final = "unsupported scope applied to resource"
+_UNSUPPORTED_SCOPE: Final = "unsupported scope applied to resource"
 
 
 def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -132,8 +145,8 @@ def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
         path = f"spec.hard[{name}]"
         yield from _name_faults(name, path)
         yield from rules.amount_faults(value, path)
-        if name in _WHOLE and (rules.nano(value) or 0) % 10**9:
-            yield rules.invalid(path, rules.shown(value), "must be an integer", "give a whole number")
+        if name in _INTEGER_RESOURCES and (rules.nano(value) or 0) % 10**9:
+            yield rules.invalid(path, rules.shown(value), "must be an integer", "use an integer")
     standard = [name for name in sorted(hard) if _is_standard(name)]
     yield from _scopes_faults(spec.get("scopes") or (), standard)
     yield from _selector_faults(spec.get("scopeSelector"), standard)
@@ -148,16 +161,16 @@ def resource_quota_update_faults(new: Mapping[str, Any], old: Mapping[str, Any])
 
 
 def _is_standard(name: str) -> bool:
-    return name in _STANDARD or name.startswith(_HUGE_PAGES)
+    return name in _STANDARD_RESOURCES or name.startswith(_HUGE_PAGES)
 
 
 def _name_faults(name: str, path: str) -> Iterator[FieldError]:
-    """A limited resource is one that quotas support, or has a prefix."""
-    remedy = "bound pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch, for example"
-    wrong = rules.qualified_name(name)
-    for message in wrong:
+    """Report a name in a ResourceQuota that is not a standard quota resource and has no domain prefix."""
+    remedy = "use a name such as pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch"
+    name_errors = rules.qualified_name(name)
+    for message in name_errors:
         yield rules.invalid(path, name, message, remedy)
-    if wrong or "/" in name:
+    if name_errors or "/" in name:
         return
     if not _is_standard(name) and name != "storage":
         yield rules.invalid(path, name, "must be a standard resource type or fully qualified", remedy)
@@ -165,50 +178,54 @@ def _name_faults(name: str, path: str) -> Iterator[FieldError]:
         yield rules.invalid(path, name, "must be a standard resource for quota", remedy)
 
 
-def _suits(scope: str, name: str) -> bool:
-    """Report whether a scope applies to a limited resource."""
+def _applies_to(scope: str, name: str) -> bool:
+    """Report whether a quota scope can be combined with a resource in a ResourceQuota."""
     if scope == _BEST_EFFORT:
         return name == "pods"
-    return scope not in _SCOPES or name == "pods" or name in _COMPUTE
+    return scope not in _SCOPES or name == "pods" or name in _COMPUTE_RESOURCES
 
 
-def _scopes_faults(scopes: Sequence[str], hard: Sequence[str]) -> Iterator[FieldError]:
-    remedy = f"use some of {', '.join(_PLAIN)}, and bound only what Pods use"
+def _scopes_faults(scopes: Sequence[str], resource_names: Sequence[str]) -> Iterator[FieldError]:
+    remedy = (
+        f"use scopes from {', '.join(_SCOPES_WITHOUT_VALUES)}, and only resources of Pods such as pods and requests.cpu"
+    )
     for scope in scopes:
         if scope not in _SCOPES:
             yield rules.invalid("spec.scopes", scopes, "unsupported scope", remedy)
-        for name in hard:
-            if not _suits(scope, name):
-                yield rules.invalid("spec.scopes", scopes, _UNSUITED, remedy)
+        for name in resource_names:
+            if not _applies_to(scope, name):
+                yield rules.invalid("spec.scopes", scopes, _UNSUPPORTED_SCOPE, remedy)
     yield from _conflict_faults(scopes, scopes, "spec.scopes")
 
 
-def _selector_faults(selector: Mapping[str, Any] | None, hard: Sequence[str]) -> Iterator[FieldError]:
+def _selector_faults(selector: Mapping[str, Any] | None, resource_names: Sequence[str]) -> Iterator[FieldError]:
     path, expressions = "spec.scopeSelector.matchExpressions", (selector or {}).get("matchExpressions") or ()
     for expression in expressions:
         scope = expression["scopeName"]
         if scope not in _SCOPES:
             yield rules.invalid(f"{path}.scopeName", scope, "unsupported scope", f"use one of {', '.join(_SCOPES)}")
-        for name in hard:
-            if not _suits(scope, name):
-                yield rules.invalid(path, selector, _UNSUITED, "bound only what Pods use")
+        for name in resource_names:
+            if not _applies_to(scope, name):
+                yield rules.invalid(
+                    path, selector, _UNSUPPORTED_SCOPE, "use only resources of Pods, such as pods and requests.cpu"
+                )
         yield from _operator_faults(expression, path)
     yield from _conflict_faults([each["scopeName"] for each in expressions], [], path)
 
 
 def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     operator, values = expression["operator"], expression.get("values") or ()
-    if expression["scopeName"] in _PLAIN and operator != "Exists":
+    if expression["scopeName"] in _SCOPES_WITHOUT_VALUES and operator != "Exists":
         yield rules.invalid(f"{path}.operator", operator, _MUST_EXIST, "use Exists")
     match operator:
         case "In" | "NotIn":
             if not values:
                 message = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
-                yield rules.required(f"{path}.values", message, "name a PriorityClass")
+                yield rules.required(f"{path}.values", message, "add the name of a PriorityClass")
         case "Exists" | "DoesNotExist":
             if values:
                 message = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
-                yield rules.invalid(f"{path}.values", values, message, "leave the values out")
+                yield rules.invalid(f"{path}.values", values, message, "remove the values")
         case _:
             remedy = "use In, NotIn, Exists or DoesNotExist"
             yield rules.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
@@ -217,7 +234,7 @@ def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[Field
 def _conflict_faults(scopes: Sequence[str], shown: Sequence[str], path: str) -> Iterator[FieldError]:
     for pair in _CONFLICTS:
         if all(scope in scopes for scope in pair):
-            yield rules.invalid(path, list(shown), "conflicting scopes", f"drop {pair[0]} or {pair[1]}")
+            yield rules.invalid(path, list(shown), "conflicting scopes", f"remove {pair[0]} or {pair[1]}")
 
 
 # --- disruption budget ---
@@ -226,41 +243,41 @@ def _conflict_faults(scopes: Sequence[str], shown: Sequence[str], path: str) -> 
 
 
 _PERCENT: Final = re.compile(r"([0-9]+)%", re.ASCII)
-_NO_PERCENT: Final = (
+_PERCENT_MESSAGE: Final = (
     "a valid percent string must be a numeric string followed by an ending '%' "
     "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
 )
-_POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")
-_REMEDY: Final = "give a number such as 2, or a share such as 50%"
+_EVICTION_POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")
+_PERCENT_REMEDY: Final = "use a number such as 2, or a percentage such as 50%"
 
 
 def disruption_budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a PodDisruptionBudget."""
     yield from rules.metadata_faults(budget)
     spec = budget.get("spec") or {}
-    given = [field for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None]
-    if len(given) > 1:
+    fields = [field for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None]
+    if len(fields) > 1:
         message = "minAvailable and maxUnavailable cannot be both set"
-        yield rules.invalid("spec", spec, message, "drop one of the two")
-    for field in given:
-        yield from _share_faults(spec[field], f"spec.{field}")
+        yield rules.invalid("spec", spec, message, "remove minAvailable or maxUnavailable")
+    for field in fields:
+        yield from _pod_count_faults(spec[field], f"spec.{field}")
     policy = spec.get("unhealthyPodEvictionPolicy")
-    if policy is not None and policy not in _POLICIES:
-        yield rules.unsupported("spec.unhealthyPodEvictionPolicy", policy, _POLICIES)
+    if policy is not None and policy not in _EVICTION_POLICIES:
+        yield rules.unsupported("spec.unhealthyPodEvictionPolicy", policy, _EVICTION_POLICIES)
     yield from rules.selector_faults(spec.get("selector"), "spec.selector")
 
 
-def _share_faults(value: Any, path: str) -> Iterator[FieldError]:
-    """A share is a number that is not negative, or at most 100%."""
+def _pod_count_faults(value: Any, path: str) -> Iterator[FieldError]:
+    """Report a number of pods that is negative, and a percentage that is malformed or above 100%."""
     if isinstance(value, int):
         if value < 0:
-            yield rules.invalid(path, value, rules.NEGATIVE, _REMEDY)
+            yield rules.invalid(path, value, rules.NEGATIVE, _PERCENT_REMEDY)
         return
-    share = _PERCENT.fullmatch(value)
-    if share is None:
-        yield rules.invalid(path, value, _NO_PERCENT, _REMEDY)
-    elif int(share[1]) > 100:
-        yield rules.invalid(path, value, "must not be greater than 100%", _REMEDY)
+    percentage = _PERCENT.fullmatch(value)
+    if percentage is None:
+        yield rules.invalid(path, value, _PERCENT_MESSAGE, _PERCENT_REMEDY)
+    elif int(percentage[1]) > 100:
+        yield rules.invalid(path, value, "must not be greater than 100%", _PERCENT_REMEDY)
 
 
 # --- rbac ---
@@ -282,7 +299,7 @@ def role_faults(role: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.required(
             "aggregationRule.clusterRoleSelectors",
             "at least one clusterRoleSelector required if aggregationRule is non-nil",
-            "select the ClusterRoles to take rules from, or drop aggregationRule",
+            "add a selector for the ClusterRoles whose rules are combined, or remove aggregationRule",
         )
     for i, selector in enumerate(selectors):
         yield from rules.selector_faults(selector, f"aggregationRule.clusterRoleSelectors[{i}]")
@@ -298,15 +315,15 @@ def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     if role["kind"] not in kinds:
         yield rules.unsupported("roleRef.kind", role["kind"], kinds)
     if not role["name"]:
-        yield rules.required("roleRef.name", "", "name the role to bind")
+        yield rules.required("roleRef.name", "", "set it to the name of the role to bind")
     for message in rules.path_segment(role["name"]):
-        yield rules.invalid("roleRef.name", role["name"], message, "give the name of a role")
+        yield rules.invalid("roleRef.name", role["name"], message, "use the name of a role")
     for i, subject in enumerate(binding.get("subjects") or ()):
         yield from _subject_faults(subject, f"subjects[{i}]", is_namespaced=is_namespaced)
 
 
 def binding_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a binding: its role is immutable."""
+    """Validate an update of a RoleBinding or ClusterRoleBinding: its role is immutable."""
     yield from binding_faults(new)
     if new["roleRef"] != old["roleRef"]:
         remedy = "delete the binding and recreate it"
@@ -314,32 +331,34 @@ def binding_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _rule_faults(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """A rule is about resources or about non-resource URLs, and is complete."""
+    """Report a role's rule without verbs, groups or resources, or with both resources and non-resource URLs."""
     if not rule["verbs"]:
-        yield rules.required(f"{path}.verbs", "verbs must contain at least one value", "name the allowed verbs")
+        yield rules.required(
+            f"{path}.verbs", "verbs must contain at least one value", "add the allowed verbs, such as get and list"
+        )
     urls, resources = rule.get("nonResourceURLs"), rule.get("resources")
     if urls:
-        where = f"{path}.nonResourceURLs"
+        urls_path = f"{path}.nonResourceURLs"
         if is_namespaced:
             message = "namespaced rules cannot apply to non-resource URLs"
-            yield rules.invalid(where, urls, message, "use a ClusterRole and a ClusterRoleBinding")
+            yield rules.invalid(urls_path, urls, message, "use a ClusterRole and a ClusterRoleBinding")
         if rule.get("apiGroups") or resources or rule.get("resourceNames"):
             message = "rules cannot apply to both regular resources and non-resource URLs"
-            yield rules.invalid(where, urls, message, "make two rules of it")
+            yield rules.invalid(urls_path, urls, message, "split the rule into two")
         return
     if not rule.get("apiGroups"):
         message = "resource rules must supply at least one api group"
-        yield rules.required(f"{path}.apiGroups", message, 'name the groups; "" is the core group')
+        yield rules.required(f"{path}.apiGroups", message, 'add the API groups; "" is the core group')
     if not resources:
         message = "resource rules must supply at least one resource"
-        yield rules.required(f"{path}.resources", message, "name the resources, such as jobs")
+        yield rules.required(f"{path}.resources", message, "add the resources, such as jobs")
 
 
 def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """A subject is a ServiceAccount with its namespace, or a user or a group."""
+    """Report a subject that is not a valid ServiceAccount with its namespace, User or Group."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
-        yield rules.required(f"{path}.name", "", "name the subject")
+        yield rules.required(f"{path}.name", "", f"set it to the name of the {kind}")
     if kind not in _SUBJECT_KINDS:
         yield rules.unsupported(f"{path}.kind", kind, _SUBJECT_KINDS)
     elif kind != "ServiceAccount":
@@ -347,8 +366,8 @@ def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
             yield rules.unsupported(f"{path}.apiGroup", group, (GROUP,))
     else:
         for message in rules.dns_subdomain(name) if name else ():
-            yield rules.invalid(f"{path}.name", name, message, "give the name of a ServiceAccount")
+            yield rules.invalid(f"{path}.name", name, message, "use the name of a ServiceAccount")
         if group:
             yield rules.unsupported(f"{path}.apiGroup", group, ("",))
         if not is_namespaced and not subject.get("namespace"):
-            yield rules.required(f"{path}.namespace", "", "name the namespace of the ServiceAccount")
+            yield rules.required(f"{path}.namespace", "", "set it to the namespace of the ServiceAccount")

@@ -1,6 +1,6 @@
-"""Rules of Kueue's kinds except Workloads and Topologies: quotas, shares, queues, flavors, checks, configuration.
+"""Validation of Kueue's kinds except Workloads and Topologies, of its Configuration, and of ProvisioningRequests.
 
-Source: Kueue's ClusterQueue and Cohort webhooks and the rules in their CRDs.
+Sources: Kueue's webhooks and the rules in its CRDs, as noted at each section.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ PATH: Final = "spec.resourceGroups"
 
 
 def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldError]:
-    """Validate `spec.resourceGroups`.
+    """Validate the resource groups of a ClusterQueue or Cohort (`kind`).
 
-    `kind` is ClusterQueue or Cohort; `parent` is its cohort or parent cohort, '' if it has none.
+    `parent` is the name of the ClusterQueue's cohort or of the Cohort's parent, '' if it has none.
     """
     resources: dict[str, str] = {}
     flavors: dict[str, str] = {}
@@ -32,23 +32,25 @@ def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldErr
             remedy = f"give each flavor exactly these resources: {', '.join(group['coveredResources'])}"
             yield rules.broken_rule(path, "object", message, remedy)
         for j, flavor in enumerate(group["flavors"]):
-            at = f"{path}.flavors[{j}]"
-            yield from _flavor_faults(flavor, group["coveredResources"], at, kind=kind, parent=parent)
-            yield from _taken(f"{at}.name", flavor["name"], flavors, "a flavor belongs to one group only")
+            item_path = f"{path}.flavors[{j}]"
+            yield from _flavor_faults(flavor, group["coveredResources"], item_path, kind=kind, parent=parent)
+            yield from _duplicate_name_faults(
+                f"{item_path}.name", flavor["name"], flavors, "a flavor can be in one resource group only"
+            )
 
 
 def _covered_faults(covered: Sequence[str], path: str, seen: dict[str, str]) -> Iterator[FieldError]:
-    """Covered resources are resource names, each in one group only."""
+    """Report covered resources of a group that are not valid resource names, or are already in another group."""
     for j, resource in enumerate(covered):
-        at = f"{path}.coveredResources[{j}]"
-        yield from rules.label_key_faults(resource, at)
-        yield from _taken(at, resource, seen, "a resource belongs to one group only")
+        item_path = f"{path}.coveredResources[{j}]"
+        yield from rules.label_key_faults(resource, item_path)
+        yield from _duplicate_name_faults(item_path, resource, seen, "a resource can be in one resource group only")
 
 
-def _taken(path: str, name: str, seen: dict[str, str], rule: str) -> Iterator[FieldError]:
-    """Report a name that was seen before, else record it."""
+def _duplicate_name_faults(path: str, name: str, seen: dict[str, str], rule: str) -> Iterator[FieldError]:
+    """Report a name that is in `seen` already; otherwise add it to `seen` with its path."""
     if name in seen:
-        yield rules.duplicate(path, name, f"drop it here: {rule}, and {name} is at {seen[name]} already")
+        yield rules.duplicate(path, name, f"remove it here: {rule}, and {name} is already at {seen[name]}")
     else:
         seen[name] = path
 
@@ -56,26 +58,26 @@ def _taken(path: str, name: str, seen: dict[str, str], rule: str) -> Iterator[Fi
 def _flavor_faults(
     flavor: Mapping[str, Any], covered: Sequence[str], path: str, *, kind: str, parent: str
 ) -> Iterator[FieldError]:
-    """A flavor has the covered resources in the same order, with valid quotas."""
+    """Report a flavor whose resources are not in the order of coveredResources, or whose quotas are invalid."""
     for i, (quota, expected) in enumerate(zip(flavor["resources"], covered, strict=False)):
-        at = f"{path}.resources[{i}]"
+        item_path = f"{path}.resources[{i}]"
         if quota["name"] != expected:
             message = "must match the name in coveredResources"
-            remedy = f"put {expected} here: resources stand in the order of coveredResources"
-            yield rules.invalid(f"{at}.name", quota["name"], message, remedy)
+            remedy = f"move {expected} here: the order must be that of coveredResources"
+            yield rules.invalid(f"{item_path}.name", quota["name"], message, remedy)
         for field in ("nominalQuota", "borrowingLimit", "lendingLimit"):
             if (value := quota.get(field)) is not None:
-                yield from rules.amount_faults(value, f"{at}.{field}")
+                yield from rules.amount_faults(value, f"{item_path}.{field}")
         if not parent:
-            yield from _limit_faults(quota, at, kind)
-        yield from _lending_faults(quota, at, kind)
+            yield from _limit_faults(quota, item_path, kind)
+        yield from _lending_faults(quota, item_path, kind)
 
 
 def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
-    """Borrowing and lending limits require a cohort or parent."""
+    """Report borrowing and lending limits of a ClusterQueue without a cohort, or a Cohort without a parent."""
     absent, remedy = {
-        "ClusterQueue": ("cohort", "drop the limit, or give spec.cohortName"),
-        "Cohort": ("parent", "drop the limit, or give spec.parentName"),
+        "ClusterQueue": ("cohort", "remove the limit, or set spec.cohortName"),
+        "Cohort": ("parent", "remove the limit, or set spec.parentName"),
     }[kind]
     for field in ("borrowingLimit", "lendingLimit"):
         if (value := quota.get(field)) is not None:
@@ -84,37 +86,39 @@ def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[Fi
 
 
 def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
-    """The lending limit of a ClusterQueue is at most its nominal quota; a Cohort may lend what its members have."""
+    """Report a lending limit of a ClusterQueue above its nominal quota; a Cohort also lends the quota of members."""
     limit, nominal = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
     if kind == "ClusterQueue" and limit is not None and rules.exceeds(limit, nominal):
         message = "must be less than or equal to the nominalQuota"
-        remedy = f"give at most {rules.shown(nominal)}"
+        remedy = f"set it to at most {rules.shown(nominal)}"
         yield rules.invalid(f"{path}.lendingLimit", rules.shown(limit), message, remedy)
 
 
 def total_faults(groups: Groups) -> Iterator[FieldError]:
-    """A ClusterQueue has at most 256 flavors, 256 resources, and 512 pairs of them in a group."""
-    for what, field in (("flavors", "flavors"), ("covered resources", "coveredResources")):
+    """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in a group."""
+    for subject, field in (("flavors", "flavors"), ("covered resources", "coveredResources")):
         total = sum(len(group[field]) for group in groups)
         if total > 256:
-            message = f"total number of {what} across all resourceGroups must be ≤ 256, got {total}"
-            yield rules.invalid(PATH, total, message, f"spread the {what} over several ClusterQueues of one cohort")
+            message = f"total number of {subject} across all resourceGroups must be ≤ 256, got {total}"
+            yield rules.invalid(
+                PATH, total, message, f"distribute the {subject} over several ClusterQueues of one cohort"
+            )
     for i, group in enumerate(groups):
         pairs = sum(len(flavor["resources"]) for flavor in group["flavors"])
         if pairs > 512:
             message = f"number of flavor-resource combinations in a resourceGroup must be ≤ 512, got {pairs}"
-            yield rules.invalid(f"{PATH}[{i}]", pairs, message, "spread the flavors over several ClusterQueues")
+            yield rules.invalid(f"{PATH}[{i}]", pairs, message, "distribute the flavors over several ClusterQueues")
 
 
 def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """A weight is 0 or more than 1n."""
+    """Report a fair sharing weight that is negative, not a quantity, or 1n: it must be 0 or more than 1n."""
     weight = (fair_sharing or {}).get("weight")
     if weight is None:
         return
     yield from rules.amount_faults(weight, "spec.fairSharing")
     if rules.nano(weight) == 1:
         message = "When not 0, weight must be > 10e-9"
-        yield rules.invalid("spec.fairSharing", rules.shown(weight), message, "give 0, or more than 1n")
+        yield rules.invalid("spec.fairSharing", rules.shown(weight), message, "set it to 0, or to more than 1n")
 
 
 # --- cluster queue ---
@@ -138,20 +142,21 @@ def cluster_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
 def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ClusterQueue.
 
-    References to missing flavors that were stored before the rule existed may stay, as upstream allows.
+    As upstream allows, unchanged references of admission checks to missing flavors are valid if the flavors of the
+    ClusterQueue do not change.
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     yield from rules.metadata_faults(new)
     yield from rules.denied_by(WEBHOOK, _spec_faults(new))
-    kept = _on_flavors(old_spec) if _flavors(spec).keys() == _flavors(old_spec).keys() else {}
-    yield from rules.denied_by(WEBHOOK, _on_flavors_faults(spec, kept))
+    old_on_flavors = _flavors_by_check(old_spec) if _flavors(spec).keys() == _flavors(old_spec).keys() else {}
+    yield from rules.denied_by(WEBHOOK, _on_flavors_faults(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
-        kept_policy = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
-        yield from rules.denied_by(WEBHOOK, [kept_policy])
+        policy_fault = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
+        yield from rules.denied_by(WEBHOOK, [policy_fault])
 
 
 def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate the rules that new and updated ClusterQueues share."""
+    """Validate the spec of a ClusterQueue by the rules for both creation and update."""
     spec = queue.get("spec") or {}
     groups = spec.get("resourceGroups") or ()
     yield from group_faults(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
@@ -163,26 +168,26 @@ def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _flavors(spec: Mapping[str, Any]) -> dict[str, None]:
-    """Return the flavors of a ClusterQueue, in order."""
+    """Return the names of a ClusterQueue's flavors in order, as keys."""
     return {flavor["name"]: None for group in spec.get("resourceGroups") or () for flavor in group["flavors"]}
 
 
-def _checks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the entries of the admission check strategy."""
+def _admission_checks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the admission checks in a ClusterQueue's admissionChecksStrategy."""
     return (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or []
 
 
-def _on_flavors(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return the flavors of each admission check."""
-    return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _checks(spec)}
+def _flavors_by_check(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return the flavors (onFlavors) of each admission check of a ClusterQueue, by its name."""
+    return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _admission_checks(spec)}
 
 
-def _on_flavors_faults(spec: Mapping[str, Any], kept: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
-    """An admission check applies to flavors of the ClusterQueue."""
+def _on_flavors_faults(spec: Mapping[str, Any], old_on_flavors: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
+    """Report onFlavors of admission checks that are not flavors of the ClusterQueue, unless they are unchanged."""
     flavors = _flavors(spec)
-    for i, check in enumerate(_checks(spec)):
+    for i, check in enumerate(_admission_checks(spec)):
         on_flavors = check.get("onFlavors") or ()
-        if kept.get(check["name"]) == frozenset(on_flavors):
+        if old_on_flavors.get(check["name"]) == frozenset(on_flavors):
             continue
         for j, flavor in enumerate(on_flavors):
             if flavor not in flavors:
@@ -190,7 +195,7 @@ def _on_flavors_faults(spec: Mapping[str, Any], kept: Mapping[str, frozenset[str
 
 
 def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
-    """The policy borrowWithinCohort requires reclaimWithinCohort."""
+    """Report a ClusterQueue with a borrowWithinCohort policy but without reclaimWithinCohort."""
     borrowing = (preemption.get("borrowWithinCohort") or {}).get("policy", "Never")
     if preemption.get("reclaimWithinCohort", "Never") == "Never" and borrowing != "Never":
         message = "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"
@@ -199,11 +204,11 @@ def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
-    """A preference requires TryNextFlavor in both fields."""
+    """Report a flavor fungibility preference without TryNextFlavor in whenCanBorrow and whenCanPreempt."""
     both = (fungibility.get("whenCanBorrow"), fungibility.get("whenCanPreempt"))
     if fungibility.get("preference") and both != ("TryNextFlavor", "TryNextFlavor"):
         message = "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
-        remedy = "set both to TryNextFlavor, or drop the preference"
+        remedy = "set both fields to TryNextFlavor, or remove preference"
         yield rules.broken_rule("spec.flavorFungibility", "object", message, remedy)
 
 
@@ -212,17 +217,17 @@ def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
 # Rules of Cohorts. Source: Kueue's Cohort webhook and the rules in its CRD.
 
 
-_WEBHOOK: Final = "vcohort.kb.io"
+_COHORT_WEBHOOK: Final = "vcohort.kb.io"
 
 
 def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cohort."""
     spec = cohort.get("spec") or {}
     yield from rules.metadata_faults(cohort)
-    yield from rules.denied_by(_WEBHOOK, fair_sharing_faults(spec.get("fairSharing")))
+    yield from rules.denied_by(_COHORT_WEBHOOK, fair_sharing_faults(spec.get("fairSharing")))
     parent = spec.get("parentName") or ""
     groups = group_faults(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
-    yield from rules.denied_by(_WEBHOOK, groups)
+    yield from rules.denied_by(_COHORT_WEBHOOK, groups)
 
 
 # --- local queue ---
@@ -231,7 +236,7 @@ def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def local_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a LocalQueue. Its weight may be any quantity: upstream does not check it."""
+    """Validate a LocalQueue; its fair sharing weight may be any quantity, as upstream does not check it."""
     yield from rules.metadata_faults(queue)
 
 
@@ -240,7 +245,7 @@ def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) ->
     yield from local_queue_faults(new)
     before, after = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
     if before is not None and after is not None and before != after:
-        remedy = f"keep {before}, or delete the LocalQueue and recreate it"
+        remedy = f"keep the value {before}, or delete the LocalQueue and recreate it"
         yield rules.broken_rule("spec.clusterQueue", "string", rules.IMMUTABLE, remedy)
 
 
@@ -249,7 +254,7 @@ def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) ->
 # Rules of ResourceFlavors. Source: Kueue's ResourceFlavor webhook and the rules in its CRD.
 
 
-_TOPOLOGY_KEPT: Final = "topologyName is immutable when topologyName is set"
+_TOPOLOGY_IMMUTABLE: Final = "topologyName is immutable when topologyName is set"
 
 
 def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -262,7 +267,9 @@ def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from pods.toleration_faults(spec.get("tolerations") or (), "spec.tolerations")
     if spec.get("topologyName") and not spec.get("nodeLabels"):
         message = "at least one nodeLabel is required when topology is set"
-        yield rules.broken_rule("spec", "object", message, "give a label that the nodes of the topology have")
+        yield rules.broken_rule(
+            "spec", "object", message, "add a label that the nodes of the topology have to spec.nodeLabels"
+        )
 
 
 def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -270,7 +277,9 @@ def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
     yield from resource_flavor_faults(new)
     before = (old.get("spec") or {}).get("topologyName")
     if before is not None and (new.get("spec") or {}).get("topologyName") != before:
-        yield rules.broken_rule("spec", "object", _TOPOLOGY_KEPT, f"keep topologyName: {before}, or make a new flavor")
+        yield rules.broken_rule(
+            "spec", "object", _TOPOLOGY_IMMUTABLE, f"keep topologyName: {before}, or create another ResourceFlavor"
+        )
 
 
 # --- admission check ---
@@ -288,7 +297,7 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
     yield from admission_check_faults(new)
     before, after = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
     if before is not None and after is not None and before != after:
-        remedy = f"keep {before}, or make a new AdmissionCheck"
+        remedy = f"keep the value {before}, or create another AdmissionCheck"
         yield rules.broken_rule("spec.controllerName", "string", rules.IMMUTABLE, remedy)
 
 
@@ -302,7 +311,7 @@ def multikueue_config_faults(config: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.metadata_faults(config)
     clusters = (config.get("spec") or {}).get("clusters") or ()
     if len(dict.fromkeys(clusters)) < len(clusters):
-        yield rules.broken_rule("spec.clusters", "array", "must be unique", "name each cluster once")
+        yield rules.broken_rule("spec.clusters", "array", "must be unique", "list each cluster once")
 
 
 def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -311,7 +320,7 @@ def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError
     source = (cluster.get("spec") or {}).get("clusterSource") or {}
     if (source.get("kubeConfig") is None) == (source.get("clusterProfileRef") is None):
         message = "exactly one of the fields in [kubeConfig clusterProfileRef] must be set"
-        remedy = "say how to reach the cluster, in one way: kubeConfig, or clusterProfileRef"
+        remedy = "set exactly one of kubeConfig and clusterProfileRef"
         yield rules.broken_rule("spec.clusterSource", "object", message, remedy)
 
 
@@ -320,8 +329,8 @@ def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError
 # Rules of ProvisioningRequests. Source: the rules in the cluster autoscaler's CRD.
 
 
-#: Immutable fields, each with its type as the API server shows it.
-_KEPT: Final = {"parameters": "object", "podSets": "array", "provisioningClassName": "string"}
+#: The immutable fields of a ProvisioningRequest, each with its schema type, which the message shows.
+_IMMUTABLE_FIELDS: Final = {"parameters": "object", "podSets": "array", "provisioningClassName": "string"}
 
 
 def provisioning_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -334,10 +343,10 @@ def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str,
     yield from provisioning_request_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     meaning = meaning_of(scheme.PROVISIONING_REQUEST)
-    for field, schema_type in _KEPT.items():
+    for field, schema_type in _IMMUTABLE_FIELDS.items():
         is_given = field in before and field in spec
         if is_given and not meaning.is_same_field("ProvisioningRequest.spec", field, spec, before):
-            remedy = "keep the value it has, or make a new ProvisioningRequest"
+            remedy = "keep the old value, or create another ProvisioningRequest"
             yield rules.broken_rule(f"spec.{field}", schema_type, "Value is immutable", remedy)
 
 
@@ -352,31 +361,33 @@ _STRATEGIES: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHAR
 
 
 def configuration_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a Configuration; `waitForPodsReady` has no rules beyond its structure."""
+    """Validate Kueue's Configuration: fair sharing, resources and feature gates."""
     yield from _fair_sharing_faults(obj.get("fairSharing"))
     resources = obj.get("resources") or {}
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
         path, message = "resources.quotaCheckStrategy", "excludeResourcePrefixes is not allowed when "
         message += "quotaCheckStrategy is IgnoreUndeclared"
-        yield rules.invalid(path, "IgnoreUndeclared", message, "keep one of them")
+        yield rules.invalid(path, "IgnoreUndeclared", message, "remove quotaCheckStrategy or excludeResourcePrefixes")
     for name in obj.get("featureGates") or {}:
         if name not in GATES:
-            close = nearest(name, GATES)
-            remedy = f"did you mean {close}?" if close else "leave it out: Kueue 0.19 has no such gate"
-            yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown(name), remedy)
+            nearest_gate = nearest(name, GATES)
+            remedy = (
+                f"did you mean {nearest_gate}?" if nearest_gate else f"remove it: Kueue 0.19 has no feature gate {name}"
+            )
+            yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate(name), remedy)
 
 
-def _unknown(name: str) -> str:
+def _unknown_gate(name: str) -> str:
     return f"unrecognized feature gate: {name}"
 
 
-def _fair_sharing_faults(fair: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    if fair is None:
+def _fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
+    if fair_sharing is None:
         return
-    path, given = "fairSharing.preemptionStrategies", fair.get("preemptionStrategies")
-    remedy = f"write [{FINAL_SHARE}, {INITIAL_SHARE}], which is what Kueue's own examples have"
-    if not given:
+    path, strategies = "fairSharing.preemptionStrategies", fair_sharing.get("preemptionStrategies")
+    remedy = f"use [{FINAL_SHARE}, {INITIAL_SHARE}], for example"
+    if not strategies:
         yield rules.required(path, "must be specified", remedy)
-    elif given not in _STRATEGIES:
+    elif strategies not in _STRATEGIES:
         supported = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
-        yield FieldError(path, f"Unsupported value: {rules.printed(given)}: supported values: {supported}", remedy)
+        yield FieldError(path, f"Unsupported value: {rules.printed(strategies)}: supported values: {supported}", remedy)

@@ -1,4 +1,4 @@
-"""Building blocks of all rules: errors, amounts, names, paths, metadata, label selectors, resources.
+"""Validation functions for all kinds: error constructors, quantities, names, paths, metadata, selectors, resources.
 
 Source: k8s.io/apimachinery/pkg/api/validation and pkg/apis/meta/v1/validation.
 """
@@ -19,92 +19,92 @@ from batchyard.base.memory import memoized_if_short
 
 # --- errors ---
 #
-# Constructors for the Kubernetes API's types of faults, each with a remedy. Source: the package field of apimachinery.
+# Constructors for FieldErrors of the types of the Kubernetes API, with a remedy. Source: apimachinery's package field.
 
 
-#: Schema rules show a value by its type.
-_BY_TYPE: Final = ('Invalid value: "object": ', 'Invalid value: "array": ')
+#: How the messages of x-kubernetes-validations rules start: they show the type of the value.
+_TYPE_MESSAGE_STARTS: Final = ('Invalid value: "object": ', 'Invalid value: "array": ')
 NEGATIVE: Final = "must be greater than or equal to 0"
 IMMUTABLE: Final = "field is immutable"
 _VALUE_LENGTH_MAX: Final = 200
 
 
 def printed(value: Any) -> str:
-    """Format a value for a message: as JSON, long ones truncated."""
+    """Format a value for an error message as JSON, truncated if it is long."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}..."
 
 
-def denied_by(webhook: str, found: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Mark faults as reported by a webhook; faults of schema rules stay the API's."""
-    for fault in found:
-        yield fault if fault.problem.startswith(_BY_TYPE) else fault._replace(webhook=webhook)
+def denied_by(webhook: str, faults: Iterable[FieldError]) -> Iterator[FieldError]:
+    """Mark errors as reported by a webhook, except those of x-kubernetes-validations rules (the server's)."""
+    for fault in faults:
+        yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
-    """Return a fault for an invalid value."""
+    """Return the error for an invalid value of a field."""
     return FieldError(path, f"Invalid value: {printed(value)}: {message}", remedy)
 
 
 def invalid_here(path: str, message: str, remedy: str) -> FieldError:
-    """Return a fault for an invalid place, without its value."""
+    """Return the error for an invalid value of a field, without the value in the message."""
     return FieldError(path, f"Invalid value: {message}", remedy)
 
 
 def broken_rule(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
-    """Return a fault for a violated x-kubernetes-validations rule; the API server shows only the type of the value."""
+    """Return the error for a violated x-kubernetes-validations rule, which shows the type instead of the value."""
     return invalid(path, schema_type, message, remedy)
 
 
 def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
-    """Return a fault for a changed immutable field."""
-    return invalid(path, value, IMMUTABLE, remedy or "keep the value it has, or delete the object and recreate it")
+    """Return the error for the change of an immutable field."""
+    return invalid(path, value, IMMUTABLE, remedy or "keep the old value, or delete the object and recreate it")
 
 
 def required(path: str, message: str, remedy: str) -> FieldError:
-    """Return a fault for a missing required field."""
+    """Return the error for a missing required field."""
     return FieldError(path, f"Required value: {message}" if message else "Required value", remedy)
 
 
 def forbidden(path: str, message: str, remedy: str) -> FieldError:
-    """Return a fault for a forbidden field or change."""
+    """Return the error for a forbidden field or change."""
     return FieldError(path, f"Forbidden: {message}", remedy)
 
 
 def duplicate(path: str, value: Any, remedy: str) -> FieldError:
-    """Return a fault for a value that already exists."""
+    """Return the error for a value that must be unique and occurs twice."""
     return FieldError(path, f"Duplicate value: {printed(value)}", remedy)
 
 
 def not_found(path: str, value: Any, remedy: str) -> FieldError:
-    """Return a fault for a reference to a missing object."""
+    """Return the error for a reference to an object that does not exist."""
     return FieldError(path, f"Not found: {printed(value)}", remedy)
 
 
 def unsupported(path: str, value: Any, supported: Iterable[str], remedy: str = "") -> FieldError:
-    """Return a fault for a value outside of an enumeration."""
+    """Return the error for a value that is not one of the supported ones."""
     shown = ", ".join(printed(each) for each in supported)
-    choice = remedy or (f"use one of {shown}" if shown else "leave it out: there is nothing to choose from")
-    return FieldError(path, f"Unsupported value: {printed(value)}: supported values: {shown}", choice)
+    used_remedy = remedy or (f"use one of {shown}" if shown else "remove it: no value is supported here")
+    return FieldError(path, f"Unsupported value: {printed(value)}: supported values: {shown}", used_remedy)
 
 
 def too_long(path: str, bytes_max: int, remedy: str) -> FieldError:
-    """Return a fault for a text of too many bytes."""
+    """Return the error for a text with too many bytes."""
     return FieldError(path, f"Too long: may not be more than {bytes_max} bytes", remedy)
 
 
 def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
-    """Return a fault for a list of too many items."""
+    """Return the error for a list with too many items."""
     return FieldError(path, f"Too many: {count}: must have at most {count_max} items", remedy)
 
 
 # --- amounts ---
 #
-# Rules of single quantities.
+# Rules of quantities.
 
 
 def nano(value: str | int | float) -> int | None:
-    """Return a quantity in billionths, or None if it is invalid."""
+    """Parse a quantity to billionths; None if it is malformed."""
     return None if isinstance(value, str) and len(value) > meta.LENGTH_MAX else _nano(value)
 
 
@@ -117,30 +117,29 @@ def _nano(value: str | int | float) -> int | None:
 
 
 def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
-    """An amount is a quantity and not negative."""
+    """Report a value that is not a quantity or is negative."""
     amount = nano(value)
     if amount is None:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
     elif amount < 0:
-        yield invalid(path, meta.canonical(value), NEGATIVE, "give 0 or more")
+        yield invalid(path, meta.canonical(value), NEGATIVE, "set it to 0 or more")
 
 
 def exceeds(value: Any, limit: Any) -> bool:
-    """Report whether an amount exceeds another; an invalid quantity does not compare."""
+    """Report whether a quantity exceeds a limit; False if one of them is malformed."""
     amount, bound = nano(value), nano(limit)
     return amount is not None and bound is not None and amount > bound
 
 
 def shown(value: Any) -> str:
-    """Format an amount like Kubernetes."""
+    """Format a quantity in Kubernetes's canonical form; a malformed one is returned as it is."""
     return str(value) if nano(value) is None else meta.canonical(value)
 
 
 # --- names ---
 #
-# Validation of names, label keys and label values: each function returns Kubernetes's error messages. Results are
-# cached, because names repeat often.
+# Validation of names, label keys and label values: each function returns Kubernetes's messages, none if valid.
 
 
 Messages: TypeAlias = tuple[str, ...]
@@ -190,62 +189,62 @@ _CONFIG_KEY_TEXT: Final = "a valid config key must consist of alphanumeric chara
 
 def _matches(pattern: str, text: str) -> bool:
     """Report whether the whole text matches the pattern."""
-    return _compiled(pattern).fullmatch(text) is not None
+    return _compile_pattern(pattern).fullmatch(text) is not None
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
 
 
-def _too_long(text: str, length_max: int) -> Messages:
-    """Return the message for texts of too many bytes."""
+def _check_length(text: str, length_max: int) -> Messages:
+    """Return the message if a text has too many bytes."""
     return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
 
 
-def _malformed(text: str, pattern: str, words: str, *examples: str) -> Messages:
-    """Return the message for texts that do not match the pattern, with valid examples."""
+def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> Messages:
+    """Return the message, with valid examples, if a text does not match the pattern."""
     if _matches(pattern, text):
         return ()
     shown = ",  or ".join(f"'{example}'" for example in examples)
-    return (f"{words} ({f'e.g. {shown}, ' if shown else ''}regex used for validation is '{pattern}')",)
+    return (f"{rule_text} ({f'e.g. {shown}, ' if shown else ''}regex used for validation is '{pattern}')",)
 
 
 @memoized_if_short(maxsize=65536)
 def dns_label(text: str) -> Messages:
     """Validate an RFC 1123 label, at most 63 characters."""
-    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
+    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
 
 
 @memoized_if_short(maxsize=65536)
 def dns_subdomain(text: str) -> Messages:
     """Validate an RFC 1123 subdomain, at most 253 characters: the name of most objects."""
-    return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
+    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
 
 
 def search_domain(text: str) -> Messages:
     """Validate a DNS search domain: a subdomain whose labels may have underscores."""
-    return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SEARCH, _SEARCH_TEXT, "example.com")
+    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH, _SEARCH_TEXT, "example.com")
 
 
 def port_name(text: str) -> Messages:
     """Validate an IANA port name: at most 15 characters, at least one letter."""
-    wrong = _too_long(text, PORT_LENGTH_MAX)
+    messages = _check_length(text, PORT_LENGTH_MAX)
     if not _matches("[-a-z0-9]+", text):
-        wrong += ("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",)
+        messages += ("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",)
     if not any("a" <= character <= "z" for character in text):
-        wrong += ("must contain at least one letter (a-z)",)
+        messages += ("must contain at least one letter (a-z)",)
     if "--" in text:
-        wrong += ("must not contain consecutive hyphens",)
+        messages += ("must not contain consecutive hyphens",)
     if text.startswith("-") or text.endswith("-"):
-        wrong += ("must not begin or end with a hyphen",)
-    return wrong
+        messages += ("must not begin or end with a hyphen",)
+    return messages
 
 
 def header_name(text: str) -> Messages:
     """Validate an HTTP header name."""
-    words = "a valid HTTP header must consist of alphanumeric characters or '-'"
-    return _malformed(text, "[-A-Za-z0-9]+", words, "X-Header-Name")
+    rule_text = "a valid HTTP header must consist of alphanumeric characters or '-'"
+    return _check_pattern(text, "[-A-Za-z0-9]+", rule_text, "X-Header-Name")
 
 
 def is_word(text: str) -> bool:
@@ -256,13 +255,13 @@ def is_word(text: str) -> bool:
 @memoized_if_short(maxsize=65536)
 def dns1035_label(text: str) -> Messages:
     """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
-    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
 @memoized_if_short(maxsize=65536)
 def gke_name(text: str) -> Messages:
     """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
-    return _too_long(text, GKE_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+    return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
 @memoized_if_short(maxsize=65536)
@@ -270,34 +269,34 @@ def qualified_name(text: str) -> Messages:
     """Validate a label key, annotation key or resource name: a name with an optional DNS prefix and '/'."""
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix:
-        words = f"a qualified name {_QUALIFIED_TEXT}"
+        rule_text = f"a qualified name {_QUALIFIED_TEXT}"
         example = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        return tuple(message + example for message in _malformed("", _QUALIFIED, words, *_NAME_EXAMPLES))
-    wrong: Messages = ()
+        return tuple(message + example for message in _check_pattern("", _QUALIFIED, rule_text, *_NAME_EXAMPLES))
+    messages: Messages = ()
     if slash and not prefix:
-        wrong = ("prefix part must be non-empty",)
+        messages = ("prefix part must be non-empty",)
     elif slash:
-        wrong = tuple(f"prefix part {message}" for message in dns_subdomain(prefix))
+        messages = tuple(f"prefix part {message}" for message in dns_subdomain(prefix))
     if not name:
-        return (*wrong, "name part must be non-empty")
-    wrong += tuple(f"name part {message}" for message in _too_long(name, LABEL_LENGTH_MAX))
-    return wrong + _malformed(name, _QUALIFIED, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
+        return (*messages, "name part must be non-empty")
+    messages += tuple(f"name part {message}" for message in _check_length(name, LABEL_LENGTH_MAX))
+    return messages + _check_pattern(name, _QUALIFIED, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
 
 
 @memoized_if_short(maxsize=65536)
 def label_value(text: str) -> Messages:
     """Validate a label value: at most 63 characters, possibly empty."""
     examples = ("MyValue", "my_value", "12345")
-    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL_VALUE, _LABEL_VALUE_TEXT, *examples)
+    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL_VALUE, _LABEL_VALUE_TEXT, *examples)
 
 
 def config_key(text: str) -> Messages:
     """Validate a key of a ConfigMap or Secret, which becomes a file name."""
-    wrong = _too_long(text, SUBDOMAIN_LENGTH_MAX)
-    wrong += _malformed(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
+    messages = _check_length(text, SUBDOMAIN_LENGTH_MAX)
+    messages += _check_pattern(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
     if text in {".", ".."}:
-        return (*wrong, f"must not be '{text}'")
-    return (*wrong, "must not start with '..'") if text.startswith("..") else wrong
+        return (*messages, f"must not be '{text}'")
+    return (*messages, "must not start with '..'") if text.startswith("..") else messages
 
 
 def env_name(text: str) -> Messages:
@@ -312,7 +311,7 @@ def domain_path(text: str) -> Messages:
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
-    return dns_subdomain(domain) + _malformed(path, _PATH, "Invalid path")
+    return dns_subdomain(domain) + _check_pattern(path, _PATH, "Invalid path")
 
 
 def path_segment(text: str) -> Messages:
@@ -324,44 +323,43 @@ def path_segment(text: str) -> Messages:
 
 # --- paths ---
 #
-# Rules of paths of files and folders. Source: Kubernetes's pkg/apis/core/validation.
+# Rules of paths of files and directories. Source: Kubernetes's pkg/apis/core/validation.
 
 
 _MODE_MAX: Final = 0o777
 _MODE_MESSAGE: Final = "must be a number between 0 and 0777 (octal), both inclusive"
-_REMEDY: Final = "give a path below the folder"
+_PATH_REMEDY: Final = "use a relative path without '..'"
 
 
-def local_path_faults(path: str, at: str) -> Iterator[FieldError]:
-    """Validate a relative path that stays below its folder."""
+def local_path_faults(path: str, field_path: str) -> Iterator[FieldError]:
+    """Report a path that is not relative or contains '..' as a component or NUL."""
     if path.startswith("/"):
-        yield invalid(at, path, "must be a relative path", _REMEDY)
-    yield from step_faults(path, at)
+        yield invalid(field_path, path, "must be a relative path", _PATH_REMEDY)
+    yield from step_faults(path, field_path)
 
 
-def step_faults(path: str, at: str) -> Iterator[FieldError]:
-    """Validate a path without '..' and NUL."""
+def step_faults(path: str, field_path: str) -> Iterator[FieldError]:
+    """Report a path that contains '..' as a component, or NUL."""
     if ".." in path.split("/"):
-        yield invalid(at, path, "must not contain '..'", _REMEDY)
+        yield invalid(field_path, path, "must not contain '..'", "use a path without '..'")
     if "\0" in path:
-        yield invalid(at, path, "must not contain NUL", "drop it")
+        yield invalid(field_path, path, "must not contain NUL", "remove the NUL character")
 
 
-def file_faults(path: str, at: str) -> Iterator[FieldError]:
-    """Validate the path of a file in a volume."""
-    yield from local_path_faults(path, at)
+def file_faults(path: str, field_path: str) -> Iterator[FieldError]:
+    """Report a path of a file in a volume that is not relative, or starts with '..'."""
+    yield from local_path_faults(path, field_path)
     if path.startswith("..") and not path.startswith("../"):
-        yield invalid(at, path, "must not start with '..'", "give another name")
+        yield invalid(field_path, path, "must not start with '..'", "use a name that does not start with '..'")
 
 
-def mode_faults(mode: int | None, at: str) -> Iterator[FieldError]:
-    """Validate the permissions of a file."""
+def mode_faults(mode: int | None, field_path: str) -> Iterator[FieldError]:
+    """Report file permissions that are not a number from 0 to 0777 (octal)."""
     if mode is not None and not 0 <= mode <= _MODE_MAX:
-        yield invalid(at, mode, _MODE_MESSAGE, "give 420, which is 0644, or another number up to 511")
+        yield invalid(field_path, mode, _MODE_MESSAGE, "use 420, which is octal 0644, or another number from 0 to 511")
 
 
-#: Kinds with stricter rules for names: names of Services are DNS labels, and those of clusters and pools become part of
-#: the names of machines.
+#: Kinds whose names follow other rules than DNS subdomains.
 _NAME_RULES: Final[Mapping[str, NameRule]] = {
     scheme.NAMESPACE: dns_label,
     scheme.SERVICE: dns1035_label,
@@ -374,18 +372,18 @@ _NAME_RULES: Final[Mapping[str, NameRule]] = {
     scheme.CLUSTER_ROLE_BINDING: path_segment,
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
-#: Kubernetes's own kinds, whose metadata has stricter rules than that of custom kinds.
-_OF_KUBERNETES: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
-#: Events are short-lived and must not be owners.
+#: Kubernetes's own kinds, whose finalizers have stricter rules than those of custom kinds.
+_KUBERNETES_KINDS: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
+#: The kind Event: Events must not be owners of objects.
 _EVENT: Final = scheme.kind_info(scheme.EVENT)
 #: The finalizers without a prefix.
 _STANDARD_FINALIZERS: Final = ("kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER)
-_LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"
+_LABEL_REMEDY: Final = "use at most 63 letters, digits, '-', '_' and '.', and start and end with a letter or digit"
 _KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
 
 
 def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate `metadata`, with the kind's own rule for names."""
+    """Validate the metadata of an object: name, namespace, labels, annotations, finalizers and owner references."""
     metadata = obj["metadata"]
     yield from _name_faults(metadata, _NAME_RULES.get(group_kind(obj), dns_subdomain))
     namespace = metadata.get("namespace")
@@ -395,16 +393,16 @@ def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from label_faults(metadata.get("labels"), "metadata.labels")
     yield from annotation_faults(metadata.get("annotations"), "metadata.annotations")
     if finalizers := metadata.get("finalizers"):
-        is_of_kubernetes = group_kind(obj) in _OF_KUBERNETES
+        is_of_kubernetes = group_kind(obj) in _KUBERNETES_KINDS
         yield from finalizer_faults(finalizers, "metadata.finalizers", is_of_kubernetes=is_of_kubernetes)
     yield from _owner_faults(metadata.get("ownerReferences") or ())
 
 
 def _name_faults(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[FieldError]:
-    """The name, or the prefix for a generated one, follows the kind's rule."""
+    """Report a name or generateName that is missing or does not follow the naming rule of the kind."""
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if not name and not prefix:
-        yield required("metadata.name", "name or generateName is required", "give the object a name")
+        yield required("metadata.name", "name or generateName is required", "set metadata.name")
     elif name:
         for message in name_rule(name):
             yield invalid("metadata.name", name, message, name_remedy(name, name_rule))
@@ -415,13 +413,13 @@ def _name_faults(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[F
 
 
 def name_remedy(name: Any, name_rule: NameRule) -> str:
-    """Return the remedy: a valid name close to the given one."""
-    close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:GKE_LENGTH_MAX].rstrip("-")
-    return f"use a name such as {printed(close if close and not name_rule(close) else 'my-name')}"
+    """Return the remedy for an invalid name: a valid name that is similar to it."""
+    similar = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:GKE_LENGTH_MAX].rstrip("-")
+    return f"use a name such as {printed(similar if similar and not name_rule(similar) else 'my-name')}"
 
 
 def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
-    """Keys are qualified names, values are label values."""
+    """Report labels whose key is not a qualified name or whose value is not a label value."""
     if not labels:
         return
     for key, value in labels.items():
@@ -431,80 +429,80 @@ def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldE
 
 
 def label_key_faults(key: str, path: str) -> Iterator[FieldError]:
-    """A label key is a qualified name."""
+    """Report a label key that is not a qualified name."""
     for message in qualified_name(key):
         yield invalid(path, key, message, _KEY_REMEDY)
 
 
 def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
-    """Keys are qualified names in any case, and the total size is limited."""
+    """Report annotation keys that are not qualified names, and annotations of more than 256 KiB in total."""
     if not annotations:
         return
     for key in annotations:
         for message in qualified_name(key.lower()):
             yield invalid(path, key, message, _KEY_REMEDY)
     if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > ANNOTATIONS_BYTES_MAX:
-        yield too_long(path, ANNOTATIONS_BYTES_MAX, "keep large content in a ConfigMap")
+        yield too_long(path, ANNOTATIONS_BYTES_MAX, "store large content in a ConfigMap")
 
 
 def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
-    """Finalizers are qualified names, on Kubernetes's own kinds with a prefix; foreground and orphan conflict."""
+    """Report invalid finalizers, those without a prefix on Kubernetes's own kinds, and the conflicting pair of two."""
     for i, finalizer in enumerate(finalizers):
         for message in qualified_name(finalizer):
             yield invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
         if is_of_kubernetes and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             message = "name is neither a standard finalizer name nor is it fully qualified"
-            yield invalid(f"{path}[{i}]", finalizer, message, "write it as example.com/name")
+            yield invalid(f"{path}[{i}]", finalizer, message, "use a name with a domain, such as example.com/name")
     if ORPHAN_FINALIZER in finalizers and FOREGROUND_FINALIZER in finalizers:
         message = f"finalizer {ORPHAN_FINALIZER} and {FOREGROUND_FINALIZER} cannot be both set"
-        yield invalid(path, finalizers, message, "keep one of them")
+        yield invalid(path, finalizers, message, f"remove {ORPHAN_FINALIZER} or {FOREGROUND_FINALIZER}")
 
 
 def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Every owner reference is complete, and at most one is the controller."""
+    """Report incomplete owner references, Events as owners, and more than one controller."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):
                 path = f"metadata.ownerReferences[{i}].{field}"
-                yield invalid(path, owner.get(field) or "", f"{field} must not be empty", f"give the {field}")
+                yield invalid(path, owner.get(field) or "", f"{field} must not be empty", f"set the {field}")
         api_version = owner.get("apiVersion") or ""
         if api_version.endswith("/") or api_version.count("/") > 1:
             path = f"metadata.ownerReferences[{i}].apiVersion"
-            yield invalid(path, api_version, "version must not be empty", "write it as batch/v1")
+            yield invalid(path, api_version, "version must not be empty", "use an apiVersion such as batch/v1")
         if owner.get("kind") == _EVENT.kind and api_version == _EVENT.api_version:
             message = f"/{api_version}, Kind={_EVENT.kind} is disallowed from being an owner"
-            yield invalid_here(f"metadata.ownerReferences[{i}]", message, "name what the Event is about")
+            yield invalid_here(f"metadata.ownerReferences[{i}]", message, "use the Event's object as the owner")
     controllers = [owner.get("name", "") for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         message = f'Only one reference can have Controller set to true. Found "true" in references for {controllers}'
-        yield invalid_here("metadata.ownerReferences", message, "leave controller: true on one owner only")
+        yield invalid_here("metadata.ownerReferences", message, "set controller: true on one owner only")
 
 
 def selector_faults(selector: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
-    """The labels of a selector are valid, and its expressions have the values that their operators require."""
+    """Report invalid labels and expressions in a label selector."""
     if not selector:
         return
     yield from label_faults(selector.get("matchLabels"), f"{path}.matchLabels")
     for i, expression in enumerate(selector.get("matchExpressions") or ()):
-        at = f"{path}.matchExpressions[{i}]"
-        yield from _expression_faults(expression, at)
-        yield from label_key_faults(expression["key"], f"{at}.key")
+        expression_path = f"{path}.matchExpressions[{i}]"
+        yield from _expression_faults(expression, expression_path)
+        yield from label_key_faults(expression["key"], f"{expression_path}.key")
         for j, value in enumerate(expression.get("values") or ()):
             for message in label_value(value):
-                yield invalid(f"{at}.values[{j}]", value, message, _LABEL_REMEDY)
+                yield invalid(f"{expression_path}.values[{j}]", value, message, _LABEL_REMEDY)
 
 
 def _expression_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """In and NotIn require values; Exists and DoesNotExist forbid them; other operators are invalid."""
+    """Report a label selector expression with an unknown operator, or with missing or forbidden values."""
     values, operator = expression.get("values"), expression["operator"]
     if operator in {"In", "NotIn"}:
         if not values:
             message = "must be specified when `operator` is 'In' or 'NotIn'"
-            yield required(f"{path}.values", message, "list the values, or use the operator Exists")
+            yield required(f"{path}.values", message, "add values, or use the operator Exists")
     elif operator in {"Exists", "DoesNotExist"}:
         if values:
             message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            yield forbidden(f"{path}.values", message, "drop the values, or use the operator In")
+            yield forbidden(f"{path}.values", message, "remove the values, or use the operator In")
     else:
         remedy = "use In, NotIn, Exists or DoesNotExist"
         yield invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
@@ -515,86 +513,86 @@ def _expression_faults(expression: Mapping[str, Any], path: str) -> Iterator[Fie
 # Rules of resource requests and limits. Source: Kubernetes's pkg/apis/core/validation.
 
 
-_STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
-_OF_PODS: Final = ("cpu", "memory")
-_NAMES_REMEDY: Final = f"use {', '.join(_STANDARD)}, hugepages-<size>, or a device such as nvidia.com/gpu"
+_STANDARD_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
+_POD_RESOURCES: Final = ("cpu", "memory")
+_RESOURCE_REMEDY: Final = f"use {', '.join(_STANDARD_RESOURCES)}, hugepages-<size>, or a device such as nvidia.com/gpu"
 
 
 def resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Names are container resources, amounts are valid, requests are within limits."""
+    """Validate the requests and limits of a container: resource names, amounts, and requests within limits."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    for field, listed in (("limits", limits), ("requests", requests)):
-        for name, value in listed.items():
-            at = f"{path}.{field}[{name}]"
-            yield from resource_name_faults(name, at)
-            yield from _value_faults(name, value, at)
+    for field, amounts in (("limits", limits), ("requests", requests)):
+        for name, value in amounts.items():
+            amount_path = f"{path}.{field}[{name}]"
+            yield from resource_name_faults(name, amount_path)
+            yield from _value_faults(name, value, amount_path)
     for name, value in requests.items():
         yield from _limit_faults(name, value, limits, path)
     if _has_hugepages(requests, limits) and not any(
-        name in each for name in _STANDARD[:2] for each in (requests, limits)
+        name in each for name in _STANDARD_RESOURCES[:2] for each in (requests, limits)
     ):
         message = "HugePages require cpu or memory"
-        yield forbidden(path, message, "request cpu or memory as well")
+        yield forbidden(path, message, "add a request for cpu or memory")
 
 
 def pod_resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate the resources of a pod as a whole, which supports fewer resources."""
+    """Validate the requests and limits of a pod as a whole, which may have cpu, memory and hugepages only."""
     yield from resources_faults(resources, path)
     for field in ("limits", "requests"):
         for name in resources.get(field) or {}:
-            if name not in _OF_PODS and not name.startswith("hugepages-"):
-                remedy = f"give {name} to a container"
-                yield unsupported(f"{path}.{field}[{name}]", name, (*_OF_PODS, "hugepages-*"), remedy)
+            if name not in _POD_RESOURCES and not name.startswith("hugepages-"):
+                remedy = f"move {name} to the resources of a container"
+                yield unsupported(f"{path}.{field}[{name}]", name, (*_POD_RESOURCES, "hugepages-*"), remedy)
 
 
 def _is_native(name: str) -> bool:
-    """Report whether a resource is Kubernetes's own."""
+    """Report whether a resource name is Kubernetes's own: without a domain, or in kubernetes.io."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 @memoized_if_short(maxsize=4096)
 def is_extended(name: str) -> bool:
-    """Report whether a resource is an extended one, counted in whole numbers."""
+    """Report whether a resource name is an extended resource such as nvidia.com/gpu, whose amounts are integers."""
     return not _is_native(name) and not name.startswith("requests.") and not qualified_name(f"requests.{name}")
 
 
-def _has_hugepages(*listed: Mapping[str, Any]) -> bool:
-    """Report whether any list has hugepages."""
-    return any(name.startswith("hugepages-") for each in listed for name in each)
+def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
+    """Report whether any of the given requests or limits contains hugepages."""
+    return any(name.startswith("hugepages-") for each in amounts for name in each)
 
 
 def resource_name_faults(name: str, path: str) -> Iterator[FieldError]:
-    """A resource is a standard one, hugepages, or an extended one."""
+    """Report a resource name that is neither standard (such as cpu) nor hugepages nor an extended resource."""
     if qualified_name(name):
         yield from label_key_faults(name, path)
     elif "/" not in name:
-        if name not in _STANDARD and not name.startswith("hugepages-"):
-            yield invalid(path, name, "must be a standard resource for containers", _NAMES_REMEDY)
+        if name not in _STANDARD_RESOURCES and not name.startswith("hugepages-"):
+            yield invalid(path, name, "must be a standard resource for containers", _RESOURCE_REMEDY)
     elif not _is_native(name) and not is_extended(name):
-        yield invalid(path, name, "doesn't follow extended resource name standard", _NAMES_REMEDY)
+        yield invalid(path, name, "doesn't follow extended resource name standard", _RESOURCE_REMEDY)
 
 
 def _value_faults(name: str, value: Any, path: str) -> Iterator[FieldError]:
-    """Amounts are not negative; extended resources are whole numbers."""
+    """Report a resource amount that is malformed or negative, or a fraction of an extended resource."""
     yield from amount_faults(value, path)
     amount = nano(value)
     if amount is not None and amount % 10**9 and is_extended(name):
-        yield invalid(path, shown(value), "must be an integer", "give a whole number")
+        yield invalid(path, shown(value), "must be an integer", "use an integer")
 
 
 def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A request is at most its limit; for resources without overcommit it equals its limit."""
-    shared = _is_native(name) and not name.startswith("hugepages-")
+    """Report a request above its limit; hugepages and extended resources need a limit equal to the request."""
+    is_overcommitable = _is_native(name) and not name.startswith("hugepages-")
     limit = limits.get(name)
     if limit is None:
-        if not shared:
+        if not is_overcommitable:
             message = "Limit must be set for non overcommitable resources"
             yield required(f"{path}.limits", message, f"set the limit of {name} to {shown(value)}")
         return
-    requested, bound = shown(value), shown(limit)
-    if shared and exceeds(value, limit):
-        message = f"must be less than or equal to {name} limit of {bound}"
-        yield invalid(f"{path}.requests", requested, message, f"request at most {bound} of {name}, or raise its limit")
-    elif not shared and nano(value) != nano(limit):
-        message = f"must be equal to {name} limit of {bound}"
-        yield invalid(f"{path}.requests", requested, message, f"give {name} the same request and limit")
+    requested, limit_text = shown(value), shown(limit)
+    if is_overcommitable and exceeds(value, limit):
+        message = f"must be less than or equal to {name} limit of {limit_text}"
+        yield invalid(f"{path}.requests", requested, message, f"request at most {limit_text}, or raise the limit")
+    elif not is_overcommitable and nano(value) != nano(limit):
+        message = f"must be equal to {name} limit of {limit_text}"
+        yield invalid(f"{path}.requests", requested, message, f"set request and limit of {name} to the same amount")

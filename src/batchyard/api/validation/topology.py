@@ -1,4 +1,7 @@
-"""Rules of Topologies, topology requests and assignments. Source: the rules in Kueue's CRD."""
+"""Validation of Topologies, of topology requests in pod template annotations, and of topology assignments.
+
+Source: the rules in Kueue's CRDs and webhooks.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ from batchyard.api.well_known import (
 
 # --- queued topology ---
 #
-# Rules of the topology annotations of a pod template.
+# Rules of the annotations of a pod template that request a topology.
 #
 # Source: Kueue's pkg/controller/jobframework/tas_validation.go at its default feature gates.
 
@@ -31,7 +34,7 @@ _PREFIX: Final = "kueue.x-k8s.io/podset-"
 
 @dataclass(frozen=True, slots=True)
 class PodSetTopology:
-    """The topology request of one pod set, and its path."""
+    """The topology annotations of one pod set, their path for error messages, and the number of pods."""
 
     annotations: Annotations
     path: str
@@ -39,10 +42,10 @@ class PodSetTopology:
 
 
 def request_faults(annotations: Annotations, path: str, count: int, *, elastic: bool = False) -> Iterator[FieldError]:
-    """Validate the topology annotations of one pod template, of which `count` pods are created."""
+    """Validate the topology annotations of a pod template, from which `count` pods are created."""
     if not any(name.startswith(_PREFIX) for name in annotations):
         return
-    yield from _choice_faults(annotations, path)
+    yield from _mode_faults(annotations, path)
     yield from _slice_faults(annotations, path, count)
     yield from _layers_faults(annotations, path, count)
     yield from _group_name_faults(annotations, path)
@@ -52,109 +55,117 @@ def request_faults(annotations: Annotations, path: str, count: int, *, elastic: 
             yield rules.forbidden(
                 f"{path}.{name}",
                 message,
-                f"use {UNCONSTRAINED_TOPOLOGY}, or drop the annotation elastic-job",
+                f"use {UNCONSTRAINED_TOPOLOGY}, or remove the annotation {well_known.ELASTIC_JOB}",
             )
 
 
-def _choice_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
-    """A pod set requests at most one of three modes."""
+def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
+    """Report more than one of the three modes (required, preferred, unconstrained), and invalid values."""
     modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in modes) > 1:
         shown = ", ".join(map(rules.printed, modes))
         message = f"must not contain more than one topology annotation: [{shown}]"
-        yield rules.invalid_here(path, message, "leave one of them")
+        yield rules.invalid_here(path, message, "keep one of these annotations")
     for name in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY):
         if name in annotations:
             yield from rules.label_key_faults(annotations[name], f"{path}[{name}]")
     value = annotations.get(UNCONSTRAINED_TOPOLOGY)
     if value is not None and boolean(value) is None:
         yield rules.invalid(
-            f"{path}[{UNCONSTRAINED_TOPOLOGY}]", value, "must be a boolean value", 'give "true" or "false"'
+            f"{path}[{UNCONSTRAINED_TOPOLOGY}]", value, "must be a boolean value", 'set it to "true" or "false"'
         )
 
 
 def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
-    """A slice has a topology and a size, at most that of the pod set."""
-    value, at = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
+    """Report a slice topology without a size or the reverse, and a slice size out of range."""
+    value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
             yield rules.required(
-                at, f"must be set when '{SLICE_TOPOLOGY}' is specified", "say how many pods a slice has"
+                item_path,
+                f"must be set when '{SLICE_TOPOLOGY}' is specified",
+                "set it to the number of pods in a slice",
             )
         return
     size = whole_number(value, bits=32)
     if size is None:
-        yield rules.invalid(at, value, "must be a numeric value", f"give a number from 1 to {count}")
+        yield rules.invalid(item_path, value, "must be a numeric value", f"use a number from 1 to {count}")
     elif size < 1:
-        yield rules.invalid(at, value, "must be greater than or equal to 1", f"give a number from 1 to {count}")
+        yield rules.invalid(item_path, value, "must be greater than or equal to 1", f"use a number from 1 to {count}")
     elif size > count:
         message = f"must not be greater than pod set count {count}"
-        yield rules.invalid(at, value, message, f"give a number from 1 to {count}")
+        yield rules.invalid(item_path, value, message, f"use a number from 1 to {count}")
     if SLICE_TOPOLOGY not in annotations:
         yield rules.forbidden(
-            at,
+            item_path,
             f"may not be set when '{SLICE_TOPOLOGY}' is not specified",
-            f"add {SLICE_TOPOLOGY}, or drop the size",
+            f"add {SLICE_TOPOLOGY}, or remove {SLICE_SIZE}",
         )
 
 
 def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
-    """The name of a group is not a number, and its pod sets have no slices."""
-    group, at = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
+    """Report a pod set group name that is a number, or is combined with slices, or lacks a topology."""
+    group, item_path = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
     if group is None:
         return
     if group.isascii() and group.isdigit():
-        yield rules.invalid(at, group, "must not be a number", "give the group a name")
+        yield rules.invalid(item_path, group, "must not be a number", "use a name with letters")
     for name in (SLICE_SIZE, SLICE_TOPOLOGY, SLICE_LAYERS):
         if name in annotations:
-            yield rules.forbidden(at, f"may not be set when '{name}' is specified", "drop one of the two")
+            yield rules.forbidden(
+                item_path, f"may not be set when '{name}' is specified", "remove one of the two annotations"
+            )
     if PREFERRED_TOPOLOGY not in annotations and REQUIRED_TOPOLOGY not in annotations:
         message = f"may not be set when neither '{PREFERRED_TOPOLOGY}' nor '{REQUIRED_TOPOLOGY}' is specified"
-        yield rules.forbidden(at, message, f"add {PREFERRED_TOPOLOGY} or {REQUIRED_TOPOLOGY}")
+        yield rules.forbidden(item_path, message, f"add {PREFERRED_TOPOLOGY} or {REQUIRED_TOPOLOGY}")
 
 
 def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
-    """Slice layers: one to three, with unique names, and each size a divisor of the one above."""
-    text, at = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
+    """Report slice layers that are malformed, not one to three, invalid, or combined with other slice annotations."""
+    text, item_path = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
     if text is None:
         return
     for name in (SLICE_TOPOLOGY, SLICE_SIZE):
         if name in annotations:
-            yield rules.forbidden(at, f"may not be set when '{name}' is specified", "drop one of the two")
-    listed = layers(text)
+            yield rules.forbidden(
+                item_path, f"may not be set when '{name}' is specified", "remove one of the two annotations"
+            )
+    slice_layers = layers(text)
     example = '[{"topology": "cloud.example.com/rack", "size": 4}]'
-    if listed is None:
+    if slice_layers is None:
         message = "must be a valid JSON array of topology and size"
-        yield rules.invalid(at, text, message, f"write it as {example}")
-    elif not 1 <= len(listed) <= LAYERS_MAX:
+        yield rules.invalid(item_path, text, message, f"use a value such as {example}")
+    elif not 1 <= len(slice_layers) <= LAYERS_MAX:
         message = "topology constraints must contain between 1 and 3 entries"
-        yield rules.invalid(at, text, message, "give one entry for each layer of slices")
+        yield rules.invalid(item_path, text, message, f"use 1 to {LAYERS_MAX} entries, one for each layer")
     else:
-        yield from _layer_faults(listed, at, count)
+        yield from _layer_faults(slice_layers, item_path, count)
 
 
-def _layer_faults(listed: Sequence[Layer], path: str, count: int) -> Iterator[FieldError]:
-    """Validate each layer, and each with the one above it."""
+def _layer_faults(slice_layers: Sequence[Layer], path: str, count: int) -> Iterator[FieldError]:
+    """Report slice layers with an invalid or duplicate level, or whose size does not divide that of the layer above."""
     seen: dict[str, int] = {}
-    for i, layer in enumerate(listed):
-        at, above = f"{path}[{i}]", listed[i - 1].size if i else None
-        yield from rules.label_key_faults(layer.topology, f"{at}.topology")
+    for i, layer in enumerate(slice_layers):
+        item_path, parent_size = f"{path}[{i}]", slice_layers[i - 1].size if i else None
+        yield from rules.label_key_faults(layer.topology, f"{item_path}.topology")
         if layer.size < 1:
-            yield rules.invalid(f"{at}.size", layer.size, "must be greater than or equal to 1", "give 1 or more")
-        elif above is not None and above % layer.size:
-            message = f"must evenly divide the parent layer size {above}"
-            yield rules.invalid(f"{at}.size", layer.size, message, f"give a divisor of {above}")
+            yield rules.invalid(
+                f"{item_path}.size", layer.size, "must be greater than or equal to 1", "set it to 1 or more"
+            )
+        elif parent_size is not None and parent_size % layer.size:
+            message = f"must evenly divide the parent layer size {parent_size}"
+            yield rules.invalid(f"{item_path}.size", layer.size, message, f"use a divisor of {parent_size}")
         if layer.topology in seen:
             value = f"{layer.topology} (also at index {seen[layer.topology]})"
-            yield rules.duplicate(f"{at}.topology", value, "name each level once")
+            yield rules.duplicate(f"{item_path}.topology", value, "use each level once")
         seen.setdefault(layer.topology, i)
-    if listed[0].size > count:
+    if slice_layers[0].size > count:
         message = f"must not be greater than pod set count {count}"
-        yield rules.invalid(path, listed[0].size, message, f"give a number from 1 to {count}")
+        yield rules.invalid(path, slice_layers[0].size, message, f"use a number from 1 to {count}")
 
 
 def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
-    """A group has two pod sets, one of them with a single pod, which request the same topology."""
+    """Report pod set groups that do not have exactly two pod sets, of equal topology and one with a single pod."""
     groups: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
         if POD_SET_GROUP in pod_set.annotations and (
@@ -166,14 +177,14 @@ def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
             for member in members:
                 message = f"can only define groups of exactly 2 pod sets, got: {len(members)} pod set(s)"
                 yield rules.invalid(
-                    f"{member.path}[{POD_SET_GROUP}]", name, message, "put exactly two pod sets in the group"
+                    f"{member.path}[{POD_SET_GROUP}]", name, message, "use the group in exactly two pod sets"
                 )
         else:
             yield from _pair_faults(name, members[0], members[1])
 
 
 def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> Iterator[FieldError]:
-    """Validate the two pod sets of a group together."""
+    """Report the two pod sets of a group if neither has a single pod, or if their topologies differ."""
     if first.count != 1 and second.count != 1:
         message = (
             "can only define groups where at least one pod set has only 1 replica, "
@@ -181,7 +192,7 @@ def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> It
         )
         for member in (first, second):
             yield rules.invalid(
-                f"{member.path}[{POD_SET_GROUP}]", name, message, "let one of the two have a single pod"
+                f"{member.path}[{POD_SET_GROUP}]", name, message, "set the count of one of the two pod sets to 1"
             )
     if any(
         first.annotations.get(mode) != second.annotations.get(mode) for mode in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY)
@@ -191,7 +202,7 @@ def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> It
                 f"must specify '{REQUIRED_TOPOLOGY}' or '{PREFERRED_TOPOLOGY}' topology"
                 f" consistent with '{other.path}' in group '{name}'"
             )
-            yield rules.invalid_here(member.path, message, "give both pod sets the same annotation")
+            yield rules.invalid_here(member.path, message, "set the same topology annotation in both pod sets")
 
 
 _PATH: Final = "spec.levels"
@@ -202,23 +213,25 @@ def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.metadata_faults(topology)
     levels = _levels(topology)
     if len(dict.fromkeys(levels)) < len(levels):
-        yield rules.broken_rule(_PATH, "array", "must be unique", "name each node label once, from widest to narrowest")
+        yield rules.broken_rule(
+            _PATH, "array", "must be unique", "list each node label once, from the widest level to the narrowest"
+        )
     if well_known.HOSTNAME in levels[:-1]:
         message = f"the {well_known.HOSTNAME} label can only be used at the lowest level of topology"
-        yield rules.broken_rule(_PATH, "array", message, f"put {well_known.HOSTNAME} last")
+        yield rules.broken_rule(_PATH, "array", message, f"move {well_known.HOSTNAME} to the end")
     for i, label in enumerate(levels):
         yield from rules.label_key_faults(label, f"{_PATH}[{i}].nodeLabel")
 
 
 def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Topology: levels change only above the hostname."""
+    """Validate an update of a Topology: its levels may change only if the lowest one is the host name."""
     yield from topology_faults(new)
     before, after = _levels(old), _levels(new)
     if before != after and not (well_known.HOSTNAME in before[-1:] and well_known.HOSTNAME in after[-1:]):
         message = (
             f"levels are mutable only when {well_known.HOSTNAME} is the lowest level both before and after the change"
         )
-        yield rules.broken_rule(_PATH, "array", message, "keep the levels, or make a new Topology")
+        yield rules.broken_rule(_PATH, "array", message, "keep the levels, or create another Topology")
 
 
 def _levels(topology: Mapping[str, Any]) -> Sequence[str]:
@@ -235,33 +248,33 @@ _ONE_OF_TWO = "exactly one of the fields in [universal individual] must be set"
 
 
 def assignment_faults(assignment: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Every slice has, for each of its domains, the value of each level and the number of pods."""
+    """Report slices of a topology assignment without a value for each level and a pod count for each domain."""
     slices, levels = assignment.get("slices"), assignment.get("levels") or ()
     if slices is None:
-        yield rules.required(f"{path}.slices", "", "give the domains of the pods, each with a value for every level")
+        yield rules.required(f"{path}.slices", "", "add slices with the domains of the pods")
         return
     if any(len(each.get("valuesPerLevel") or ()) != len(levels) for each in slices):
         message = "valuesPerLevel must have the same length as the number of levels in this TopologyAssignment"
-        yield rules.broken_rule(path, "object", message, f"give values for the {len(levels)} levels")
+        yield rules.broken_rule(path, "object", message, f"set valuesPerLevel to {len(levels)} entries in each slice")
     for i, each in enumerate(slices):
-        yield from _topology_assignment_slice_faults(each, f"{path}.slices[{i}]")
+        yield from _assignment_slice_faults(each, f"{path}.slices[{i}]")
 
 
-def _topology_assignment_slice_faults(part: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Values and counts are universal, or individual for each domain."""
-    count, pods = part["domainCount"], part.get("podCounts") or {}
-    if (pods.get("universal") is None) == (pods.get("individual") is None):
-        yield rules.broken_rule(f"{path}.podCounts", "object", _ONE_OF_TWO, "give one of universal and individual")
-    elif pods.get("individual") is not None and len(pods["individual"]) != count:
+def _assignment_slice_faults(assignment_slice: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Report values and pod counts of a slice that are not set in one form (universal, or one for each domain)."""
+    count, pod_counts = assignment_slice["domainCount"], assignment_slice.get("podCounts") or {}
+    if (pod_counts.get("universal") is None) == (pod_counts.get("individual") is None):
+        yield rules.broken_rule(f"{path}.podCounts", "object", _ONE_OF_TWO, "set either universal or individual")
+    elif pod_counts.get("individual") is not None and len(pod_counts["individual"]) != count:
         message = "podCounts.individual must have length equal to domainCount"
-        yield rules.broken_rule(path, "object", message, f"give {count} counts")
-    for j, values in enumerate(part.get("valuesPerLevel") or ()):
+        yield rules.broken_rule(path, "object", message, f"list {count} counts in podCounts.individual")
+    for j, values in enumerate(assignment_slice.get("valuesPerLevel") or ()):
         if (values.get("universal") is None) == (values.get("individual") is None):
-            at = f"{path}.valuesPerLevel[{j}]"
-            yield rules.broken_rule(at, "object", _ONE_OF_TWO, "give one of universal and individual")
+            item_path = f"{path}.valuesPerLevel[{j}]"
+            yield rules.broken_rule(item_path, "object", _ONE_OF_TWO, "set either universal or individual")
         elif values.get("individual") is not None and len(values["individual"]["roots"]) != count:
             message = (
                 "valuesPerLevel.individual, if set, must have roots of length equal to domainCount of this "
                 "TopologyAssignmentSlice"
             )
-            yield rules.broken_rule(path, "object", message, f"give {count} roots")
+            yield rules.broken_rule(path, "object", message, f"list {count} roots in valuesPerLevel[{j}].individual")

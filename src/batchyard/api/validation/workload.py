@@ -1,4 +1,4 @@
-"""Rules of Workloads.
+"""Validation of Workloads: spec, status, conditions, and the annotation for admission gates.
 
 Source: Kueue's Workload webhook at its default feature gates, and the rules in its CRD.
 """
@@ -24,16 +24,16 @@ STATUSES: Final = ("True", "False", "Unknown")
 
 
 def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Condition types are unique qualified names, and statuses are valid."""
+    """Report conditions with an invalid type or status, and several conditions of one type."""
     seen: dict[str, None] = {}
     for i, condition in enumerate(conditions):
-        at, kind = f"{path}[{i}]", condition["type"]
+        item_path, kind = f"{path}[{i}]", condition["type"]
         if kind in seen:
-            yield rules.duplicate(f"{at}.type", kind, "leave one condition of each type")
+            yield rules.duplicate(f"{item_path}.type", kind, "keep one condition of each type")
         seen[kind] = None
-        yield from rules.label_key_faults(kind, f"{at}.type")
+        yield from rules.label_key_faults(kind, f"{item_path}.type")
         if condition["status"] not in STATUSES:
-            yield rules.unsupported(f"{at}.status", condition["status"], STATUSES)
+            yield rules.unsupported(f"{item_path}.status", condition["status"], STATUSES)
 
 
 # --- workload status ---
@@ -51,169 +51,195 @@ _RECLAIMABLE: Final = "status.reclaimablePods"
 
 
 def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """Validate a status; `old` is the Workload before the update, None for a new one."""
+    """Validate the status of a Workload; `old` is the Workload before the update, None for a new one."""
     status = workload.get("status") or {}
     if is_true(workload, "QuotaReserved"):
         yield from _admission_faults(workload, old)
     yield from condition_faults(status.get("conditions") or (), "status.conditions")
     yield from _reclaimable_faults(workload, old)
     for i, check in enumerate(status.get("admissionChecks") or ()):
-        yield from _check_faults(check, _sizes(workload), f"{_CHECKS}[{i}].podSetUpdates")
+        yield from _check_faults(check, _counts_by_pod_set(workload), f"{_CHECKS}[{i}].podSetUpdates")
     if status.get("clusterName") is not None and status.get("nominatedClusterNames"):
         message = "clusterName and nominatedClusterNames are mutually exclusive"
-        yield rules.broken_rule("status", "object", message, "drop nominatedClusterNames once a cluster is chosen")
+        yield rules.broken_rule("status", "object", message, "remove nominatedClusterNames once clusterName is set")
     if old is not None and old.get("status"):
         yield from _update_faults(workload, old)
 
 
 def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """An admission is immutable until it is removed as a whole."""
+    """Report forbidden changes of a Workload's status: reclaimable pods, admission, and pod set updates of checks."""
     if is_true(new, "QuotaReserved") and is_true(old, "QuotaReserved"):
         yield from _reclaimable_update_faults(new, old)
     status, before = new.get("status") or {}, old["status"]
     yield from _admission_update_faults(status.get("admission"), before.get("admission"))
     ready = {check["name"]: check for check in status.get("admissionChecks") or () if check["state"] == "Ready"}
     for i, check in enumerate(before.get("admissionChecks") or ()):
-        now = ready.get(check["name"]) if check["state"] == "Ready" else None
-        if now is not None and not meaning_of(scheme.WORKLOAD).is_same_field(_CHECK_TYPE, "podSetUpdates", now, check):
-            yield rules.immutable(f"{_CHECKS}[{i}].podSetUpdates", now.get("podSetUpdates"), "keep it while Ready")
+        new_check = ready.get(check["name"]) if check["state"] == "Ready" else None
+        if new_check is not None and not meaning_of(scheme.WORKLOAD).is_same_field(
+            _CHECK_TYPE, "podSetUpdates", new_check, check
+        ):
+            yield rules.immutable(
+                f"{_CHECKS}[{i}].podSetUpdates",
+                new_check.get("podSetUpdates"),
+                "keep it while the state of the check is Ready",
+            )
 
 
-def _sizes(workload: Obj) -> dict[str, int]:
-    """Return the counts by the names of the pod sets."""
+def _counts_by_pod_set(workload: Obj) -> dict[str, int]:
+    """Return the counts of a Workload's pod sets by name."""
     pod_sets = (workload.get("spec") or {}).get("podSets") or ()
     return {pod_set.get("name", "main"): pod_set.get("count", 1) for pod_set in pod_sets}
 
 
 def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """Reserved quota has an admission for each pod set. An old Workload without one may be updated, for repairs."""
+    """Report a Workload with reserved quota and no admission, or without an assignment for each pod set.
+
+    Workloads that lacked the admission before the update are excepted, so that they can be repaired.
+    """
     admission = workload["status"].get("admission")
     if admission is None:
-        was_so = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
-        if not was_so:
+        lacked_admission = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
+        if not lacked_admission:
             message = "must be set while the QuotaReserved condition is true"
-            yield rules.required(_ADMISSION, message, "give the admission, or set QuotaReserved to False")
+            yield rules.required(
+                _ADMISSION, message, "set status.admission, or set the condition QuotaReserved to False"
+            )
         return
-    sizes, assignments = _sizes(workload), admission.get("podSetAssignments") or ()
-    if len(assignments) != len(sizes):
+    counts, assignments = _counts_by_pod_set(workload), admission.get("podSetAssignments") or ()
+    if len(assignments) != len(counts):
         message = "podSetAssignments must have the same number of podSets as the spec"
-        yield rules.broken_rule("", "object", message, f"assign each of the {len(sizes)} podSets of the spec")
+        yield rules.broken_rule(
+            "", "object", message, f"add one assignment for each of the {len(counts)} podSets of the spec"
+        )
     for i, assignment in enumerate(assignments):
-        yield from _assignment_faults(assignment, sizes, f"{_ADMISSION}.podSetAssignments[{i}]")
+        yield from _assignment_faults(assignment, counts, f"{_ADMISSION}.podSetAssignments[{i}]")
 
 
-def _assignment_faults(assignment: Obj, sizes: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """An assignment is for a pod set of the spec, and its usage is a multiple of the count."""
+def _assignment_faults(assignment: Obj, counts: Mapping[str, int], path: str) -> Iterator[FieldError]:
+    """Report an assignment for an unknown pod set, or whose resource usage is not a multiple of its pod count."""
     name, count = assignment.get("name", "main"), assignment.get("count") or 0
-    if name not in sizes:
-        yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(sizes)}")
+    if name not in counts:
+        yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(counts)}")
     for resource, value in (assignment.get("resourceUsage") or {}).items():
         if count > 0 and rules.nano(value) is not None and quantity.amount(resource, value) % count:
-            at = f"{path}.resourceUsage[{resource}]"
-            remedy = "give what one pod uses, times the count"
-            yield rules.invalid(at, rules.shown(value), f"is not a multiple of {count}", remedy)
+            item_path = f"{path}.resourceUsage[{resource}]"
+            remedy = "set it to the amount that one pod uses times the count"
+            yield rules.invalid(item_path, rules.shown(value), f"is not a multiple of {count}", remedy)
     if topology := assignment.get("topologyAssignment"):
         yield from topology_assignment.assignment_faults(topology, f"{path}.topologyAssignment")
 
 
 def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """Reclaimable pods are pods of the spec; counts from before an elastic Workload shrank may stay."""
+    """Report reclaimable pods of unknown pod sets, and counts above the pod set's.
+
+    A larger count is valid if it is unchanged since before an elastic Workload shrank.
+    """
     reclaimable = (workload.get("status") or {}).get("reclaimablePods") or ()
-    sizes = _sizes(workload) if reclaimable else {}
-    stale = _reclaimable_counts(old) if old is not None and is_elastic(workload) else {}
+    counts = _counts_by_pod_set(workload) if reclaimable else {}
+    old_counts = _reclaimable_counts(old) if old is not None and is_elastic(workload) else {}
     for pods in reclaimable:
-        at, name, count = f"{_RECLAIMABLE}[{pods['name']}]", pods["name"], pods.get("count", 0)
-        if name not in sizes:
-            yield rules.unsupported(f"{at}.name", name, sizes)
-        elif count > sizes[name] and stale.get(name) != count:
-            message = f"should be less or equal to {sizes[name]}"
-            yield rules.invalid(f"{at}.count", count, message, f"give at most {sizes[name]}")
+        item_path, name, count = f"{_RECLAIMABLE}[{pods['name']}]", pods["name"], pods.get("count", 0)
+        if name not in counts:
+            yield rules.unsupported(f"{item_path}.name", name, counts)
+        elif count > counts[name] and old_counts.get(name) != count:
+            message = f"should be less or equal to {counts[name]}"
+            yield rules.invalid(f"{item_path}.count", count, message, f"set it to at most {counts[name]}")
 
 
 def _reclaimable_counts(workload: Obj) -> dict[str, int]:
-    """Return the reclaimable counts by pod set."""
+    """Return the numbers of reclaimable pods of a Workload by pod set."""
     return {p["name"]: p.get("count", 0) for p in (workload.get("status") or {}).get("reclaimablePods") or ()}
 
 
 def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Reclaimable counts do not decrease, except if an elastic Workload shrank."""
+    """Report numbers of reclaimable pods that decrease, except in pod sets of an elastic Workload that shrank."""
     before, after = _reclaimable_counts(old), _reclaimable_counts(new)
-    shrunk = _shrunk(new)
+    shrunk = _shrunk_pod_sets(new)
     for name, count in after.items():
         if count < before.get(name, 0) and name not in shrunk:
-            at = f"{_RECLAIMABLE}[{name}].count"
-            yield rules.invalid(at, count, f"cannot be less than {before[name]}", f"give at least {before[name]}")
+            item_path = f"{_RECLAIMABLE}[{name}].count"
+            yield rules.invalid(
+                item_path, count, f"cannot be less than {before[name]}", f"set it to at least {before[name]}"
+            )
     for name in before:
         if name not in after and name not in shrunk:
-            yield rules.required(f"{_RECLAIMABLE}[{name}]", "cannot be removed", f"keep it, at {before[name]} or more")
+            yield rules.required(
+                f"{_RECLAIMABLE}[{name}]",
+                "cannot be removed",
+                f"keep the entry, with a count of {before[name]} or more",
+            )
 
 
-def _shrunk(workload: Obj) -> dict[str, None]:
-    """Return the pod sets of an elastic Workload that are smaller now than at admission."""
+def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
+    """Return the names of the pod sets of an elastic Workload that are smaller now than at admission."""
     admission = (workload.get("status") or {}).get("admission")
     if not admission or not is_elastic(workload):
         return {}
-    sizes = _sizes(workload)
+    counts = _counts_by_pod_set(workload)
     assignments = {a.get("name", "main"): a.get("count") or 0 for a in admission.get("podSetAssignments") or ()}
-    return {name: None for name, count in assignments.items() if count > sizes.get(name, 0)}
+    return {name: None for name, count in assignments.items() if count > counts.get(name, 0)}
 
 
-def _check_faults(check: Obj, sizes: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """An admission check updates pod sets of the spec, with valid labels, annotations and tolerations."""
+def _check_faults(check: Obj, counts: Mapping[str, int], path: str) -> Iterator[FieldError]:
+    """Report pod set updates of an admission check for unknown pod sets, or with invalid labels or tolerations."""
     for i, update in enumerate(check.get("podSetUpdates") or ()):
-        at = f"{path}[{i}]"
-        if update["name"] not in sizes:
-            yield rules.unsupported(f"{at}.name", update["name"], sizes)
-        yield from node_constraints.toleration_faults(update.get("tolerations") or (), f"{at}.tolerations")
-        yield from rules.annotation_faults(update.get("annotations"), f"{at}.annotations")
-        yield from rules.label_faults(update.get("nodeSelector"), f"{at}.nodeSelector")
-        yield from rules.label_faults(update.get("labels"), f"{at}.labels")
+        item_path = f"{path}[{i}]"
+        if update["name"] not in counts:
+            yield rules.unsupported(f"{item_path}.name", update["name"], counts)
+        yield from node_constraints.toleration_faults(update.get("tolerations") or (), f"{item_path}.tolerations")
+        yield from rules.annotation_faults(update.get("annotations"), f"{item_path}.annotations")
+        yield from rules.label_faults(update.get("nodeSelector"), f"{item_path}.nodeSelector")
+        yield from rules.label_faults(update.get("labels"), f"{item_path}.labels")
 
 
 def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
-    """An admission is set or removed, never changed; only topology assignments may be added later."""
+    """Report the change of an admission: it may be set and removed; only its topology assignments may change."""
     if new is None or old is None:
         return
-    if not meaning_of(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _placeless(new), _placeless(old)):
-        yield rules.immutable(_ADMISSION, new, "evict the Workload first: an admission is set and unset, never changed")
+    if not meaning_of(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _without_topology(new), _without_topology(old)):
+        yield rules.immutable(_ADMISSION, new, "evict the Workload first: an admission can only be set and removed")
 
 
-def _placeless(admission: Obj) -> dict[str, Any]:
-    """Return an admission without topology assignments."""
+def _without_topology(admission: Obj) -> dict[str, Any]:
+    """Return an admission of a Workload without its topology assignments and delayed topology requests."""
     assignments: Sequence[Obj] = admission.get("podSetAssignments") or ()
-    hidden = ("topologyAssignment", "delayedTopologyRequest")
-    kept = [{field: value for field, value in a.items() if field not in hidden} for a in assignments]
-    return {**admission, "podSetAssignments": kept}
+    topology_fields = ("topologyAssignment", "delayedTopologyRequest")
+    assignments_without_topology = [
+        {field: value for field, value in a.items() if field not in topology_fields} for a in assignments
+    ]
+    return {**admission, "podSetAssignments": assignments_without_topology}
 
 
 def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterator[FieldError]:
-    """A Workload is sent once, to a nominated cluster; a replacement slice is sent to that of the replaced one."""
+    """Report a changed clusterName, and one that is not nominated, unless the Workload replaces another slice."""
     after, before = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
     if after is None or after == before:
         return
     if before is not None:
-        yield rules.broken_rule("status", "object", "clusterName is immutable once set", f"keep {before}")
+        yield rules.broken_rule("status", "object", "clusterName is immutable once set", f"keep the value {before}")
     elif not replaces and after not in ((old.get("status") or {}).get("nominatedClusterNames") or ()):
         message = "when setting clusterName it must be one of the nominatedClusterNames"
-        yield rules.invalid("status.clusterName", after, message, "nominate the cluster first")
+        yield rules.invalid(
+            "status.clusterName", after, message, "add the cluster to nominatedClusterNames in an earlier update"
+        )
 
 
 # --- admission gates ---
 #
-# Rules of the annotation that keeps a Job or Workload from reserving quota.
+# Rules of the annotation with the admission gates of a Job or Workload: it cannot reserve quota while it has gates.
 #
 # Source: Kueue's pkg/util/webhook.
 
 
 PATH: Final = f"metadata.annotations[{well_known.ADMISSION_GATED_BY}]"
-_REMEDY: Final = "list names such as example.com/gate, each once, with commas between them"
+_REMEDY: Final = "list unique names such as example.com/gate, separated by commas"
 
 
 def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Gates are unique domain-prefixed names."""
-    value = _value(obj)
+    """Report admission gates in the annotation that are empty, duplicate, or not domain-prefixed names."""
+    value = _gate_annotation(obj)
     seen: dict[str, None] = {}
-    for gate in _gates(value):
+    for gate in _parse_gates(value):
         if not gate:
             yield rules.invalid(PATH, value, "cannot contain empty gate names", _REMEDY)
         elif gate in seen:
@@ -227,23 +253,23 @@ def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Gates may only be removed."""
-    before, after = _gates(_value(old)), _gates(_value(new))
+    """Report admission gates that an update adds; it may only remove them."""
+    before, after = _parse_gates(_gate_annotation(old)), _parse_gates(_gate_annotation(new))
     if after and not before:
         remedy = "set the annotation when creating the object"
         yield rules.forbidden(PATH, "cannot add admission gate after creation", remedy)
     elif any(gate not in before for gate in after):
-        yield rules.forbidden(PATH, "can only remove gates, not add new ones", f"leave only gates of {before}")
+        yield rules.forbidden(PATH, "can only remove gates, not add new ones", f"use only gates from {before}")
 
 
-def _value(obj: Mapping[str, Any]) -> str:
-    """Return the annotation, or ''."""
+def _gate_annotation(obj: Mapping[str, Any]) -> str:
+    """Return the value of the annotation for admission gates, or ''."""
     annotations = obj["metadata"].get("annotations")
     return annotations.get(well_known.ADMISSION_GATED_BY) or "" if annotations else ""
 
 
-def _gates(value: str) -> list[str]:
-    """Return the gates in the annotation's value."""
+def _parse_gates(value: str) -> list[str]:
+    """Parse the value of the annotation for admission gates to a list of names."""
     return [gate.strip() for gate in value.split(",")] if value.strip() else []
 
 
@@ -280,7 +306,7 @@ def _status_change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
 
 
 def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate the changes of an update."""
+    """Validate an update of a Workload by the rules of Kueue's webhook."""
     yield from _spec_faults(new)
     yield from _status_change_faults(new, old)
     yield from gate_update_faults(new, old)
@@ -288,37 +314,39 @@ def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[F
         yield from _pod_set_update_faults(new["spec"].get("podSets") or (), old["spec"].get("podSets") or ())
         yield from _class_update_faults(new["spec"].get("priorityClassRef"), old["spec"].get("priorityClassRef"))
         if is_true(new, "QuotaReserved"):
-            yield from _kept(new, old, "queueName", None)
+            yield from _immutable_field_faults(new, old, "queueName", None)
     if is_true(old, "Admitted") and is_true(new, "Admitted"):
-        yield from _kept(new, old, "maximumExecutionTimeSeconds", 0)
+        yield from _immutable_field_faults(new, old, "maximumExecutionTimeSeconds", 0)
 
 
 def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate pod sets, priority class and gates."""
+    """Validate the pod sets, the priority class and the admission gates of a Workload."""
     spec = workload.get("spec") or {}
-    variable, seen = 0, {}
+    min_count_pod_sets, seen = 0, {}
     for i, pod_set in enumerate(spec.get("podSets") or ()):
         yield from _pod_set_faults(pod_set, f"{_POD_SETS}[{i}]")
-        variable += pod_set.get("minCount") is not None
+        min_count_pod_sets += pod_set.get("minCount") is not None
         if (name := pod_set.get("name", "main")) in seen:
-            yield rules.duplicate(f"{_POD_SETS}[{i}].name", name, "give each podSet a name of its own")
+            yield rules.duplicate(f"{_POD_SETS}[{i}].name", name, "give each podSet a unique name")
         seen[name] = i
-    if variable > 1:
-        remedy = "leave minCount on one podSet"
-        yield rules.invalid(_POD_SETS, variable, "at most one podSet can use minCount", remedy)
-    if variable and is_elastic(workload):
+    if min_count_pod_sets > 1:
+        remedy = "keep minCount in one podSet only"
+        yield rules.invalid(_POD_SETS, min_count_pod_sets, "at most one podSet can use minCount", remedy)
+    if min_count_pod_sets and is_elastic(workload):
         message = "partial admission and elastic job cannot be used together"
-        yield rules.invalid(_POD_SETS, variable, message, f"drop minCount, or the annotation {well_known.ELASTIC_JOB}")
+        yield rules.invalid(
+            _POD_SETS, min_count_pod_sets, message, f"remove minCount, or the annotation {well_known.ELASTIC_JOB}"
+        )
     yield from _class_faults(spec)
     yield from gate_faults(workload)
 
 
 def _pod_set_faults(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate a pod set's counts, labels and requests."""
-    template, least, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
-    if least is not None and least > count:
+    """Validate a pod set of a Workload: counts, labels, annotations, requests and topology request."""
+    template, min_count, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
+    if min_count is not None and min_count > count:
         message = "minCount should be positive and less or equal to count"
-        yield rules.broken_rule(path, "object", message, f"give minCount from 1 to {count}")
+        yield rules.broken_rule(path, "object", message, f"set minCount to a number from 1 to {count}")
     if meta := template.get("metadata"):
         yield from rules.label_faults(meta.get("labels"), f"{path}.template.metadata.labels")
         yield from rules.annotation_faults(meta.get("annotations"), f"{path}.template.metadata.annotations")
@@ -329,7 +357,7 @@ def _pod_set_faults(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldErro
 
 
 def _requests_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Requests and limits, of containers and of the pod, are valid amounts of resources other than pods."""
+    """Validate the requests and limits of all containers and of the pod as a whole in a pod set's template."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             if resources := container.get("resources"):
@@ -339,42 +367,42 @@ def _requests_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]
 
 
 def _resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Requests and limits are not negative, and no resource is named pods."""
+    """Report requests and limits that are malformed or negative, and those for the reserved resource `pods`."""
     for field in ("requests", "limits"):
         for name, value in (resources.get(field) or {}).items():
             if name == "pods":
                 message = "the key is reserved for internal kueue use"
-                yield rules.invalid(f"{path}.{field}[{name}]", name, message, "drop it: pods are counted by themselves")
+                yield rules.invalid(f"{path}.{field}[{name}]", name, message, "remove it: Kueue counts pods itself")
             amount = rules.nano(value)
             if amount is None or amount < 0:
                 yield from rules.amount_faults(value, f"{path}.{field}[{name}]")
 
 
 def _topology_request_faults(request: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A slice has both topology and size or neither, and sizes are positive."""
+    """Report a topology request with only one of slice topology and slice size, or a size below 1."""
     topology, size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
     if topology is not None and size is None:
         message = "must be set when podSetSliceRequiredTopology is specified"
-        yield rules.required(f"{path}.podSetSliceSize", message, "say how many pods a slice has")
+        yield rules.required(f"{path}.podSetSliceSize", message, "set it to the number of pods in a slice")
     elif topology is None and size is not None:
         message = "may not be set when podSetSliceRequiredTopology is not specified"
-        yield rules.forbidden(f"{path}.podSetSliceSize", message, "drop it, or give podSetSliceRequiredTopology")
+        yield rules.forbidden(f"{path}.podSetSliceSize", message, "remove it, or set podSetSliceRequiredTopology")
     elif size is not None and size <= 0:
-        yield rules.invalid(f"{path}.podSetSliceSize", size, "must be greater than 0", "give 1 or more")
+        yield rules.invalid(f"{path}.podSetSliceSize", size, "must be greater than 0", "set it to 1 or more")
     for i, constraint in enumerate(request.get("podsetSliceRequiredTopologyConstraints") or ()):
         if constraint["size"] <= 0:
-            at = f"{path}.podsetSliceRequiredTopologyConstraints[{i}].size"
-            yield rules.invalid(at, constraint["size"], "must be greater than 0", "give 1 or more")
+            item_path = f"{path}.podsetSliceRequiredTopologyConstraints[{i}].size"
+            yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "set it to 1 or more")
 
 
 def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    """The kind of a priority class matches its group, and its value is in the Workload."""
+    """Report a priority class reference whose kind does not match its group, or that is set without spec.priority."""
     reference = spec.get("priorityClassRef")
     if reference is None:
         return
     if spec.get("priority") is None:
         message = "priority should not be nil when priorityClassRef is set"
-        yield rules.broken_rule("spec", "object", message, "give spec.priority, the value of the class")
+        yield rules.broken_rule("spec", "object", message, "set spec.priority to the value of the priority class")
     expected = _CLASS_KINDS.get(reference["group"])
     if expected and reference["kind"] != expected:
         message = f"only the {expected} kind is allowed for the {reference['group']} group"
@@ -382,7 +410,7 @@ def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
-    """While quota is reserved, pod sets are immutable, except that they may shrink."""
+    """Report changes of pod sets while quota is reserved; only their counts may decrease."""
     remedy = "wait until the Workload is evicted, or deactivate it first"
     if len(new) != len(old):
         yield rules.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
@@ -390,13 +418,13 @@ def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
     meaning = meaning_of(scheme.WORKLOAD)
     for i, (after, before) in enumerate(zip(new, old, strict=True)):
         shrunk = after.get("count", 1) < before.get("count", 1)
-        kept = {**before, "count": after.get("count", 1)} if shrunk else before
-        if not meaning.is_same(_POD_SET_TYPE, after, kept):
+        expected = {**before, "count": after.get("count", 1)} if shrunk else before
+        if not meaning.is_same(_POD_SET_TYPE, after, expected):
             yield rules.immutable(f"{_POD_SETS}.{i}", after, remedy)  # Kueue writes this one path with a dot
 
 
 def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
-    """While quota is reserved, only a WorkloadPriorityClass may be replaced."""
+    """Report changes of the priority class while quota is reserved; only a WorkloadPriorityClass may change by name."""
     remedy, while_reserved = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
         if new != old:
@@ -410,8 +438,10 @@ def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
         yield rules.broken_rule("", "object", f"{subject} while workload quota reserved", remedy)
 
 
-def _kept(new: Mapping[str, Any], old: Mapping[str, Any], field: str, absent: object) -> Iterator[FieldError]:
-    """A field of the spec is immutable while quota is reserved."""
+def _immutable_field_faults(
+    new: Mapping[str, Any], old: Mapping[str, Any], field: str, absent: object
+) -> Iterator[FieldError]:
+    """Report the change of a field of the spec, which is immutable while quota is reserved."""
     before, after = old["spec"].get(field, absent), new["spec"].get(field, absent)
     if before != after:
         message = f"{field} is immutable while workload quota reserved"

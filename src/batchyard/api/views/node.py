@@ -1,4 +1,7 @@
-"""Views of Nodes and pod templates, and values of Jobs and Namespaces."""
+"""Parsed views of Nodes and of pod templates (requests, scheduling constraints); Job parallelism; Namespace labels.
+
+A view holds the parsed fields of an object that schedulers and controllers need.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,27 +22,27 @@ from batchyard.base.memory import memoized_if_short
 
 Requests: TypeAlias = tuple[tuple[str, int], ...]
 
-#: Seconds. 68 years are as good as any longer time, and the resulting time can still be formatted.
+#: The maximum grace period in seconds (68 years), so that the resulting times can still be formatted.
 GRACE_MAX: Final = 2**31 - 1
 #: The default grace period in seconds.
 GRACE_DEFAULT: Final = 30
-_PODS_HAVE_THEIR_OWN: Final = frozenset({"cpu", "memory"})
+_POD_LEVEL_RESOURCES: Final = frozenset({"cpu", "memory"})
 
 
 class Taint(NamedTuple):
-    """A node's taint."""
+    """A taint of a Node."""
 
     key: str
     value: str
     effect: str
 
     def __str__(self) -> str:
-        """The form in Kueue's messages."""
+        """Return the taint in the form of Kueue's messages."""
         return f"{{{self.key} {self.value} {self.effect} <nil>}}"
 
 
 class Toleration(NamedTuple):
-    """A pod's toleration; an empty key, value or effect has the API's meaning."""
+    """A toleration of a pod; an empty key or effect matches all taints, as in the API."""
 
     key: str
     operator: str
@@ -59,15 +62,15 @@ class Toleration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """A parsed pod template."""
+    """The parsed requests and scheduling constraints of a pod template."""
 
-    #: The requests of one pod as whole numbers by resource, in the order of resource_order.
+    #: The requests of one pod by resource, as integers, in the order of resource_order.
     requests: Requests
     node_selector: tuple[tuple[str, str], ...]
     #: Required node affinity: terms are ORed, the expressions of a term ANDed. None: no restriction.
     affinity: tuple[tuple[Requirement, ...], ...] | None
     tolerations: tuple[Toleration, ...]
-    #: Requests above their limits: (path in the pod spec, resources).
+    #: The containers whose requests exceed their limits: pairs of the path in the pod spec and the resources.
     over_limit: tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -78,20 +81,20 @@ def resource_order(resource: str) -> tuple[int, str]:
 
 
 def grace_period(spec: Mapping[str, Any]) -> int:
-    """Return the grace period of a pod in seconds."""
+    """Return the termination grace period in a pod's spec in seconds."""
     seconds: int = spec.get("terminationGracePeriodSeconds", GRACE_DEFAULT)
     return min(seconds, GRACE_MAX)
 
 
 def ordered(requests: Mapping[str, int]) -> Requests:
-    """Return requests in the order in which Kueue iterates over them."""
+    """Return requests as pairs, in the order in which Kueue iterates over the resources of a pod set."""
     return tuple(sorted(requests.items(), key=lambda item: resource_order(item[0])))
 
 
 def pod_template(spec: Mapping[str, Any]) -> PodTemplate:
-    """Return the view of a pod spec."""
+    """Parse the spec of a pod to its view."""
     return PodTemplate(
-        requests=ordered({r: max(0, _whole(r, nano)) for r, nano in _pod_requests(spec).items()}),
+        requests=ordered({r: max(0, _to_integer(r, nano)) for r, nano in _pod_requests(spec).items()}),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         affinity=_required_affinity(spec),
         tolerations=tuple(map(toleration, spec.get("tolerations") or ())),
@@ -100,17 +103,17 @@ def pod_template(spec: Mapping[str, Any]) -> PodTemplate:
 
 
 def toleration(obj: Mapping[str, Any]) -> Toleration:
-    """Return the view of a toleration."""
+    """Parse a toleration of a pod."""
     return Toleration(obj.get("key") or "", obj.get("operator") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
 def taint(obj: Mapping[str, Any]) -> Taint:
-    """Return the view of a taint."""
+    """Parse a taint of a Node."""
     return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
-def _whole(resource: str, nano: int) -> int:
-    """Convert billionths to the whole number of the resource's unit, rounded up."""
+def _to_integer(resource: str, nano: int) -> int:
+    """Convert an amount in billionths to an integer, rounded up: thousandths for cpu, units for other resources."""
     return -(-nano // (1_000_000 if resource == "cpu" else meta.NANO))
 
 
@@ -126,8 +129,8 @@ def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
     return {n: meta.parse(value) for n, value in ((container.get("resources") or {}).get("limits") or {}).items()}
 
 
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, nano in more.items():
+def _add(total: dict[str, int], added: Mapping[str, int]) -> None:
+    for name, nano in added.items():
         total[name] = total.get(name, 0) + nano
 
 
@@ -139,27 +142,32 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     return total
 
 
-def pod_total(spec: Mapping[str, Any], of_container: Callable[[Mapping[str, Any]], dict[str, int]]) -> dict[str, int]:
-    """Return total requests or limits of one pod in billionths: containers with sidecars, or the largest init step."""
+def pod_total(
+    spec: Mapping[str, Any], container_amounts: Callable[[Mapping[str, Any]], dict[str, int]]
+) -> dict[str, int]:
+    """Return the total requests or limits of a pod in billionths; `container_amounts` returns those of a container.
+
+    The total is the sum of all containers and sidecars, or an init container with earlier sidecars if that is more.
+    """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        _add(total, of_container(container))
+        _add(total, container_amounts(container))
     sidecars: dict[str, int] = {}
     largest: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        step = of_container(container)
+        init_step = container_amounts(container)
         if container.get("restartPolicy") == "Always":
-            _add(total, step)
-            _add(sidecars, step)
-            step = dict(sidecars)
+            _add(total, init_step)
+            _add(sidecars, init_step)
+            init_step = dict(sidecars)
         else:
-            _add(step, sidecars)
-        for name, nano in step.items():
+            _add(init_step, sidecars)
+        for name, nano in init_step.items():
             largest[name] = max(nano, largest.get(name, nano))
     for name, nano in largest.items():
         total[name] = max(nano, total.get(name, nano))
-    whole_pod = of_container(spec)
-    total.update({n: v for n, v in whole_pod.items() if n in _PODS_HAVE_THEIR_OWN or n.startswith("hugepages-")})
+    pod_amounts = container_amounts(spec)
+    total.update({n: v for n, v in pod_amounts.items() if n in _POD_LEVEL_RESOURCES or n.startswith("hugepages-")})
     return total
 
 
@@ -178,35 +186,35 @@ def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...]
 
 
 def _over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """Yield the places where a request exceeds its limit."""
-    places = [(f"initContainers[{i}]", c) for i, c in enumerate(spec.get("initContainers") or ())]
-    places += [(f"containers[{i}]", c) for i, c in enumerate(spec.get("containers") or ())]
+    """Yield the path of each container (or the pod) and its resources whose request exceeds the limit."""
+    containers = [(f"initContainers[{i}]", c) for i, c in enumerate(spec.get("initContainers") or ())]
+    containers += [(f"containers[{i}]", c) for i, c in enumerate(spec.get("containers") or ())]
     if spec.get("resources"):
-        places.append(("resources", spec))
-    for place, container in places:
+        containers.append(("resources", spec))
+    for path, container in containers:
         resources = container.get("resources") or {}
         limits = resources.get("limits") or {}
-        above = sorted(
+        exceeding = sorted(
             name
             for name, value in (resources.get("requests") or {}).items()
             if name in limits and meta.amount(name, value) > meta.amount(name, limits[name])
         )
-        if above:
-            yield place, tuple(above)
+        if exceeding:
+            yield path, tuple(exceeding)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A parsed Node."""
+    """The parsed fields of a Node."""
 
     name: str
     labels: Mapping[str, str]
-    #: All effects, in the order of the object.
+    #: The taints with any effect, in the order of the object.
     taints: tuple[Taint, ...]
     unschedulable: bool
-    #: The allocatable resources as whole numbers; `pods` is the maximum number of pods.
+    #: The allocatable resources as integers; `pods` is the maximum number of pods.
     allocatable: Mapping[str, int]
-    #: Whether its condition Ready is true. Pods are kept off a node that is not ready by its taints.
+    #: Whether the condition Ready is True. Taints, not this field, keep pods away from a node that is not ready.
     ready: bool
 
 
@@ -215,24 +223,24 @@ _views: dict[str, tuple[Obj, NodeView]] = {}
 
 
 def node_view(obj: Obj) -> NodeView:
-    """Return the view of a Node, parsed once per object; the last revision of each is cached."""
+    """Return the view of a Node; the view of its last revision is cached."""
     uid = obj["metadata"].get("uid", "")
     known = _views.get(uid)
     if known is not None and known[0] is obj:
         return known[1]
     if known is None and len(_views) >= _VIEWS_MAX:
         _views.clear()
-    view = _read(obj)
+    view = _parse_node(obj)
     _views[uid] = obj, view
     return view
 
 
 def forget_node_view(uid: str) -> None:
-    """Drop the view of a deleted Node."""
+    """Remove the view of a deleted Node from the cache."""
     _views.pop(uid, None)
 
 
-def _read(obj: Obj) -> NodeView:
+def _parse_node(obj: Obj) -> NodeView:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     allocatable = status.get("allocatable") or status.get("capacity") or {}
     return NodeView(
@@ -247,11 +255,11 @@ def _read(obj: Obj) -> NodeView:
 
 # --- job ---
 #
-# Values of a Job's spec that several layers need.
+# Values derived from a Job's spec.
 
 
 def pods_at_once(spec: Obj) -> int:
-    """Return the number of pods of a Job that run at a time: its parallelism, at most its completions."""
+    """Return the maximum number of pods of a Job that run at once: its parallelism, or its completions if fewer."""
     parallelism: int = spec.get("parallelism", 1)
     completions: int | None = spec.get("completions")
     return parallelism if completions is None else min(parallelism, completions)
@@ -262,7 +270,7 @@ def pods_at_once(spec: Obj) -> int:
 # The labels of a Namespace for selectors.
 
 
-#: The label that every Namespace has.
+#: The label that every Namespace has, with its name.
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 

@@ -1,4 +1,4 @@
-"""The shape of a pod: what it requests and where it may run. Pods with equal content share one."""
+"""The shape of a pod: its resource requests and scheduling constraints, parsed once for all pods with equal content."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,65 +14,66 @@ from batchyard.api.meta import (
 )
 from batchyard.api.views.node import Requests, Toleration, pod_template
 
-_NOTHING: Final[Mapping[str, Any]] = {}
-_LABELS_NONE: Final[Mapping[str, str]] = {}
+_EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
+_NO_LABELS: Final[Mapping[str, str]] = {}
 _MEMO_MAX: Final = 16384
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
+#: The resource of which each pod uses one.
 PODS: Final = "pods"
-#: The requests that scoring assumes for a container without any: 100m cpu and 200 MiB.
+#: The requests that node scoring assumes for a container without any: 100m cpu and 200 MiB.
 _CPU_ASSUMED: Final = "100m"
 _MEMORY_ASSUMED: Final = "200Mi"
 
 
 class NodeTerm(NamedTuple):
-    """A term of a node selector: all its expressions on labels and on fields must hold."""
+    """A term of node affinity: all its expressions on labels and on fields of the node must hold."""
 
     labels: tuple[Requirement, ...]
     fields: tuple[Requirement, ...]
 
 
 class Preference(NamedTuple):
-    """A preferred term of node affinity."""
+    """A preferred term of node affinity with its weight."""
 
     weight: int
     term: NodeTerm
 
 
 class PodTerm(NamedTuple):
-    """A term of pod affinity or anti-affinity: the pods, their namespaces, and the topology key."""
+    """A term of pod affinity or anti-affinity: the selected pods and namespaces, and the topology key."""
 
     topology_key: str
     #: None selects no pod.
     selector: Selector | None
     namespaces: tuple[str, ...]
-    #: Additional namespaces by their labels; None: none.
+    #: Selects additional namespaces by their labels; None selects none.
     namespace_selector: Selector | None
 
     def selects(self, namespace: str, labels: Mapping[str, str], namespaces: Mapping[str, Mapping[str, str]]) -> bool:
-        """Report whether the term selects a pod. `namespaces` are the labels of the namespaces."""
+        """Report whether this term selects a pod by its namespace and labels; `namespaces`: labels by namespace."""
         if namespace not in self.namespaces and (
             self.namespace_selector is None
-            or not self.namespace_selector.matches(namespaces.get(namespace, _LABELS_NONE))
+            or not self.namespace_selector.matches(namespaces.get(namespace, _NO_LABELS))
         ):
             return False
         return self.selector is not None and self.selector.matches(labels)
 
 
 class WeightedTerm(NamedTuple):
-    """A preferred term of pod affinity; of anti-affinity if the weight is negative."""
+    """A preferred term of pod affinity with its weight; a negative weight means anti-affinity."""
 
     weight: int
     term: PodTerm
 
 
 class SpreadRule(NamedTuple):
-    """A topology spread constraint."""
+    """A topology spread constraint of a pod."""
 
     topology_key: str
     max_skew: int
-    #: DoNotSchedule; else ScheduleAnyway.
+    #: Whether whenUnsatisfiable is DoNotSchedule, not ScheduleAnyway.
     is_hard: bool
     selector: Selector | None
     min_domains: int
@@ -81,7 +82,7 @@ class SpreadRule(NamedTuple):
 
 
 class HostPort(NamedTuple):
-    """A host port of a pod."""
+    """A host port of a pod: IP address, protocol and port number."""
 
     ip: str
     protocol: str
@@ -90,10 +91,10 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRules:
-    """The node constraints of a pod, independent of other pods."""
+    """The constraints of a pod on its node: node selector, node affinity and tolerations."""
 
     node_selector: tuple[tuple[str, str], ...]
-    #: Terms, which are ORed; None: no restriction.
+    #: The required terms of node affinity, one of which must match; None: no restriction.
     affinity: tuple[NodeTerm, ...] | None
     preferences: tuple[Preference, ...]
     tolerations: tuple[Toleration, ...]
@@ -101,15 +102,15 @@ class NodeRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodShape:
-    """The scheduling constraints of a pod; pods with equal content share one."""
+    """The resource requests and scheduling constraints of a pod, shared by all pods with equal content."""
 
-    #: Whole numbers by resource, without zeros, `pods` first.
+    #: The requests by resource as integers, without zeros, `pods` first.
     requests: Requests
     cpu: int
     memory: int
-    #: Thousandths of shared GPUs.
+    #: The requested thousandths of a shared GPU.
     gpu_milli: int
-    #: cpu (thousandths) and memory for scoring: containers without requests count with a default.
+    #: cpu in thousandths and memory in bytes for node scoring, with default amounts for containers without requests.
     scored_cpu: int
     scored_memory: int
     rules: NodeRules
@@ -118,7 +119,7 @@ class PodShape:
     anti_affinity: tuple[PodTerm, ...]
     preferred: tuple[WeightedTerm, ...]
     spread: tuple[SpreadRule, ...]
-    #: Whether its own terms make its placement depend on other pods.
+    #: Whether its required terms or spread constraints make its placement depend on other pods.
     minds_pods: bool
 
 
@@ -126,13 +127,16 @@ _rules: dict[bytes, NodeRules] = {}
 
 
 def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """Return the shape of a pod from its spec, namespace and labels."""
+    """Parse the shape of a pod from its spec, namespace and labels."""
     template = pod_template(spec)
-    affinity = spec.get("affinity") or _NOTHING
-    near, far = affinity.get("podAffinity") or _NOTHING, affinity.get("podAntiAffinity") or _NOTHING
+    affinity = spec.get("affinity") or _EMPTY_OBJECT
+    pod_affinity, pod_anti_affinity = (
+        affinity.get("podAffinity") or _EMPTY_OBJECT,
+        affinity.get("podAntiAffinity") or _EMPTY_OBJECT,
+    )
     amounts = dict(template.requests)
     scored = dict(pod_template(_with_assumed_requests(spec)).requests)
-    anti_affinity = tuple(_pod_term(t, namespace, labels) for t in far.get(well_known.REQUIRED) or ())
+    anti_affinity = tuple(_pod_term(t, namespace, labels) for t in pod_anti_affinity.get(well_known.REQUIRED) or ())
     spread = tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ())
     return PodShape(
         requests=((PODS, 1), *[(resource, amounts[resource]) for resource in sorted(amounts) if amounts[resource]]),
@@ -141,37 +145,40 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
         gpu_milli=amounts.get(well_known.GPU_MILLI, 0),
         scored_cpu=scored.get("cpu", 0),
         scored_memory=scored.get("memory", 0),
-        rules=_rules_of(spec, template.node_selector, template.tolerations),
+        rules=_node_rules(spec, template.node_selector, template.tolerations),
         host_ports=tuple(_host_ports(spec)),
-        affinity=tuple(_pod_term(t, namespace, labels) for t in near.get(well_known.REQUIRED) or ()),
+        affinity=tuple(_pod_term(t, namespace, labels) for t in pod_affinity.get(well_known.REQUIRED) or ()),
         anti_affinity=anti_affinity,
-        preferred=(*_weighted(near, 1, namespace, labels), *_weighted(far, -1, namespace, labels)),
+        preferred=(
+            *_weighted_terms(pod_affinity, 1, namespace, labels),
+            *_weighted_terms(pod_anti_affinity, -1, namespace, labels),
+        ),
         spread=spread,
-        minds_pods=bool(near.get(well_known.REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread)),
+        minds_pods=bool(pod_affinity.get(well_known.REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread)),
     )
 
 
 def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the spec with the requests that scoring assumes for containers without any."""
+    """Return the pod spec with the requests that node scoring assumes for containers without any."""
     filled = {
-        kind: [_with_assumed(c) for c in spec.get(kind) or ()]
+        kind: [_with_assumed_container_requests(c) for c in spec.get(kind) or ()]
         for kind in ("initContainers", "containers")
         if spec.get(kind)
     }
     return {**spec, **filled}
 
 
-def _with_assumed(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    resources = container.get("resources") or _NOTHING
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    requests = {"cpu": _CPU_ASSUMED, "memory": _MEMORY_ASSUMED, **asked}
+def _with_assumed_container_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    resources = container.get("resources") or _EMPTY_OBJECT
+    given_requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    requests = {"cpu": _CPU_ASSUMED, "memory": _MEMORY_ASSUMED, **given_requests}
     return {**container, "resources": {"requests": requests}}
 
 
-def _rules_of(
+def _node_rules(
     spec: Mapping[str, Any], node_selector: tuple[tuple[str, str], ...], tolerations: tuple[Toleration, ...]
 ) -> NodeRules:
-    node_affinity = (spec.get("affinity") or _NOTHING).get("nodeAffinity") or _NOTHING
+    node_affinity = (spec.get("affinity") or _EMPTY_OBJECT).get("nodeAffinity") or _EMPTY_OBJECT
     content = _encode([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
     known = _rules.get(content)
     if known is None:
@@ -182,7 +189,7 @@ def _rules_of(
             node_selector=node_selector,
             affinity=tuple(map(_node_term, required.get("nodeSelectorTerms") or ())) if required else None,
             preferences=tuple(
-                Preference(p["weight"], _node_term(p.get("preference") or _NOTHING))
+                Preference(p["weight"], _node_term(p.get("preference") or _EMPTY_OBJECT))
                 for p in node_affinity.get(well_known.PREFERRED) or ()
             ),
             tolerations=tolerations,
@@ -199,27 +206,29 @@ def _requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement
 
 
 def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
-    """Return a term; without namespaces it applies to the pod's own."""
-    listed, selected = tuple(obj.get("namespaces") or ()), selector(obj.get("namespaceSelector"))
-    if not listed and selected is None:
-        listed = (namespace,)
-    return PodTerm(obj.get("topologyKey") or "", _merged_selector(obj, labels), listed, selected)
+    """Parse a term of pod affinity; without namespaces, it applies to the namespace of the pod itself."""
+    namespaces, namespace_selector = tuple(obj.get("namespaces") or ()), selector(obj.get("namespaceSelector"))
+    if not namespaces and namespace_selector is None:
+        namespaces = (namespace,)
+    return PodTerm(obj.get("topologyKey") or "", _merged_selector(obj, labels), namespaces, namespace_selector)
 
 
 def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
-    """Return the label selector, with the pod's own values of matchLabelKeys and mismatchLabelKeys."""
-    own = selector(obj.get("labelSelector"))
-    if own is None:
+    """Parse a label selector, and add the pod's own values of the labels in matchLabelKeys and mismatchLabelKeys."""
+    label_selector = selector(obj.get("labelSelector"))
+    if label_selector is None:
         return None
     equal = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]
     unequal = [Requirement(k, "NotIn", (labels[k],)) for k in obj.get("mismatchLabelKeys") or () if k in labels]
-    return Selector((*own.requirements, *equal, *unequal))
+    return Selector((*label_selector.requirements, *equal, *unequal))
 
 
-def _weighted(part: Mapping[str, Any], sign: int, namespace: str, labels: Mapping[str, str]) -> list[WeightedTerm]:
+def _weighted_terms(
+    affinity: Mapping[str, Any], sign: int, namespace: str, labels: Mapping[str, str]
+) -> list[WeightedTerm]:
     return [
         WeightedTerm(sign * p["weight"], _pod_term(p["podAffinityTerm"], namespace, labels))
-        for p in part.get(well_known.PREFERRED) or ()
+        for p in affinity.get(well_known.PREFERRED) or ()
     ]
 
 
@@ -236,7 +245,7 @@ def _spread_rule(obj: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadRul
 
 
 def _host_ports(spec: Mapping[str, Any]) -> Iterable[HostPort]:
-    """Yield the host ports of containers; on the host network each port is a host port."""
+    """Yield the host ports of containers and sidecars; on the host network, all container ports are host ports."""
     on_host = bool(spec.get("hostNetwork"))
     restartable = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
     for container in (*restartable, *(spec.get("containers") or ())):

@@ -1,6 +1,6 @@
-"""The view of a Pod, changes of its conditions, and its checkpoints.
+"""The parsed view of a Pod; functions that read and change its status; and simulated checkpoints of its work.
 
-Pods with equal content share the constraints (`pod_shape.py`), as the pods of one Job do. Sources: kube-scheduler's
+Pods with equal content, such as those of one Job, share their constraints (`pod_shape.py`). Sources: kube-scheduler's
 framework/types.go (PodInfo); Kubernetes' pkg/registry/core/pod.
 """
 
@@ -28,10 +28,8 @@ from batchyard.api.views.node import Requests, Toleration, taint, toleration
 from batchyard.api.views.pod_shape import NodeTerm, PodShape, read_shape
 from batchyard.base.instant import SECOND, Duration, Instant, duration_text, parse_duration
 
-"""The resource of which each pod uses one."""
-
-_NOTHING: Final[Mapping[str, Any]] = {}
-_LABELS_NONE: Final[Mapping[str, str]] = {}
+_EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
+_NO_LABELS: Final[Mapping[str, str]] = {}
 _TERMINAL: Final = ("Succeeded", "Failed")
 _MEMO_MAX: Final = 16384
 _VIEWS_MAX: Final = 262144
@@ -40,7 +38,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 @dataclass(slots=True, init=False, eq=False)
 class PodView:
-    """A parsed Pod."""
+    """The parsed fields of a Pod that schedulers and controllers need."""
 
     key: str
     namespace: str
@@ -48,26 +46,26 @@ class PodView:
     uid: str
     labels: Mapping[str, str]
     shape: PodShape
-    #: The requests of the shape.
+    #: The resource requests, as in the shape.
     requests: Requests
-    #: The node that it is bound to, or ''.
+    #: The node to which the pod is bound, or ''.
     node_name: str
-    #: The indices of its GPUs on the node, if it requested thousandths.
+    #: The indices of the GPUs on the node that a pod with shared GPUs uses.
     gpus: tuple[int, ...]
-    #: The nominated node, where victims still have to leave, or ''.
+    #: The nominated node, where preempted pods are still terminating, or ''.
     nominated: str
     phase: str
     priority: int
     may_preempt: bool
-    #: It has scheduling gates, so it must not be scheduled yet.
+    #: Whether the pod has scheduling gates, which prevent that it is scheduled.
     gated: bool
-    #: The pods of a gang are placed together; '' if it is in none.
+    #: The id of its gang, whose pods are scheduled together; '' if it is in none.
     gang: str
     deleting: bool
-    #: It is terminating to make room for a pod of higher priority.
+    #: Whether it is terminating because kube-scheduler preempted it for a pod of higher priority.
     preempted: bool
     created: Instant
-    #: When the kubelet first saw it; None if it has not.
+    #: When the kubelet acknowledged the pod (status.startTime); None if it has not.
     started: Instant | None
     #: The reason of its condition PodScheduled=False, or ''.
     unscheduled: str
@@ -76,9 +74,9 @@ class PodView:
     scheduler: str
 
     def __init__(self, obj: Obj, before: "PodView | None" = None) -> None:
-        """Parse an object. `before` is the view of another revision of the same pod with equal labels and spec."""
-        metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NOTHING
-        self.labels = metadata.get("labels") or _LABELS_NONE
+        """Parse a Pod. `before` is the view of an earlier revision of the pod with equal spec and labels, if any."""
+        metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _EMPTY_OBJECT
+        self.labels = metadata.get("labels") or _NO_LABELS
         if before is None:
             self._read_spec(metadata, spec)
         else:
@@ -98,27 +96,27 @@ class PodView:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it has ended, and uses no resources of its node."""
+        """Whether the pod has succeeded or failed, so that it uses no resources of its node."""
         return self.phase in _TERMINAL
 
     @property
     def awaits_node(self) -> bool:
-        """Whether it waits for a scheduler, unless it is gated."""
+        """Whether the pod is neither bound to a node nor deleted nor terminal; it may be gated."""
         return not self.node_name and not self.deleting and self.phase not in _TERMINAL
 
     @property
     def node_selector(self) -> tuple[tuple[str, str], ...]:
-        """The labels that its node must have."""
+        """The labels that the pod's node must have, as pairs."""
         return self.shape.rules.node_selector
 
     @property
     def affinity(self) -> tuple[NodeTerm, ...] | None:
-        """Its required node affinity: terms are ORed; None: no restriction."""
+        """The required terms of the pod's node affinity, one of which must match; None: no restriction."""
         return self.shape.rules.affinity
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
-        """Its tolerations."""
+        """The tolerations of the pod."""
         return self.shape.rules.tolerations
 
     def _read_spec(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
@@ -142,12 +140,12 @@ _views: dict[str, tuple[Obj, PodView]] = {}
 
 
 def pod_view(obj: Obj) -> PodView:
-    """Return the view of a Pod, parsed once per object; the last revision of each is cached."""
+    """Return the view of a Pod; the view of its last revision is cached."""
     uid = obj["metadata"].get("uid", "")
     known = _views.get(uid)
     if known is not None and known[0] is obj:
         return known[1]
-    before = known[1] if known is not None and uid and _asks_the_same(obj, known[0]) else None
+    before = known[1] if known is not None and uid and _has_same_shape(obj, known[0]) else None
     if known is None and len(_views) >= _VIEWS_MAX:
         _views.clear()
     view = PodView(obj, before)
@@ -156,12 +154,12 @@ def pod_view(obj: Obj) -> PodView:
 
 
 def forget_pod_view(uid: str) -> None:
-    """Drop the view of a deleted Pod."""
+    """Remove the view of a deleted Pod from the cache."""
     _views.pop(uid, None)
 
 
-def _asks_the_same(new: Obj, old: Obj) -> bool:
-    """Report whether two revisions share the objects that determine the shape."""
+def _has_same_shape(new: Obj, old: Obj) -> bool:
+    """Report whether two revisions of a Pod share the same spec and labels, and so the shape."""
     if new["spec"] is not old["spec"]:
         return False
     labels: object = new["metadata"].get("labels")
@@ -169,21 +167,21 @@ def _asks_the_same(new: Obj, old: Obj) -> bool:
 
 
 def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
-    """Return the gang of a pod: the pods of its Workload, identified by the uid of their JobSet or Job."""
-    workload = (metadata.get("annotations") or _LABELS_NONE).get(well_known.WORKLOAD)
+    """Return the id of a pod's gang (the pods of its Workload): the uid of their JobSet or Job; '' if in none."""
+    workload = (metadata.get("annotations") or _NO_LABELS).get(well_known.WORKLOAD)
     if not workload:
         return ""
     return labels.get(well_known.JOB_SET_UID) or labels.get(well_known.CONTROLLER_UID) or f"{namespace}/{workload}"
 
 
 def _gpus(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Parse the GPU index annotation; empty if it is malformed."""
-    parts = (metadata.get("annotations") or _LABELS_NONE).get(well_known.GPU_INDEX, "").split(",")
+    """Parse the annotation with the GPU indices of a pod; empty if it is missing or malformed."""
+    parts = (metadata.get("annotations") or _NO_LABELS).get(well_known.GPU_INDEX, "").split(",")
     return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
 
 
 def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the reason of PodScheduled=False, and its message if the reason is Unschedulable."""
+    """Return the reason of the condition PodScheduled=False or '', and its message if the reason is Unschedulable."""
     condition = find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
         return "", ""
@@ -208,16 +206,16 @@ def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
 
 
 def _content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
-    """Return the fields that determine the shape; of the labels only those named by matchLabelKeys."""
-    affinity, spread = spec.get("affinity") or _NOTHING, spec.get("topologySpreadConstraints") or ()
+    """Return the fields of a pod that determine its shape, with only the labels that matchLabelKeys name."""
+    affinity, spread = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
     content = [
         [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],
         [[_container_content(c) for c in spec.get(kind) or ()] for kind in ("initContainers", "containers")],
     ]
     if affinity or spread:
         terms = [*_pod_terms(affinity, "podAffinity"), *_pod_terms(affinity, "podAntiAffinity"), *spread]
-        named = [labels.get(key) for term in terms for key in _keys_merged(term)]
-        content += [[affinity, spread, namespace, named]]
+        label_values = [labels.get(key) for term in terms for key in _merged_label_keys(term)]
+        content += [[affinity, spread, namespace, label_values]]
     return content
 
 
@@ -226,15 +224,15 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """Return all terms of pod affinity or anti-affinity, required and preferred."""
-    part = affinity.get(kind) or _NOTHING
+    """Return all required and preferred terms of podAffinity or podAntiAffinity (`kind`)."""
+    affinity_part = affinity.get(kind) or _EMPTY_OBJECT
     return [
-        *(part.get(well_known.REQUIRED) or ()),
-        *[p["podAffinityTerm"] for p in part.get(well_known.PREFERRED) or ()],
+        *(affinity_part.get(well_known.REQUIRED) or ()),
+        *[p["podAffinityTerm"] for p in affinity_part.get(well_known.PREFERRED) or ()],
     ]
 
 
-def _keys_merged(term: Mapping[str, Any]) -> Iterable[str]:
+def _merged_label_keys(term: Mapping[str, Any]) -> Iterable[str]:
     return [*(term.get("matchLabelKeys") or ()), *(term.get("mismatchLabelKeys") or ())]
 
 
@@ -258,8 +256,8 @@ DISRUPTION_TARGET: Final = "DisruptionTarget"
 #: The minimum priority of system-critical pods.
 SYSTEM_CRITICAL: Final = 2_000_000_000
 
-#: The time in seconds until eviction if no toleration covers the taint.
-_NOT_TOLERATED: Final = 0
+#: The time in seconds until eviction if no toleration matches the taint.
+_NOT_TOLERATED_SECONDS: Final = 0
 
 
 class Disruption(NamedTuple):
@@ -276,42 +274,42 @@ BY_KUBELET: Final = Disruption("TerminationByKubelet", "Pod was terminated in re
 
 
 def phase(pod: Obj) -> str:
-    """Return the phase of a pod; Pending if it has none yet."""
+    """Return the phase of a pod, by default Pending."""
     return (pod.get("status") or {}).get("phase") or PENDING
 
 
 def is_terminal(pod: Obj) -> bool:
-    """Report whether a pod has Succeeded or Failed."""
+    """Report whether the phase of a pod is Succeeded or Failed."""
     return phase(pod) in {SUCCEEDED, FAILED}
 
 
 def is_terminating(pod: Obj) -> bool:
-    """Report whether a pod was deleted and still exists."""
+    """Report whether a pod is being deleted: it has a deletionTimestamp."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def awaits_deletion(pod: Obj) -> bool:
-    """Whether a terminating pod with a grace period has ended: its kubelet then deletes it."""
+    """Report whether a terminating pod with a grace period has succeeded or failed: its kubelet must then delete it."""
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
 def is_gone_but_for_finalizers(pod: Obj) -> bool:
-    """Report whether only finalizers keep a pod: it has ended, was deleted and has no grace period left."""
+    """Report whether only finalizers keep a pod: it is terminal and terminating, without a remaining grace period."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")
 
 
 def is_ready(pod: Obj) -> bool:
-    """Report whether the condition Ready is true."""
+    """Report whether the condition Ready of a pod is True."""
     return is_true(pod, READY)
 
 
 def node_of(pod: Obj) -> str:
-    """Return the node that a pod is bound to, or ''."""
+    """Return the name of the node to which a pod is bound, or ''."""
     return pod["spec"].get("nodeName") or ""
 
 
 def priority(pod: Obj) -> int:
-    """Return the priority of a pod; zero if it has none."""
+    """Return the priority of a pod, by default 0."""
     return pod["spec"].get("priority") or 0
 
 
@@ -321,7 +319,7 @@ def grace_period(pod: Obj) -> int:
 
 
 def deleted_at(pod: Obj) -> Instant | None:
-    """Return the time of the deletion request, one grace period before its deletionTimestamp; None if not deleted."""
+    """Return when a pod's deletion was requested: deletionTimestamp minus the grace period; None if not deleted."""
     metadata = pod["metadata"]
     until = metadata.get("deletionTimestamp")
     if until is None:
@@ -331,7 +329,7 @@ def deleted_at(pod: Obj) -> Instant | None:
 
 
 def scheduled_at(pod: Obj) -> Instant:
-    """Return the time when a pod was bound to its node, as far as its status shows."""
+    """Return when a pod was bound to its node, else its start time or, if it has none, its creation time."""
     scheduled = find_condition(pod, SCHEDULED)
     if scheduled is not None and scheduled["status"] == "True":
         return parse_time(scheduled["lastTransitionTime"])
@@ -339,18 +337,21 @@ def scheduled_at(pod: Obj) -> Instant:
 
 
 def driven_out_at(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
-    """Return the time when NoExecute taints of its node evict a pod; None if it tolerates all of them forever.
+    """Return when the NoExecute taints of its node evict a pod; None if it tolerates all of them forever.
 
-    The shortest toleration counts, from the first taint or from the time of binding. A time in the past means now.
+    The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
+    time in the past means now.
     Source: pkg/controller/tainteviction.
     """
     seconds: list[int] = []
     tolerations = [(toleration(obj), obj.get("tolerationSeconds")) for obj in pod["spec"].get("tolerations") or ()]
     for obj in taints:
         view = taint(obj)
-        used = next((limit for tolerates, limit in tolerations if tolerates.tolerates(view)), _NOT_TOLERATED)
-        if used is not None:
-            seconds.append(max(0, used))
+        toleration_seconds = next(
+            (limit for tolerates, limit in tolerations if tolerates.tolerates(view)), _NOT_TOLERATED_SECONDS
+        )
+        if toleration_seconds is not None:
+            seconds.append(max(0, toleration_seconds))
     if not seconds:
         return None
     added = [parse_time(obj["timeAdded"]) for obj in taints if "timeAdded" in obj]
@@ -358,7 +359,7 @@ def driven_out_at(pod: Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | No
 
 
 def with_condition(pod: Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> Obj:
-    """Return the pod with this condition, reason and message; the pod itself if nothing changes."""
+    """Return the pod with a condition set; `why` is its reason and message. Returns the same object if unchanged."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
     old = next((c for c in conditions if c["type"] == kind), None)
@@ -372,10 +373,13 @@ def with_condition(pod: Obj, kind: str, holds: bool, why: tuple[str, str], now: 
 def condition(
     kind: str, holds: bool, why: tuple[str, str], old: Mapping[str, Any] | None, now: Instant
 ) -> dict[str, Any]:
-    """Return a condition of a pod: empty texts are omitted, and the time is that of the last change of its status."""
+    """Build a condition of a pod from its type, status, and `why` (reason and message; empty ones are omitted).
+
+    If `old`, the previous condition, has the same status, its lastTransitionTime is kept.
+    """
     status = "True" if holds else "False"
-    since = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
-    new: dict[str, Any] = {"type": kind, "status": status, "lastTransitionTime": since}
+    transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
+    new: dict[str, Any] = {"type": kind, "status": status, "lastTransitionTime": transition_time}
     reason, message = why
     if reason:
         new["reason"] = reason
@@ -385,12 +389,12 @@ def condition(
 
 
 def disrupted(pod: Obj, by: Disruption, now: Instant) -> Obj:
-    """Return the pod with the condition DisruptionTarget, which the podFailurePolicy of its Job may ignore."""
+    """Return the pod with the condition DisruptionTarget, so that a Job's podFailurePolicy can ignore the failure."""
     return with_condition(pod, DISRUPTION_TARGET, True, by, now)
 
 
 def not_ready(pod: Obj, now: Instant) -> Obj:
-    """Return the pod with Ready set to False, as for an unreachable node; reason and message stay unchanged."""
+    """Return the pod with the condition Ready set to False, as on an unreachable node; reason and message are kept."""
     ready = find_condition(pod, READY)
     if ready is None:
         return pod
@@ -398,7 +402,7 @@ def not_ready(pod: Obj, now: Instant) -> Obj:
 
 
 def failed(pod: Obj, by: Disruption | None, now: Instant) -> Obj:
-    """Return the pod marked as failed by another component than its kubelet; an ended pod stays unchanged."""
+    """Return the pod with the phase Failed and the disruption that caused it; a terminal pod stays unchanged."""
     if is_terminal(pod):
         return pod
     marked = pod if by is None else disrupted(pod, by, now)
@@ -407,34 +411,35 @@ def failed(pod: Obj, by: Disruption | None, now: Instant) -> Obj:
 
 # --- checkpoints ---
 #
-# Simulated checkpoints: the work that stopped pods lose, and the work that their successors resume with.
+# Simulated checkpoints: the work that a stopped pod loses, and the work with which its successor resumes.
 #
-# A job saves its work periodically if its annotation `batchyard.dev/checkpoint-every` is set. The saved work is stored
-# by place on the Job, or on its JobSet. A pod that resumes saved work has the condition Resumed.
+# A job saves its work periodically if its annotation `batchyard.dev/checkpoint-every` is set. An annotation of the Job,
+# or of its JobSet, stores the saved work by place. A place identifies a pod and its successors: it is the completion
+# index or the name of the first pod. A pod that resumes saved work has the condition Resumed.
 
 
-#: The condition of a pod that resumes the work of an earlier pod, or its own after its containers failed.
+#: The condition of a pod that resumes saved work: of an earlier pod, or its own after its containers failed.
 RESUMED: Final = "batchyard.dev/Resumed"
-_REASON: Final = "FromCheckpoint"
-_BETWEEN: Final = " of work were done at "
-_CHECKPOINTS_NOTHING: Final[Mapping[str, str]] = {}
+_RESUMED_REASON: Final = "FromCheckpoint"
+_RESUMED_SEPARATOR: Final = " of work were done at "
+_NO_SAVED_WORK: Final[Mapping[str, str]] = {}
 
 
 class Resumption(NamedTuple):
-    """The work that a pod resumes with, and its place."""
+    """The saved work with which a pod resumes, and its place (see place_of)."""
 
     place: str
     work: Duration
 
 
 def checkpoint_interval(objects: Iterable[Obj | None]) -> Duration | None:
-    """Return the checkpoint interval from the first object that has one: the pod, its Job, its JobSet."""
+    """Return the checkpoint interval of the first object (pod, Job, JobSet) whose annotation sets one, or None."""
     intervals = (duration(obj, well_known.CHECKPOINT_EVERY) for obj in objects if obj is not None)
     return next((interval for interval in intervals if interval), None)
 
 
 def running_since(pod: Obj) -> Instant | None:
-    """Return the time since when the containers of a pod run; None if they do not."""
+    """Return when the running containers of a pod started; None if the pod does not run."""
     if phase(pod) != RUNNING:
         return None
     for container in pod["status"].get("containerStatuses") or ():
@@ -445,113 +450,108 @@ def running_since(pod: Obj) -> Instant | None:
 
 
 def lost_work(started: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the work that a running pod would lose: the time since its last checkpoint, or since its start."""
-    done = 0 if started is None else max(0, now - started)
-    return done % interval if interval else done
+    """Return the work that a pod loses if it stops now: the time since its last checkpoint, or since its start."""
+    elapsed = 0 if started is None else max(0, now - started)
+    return elapsed % interval if interval else elapsed
 
 
 def kept_work(started: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the work that a running pod would keep: the time up to its last checkpoint."""
-    done = 0 if started is None else max(0, now - started)
-    return done - lost_work(started, interval, now)
-
-
-# --- places ---
+    """Return the work that a pod keeps if it stops now: the time from its start to its last checkpoint."""
+    elapsed = 0 if started is None else max(0, now - started)
+    return elapsed - lost_work(started, interval, now)
 
 
 def is_interchangeable(pod: Obj) -> bool:
-    """Report whether any other pod of the Job could do its work: it has no completion index."""
+    """Report whether another pod of the Job can take over a pod's work: it has no completion index."""
     return annotation(pod, well_known.COMPLETION_INDEX) is None
 
 
 def place_of(pod: Obj) -> str:
-    """Return the place of a pod: that of a predecessor, its completion index, or its name.
+    """Return the key under which the Job stores a pod's saved work: its completion index, or else its name.
 
-    In a JobSet, whose Jobs are recreated, the place includes the replicated job and the index of the Job.
+    A pod that resumed work uses the key of its predecessor. In a JobSet, whose Jobs are recreated, the key includes the
+    replicated Job and the index of the Job.
     """
     resumed = resumption(pod)
     if resumed is not None:
         return resumed.place
-    own = annotation(pod, well_known.COMPLETION_INDEX) or pod["metadata"]["name"]
+    pod_key = annotation(pod, well_known.COMPLETION_INDEX) or pod["metadata"]["name"]
     replicated, job = label(pod, well_known.REPLICATED_JOB_NAME), label(pod, well_known.JOB_INDEX)
-    return own if replicated is None or job is None else f"{replicated}/{job}/{own}"
+    return pod_key if replicated is None or job is None else f"{replicated}/{job}/{pod_key}"
 
 
 def resumption(pod: Obj) -> Resumption | None:
-    """Return the work that a pod resumes with; None if it starts from the beginning."""
-    found = find_condition(pod, RESUMED)
-    if found is None:
+    """Return the saved work with which a pod resumes, from its condition Resumed; None if it starts from zero."""
+    resumed_condition = find_condition(pod, RESUMED)
+    if resumed_condition is None:
         return None
-    work, _, place = found["message"].partition(_BETWEEN)
+    work, _, place = resumed_condition["message"].partition(_RESUMED_SEPARATOR)
     return Resumption(place, parse_duration(work))
 
 
 def resumed_work(pod: Obj) -> Duration:
-    """Return the work that was done before the containers of a pod started."""
+    """Return the work that earlier pods or containers did before a pod's containers started; 0 without any."""
     resumed = resumption(pod)
     return 0 if resumed is None else resumed.work
 
 
 def with_resumption(pod: Obj, resumed: Resumption | None, now: Instant) -> Obj:
-    """Return the pod with this resumption, or without one; the pod itself if nothing changes."""
+    """Return the pod with the condition Resumed set or, for None, removed; the same object if unchanged."""
     if resumption(pod) == resumed:
         return pod
     conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed is not None and resumed.work:
-        why = (_REASON, f"{duration_text(resumed.work)}{_BETWEEN}{resumed.place}")
+        why = (_RESUMED_REASON, f"{duration_text(resumed.work)}{_RESUMED_SEPARATOR}{resumed.place}")
         conditions.insert(0, condition(RESUMED, True, why, None, now))
     return with_status(pod, {**pod["status"], "conditions": conditions})
 
 
-# --- saved work ---
-
-
 def saved_work(job: Obj, place: str) -> Duration:
-    """Return the work that a Job or JobSet has saved for a place."""
-    return _read(saved_places(job).get(place))
+    """Return the work that a Job or JobSet has saved for a place; 0 if none."""
+    return _parse_saved_duration(saved_places(job).get(place))
 
 
 def most_saved(job: Obj, places: Iterable[str]) -> Resumption | None:
-    """Return the most work saved for any of these places; None if there is none."""
+    """Return the place with the most saved work of a Job or JobSet among the given ones; None if none has any."""
     saved = saved_places(job)
-    found = [Resumption(place, work) for place in places if (work := _read(saved.get(place)))]
-    return min(found, key=lambda each: (-each.work, each.place), default=None)
+    resumptions = [Resumption(place, work) for place in places if (work := _parse_saved_duration(saved.get(place)))]
+    return min(resumptions, key=lambda each: (-each.work, each.place), default=None)
 
 
 def saved_places(job: Obj) -> Mapping[str, str]:
     """Return the saved work of a Job or JobSet by place, from its annotation."""
     text = annotation(job, well_known.WORK_DONE)
-    return _CHECKPOINTS_NOTHING if text is None else _decoded(text)
+    return _NO_SAVED_WORK if text is None else _parse_saved_work(text)
 
 
 def with_saved_work(job: Obj, place: str, work: Duration) -> Obj:
-    """Return the Job or JobSet with this work saved for a place; itself if nothing changes."""
+    """Return the Job or JobSet with its saved work for a place set; the same object if unchanged."""
     saved = saved_places(job)
-    if _read(saved.get(place)) == work:
+    if _parse_saved_duration(saved.get(place)) == work:
         return job
-    kept = dict(saved)
+    new_saved = dict(saved)
     if work:
-        kept[place] = duration_text(work)
+        new_saved[place] = duration_text(work)
     else:
-        del kept[place]
+        del new_saved[place]
     annotations = dict(job["metadata"].get("annotations") or ())
-    if kept:
-        annotations[well_known.WORK_DONE] = msgspec.json.encode(kept).decode()
+    if new_saved:
+        annotations[well_known.WORK_DONE] = msgspec.json.encode(new_saved).decode()
     else:
         del annotations[well_known.WORK_DONE]
     return with_metadata(job, annotations=annotations)
 
 
 @lru_cache(maxsize=64)
-def _decoded(text: str) -> Mapping[str, str]:
-    """Parse the annotation; cached, because many pods of a job need it at the same time."""
+def _parse_saved_work(text: str) -> Mapping[str, str]:
+    """Parse the annotation with saved work by place; cached, because many pods of a Job need it at the same time."""
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except (msgspec.DecodeError, RecursionError):
-        return _CHECKPOINTS_NOTHING  # another client wrote it
+        return _NO_SAVED_WORK  # the annotation is malformed
 
 
-def _read(text: str | None) -> Duration:
+def _parse_saved_duration(text: str | None) -> Duration:
     try:
         return 0 if text is None else parse_duration(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Views of Kueue's objects: Workloads, ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.
+"""Parsed views of Kueue's objects: Workloads, ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.
 
 Sources: Kueue's pkg/workload (Info, totalRequestsFromPodSets, totalRequestsFromAdmission, computeSchedulingHash).
 """
@@ -14,39 +14,38 @@ from batchyard.api.meta import Obj, Selector, selector
 from batchyard.api.views.node import PodTemplate, Requests, Taint, Toleration, ordered, pod_template, taint, toleration
 from batchyard.base.instant import Instant
 
-#: The scheduling equivalence class in Kueue: equal shapes get equal decisions.
+#: Identifies the scheduling equivalence class of a Workload: those with equal shapes get equal decisions.
 Shape: TypeAlias = tuple[bytes, int, tuple[int, ...]]
 PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 
 _NO_STATUS: Final[Obj] = {}
 _BOOST_LENGTH_MAX: Final = 11
-_FAILED: Final = ("Retry", "Rejected")
-#: The cache of admissions by pod sets: admissions of equal pod sets repeat; pod sets of Jobs differ by labels with the
-#: Job's name.
+_FAILED_CHECK_STATES: Final = ("Retry", "Rejected")
+#: The maximum sizes of the caches: admissions of equal pod sets, and pod sets by content and by value.
 _HOLDINGS_MAX: Final = 16384
 _CONTENTS_MAX: Final = 1024
 _VALUES_MAX: Final = 4096
 _VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
-_pod_sets_by_content: "dict[bytes, _PodSets]" = {}
-_pod_sets_by_value: "dict[tuple[bytes, tuple[PodSet, ...]], _PodSets]" = {}
+_pod_sets_by_content: "dict[bytes, _SharedPodSets]" = {}
+_pod_sets_by_value: "dict[tuple[bytes, tuple[PodSet, ...]], _SharedPodSets]" = {}
 _views: "dict[str, tuple[Obj, WorkloadView, Obj, WorkloadView]]" = {}
 
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """A pod set of a Workload's spec."""
+    """A parsed pod set of a Workload's spec."""
 
     name: str
     count: int
     min_count: int | None
     template: PodTemplate
-    #: Pod sets of one group get the same flavors.
+    #: The name of the pod set group, whose pod sets get the same flavors; None if it is in none.
     group: str | None
 
 
 class Holding(NamedTuple):
-    """The admission of one pod set: the flavor of each resource and the usage."""
+    """The admission of one pod set: the number of pods, the flavor of each resource, and the usage."""
 
     name: str
     pods: int
@@ -56,7 +55,7 @@ class Holding(NamedTuple):
 
 @dataclass(slots=True, init=False, eq=False)
 class WorkloadView:
-    """A parsed Workload."""
+    """The parsed fields of a Workload that the scheduler and the controllers need."""
 
     key: str
     namespace: str
@@ -64,21 +63,21 @@ class WorkloadView:
     uid: str
     job_uid: str
     queue: str
-    #: Including the boost.
+    #: The priority, including the boost.
     priority: int
     #: The priority boost of a Budget.
     boost: int
     created: Instant
-    #: The queue order timestamp: creation, or the eviction for an admission check or PodsReady.
+    #: The timestamp that orders the queue: creation, or the eviction because of an admission check or PodsReady.
     queued: Instant
-    #: When it started waiting for quota: creation, or the last requeue.
+    #: When the Workload started to wait for quota: its creation or its last requeue.
     waiting_since: Instant
     generation: int
     active: bool
     pod_sets: tuple[PodSet, ...]
-    #: The indices of pod sets that must get the same flavors, in order of their first.
+    #: Groups of indices of pod sets that must get the same flavors, ordered by their first index.
     pod_set_groups: tuple[tuple[int, ...], ...]
-    #: The pods of each pod set that need quota: count minus reclaimable pods.
+    #: The number of pods of each pod set that need quota: count minus reclaimable pods.
     counts: tuple[int, ...]
     shape: Shape
     finished: bool
@@ -86,35 +85,35 @@ class WorkloadView:
     admitted: bool
     evicted: bool
     pods_ready: bool
-    #: An admission check is Rejected or Retry.
+    #: Whether an admission check has the state Rejected or Retry.
     has_failed_check: bool
-    #: It may be in a queue.
+    #: Whether it may be queued: it is active and not finished, holds no quota, and is not held or gated.
     admissible: bool
-    #: A Requeued=False condition, or a time before which it must not be tried.
+    #: Whether the condition Requeued is False; and the time before which it must not be requeued.
     requeue_blocked: bool
     requeue_at: Instant | None
-    #: Why it is pending: the reason of QuotaReserved=False; None if it has none.
+    #: The reason of the condition QuotaReserved=False, which says why it is pending; None if it is not False.
     waits_for: str | None
-    #: It is about to be deactivated.
+    #: Whether Kueue is going to deactivate it: the condition DeactivationTarget is True.
     deactivation_target: bool
     cluster_queue: str
     reserved_at: Instant | None
     holdings: tuple[Holding, ...]
-    #: Some pod set has requests above its limits.
+    #: Whether a pod set has requests above its limits.
     over_limit: bool
-    #: Why LimitRanges would reject its pods, if that was checked; '' if they would not.
+    #: Why LimitRanges would reject its pods; '' if they would not, or if this was not checked.
     out_of_bounds: str
-    #: Some pod set may run with fewer pods.
+    #: Whether a pod set may run with fewer pods than its count.
     can_be_partially_admitted: bool
 
-    _shared: "_PodSets"
+    _shared: "_SharedPodSets"
 
     def __init__(self, obj: Obj, before: "WorkloadView | None" = None) -> None:
-        """Parse an object. `before` is the view of another revision with the same spec, if there is one."""
+        """Parse a Workload. `before` is the view of an earlier revision with the same spec, if any."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
-        self.boost = _boost(metadata)
+        self.boost = _priority_boost(metadata)
         self.priority = (spec.get("priority") or 0) + self.boost
         self.active = spec.get("active", True) is not False
         if before is None:
@@ -143,13 +142,17 @@ class WorkloadView:
 
     def _read_conditions(self, metadata: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
-        holding = {kind for kind, condition in conditions.items() if condition["status"] == "True"}
-        self.finished, self.admitted, self.evicted = "Finished" in holding, "Admitted" in holding, "Evicted" in holding
-        self.deactivation_target = "DeactivationTarget" in holding
-        self.pods_ready = "PodsReady" in holding
+        true_conditions = {kind for kind, condition in conditions.items() if condition["status"] == "True"}
+        self.finished, self.admitted, self.evicted = (
+            "Finished" in true_conditions,
+            "Admitted" in true_conditions,
+            "Evicted" in true_conditions,
+        )
+        self.deactivation_target = "DeactivationTarget" in true_conditions
+        self.pods_ready = "PodsReady" in true_conditions
         checks = status.get("admissionChecks") or ()
-        self.has_failed_check = any(check["state"] in _FAILED for check in checks) if checks else False
-        self.quota_reserved = "QuotaReserved" in holding
+        self.has_failed_check = any(check["state"] in _FAILED_CHECK_STATES for check in checks) if checks else False
+        self.quota_reserved = "QuotaReserved" in true_conditions
         self.reserved_at = self.waits_for = None
         reserved = conditions.get("QuotaReserved")
         if reserved is not None:
@@ -157,9 +160,9 @@ class WorkloadView:
                 self.reserved_at = times.parse_time(reserved["lastTransitionTime"])
             elif reserved["status"] == "False":
                 self.waits_for = reserved["reason"]
-        is_held = self.waits_for == "OnHold" or "WaitingForReplacementPods" in holding or _is_gated(metadata)
+        is_held = self.waits_for == "OnHold" or "WaitingForReplacementPods" in true_conditions or _is_gated(metadata)
         self.admissible = self.active and not self.finished and not self.quota_reserved and not is_held
-        self.queued = _queued(conditions, self.created)
+        self.queued = _queue_timestamp(conditions, self.created)
         requeued = conditions.get("Requeued")
         self.waiting_since, self.requeue_blocked = self.created, False
         if requeued is not None:
@@ -170,7 +173,7 @@ class WorkloadView:
 
 
 def workload_view(obj: Obj) -> WorkloadView:
-    """Return the view of a Workload, parsed once per object; the last two revisions of each are cached."""
+    """Return the view of a Workload; the views of its last two revisions are cached."""
     uid = obj["metadata"].get("uid", "")
     known = _views.get(uid)
     if known is None:
@@ -184,34 +187,34 @@ def workload_view(obj: Obj) -> WorkloadView:
         return view
     if older is obj:
         return older_view
-    made = WorkloadView(obj, view if uid and obj["spec"] is newer["spec"] else None)
-    _views[uid] = (obj, made, newer, view)
-    return made
+    new_view = WorkloadView(obj, view if uid and obj["spec"] is newer["spec"] else None)
+    _views[uid] = (obj, new_view, newer, view)
+    return new_view
 
 
 def forget_workload_view(uid: str) -> None:
-    """Drop the views of a deleted Workload."""
+    """Remove the views of a deleted Workload from the cache."""
     _views.pop(uid, None)
 
 
 def view_by_creation(obj: Obj) -> WorkloadView:
-    """Return the view of a Workload that keeps its queue position after an eviction for PodsReady."""
+    """Return the view of a Workload for queues ordered by creation time, even after an eviction by PodsReadyTimeout."""
     view = workload_view(obj)
     if view.queued == view.created or not _has_timed_out(obj):
         return view
-    kept = WorkloadView(obj, view)
-    kept.queued = kept.created
-    return kept
+    view_copy = WorkloadView(obj, view)
+    view_copy.queued = view_copy.created
+    return view_copy
 
 
 def _has_timed_out(obj: Obj) -> bool:
     return any(c["type"] == "Evicted" and c["reason"] == "PodsReadyTimeout" for c in obj["status"]["conditions"])
 
 
-def _boost(metadata: Mapping[str, Any]) -> int:
-    """Return the priority boost; 0 if the annotation is not an integer."""
-    notes = metadata.get("annotations")
-    text = notes.get(well_known.PRIORITY_BOOST) if notes else None
+def _priority_boost(metadata: Mapping[str, Any]) -> int:
+    """Return the priority boost in the annotation of a Workload; 0 if it is missing or not an integer."""
+    annotations = metadata.get("annotations")
+    text = annotations.get(well_known.PRIORITY_BOOST) if annotations else None
     if not text or len(text) > _BOOST_LENGTH_MAX or not text.removeprefix("-").isdecimal():
         return 0
     return int(text)
@@ -221,7 +224,7 @@ def _is_gated(metadata: Mapping[str, Any]) -> bool:
     return bool((metadata.get("annotations") or {}).get(well_known.ADMISSION_GATED_BY))
 
 
-def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> Instant:
+def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> Instant:
     evicted = conditions.get("Evicted")
     if (
         evicted is None
@@ -232,8 +235,8 @@ def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> In
     return times.parse_time(evicted["lastTransitionTime"])
 
 
-class _PodSets:
-    """The pod sets of a Workload, shared by all with equal values, and their cached admissions."""
+class _SharedPodSets:
+    """The parsed pod sets of a Workload, shared by all Workloads with equal ones, and a cache of their admissions."""
 
     __slots__ = ("_holdings", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
@@ -247,35 +250,39 @@ class _PodSets:
         self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
 
     def holdings_of(self, admission: Mapping[str, Any], counts: tuple[int, ...]) -> tuple[Holding, ...]:
-        """Return the holdings of an admission, scaled down by reclaimable pods. A partial admission keeps its count."""
+        """Parse an admission to a Holding for each pod set.
+
+        Reclaimable pods reduce the usage: `counts` are the numbers of pods that still need quota. If fewer pods were
+        admitted (partial admission), their number is kept.
+        """
         assignments = admission.get("podSetAssignments") or ()
-        question = _encode(assignments), counts
-        known = self._holdings.get(question)
+        cache_key = _encode(assignments), counts
+        known = self._holdings.get(cache_key)
         if known is None:
             if len(self._holdings) >= _HOLDINGS_MAX:
                 self._holdings.clear()
             total = {p.name: p.count for p in self.pod_sets}
-            left = {p.name: count for p, count in zip(self.pod_sets, counts, strict=True)}
-            known = tuple(_holding(a, total.get(a["name"], 0), left) for a in assignments)
-            self._holdings[question] = known
+            remaining = {p.name: count for p, count in zip(self.pod_sets, counts, strict=True)}
+            known = tuple(_holding(a, total.get(a["name"], 0), remaining) for a in assignments)
+            self._holdings[cache_key] = known
         return known
 
 
-def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _PodSets:
+def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
     content = _encode(objs)
     known = _pod_sets_by_content.get(content)
     if known is None:
         if len(_pod_sets_by_content) >= _CONTENTS_MAX:
             _pod_sets_by_content.clear()
-        known = _pod_sets_by_content[content] = _shared_pod_sets(_PodSets(objs))
+        known = _pod_sets_by_content[content] = _shared_pod_sets(_SharedPodSets(objs))
     return known
 
 
-def _shared_pod_sets(made: _PodSets) -> _PodSets:
-    """Return the shared pod sets with equal values, or these."""
+def _shared_pod_sets(parsed: _SharedPodSets) -> _SharedPodSets:
+    """Return the cached pod sets that equal the given ones; if there are none, cache and return the given ones."""
     if len(_pod_sets_by_value) >= _VALUES_MAX:
         _pod_sets_by_value.clear()
-    return _pod_sets_by_value.setdefault((made.shape, made.pod_sets), made)
+    return _pod_sets_by_value.setdefault((parsed.shape, parsed.pod_sets), parsed)
 
 
 def _pod_set_groups(pod_sets: Sequence[PodSet]) -> PodSetGroups:
@@ -297,7 +304,7 @@ def _pod_set(obj: Mapping[str, Any]) -> PodSet:
 
 
 def _shape(obj: Mapping[str, Any]) -> list[Any]:
-    """Return the fields of a pod set that affect scheduling; images, commands and others do not."""
+    """Return the fields of a pod set that affect scheduling, which excludes images and commands, for example."""
     spec = (obj.get("template") or {}).get("spec") or {}
     fields = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "priority", "topologySpreadConstraints")
     return [
@@ -321,19 +328,19 @@ def _canonical(resources: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: meta.canonical(value) for name, value in (resources or {}).items()}
 
 
-def _counts(shared: _PodSets, status: Mapping[str, Any]) -> tuple[int, ...]:
+def _counts(shared: _SharedPodSets, status: Mapping[str, Any]) -> tuple[int, ...]:
     reclaimable = {r["name"]: r["count"] for r in status.get("reclaimablePods") or ()}
     if not reclaimable:
         return shared.counts
     return tuple(p.count - min(p.count, reclaimable.get(p.name, 0)) for p in shared.pod_sets)
 
 
-def _holding(assignment: Mapping[str, Any], total: int, left: Mapping[str, int]) -> Holding:
+def _holding(assignment: Mapping[str, Any], total: int, remaining: Mapping[str, int]) -> Holding:
     name, count = assignment["name"], assignment.get("count", total)
     usage = {r: meta.amount(r, q) for r, q in (assignment.get("resourceUsage") or {}).items()}
-    if left.get(name, count) < count:
-        usage = {r: amount // count * left[name] for r, amount in usage.items()}
-        count = left[name]
+    if remaining.get(name, count) < count:
+        usage = {r: amount // count * remaining[name] for r, amount in usage.items()}
+        count = remaining[name]
     return Holding(name, count, assignment.get("flavors") or {}, ordered(usage))
 
 
@@ -341,11 +348,11 @@ def _holding(assignment: Mapping[str, Any], total: int, left: Mapping[str, int])
 #
 # The views of ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.
 #
-# Quantities are whole numbers; weights are parsed as in Kueue.
+# Quantities are integers; fair sharing weights are parsed as in Kueue.
 
 
 class FlavorResourceQuota(NamedTuple):
-    """The quota of one resource in one flavor; None means no limit."""
+    """The quota of one resource in one flavor; a limit of None means no limit."""
 
     flavor: str
     resource: str
@@ -356,7 +363,7 @@ class FlavorResourceQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """Resources that always use the same flavor, and the flavors in the order in which they are tried."""
+    """A resource group: resources that use the same flavor, and its flavors in the order in which Kueue tries them."""
 
     resources: tuple[str, ...]
     flavors: tuple[str, ...]
@@ -369,7 +376,7 @@ class PreemptionRules:
 
     within_cluster_queue: str = "Never"
     reclaim_within_cohort: str = "Never"
-    #: Whether it may preempt in the cohort while borrowing, and up to which priority (None: any lower one).
+    #: Whether it may preempt in the cohort while borrowing, and the maximum priority of victims (None: any lower one).
     borrow_within_cohort: bool = False
     priority_threshold_max: int | None = None
 
@@ -381,7 +388,7 @@ class PreemptionRules:
 
 @dataclass(frozen=True, slots=True)
 class Fungibility:
-    """When the search through the flavors stops."""
+    """The flavor fungibility of a ClusterQueue: when the search tries the next flavor, and the preference."""
 
     try_next_when_borrowing: bool = False
     try_next_when_preempting: bool = True
@@ -389,7 +396,7 @@ class Fungibility:
 
 
 class CheckRule(NamedTuple):
-    """An AdmissionCheck of a ClusterQueue, and the flavors that it applies to."""
+    """The name of an AdmissionCheck of a ClusterQueue, and the flavors to which it applies."""
 
     name: str
     flavors: tuple[str, ...]
@@ -397,13 +404,13 @@ class CheckRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterQueueView:
-    """The spec of a ClusterQueue."""
+    """The parsed spec of a ClusterQueue."""
 
     name: str
     cohort: str
     groups: tuple[ResourceGroup, ...]
     strict_fifo: bool
-    #: None selects no namespace.
+    #: Selects the namespaces whose Workloads it admits; None selects none.
     namespaces: Selector | None
     preemption: PreemptionRules
     fungibility: Fungibility
@@ -413,18 +420,18 @@ class ClusterQueueView:
 
     @property
     def admission_checks(self) -> tuple[str, ...]:
-        """The names of its AdmissionChecks."""
+        """The names of the ClusterQueue's AdmissionChecks."""
         return tuple([rule.name for rule in self.check_rules])
 
     @property
     def flavors(self) -> tuple[str, ...]:
-        """All its flavors, group by group."""
+        """The names of all flavors of the ClusterQueue, in the order of its resource groups."""
         return tuple([flavor for group in self.groups for flavor in group.flavors])
 
 
 @dataclass(frozen=True, slots=True)
 class CohortView:
-    """The spec of a Cohort."""
+    """The parsed spec of a Cohort."""
 
     name: str
     parent: str
@@ -434,7 +441,7 @@ class CohortView:
 
 @dataclass(frozen=True, slots=True)
 class LocalQueueView:
-    """The spec of a LocalQueue."""
+    """The parsed spec of a LocalQueue."""
 
     key: str
     cluster_queue: str
@@ -442,7 +449,7 @@ class LocalQueueView:
 
 
 def cluster_queue_view(obj: Obj) -> ClusterQueueView:
-    """Return the view of a ClusterQueue."""
+    """Parse a ClusterQueue to its view."""
     spec = obj.get("spec") or {}
     groups = _groups(spec)
     return ClusterQueueView(
@@ -460,13 +467,13 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
 
 
 def cohort_view(obj: Obj) -> CohortView:
-    """Return the view of a Cohort."""
+    """Parse a Cohort to its view."""
     spec = obj.get("spec") or {}
     return CohortView(obj["metadata"]["name"], spec.get("parentName") or "", _groups(spec), _weight(spec))
 
 
 def local_queue_view(obj: Obj) -> LocalQueueView:
-    """Return the view of a LocalQueue."""
+    """Parse a LocalQueue to its view."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     key = f"{metadata.get('namespace', '')}/{metadata['name']}"
     return LocalQueueView(key, spec.get("clusterQueue") or "", spec.get("stopPolicy") or "None")
@@ -503,10 +510,10 @@ def _limit(resource: Mapping[str, Any], field: str) -> int | None:
 
 
 def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> list[CheckRule]:
-    """Return the checks; one without flavors applies to all of them."""
+    """Parse the admission checks of a ClusterQueue; a check without onFlavors applies to all flavors."""
     checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
-    every = tuple(flavor for group in groups for flavor in group.flavors)
-    return [CheckRule(check["name"], tuple(check.get("onFlavors") or every)) for check in checks]
+    all_flavors = tuple(flavor for group in groups for flavor in group.flavors)
+    return [CheckRule(check["name"], tuple(check.get("onFlavors") or all_flavors)) for check in checks]
 
 
 def _preemption(spec: Mapping[str, Any]) -> PreemptionRules:
@@ -542,17 +549,17 @@ _SCHEDULING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True, slots=True)
 class FlavorView:
-    """A ResourceFlavor: the labels and taints of its nodes, and the tolerations that it adds."""
+    """The parsed spec of a ResourceFlavor: the labels and taints of its nodes, and the tolerations it adds to pods."""
 
     name: str
     labels: Mapping[str, str]
-    #: Only those that keep pods away.
+    #: The taints with the effects NoSchedule and NoExecute.
     taints: tuple[Taint, ...]
     tolerations: tuple[Toleration, ...]
 
 
 def flavor_view(obj: Obj) -> FlavorView:
-    """Return the view of a ResourceFlavor."""
+    """Parse a ResourceFlavor to its view."""
     spec = obj.get("spec") or {}
     taints = map(taint, spec.get("nodeTaints") or ())
     return FlavorView(

@@ -7,7 +7,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
-from batchyard.api.schema import REMEMBERED_MAX, Compiler, completed, settle, validate, with_defaults
+from batchyard.api.schema import CACHED_VALUES_MAX, Compiler, completed, settle, validate, with_defaults
 from batchyard.api.schema.violations import path_text
 from batchyard.api.scheme import NATIVE, Field, TypeScope, scope
 from edits import GONE, edited
@@ -57,7 +57,7 @@ SPEC_FIELDS = (
 )
 GROUP = "spec.resourceGroups[0]"
 FLAVORS = f"{GROUP}.flavors"
-UNLISTED = "write its fields below it, without '- '"
+UNLISTED = "write its fields below the name, without '- '"
 OF_FLAVOR = "fields: name, resources"
 STRATEGY = 'spec.queueingStrategy: Unsupported value: "{}": supported values: "StrictFIFO", "BestEffortFIFO"'
 CPU = f"{GROUP}.flavors[0].resources[0]"
@@ -98,9 +98,9 @@ def test_valid_complete_object_is_returned_unchanged(info: scheme.ServedKind, ob
         ({f"{GROUP}.stopPolicy": "None"}, f"{GROUP}.stopPolicy: unknown field; it belongs at spec.stopPolicy"),
         (
             {f"{GROUP}.zzz": 1},
-            f"{GROUP}.zzz: unknown field; known here: coveredResources, flavors",
+            f"{GROUP}.zzz: unknown field; use one of the fields coveredResources, flavors",
         ),
-        ({"spec.zzz": None}, f"spec.zzz: unknown field; known here: {', '.join(SPEC_FIELDS)}"),
+        ({"spec.zzz": None}, f"spec.zzz: unknown field; use one of the fields {', '.join(SPEC_FIELDS)}"),
     ],
 )
 def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault: str) -> None:
@@ -115,11 +115,11 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
         ({f"{GROUP}.flavors": []}, f"{FLAVORS}: Required value; it must have at least 1 item"),
         (
             {f"{GROUP}.flavors": "spot"},
-            f"{FLAVORS}: Invalid value: \"spot\": must be a list; start every item with '- '",
+            f"{FLAVORS}: Invalid value: \"spot\": must be a list; write one item on each line, starting with '- '",
         ),
         (
             {f"{GROUP}.flavors": ["spot"]},
-            f'{FLAVORS}[0]: Invalid value: "spot": must be an object ({OF_FLAVOR}); write its fields below it',
+            f'{FLAVORS}[0]: Invalid value: "spot": must be an object ({OF_FLAVOR}); write its fields below the name',
         ),
         (
             {f"{GROUP}.flavors": [[]]},
@@ -142,9 +142,12 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
         ),
         (
             {"metadata.creationTimestamp": "yesterday"},
-            "metadata.creationTimestamp: Invalid value: 'yesterday' is not a time; write it as 2026-01-01T00:00:00Z",
+            (
+                "metadata.creationTimestamp: Invalid value: 'yesterday' is not an RFC 3339 time; "
+                "write it as 2026-01-01T00:00:00Z"
+            ),
         ),
-        ({"metadata": GONE}, "metadata: Required value; give the object metadata with a name"),
+        ({"metadata": GONE}, "metadata: Required value; add metadata with a name to the object"),
     ],
 )
 def test_invalid_value_is_reported_with_remedy(edits: dict[str, Any], fault: str) -> None:
@@ -223,7 +226,7 @@ def test_mapping_with_too_many_entries_is_reported_with_count() -> None:
 def test_pattern_violation_is_reported_with_remedy_in_words() -> None:
     (fault,) = validate(CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": "Team A"}))
     assert fault.problem.startswith('Invalid value: "Team A": must match ^[a-z0-9]')
-    assert fault.remedy == "use lower case letters, digits, '-' and '.', a letter or digit first and last"
+    assert fault.remedy == "use lowercase letters, digits, '-' and '.', and start and end with a letter or digit"
 
 
 def test_pattern_rejects_trailing_newline() -> None:
@@ -390,7 +393,7 @@ def test_every_version_of_every_kind_accepts_minimal_object() -> None:
 
 def test_empty_string_with_minimum_length_is_rejected() -> None:
     check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
-    fault = 'spec.controllerName: Invalid value: "": must not be empty; fill it in'
+    fault = 'spec.controllerName: Invalid value: "": must not be empty; write a longer value'
     assert reported(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": {"controllerName": ""}}) == [fault]
 
 
@@ -410,13 +413,13 @@ def test_invalid_toleration_operator_is_rejected(operator: str) -> None:
 
 
 def test_validate_raises_key_error_for_unknown_type() -> None:
-    with pytest.raises(KeyError, match="no type Pods in native"):
+    with pytest.raises(KeyError, match="the schema native has no type Pods"):
         validate("Pods", {})
 
 
 def test_template_cache_size_is_bounded() -> None:
     visit = Compiler(scope(NATIVE), lambda _: pytest.fail("no other scope")).object_visitor("PodTemplateSpec")
-    templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(REMEMBERED_MAX + 1)]
+    templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(CACHED_VALUES_MAX + 1)]
     first, *_ = map(visit, templates[:-1])
     assert visit(copy.deepcopy(templates[0])) is first
     assert visit(templates[-1])["spec"]["hostname"] == templates[-1]["spec"]["hostname"]

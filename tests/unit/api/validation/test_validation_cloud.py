@@ -106,7 +106,7 @@ def test_valid_cloud_objects_are_accepted(obj: Obj) -> None:
         ),
         pytest.param(
             {"nodeCount": 2, "autoscaling": {"totalMax": 3}},
-            "nodeCount: Invalid value: 2: must not be more than autoscaling.totalMax over all zones: 4 nodes, and 3",
+            "nodeCount: Invalid value: 2: 4 nodes in all zones exceed autoscaling.totalMax, which is 3",
             id="too large an initial size over all zones",
         ),
         pytest.param(
@@ -128,12 +128,12 @@ def test_invalid_node_pool_is_rejected(fields: Obj, start: str) -> None:
         ),
         pytest.param(
             {"nodeCount": 1, "reservation": "ours", "machine": "e2-small"},
-            'machineType: Invalid value: "e2-small": must be that of reservation ours, which is g2-standard-24',
+            'machineType: Invalid value: "e2-small": must be the machine type of reservation ours, g2-standard-24',
             id="other machines than reserved",
         ),
         pytest.param(
             {"nodeCount": 1, "reservation": "ours", "zones": [A, B]},
-            'zones: Invalid value: ["us-central1-a","us-central1-b"]: must be that of reservation ours, which is',
+            'zones: Invalid value: ["us-central1-a","us-central1-b"]: must be the zone of reservation ours,',
             id="other zones than reserved",
         ),
         pytest.param(
@@ -148,12 +148,12 @@ def test_invalid_node_pool_is_rejected(fields: Obj, start: str) -> None:
         ),
         pytest.param(
             {"provisioning": "queued"},
-            "autoscaling: Required value: a queued pool grows by requests",
+            "autoscaling: Required value: a pool with queued provisioning must be autoscaled",
             id="queued of a fixed size",
         ),
         pytest.param(
             {"provisioning": "queued", "nodeCount": 1, "autoscaling": {"max": 2}},
-            "nodeCount: Invalid value: 1: must be 0: nodes of a queued pool come with ProvisioningRequests alone",
+            "nodeCount: Invalid value: 1: must be 0 with queued provisioning",
             id="queued nodes from the start",
         ),
         pytest.param(
@@ -197,7 +197,7 @@ def test_node_pool_with_unavailable_resources_is_rejected(fields: Obj, start: st
     [
         pytest.param(
             {"tpuTopology": "2x"},
-            'tpuTopology: Invalid value: "2x": must be the numbers of chips in two or three dimensions',
+            'tpuTopology: Invalid value: "2x": must be the number of chips in each of two or three dimensions',
             id="no topology",
         ),
         pytest.param({"tpuTopology": "0x4"}, 'tpuTopology: Invalid value: "0x4"', id="no chips"),
@@ -208,7 +208,7 @@ def test_node_pool_with_unavailable_resources_is_rejected(fields: Obj, start: st
         ),
         pytest.param(
             {"nodeCount": 3, "autoscaling": GONE},
-            "nodeCount: Invalid value: 3: must be 0 or 2: a slice 2x4 has all its nodes or none",
+            "nodeCount: Invalid value: 3: must be 0 or 2: a TPU slice 2x4 has all of its nodes or none",
             id="a node too many",
         ),
         pytest.param(
@@ -222,17 +222,17 @@ def test_node_pool_with_unavailable_resources_is_rejected(fields: Obj, start: st
         ),
         pytest.param(
             {"accelerator": {"type": "tpu-v5-lite-podslice", "count": 4}},
-            "accelerator: Forbidden: may not be set with tpuTopology",
+            "accelerator: Forbidden: must not be set with tpuTopology",
             id="attached chips",
         ),
         pytest.param(
             {"machineType": "mine", "nodeCount": 3, "autoscaling": GONE},
-            "nodeCount: Invalid value: 3: must divide the 8 chips of topology 2x4, so that each node has as many",
+            "nodeCount: Invalid value: 3: must be a divisor of 8, the chips of topology 2x4",
             id="nodes of unknown size with unlike chips",
         ),
         pytest.param(
             {"machineType": "mine", "nodeCount": 1, "autoscaling": {"max": 4}},
-            "nodeCount: Invalid value: 1: must be 0 or 4: a slice 2x4 has all its nodes or none",
+            "nodeCount: Invalid value: 1: must be 0 or 4: a TPU slice 2x4 has all of its nodes or none",
             id="a quarter of a slice",
         ),
     ],
@@ -291,12 +291,12 @@ def test_remedy_lists_node_counts_that_divide_tpu_slice() -> None:
         ),
         pytest.param(
             {"spec.catalog.x1-huge.sustainedCpu": 501},
-            "spec.catalog[x1-huge].sustainedCpu: Invalid value: 501: must be no more than its cpu, 500",
+            "spec.catalog[x1-huge].sustainedCpu: Invalid value: 501: must be at most the machine's cpu, which is 500",
             id="a machine that sustains more than it has",
         ),
         pytest.param(
             {"spec.catalog.x1-huge": {**CHIPS, "topology": "wide"}},
-            'spec.catalog[x1-huge].topology: Invalid value: "wide": must be the numbers of chips',
+            'spec.catalog[x1-huge].topology: Invalid value: "wide": must be the number of chips',
             id="a machine with invalid chip topology",
         ),
         pytest.param(
@@ -356,11 +356,11 @@ def test_invalid_cluster_is_rejected(edits: Obj, start: str) -> None:
             {"maxNodeProvisionTime": "0s"}, 'maxNodeProvisionTime: Invalid value: "0s": must be greater', id="no time"
         ),
         pytest.param(
-            {"expander": "priority"}, "priorities: Required value: the expander priority goes by it", id="no order"
+            {"expander": "priority"}, "priorities: Required value: the expander priority needs this list", id="no order"
         ),
         pytest.param(
             {"priorities": ["spot"]},
-            "priorities: Forbidden: the expander least-waste does not go by it",
+            "priorities: Forbidden: the expander least-waste does not use priorities",
             id="an order for another expander",
         ),
         pytest.param(
@@ -370,7 +370,7 @@ def test_invalid_cluster_is_rejected(edits: Obj, start: str) -> None:
         ),
         pytest.param(
             {"autoProvisioning": {"limits": [LIMITS[0]]}},
-            "autoProvisioning.limits: Required value: a limit of memory must be given",
+            "autoProvisioning.limits: Required value: autoProvisioning needs a limit for memory",
             id="no limit of memory",
         ),
         pytest.param(
@@ -390,7 +390,7 @@ def test_invalid_autoscaler_settings_are_rejected(settings: Obj, start: str) -> 
     [
         pytest.param(
             edited(INSTANCE, {"spec.resizeRequest": "r"}),
-            "spec.resizeRequest: Forbidden: only queued instances come with a ResizeRequest",
+            "spec.resizeRequest: Forbidden: only instances with queued provisioning can belong to a ResizeRequest",
             id="an instance that is not queued",
         ),
         pytest.param(
@@ -398,7 +398,7 @@ def test_invalid_autoscaler_settings_are_rejected(settings: Obj, start: str) -> 
         ),
         pytest.param(
             edited(RESIZE, {"spec.provisioningRequest": "req"}),
-            'spec.provisioningRequest: Invalid value: "req": must be the namespace and the name',
+            'spec.provisioningRequest: Invalid value: "req": must be the namespace and name',
             id="a request without namespace",
         ),
         pytest.param(
@@ -463,8 +463,8 @@ def test_image_row_with_invalid_source_is_rejected(row: Obj, start: str) -> None
     [
         ({"engine": "podman"}, ""),
         ({"engine": "podman", "image": "other:1"}, ""),
-        ({}, "must say one of environment, root, machine and engine"),
-        ({"engine": "podman", "machine": True}, "must say one of environment, root, machine and engine"),
+        ({}, "must set exactly one of environment, root, machine and engine"),
+        ({"engine": "podman", "machine": True}, "must set exactly one of environment, root, machine and engine"),
         ({"machine": True, "image": "other:1"}, "spec.local.images[0].image: Invalid value"),
         ({"engine": "podman", "workingDir": "/x"}, "spec.local.images[0].workingDir: Invalid value"),
     ],
@@ -502,9 +502,9 @@ def test_reservation_window_accepts_times_and_durations(row: dict[str, str]) -> 
     [
         ({"start": "tomorrow"}, 'reservations[0].start: Invalid value: "tomorrow": must be a time or a duration'),
         ({"end": "2026-13-01T00:00:00Z"}, "reservations[0].end: Invalid value"),
-        ({"start": "2026-12-01T20:00:00Z", "end": "2h"}, "must be written as start is"),
+        ({"start": "2026-12-01T20:00:00Z", "end": "2h"}, "must be a time or a duration like start"),
         ({"start": "2026-12-01T20:00:00Z", "end": "2026-12-01T20:00:00Z"}, "must be after start"),
-        ({"end": "2h", "duration": "2h"}, "may not be set with end"),
+        ({"end": "2h", "duration": "2h"}, "must not be set together with end"),
         ({"duration": "0s"}, "must be greater than 0"),
     ],
 )

@@ -160,7 +160,7 @@ def test_valid_jobset_is_accepted(obj: dict[str, Any]) -> None:
         ),
         pytest.param(
             {"metadata.labels": QUEUED, JOBS: []},
-            f"{JOBS}: Required value: a JobSet in a queue has at least one replicatedJob",
+            f"{JOBS}: Required value: a JobSet in a queue needs at least one replicatedJob",
             id="queued without jobs",
         ),
         pytest.param(
